@@ -197,12 +197,9 @@ static void preset_fill(Options *o, const char *list) {
     char *value = strchr(item, '='), now[OPTION_TEXT_BYTES];
     *value++ = 0;
     const int i = option_index(item);
-    const OptionSpec *s = &option_specs[i];
-    option_print(now, sizeof now, o, s);
-    const bool open = s->type == OPTION_TEXT ? !now[0] : strtod(now, NULL) < s->lo;
-    const bool given = o->given[i];
-    if (open) CHECK(option_set(o, i, value, fault, sizeof fault), "preset: %s", fault);
-    o->given[i] = given;
+    option_print(now, sizeof now, o, &option_specs[i]);
+    const bool open = !now[0] || strtod(now, NULL) < option_specs[i].lo;
+    if (open) CHECK(option_put(o, i, value, fault, sizeof fault), "preset: %s", fault);
   }
 }
 // Sizes and choices of the block, and what cannot work.
@@ -217,12 +214,13 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   if (!o->mlp_width) o->mlp_width = 4 * o->n_embd;
   REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
          (long long)o->n_head);
-  const bool rope = !strcmp(o->position, "rope");
+  const bool rope = o->position == OPT_position_rope;
   static const OptionId of_rope[] = {OPT_rope_theta, OPT_rope_scaling, OPT_rope_skip};
   for (OptionId k : of_rope)
-    REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name, o->position);
+    REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name,
+           option_word(o, OPT_position));
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
-  REFUSE((rope || strcmp(o->qk_norm, "off")) && o->head_size > ROPE_HEAD_MOST,
+  REFUSE((rope || o->qk_norm != OPT_qk_norm_off) && o->head_size > ROPE_HEAD_MOST,
          "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
          (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
@@ -244,16 +242,16 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
-  REFUSE(o->no_cuda && !strcmp(o->device, "cuda"), "--no_cuda and --device cuda exclude each other");
-  if (o->no_cuda) strcpy(o->device, "cpu");
-  if (o->given[OPT_gamma] && !o->given[OPT_schedule]) strcpy(o->schedule, "step");
-  REFUSE(o->given[OPT_gamma] && strcmp(o->schedule, "step"), "--gamma belongs to --schedule step, not to %s",
-         o->schedule);
+  REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
+  if (o->no_cuda) o->device = OPT_device_cpu;
+  if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
+  REFUSE(o->given[OPT_gamma] && o->schedule != OPT_schedule_step, "--gamma belongs to --schedule step, not to %s",
+         option_word(o, OPT_schedule));
   if (!block_resolve(o, p, error, error_bytes)) return false;
   static const OptionId muon[] = {OPT_muon_momentum, OPT_muon_nesterov, OPT_muon_adjust};
   for (OptionId k : muon)
-    REFUSE(o->given[k] && strcmp(o->optimizer, "muon"), "--%s belongs to --optimizer muon, not to %s",
-           option_specs[k].name, o->optimizer);
+    REFUSE(o->given[k] && o->optimizer != OPT_optimizer_muon, "--%s belongs to --optimizer muon, not to %s",
+           option_specs[k].name, option_word(o, OPT_optimizer));
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
@@ -277,7 +275,7 @@ static Model model_of(const Options *o) {
   Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   recompute_parse(o, m.recompute, NULL, 0);
-  m.e4m3_products = !strcmp(o->fp8, "matmul");
+  m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }
 
@@ -780,10 +778,10 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
   if ((double)step < warmup) return o->lr * (double)(step + 1) / warmup;
   const double low = o->lr * o->min_lr_ratio;
   const double span = fmax(1.0, (double)total - warmup), done = fmin(1.0, ((double)step - warmup) / span);
-  if (!strcmp(o->schedule, "constant")) return o->lr;
-  if (!strcmp(o->schedule, "linear")) return o->lr + (low - o->lr) * done;
-  if (!strcmp(o->schedule, "step")) return o->lr * pow(o->gamma, (double)(step / steps_per_epoch / o->step_epochs));
-  if (!strcmp(o->schedule, "wsd")) {
+  if (o->schedule == OPT_schedule_constant) return o->lr;
+  if (o->schedule == OPT_schedule_linear) return o->lr + (low - o->lr) * done;
+  if (o->schedule == OPT_schedule_step) return o->lr * pow(o->gamma, (double)(step / steps_per_epoch / o->step_epochs));
+  if (o->schedule == OPT_schedule_wsd) {
     const double falls = o->decay_fraction * (double)total, left = (double)(total - step);
     return left >= falls ? o->lr : low + (o->lr - low) * left / falls;
   }
@@ -792,11 +790,11 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
 
 static OptimizerArgs optimizer_args(const Options *o) {
   OptimizerArgs a = {};
-  a.kind = optimizer_kind(o);
+  a.kind = (OptimizerKind)o->optimizer;
   a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay};
   a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
-  a.muon = MuonArgs{(float)o->muon_momentum, (float)o->weight_decay, !strcmp(o->muon_nesterov, "on"),
-                    !strcmp(o->muon_adjust, "match_rms_adamw")};
+  a.muon = MuonArgs{(float)o->muon_momentum, (float)o->weight_decay, o->muon_nesterov == OPT_muon_nesterov_on,
+                    o->muon_adjust == OPT_muon_adjust_match_rms_adamw};
   return a;
 }
 
@@ -853,7 +851,7 @@ static void trainer_enqueue_step(Trainer *t) {
 }
 
 static bool trainer_captures(const Trainer *t) {
-  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && !fsdp_offloads(&t->fsdp) && strcmp(t->opt.graph, "off");
+  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && !fsdp_offloads(&t->fsdp) && t->opt.graph != OPT_graph_off;
 }
 // Runs a step on the device, from the second step on as a graph. The first step creates what must not be created during
 // a capture: matmul plans, NCCL's connections, kernel modules.
@@ -1058,12 +1056,12 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
   if (device.ops->nccl) t->model.head_chunk_bytes = o->gpu_head_chunk_bytes, t->model.dlogits_apart = true;
-  t->dtype = dtype_named(o->buffer_dtype);
+  t->dtype = option_dtype(o, OPT_buffer_dtype);
   t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
   t->device = device;
   t->ctx.ops = device.ops;
   t->ctx.threads = threads;
-  t->ctx.fast_fp32 = !strcmp(o->matmul_precision, "high");
+  t->ctx.fast_fp32 = o->matmul_precision == OPT_matmul_precision_high;
   t->ctx.sm_margin = device.sm_margin;
 }
 // The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
@@ -1475,7 +1473,7 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   if (!t->fsdp.mesh.rank)
     say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
               who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "", first);
-  if (!strcmp(t->opt.on_nan, "dump")) not_finite_dump(&step, log, saver, &found);
+  if (t->opt.on_nan == OPT_on_nan_dump) not_finite_dump(&step, log, saver, &found);
   saver_finish(saver, log);
   log_close(log, &t->run, "not finite");
   return EXIT_NOT_FINITE;
@@ -1499,7 +1497,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
-    const bool goes_on = !strcmp(o->on_nan, "skip") && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
+    const bool goes_on = o->on_nan == OPT_on_nan_skip && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
     if ((r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
       const int code = train_not_finite(t, log, saver, &r, goes_on);
       if (code >= 0) log_trace(log, &t->run);
@@ -1575,8 +1573,8 @@ int train_main(int argc, char **argv) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   if (!options_parse(&o, argc, argv, error, sizeof error)) options_whole_line(argc, argv, error, sizeof error);
   if (strcmp(o.report, "on") && strcmp(o.report, "off")) return report_compare(&o, launched_as, error);
-  if (strcmp(o.plan, "off")) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
-  if (!strcmp(o.tune, "plan")) return tune_plan_main(&o, launched_as, error, sizeof error);
+  if (o.plan != OPT_plan_off) return plan_main(&o, argc, argv, launched_as, error, sizeof error);
+  if (o.tune == OPT_tune_plan) return tune_plan_main(&o, launched_as, error, sizeof error);
   if (o.flight[0] && !error[0]) return flight_answer(&o, launched_as);
   if (error[0] && !launched_as) die_user("train_gpt_fsdp: %s", error);          // alone: no need to start MPI first
   int provided, rank, world;
@@ -1642,7 +1640,7 @@ int train_main(int argc, char **argv) {
   t.run.crowded = cores_are_crowded(&cores);
   report_check_trace(&t.run, start_step(&start, &o), error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  if (!strcmp(o.tune, "on")) trainer_tune(&t);
+  if (o.tune == OPT_tune_on) trainer_tune(&t);
   saver_init(&saver, &t.run);
   print_start(&t.run);
   saver_print_plan(&saver);

@@ -327,7 +327,7 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  strcpy(o.device, "cpu");
+  o.device = OPT_device_cpu;
   const int steps = !o.max_steps ? 8 : o.trace[0] ? (int)o.max_steps : (int)min64(o.max_steps, 64);
   o.max_steps = steps + 1;
   if (!error[0]) options_resolve(&o, world, world, error, sizeof error);

@@ -20,11 +20,10 @@
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
 static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
-  int wanted = -1;
-  for (int i = 0; i < CPU_TABLES; i++) if (!strcmp(o->isa, cpu_tables[i].name)) wanted = i;
+  const int wanted = (int)o->isa - (int)OPT_isa_avx2;            // the choices behind auto are the tables' names
   if (best < 0) snprintf(error, bytes, "this CPU has no AVX2 and FMA, which the program needs");
   else if (wanted > best)
-    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", o->isa, cpu_tables[best].name);
+    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), cpu_tables[best].name);
   return wanted;
 }
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
@@ -39,8 +38,8 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
 
 static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
   const DeviceInfo *i = &p->device[d->index];
-  const Dtype t = dtype_named(o->buffer_dtype);
-  d->peak_flops = t == F32 && !strcmp(o->matmul_precision, "high") ? i->peak_tf32_flops : i->peak_flops[t];
+  const Dtype t = option_dtype(o, OPT_buffer_dtype);
+  d->peak_flops = t == F32 && o->matmul_precision == OPT_matmul_precision_high ? i->peak_tf32_flops : i->peak_flops[t];
   snprintf(d->words, sizeof d->words, "cuda (%s, sm_%d%d, %.0f GiB, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d)",
            i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
            p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
@@ -61,51 +60,51 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
 // What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
-static const char *comm_of_gpus(const Options *o, int world, bool crowded) {
-  if (!strcmp(o->reduce, "native")) return "nccl";
-  return world == 1 ? "self" : crowded ? "mpi" : "nccl";
+static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
+  if (o->reduce == OPT_reduce_native) return OPT_comm_nccl;
+  return world == 1 ? OPT_comm_self : crowded ? OPT_comm_mpi : OPT_comm_nccl;
 }
 // Whether the GPUs can serve `comm`. auto is decided here, from what all ranks know; the printed configuration shows
 // the decision. Ranks that share a GPU report that; ranks that lack a library report the library.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
-  const bool automatic = !strcmp(o->comm, "auto");
-  if (automatic) strcpy(o->comm, comm_of_gpus(o, world, g->crowded));
+  const bool automatic = o->comm == OPT_comm_auto;
+  if (automatic) o->comm = comm_of_gpus(o, world, g->crowded);
   const bool shares = nccl_shares_a_gpu(p->nccl, getenv("NCCL_MULTI_RANK_GPU_ENABLE"));
-  if (!strcmp(o->comm, "nccl") && g->sharing > 1 && !shares)
+  if (o->comm == OPT_comm_nccl && g->sharing > 1 && !shares)
     snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
              g->sharing, p->device[g->index].bus_id);
-  else if (!strcmp(o->comm, "nccl") && g->on_gpu > 1 && !shares)
+  else if (o->comm == OPT_comm_nccl && g->on_gpu > 1 && !shares)
     snprintf(error, bytes, "--comm nccl: %d ranks use instances (MIG) of the GPU %s, which NCCL takes for one GPU; use "
              "--comm mpi, or from NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental)",
              g->on_gpu, p->device[g->index].bus_id);
-  else if (!strcmp(o->comm, "nccl") && p->nccl_missing[0])
+  else if (o->comm == OPT_comm_nccl && p->nccl_missing[0])
     snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
-  else if (!strcmp(o->comm, "nccl") && p->nccl < NCCL_NEEDED)
+  else if (o->comm == OPT_comm_nccl && p->nccl < NCCL_NEEDED)
     snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; from 2.26 on it keeps two communicators in one order "
              "(NCCL_LAUNCH_ORDER_IMPLICIT)", p->nccl / 10000, p->nccl / 100 % 100);
-  if (!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on") && g->sharing > 1)
+  if (o->comm == OPT_comm_mpi && o->graph == OPT_graph_on && g->sharing > 1)
     snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
              "cannot be captured", g->sharing);
 }
 // cuBLASLt multiplies E4M3 from compute capability 8.9 on (Ada, Hopper).
 enum { FP8_MATMUL_NEEDED = 89 };
 static void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
-  if (!strcmp(o->fp8, "matmul") && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
+  if (o->fp8 == OPT_fp8_matmul && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
     snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
              d->name, d->major, d->minor);
 }
 // Refuses options of one kind of device on the other.
 static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
-  const bool cuda = !strcmp(o->device, "cuda");
-  const bool offloads = strcmp(o->offload, "none");              // then the host computes too
+  const bool cuda = o->device == OPT_device_cuda;
+  const bool offloads = o->offload != OPT_offload_none;              // then the host computes too
   const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
-                     : offloads ? (!strcmp(o->offload, "params") ? "offload params" : "offload optimizer")
-                     : !strcmp(o->fp8, "matmul") ? "fp8 matmul"
-                     : !strcmp(o->graph, "on") ? "graph on"
-                     : strcmp(o->tune, "off") ? "tune"
+                     : offloads ? (o->offload == OPT_offload_params ? "offload params" : "offload optimizer")
+                     : o->fp8 == OPT_fp8_matmul ? "fp8 matmul"
+                     : o->graph == OPT_graph_on ? "graph on"
+                     : o->tune != OPT_tune_off ? "tune"
                      : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
-                     : !strcmp(o->comm, "nccl") ? "comm nccl"
-                     : !strcmp(o->reduce, "native") ? "reduce native" : NULL;
+                     : o->comm == OPT_comm_nccl ? "comm nccl"
+                     : o->reduce == OPT_reduce_native ? "reduce native" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
                      cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
   const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;
@@ -120,11 +119,11 @@ static void check_device_options(const Options *o, const char *why, char *error,
 // Whether a run on a CPU can have it, if it is asked for; if not, why.
 static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
-  const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
-  if (strcmp(o->matmul_precision, "high") || (fp32 && tiles)) return true;
+  const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
+  if (o->matmul_precision != OPT_matmul_precision_high || (fp32 && tiles)) return true;
   if (!fp32)
     snprintf(why, bytes, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none",
-             o->buffer_dtype);
+             option_word(o, OPT_buffer_dtype));
   else
     snprintf(why, bytes, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 "
              "one would take longer than that one; leave it out", ops->name);
@@ -132,14 +131,14 @@ static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size
 }
 // A checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
-  const bool fp32 = !strcmp(o->buffer_dtype, "fp32");
+  const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   char why[256], error[512] = "";
   int rank;
   MPI_Comm_rank(comm, &rank);
   if (cpu_precision_fits(o, ops, why, sizeof why)) return;
   if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
-  strcpy(o->matmul_precision, "highest");
+  o->matmul_precision = OPT_matmul_precision_highest;
   if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
@@ -150,22 +149,22 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  if (strcmp(o->device, "cpu")) {
+  if (o->device != OPT_device_cpu) {
     if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
     snprintf(why, sizeof why, "%s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
-    if (!strcmp(o->device, "cuda") && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
+    if (o->device == OPT_device_cuda && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
     agree_no_error(comm, error, EXIT_MISSING);
     int lacking = why[0] ? rank : world, lowest, driver = p.driver;
     MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
     MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
-    strcpy(o->device, lowest < world ? "cpu" : "cuda");
+    o->device = lowest < world ? OPT_device_cpu : OPT_device_cuda;
     if (lowest < world) MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
     if (lowest < world && driver && !rank)       // a rank has a GPU: explain why it is not used
       say("notice: --device auto takes the CPU because of rank %d: %s\n", lowest, why);
   }
   check_device_options(o, why, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
-  if (!strcmp(o->device, "cpu")) {
+  if (o->device == OPT_device_cpu) {
     d = device_of(agree_on_ops(o, comm));
     agree_on_precision(o, d.ops, comm);
     if (strcmp(o->sm_margin, "0")) {             // a checkpoint's: check_device_options refuses a given one
@@ -179,7 +178,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   snprintf(error, sizeof error, "%s", g.error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_comm(o, &p, &g, world, error, sizeof error);
-  const bool nccl = !strcmp(o->comm, "nccl");
+  const bool nccl = o->comm == OPT_comm_nccl;
   agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
   agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
@@ -189,14 +188,14 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_no_error(comm, error, EXIT_USAGE);
   check_fp8(o, gpu, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
-  const bool offloads = strcmp(o->offload, "none");
+  const bool offloads = o->offload != OPT_offload_none;
   char serial[512];
-  nccl_serial_words(p.nccl, p.driver, strcmp(o->graph, "off") && !offloads, serial, sizeof serial);
+  nccl_serial_words(p.nccl, p.driver, o->graph != OPT_graph_off && !offloads, serial, sizeof serial);
   if (nccl && world > 1 && serial[0] && !rank) say("notice: %s\n", serial);
-  if (offloads && !strcmp(o->graph, "auto")) {
-    strcpy(o->graph, "off");
+  if (offloads && o->graph == OPT_graph_auto) {
+    o->graph = OPT_graph_off;
     if (!rank) say("notice: steps are not captured as a graph: --offload %s needs the host within a step\n",
-                      o->offload);
+                      option_word(o, OPT_offload));
   }
   d.ops = &ops_cuda;
   d.host_ops = offloads ? agree_on_ops(o, comm) : NULL;          // the table of the offloaded optimizer

@@ -45,15 +45,8 @@ static bool launch_is_about(int id) {
 }
 // In a rank that took its place at a meeting: as if these options had not been given.
 static void launch_forget(Options *o) {
-  static Options plain;
   if (!getenv("TRAIN_GPT_FSDP_RDZV")) return;
-  options_default(&plain);
-  for (OptionId id : launch_options) {
-    char value[OPTION_TEXT_BYTES], error[256];
-    option_print(value, sizeof value, &plain, &option_specs[id]);
-    option_set(o, id, value, error, sizeof error);
-    o->given[id] = o->in_file[id] = false;
-  }
+  for (OptionId id : launch_options) option_forget(o, id);
 }
 // The options that all processes must have been given alike, a line for each. Static.
 static const char *launch_lines(const Options *o) {

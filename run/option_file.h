@@ -131,17 +131,6 @@ static bool config_take_all(Options *o, const char *path, const char *text, char
   free(copy);
   return ok;
 }
-// Gives an option its default, as if it had not been given.
-static void option_forget(Options *o, OptionId i) {
-  char value[OPTION_TEXT_BYTES];
-  static Options plain;
-  const OptionSpec *s = &option_specs[i];
-  options_default(&plain);
-  option_print(value, sizeof value, &plain, s);
-  if (s->type == OPTION_TEXT) strcpy((char *)o + s->offset, value);
-  if (s->type == OPTION_INT) *(int64_t *)((char *)o + s->offset) = strtoll(value, NULL, 10);
-  o->given[i] = false;
-}
 // Takes the options of the file's text, then those of the command line, which wins wherever --config stands. False with
 // one line in `error`.
 static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
@@ -157,7 +146,7 @@ static bool options_parse_config(Options *o, const char *path, const char *text,
     for (int i = 0; ok && i < 2; i++)
       if (typed.given[pair[i]] && !typed.given[pair[!i]]) option_forget(o, pair[!i]);
   for (int i = 0; ok && i < OPTION_COUNT; i++) o->in_file[i] = o->given[i] && !typed.given[i];
-  const bool plans = ok && o->in_file[OPT_plan] && strcmp(o->plan, "off");     // no run may become a plan unseen
+  const bool plans = ok && o->in_file[OPT_plan] && o->plan != OPT_plan_off;     // no run may become a plan unseen
   if (plans) snprintf(error, error_bytes, "--plan is for the command line, and %.800s has it: take it out", path);
   if (ok && !plans && options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes))
     return true;
@@ -217,7 +206,7 @@ static bool option_is_of_checkpoint(const Options *asked, int i, const Options *
   char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES];
   const bool begins = i == OPT_model || i == OPT_param_dtype || i == OPT_batch_size;
   const Options *base = begins ? plain : i == OPT_seq_len ? of_model : of_shape;
-  const bool steps = !strcmp(asked->schedule, "step");
+  const bool steps = asked->schedule == OPT_schedule_step;
   if (i == OPT_gamma && !steps) return false;    // it would choose or contradict the schedule
   if (i == OPT_schedule && asked->given[OPT_gamma]) return false;                // that follows from it
   option_print(value, sizeof value, asked, &option_specs[i]);
@@ -249,7 +238,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
   of_model = plain;
   strcpy(of_model.model, asked->model);
   of_shape = of_model;
-  strcpy(of_shape.param_dtype, asked->param_dtype);
+  of_shape.param_dtype = asked->param_dtype;
   of_shape.batch_size = asked->batch_size, of_shape.seq_len = asked->seq_len;
   options_resolve(&of_model, 1, 1, error, sizeof error);
   options_resolve(&of_shape, 1, 1, error, sizeof error);

@@ -57,7 +57,7 @@ static void help_option(const OptionSpec *s) {
   options_default(&o);
   if (s != &dtype_spec) option_print(def, sizeof def, &o, s);
   if (s->type == OPTION_NUM) snprintf(def, sizeof def, "%g", s->def);
-  const char *const value[] = {"N", "X", s->choices ? s->choices : "TEXT", ""};      // by OptionType
+  const char *const value[] = {"N", "X", s->choices ? s->choices : "TEXT", s->choices, ""};      // by OptionType
   snprintf(left, sizeof left, "--%s %s", s->name, value[s->type]);
   if (strlen(left) <= 34) printf("  %-34s %s", left, s->help);
   else printf("  %s\n  %-34s %s", left, "", s->help);
@@ -65,23 +65,22 @@ static void help_option(const OptionSpec *s) {
   if (s->type != OPTION_FLAG && def[0] && !(numeric && s->def < s->lo)) printf(" [%s]", def);
   printf("\n");
   int count = 0, column = 0;
-  for (const OptionName &n : option_names) {
-    if (!n.is || *n.name == '-' || strcmp(n.is, s->name)) continue;
-    if (count && column + strlen(n.name) > 115) column = printf(",\n%37s", "") - 2;
+  char word[OPTION_NAME_BYTES];
+  for (const char *also = s->also; name_next(&also, word);) {
+    if (*word == '-') continue;
+    if (count && column + strlen(word) > 115) column = printf(",\n%37s", "") - 2;
     else column += count ? printf(", ") : printf("%37salso ", "");
-    column += printf("%s", n.name);
+    column += printf("%s", word);
     count++;
   }
   if (count) printf("\n");
 }
 static void help_all() {
   printf("usage: [mpirun -np N] ./train_gpt_fsdp [--option value]...    names take _ or -; --no_NAME is --NAME off\n");
-  const char *group = "";
-  for (const OptionSpec &s : option_specs) {
-    if (strcmp(group, s.group)) printf("\n%s\n", s.group);
-    group = s.group;
-    if (!strcmp(s.name, option_spec(dtype_options[0])->name)) help_option(&dtype_spec);
-    help_option(&s);
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    for (const auto &group : option_groups) if (group.first == i) printf("\n%s\n", group.title);
+    if (i == dtype_options[0]) help_option(&dtype_spec);
+    help_option(&option_specs[i]);
   }
   printf("  %-34s the options that most people need; all: this page; NAME: one option\n  %-34s version\n", "--help",
          "--version");

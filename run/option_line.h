@@ -49,11 +49,11 @@ static inline bool line_model(OptionLine *l, const char *value) {
   line_add(l, "--init_from"), line_add(l, "%s", value);
   return true;
 }
-// One short option of llm.c; row: of the table. False: it has no place here.
-static inline bool line_letter(OptionLine *l, const OptionName *row, const char *value) {
+// One short option of llm.c. False: it has no place here.
+static inline bool line_letter(OptionLine *l, const char *name, const char *value) {
   static const char *const strategies[] = {"ddp", "zero1", "zero2", "zero3"};
   static const char *const levels[] = {"none", "gelu", "norm"};
-  const char *name = row->name;
+  const int is = option_index(name);
   const int64_t n = atoll(value);
   const bool one = value[0] && !value[1];
   if (!strcmp(name, "-pn")) { l->ranks = n; return true; }
@@ -68,10 +68,10 @@ static inline bool line_letter(OptionLine *l, const OptionName *row, const char 
     return true;
   }
   if (with) { line_add(l, *(name + 1) == 'z' ? "--strategy" : "--recompute"), line_add(l, "%s", with); return true; }
-  if (!row->is) return false;
+  if (is < 0) return false;
   if (!strcmp(name, "-x") && n <= 0) return true;                // it ends with the epoch
   const bool never = (!strcmp(name, "-n") || !strcmp(name, "-v")) && !n;         // 0 is an epoch here
-  line_add(l, "--%s", row->is), line_add(l, "%s", never ? "-1" : value);
+  line_add(l, "--%s", option_specs[is].name), line_add(l, "%s", never ? "-1" : value);
   return true;
 }
 // One option with two dashes; next: what follows it, or NULL. Returns how many words it has.
@@ -83,18 +83,18 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
   const bool known = option_find(name, &use, error, sizeof error), apart = !equals && next && next[0] != '-';
   const char *value = equals ? equals + 1 : known ? (value_follows(use, next) ? next : NULL) : apart ? next : NULL;
   const int words = 1 + (value && !equals);
-  const OptionName *other = known ? NULL : option_name_find(name);
+  const char *instead = known ? NULL : option_instead(name);
   if (known && use.id == OPT_init_from && !use.off && value && init_from_other(value)) {
     if (!strcmp(value, "resume")) line_add(l, "--resume");
   } else if (known) {
     const bool joined = equals && (!*value || *value == '-');    // as it was, for what cannot stand apart
     line_add(l, "%.*s", joined || !equals ? INT_MAX : (int)(equals - word), word);
     if (value && !joined) line_add(l, "%s", value);
-  } else if (other && other->say == say_warmup && value) {
+  } else if (instead == say_warmup && value) {
     line_add(l, "--warmup"), line_add(l, "%s", value);
-  } else if (other && !strstr(other->say, "leave it out")) {
-    line_leave(l, "--%.60s (%s)", name, other->say);
-  } else if (other) line_leave(l, "--%.60s", name);
+  } else if (instead && !strstr(instead, "leave it out")) {
+    line_leave(l, "--%.60s (%s)", name, instead);
+  } else if (instead) line_leave(l, "--%.60s", name);
   else line_leave(l, "%.200s", error);
   return words;
 }
@@ -103,7 +103,7 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
   bool theirs = false;
   for (int a = 1; a < argc;) {
     const char *word = argv[a], *next = a + 1 < argc ? argv[a + 1] : NULL;
-    const OptionName *letter = word[0] == '-' && word[1] != '-' ? option_name_find(word) : NULL;
+    const bool letter = word[0] == '-' && word[1] != '-' && (option_index(word) >= 0 || option_instead(word));
     if (!strncmp(word, "--", 2) && word[2] && word[2] != '=') {
       const char *value = strchr(word, '=');
       char name[OPTION_NAME_BYTES];
@@ -114,7 +114,7 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
       continue;
     }
     theirs = theirs || letter;
-    if (!letter || !next || !line_letter(l, letter, next)) line_leave(l, "%.100s", word);
+    if (!letter || !next || !line_letter(l, word, next)) line_leave(l, "%.100s", word);
     a += letter && next ? 2 : 1;
   }
   const int64_t T = l->seq_len ? l->seq_len : 1024;              // llm.c's default

@@ -16,23 +16,47 @@
 #include <stddef.h>
 #include <unistd.h>
 
-enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_FLAG };
+enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_CHOICE, OPTION_FLAG };
 enum { OPTION_TEXT_BYTES = 1024 };
 
+// GROUP_name: the first option of a group.
 enum OptionId {
-#define OPTION_ID_INT(name, def, lo, hi, group, help) OPT_##name,
-#define OPTION_ID_TEXT(name, def, choices, group, help) OPT_##name,
-#define OPTION_ID_FLAG(name, group, help) OPT_##name,
-  OPTIONS(OPTION_ID_INT, OPTION_ID_INT, OPTION_ID_TEXT, OPTION_ID_FLAG)
+#define OPTION_ID(name, ...) OPT_##name,
+#define OPTION_ID_GROUP(id, title) GROUP_##id, BEFORE_##id = GROUP_##id - 1,
+  OPTIONS(OPTION_ID_GROUP, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID)
   OPTION_COUNT
 };
 
+// f(name, choice) for each of (choice, ...).
+#define CHOICES(f, name, choices) CHOICES_EACH(f, name, CHOICES_OF choices)
+#define CHOICES_OF(...) __VA_ARGS__
+#define CHOICES_EACH(f, name, ...) \
+  CHOICES_PICK(__VA_ARGS__, CHOICES_8, CHOICES_7, CHOICES_6, CHOICES_5, CHOICES_4, CHOICES_3, CHOICES_2, CHOICES_1, 0) \
+  (f, name, __VA_ARGS__)
+#define CHOICES_PICK(a, b, c, d, e, g, h, i, each, ...) each
+#define CHOICES_1(f, name, a) f(name, a)
+#define CHOICES_2(f, name, a, ...) f(name, a) CHOICES_1(f, name, __VA_ARGS__)
+#define CHOICES_3(f, name, a, ...) f(name, a) CHOICES_2(f, name, __VA_ARGS__)
+#define CHOICES_4(f, name, a, ...) f(name, a) CHOICES_3(f, name, __VA_ARGS__)
+#define CHOICES_5(f, name, a, ...) f(name, a) CHOICES_4(f, name, __VA_ARGS__)
+#define CHOICES_6(f, name, a, ...) f(name, a) CHOICES_5(f, name, __VA_ARGS__)
+#define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
+#define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
+
+// The choices of each option, numbered in the table's order.
+#define OPTION_NOTHING(...)
+#define CHOICE_ID(name, choice) OPT_##name##_##choice,
+#define OPTION_ENUM(name, def, choices, ...) \
+  enum Choice_##name { OPT_##name##_preset = -1, CHOICES(CHOICE_ID, name, choices) };
+OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_ENUM, OPTION_NOTHING)
+
 struct Options {
-#define OPTION_FIELD_INT(name, def, lo, hi, group, help) int64_t name;
-#define OPTION_FIELD_NUM(name, def, lo, hi, group, help) double name;
-#define OPTION_FIELD_TEXT(name, def, choices, group, help) char name[OPTION_TEXT_BYTES];
-#define OPTION_FIELD_FLAG(name, group, help) bool name;
-  OPTIONS(OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_FLAG)
+#define OPTION_FIELD_INT(name, ...) int64_t name;
+#define OPTION_FIELD_NUM(name, ...) double name;
+#define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];
+#define OPTION_FIELD_CHOICE(name, ...) Choice_##name name;
+#define OPTION_FIELD_FLAG(name, ...) bool name;
+  OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_FLAG)
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
@@ -44,29 +68,41 @@ struct Options {
 // Of a new run; and of checkpoints up to 0.6.0, which do not say.
 static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 
+// choices: a|b|...; words: those of an enum, one behind the other, each ended by a zero.
 struct OptionSpec {
   const char *name;
   OptionType type;
   size_t offset;
   double def, lo, hi;
-  const char *text_def, *choices, *group, *help;
+  const char *text_def, *choices, *words;
+  OptionResume resume;
+  const char *help, *also = "";
 };
 static const OptionSpec option_specs[] = {
-#define OPTION_SPEC_INT(name, def, lo, hi, group, help) \
-  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, group, help},
-#define OPTION_SPEC_NUM(name, def, lo, hi, group, help) \
-  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, group, help},
-#define OPTION_SPEC_TEXT(name, def, choices, group, help) \
-  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, group, help},
-#define OPTION_SPEC_FLAG(name, group, help) \
-  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, group, help},
-  OPTIONS(OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_FLAG)
+#define CHOICE_JOINED(name, choice) "|" #choice
+#define CHOICE_WORD(name, choice) #choice "\0"
+#define OPTION_SPEC_INT(name, def, lo, hi, resume, ...) \
+  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, NULL, \
+   RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_NUM(name, def, lo, hi, resume, ...) \
+  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, NULL, RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_TEXT(name, def, choices, resume, ...) \
+  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, NULL, RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_CHOICE(name, def, choices, resume, ...) \
+  {#name, OPTION_CHOICE, offsetof(Options, name), OPT_##name##_##def, 0, 0, NULL, \
+   &(CHOICES(CHOICE_JOINED, name, choices))[1], CHOICES(CHOICE_WORD, name, choices), RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_FLAG(name, resume, ...) \
+  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, NULL, RESUME_##resume, __VA_ARGS__},
+  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_FLAG)
+};
+static const struct { int first; const char *title; } option_groups[] = {
+#define OPTION_GROUP(id, title) {GROUP_##id, title},
+  OPTIONS(OPTION_GROUP, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING)
 };
 
-
 // --dtype is a shorthand: it sets these three, except those that are given too.
-static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", "precision",
-                                      "sets param_, reduce_ and buffer_dtype; one that is given too wins"};
+static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", NULL,
+                                      RESUME_OWN, "sets param_, reduce_ and buffer_dtype; one that is given too wins"};
 static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype};
 enum { OPTION_DTYPE = OPTION_COUNT };
 static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
@@ -75,6 +111,21 @@ static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtyp
 static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
+// Which of its choices an option has, and that as a word; -1 and "" where the preset is still to decide.
+static int option_choice(const Options *o, const OptionSpec *s) {
+  int k;
+  memcpy(&k, (const char *)o + s->offset, sizeof k);
+  return k;
+}
+static void option_choose(Options *o, const OptionSpec *s, int k) { memcpy((char *)o + s->offset, &k, sizeof k); }
+static const char *choice_word(const OptionSpec *s, int k) {
+  const char *word = s->words;
+  for (int i = 0; i < k; i++) word += strlen(word) + 1;
+  return k < 0 ? "" : word;
+}
+static const char *option_word(const Options *o, OptionId id) {
+  return choice_word(&option_specs[id], option_choice(o, &option_specs[id]));
+}
 static void options_default(Options *o) {
   memset(o, 0, sizeof *o);
   o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES;
@@ -82,6 +133,7 @@ static void options_default(Options *o) {
     char *field = (char *)o + s.offset;
     if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;
     if (s.type == OPTION_NUM) *(double *)field = s.def;
+    if (s.type == OPTION_CHOICE) option_choose(o, &s, (int)s.def);
     if (s.type == OPTION_TEXT) snprintf(field, OPTION_TEXT_BYTES, "%s", s.text_def);
   }
 }
@@ -92,6 +144,7 @@ static void option_print(char *to, size_t bytes, const Options *o, const OptionS
   if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", (long long)*(const int64_t *)field);
   if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", *(const double *)field);
   if (s->type == OPTION_TEXT) snprintf(to, bytes, "%s", field);
+  if (s->type == OPTION_CHOICE) snprintf(to, bytes, "%s", choice_word(s, option_choice(o, s)));
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", *(const bool *)field ? "on" : "off");
 }
 
@@ -129,17 +182,6 @@ static bool choice_take(const char *choices, const char *word, char *to, size_t 
 static bool word_is_bool(const char *word) {
   char is[8];
   return choice_take("on|off", word, is, sizeof is);
-}
-// Which of an option's choices it has, counted from 0: the order of an enum. -1: another value.
-static int option_choice(const Options *o, OptionId id) {
-  const OptionSpec *s = &option_specs[id];
-  const char *value = (const char *)o + s->offset, *c = s->choices;
-  for (int k = 0; c; k++) {
-    const size_t n = strcspn(c, "|");
-    if (n == strlen(value) && !strncmp(c, value, n)) return k;
-    c = c[n] ? c + n + 1 : NULL;
-  }
-  return -1;
 }
 static bool option_has(const OptionSpec *s, const char *choice) {
   size_t n;
@@ -198,28 +240,50 @@ static bool option_set_number(char *field, const OptionSpec *s, const char *valu
 static bool option_set_text(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
   REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
   const bool known = s->choices && choice_take(s->choices, value, field, OPTION_TEXT_BYTES);
-  const bool nth = !strcmp(s->name, "device") && !strncasecmp(value, "cuda:", 5) && isdigit((unsigned char)value[5]);
+  const bool device = s == &option_specs[OPT_device];
+  const bool nth = device && !strncasecmp(value, "cuda:", 5) && isdigit((unsigned char)value[5]);
   REFUSE(!known && nth, "--device %.40s: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=%.40s --device cuda "
          "computes on this one", value, value + 5);
   REFUSE(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
          s->choices);
   if (known) return true;
-  for (const char *c = value; *c && strcmp(s->name, "prompt"); c++)      // a message may quote it, which is one line
+  for (const char *c = value; *c && s != &option_specs[OPT_prompt]; c++)       // a message may quote it, on one line
     REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is not allowed in a name", s->name, value,
            (unsigned char)*c);
   strcpy(field, value);
   return true;
 }
-// Stores `value` for option i. False with one line in `error` when it does not fit.
-static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+// Stores `value` for option i, as if it had not been given. False with one line in `error` when it does not fit.
+static bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes) {
   const OptionSpec *s = &option_specs[i];
-  char *field = (char *)o + s->offset, is[8];
-  o->given[i] = true;
+  char *field = (char *)o + s->offset, is[OPTION_TEXT_BYTES];
   if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error, error_bytes);
+  if (s->type == OPTION_CHOICE) {
+    if (!option_set_text(is, s, value, error, error_bytes)) return false;
+    int k = 0;
+    while (strcmp(choice_word(s, k), is)) k++;
+    option_choose(o, s, k);
+    return true;
+  }
   if (s->type != OPTION_FLAG) return option_set_number(field, s, value, error, error_bytes);
   REFUSE(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
   *(bool *)field = !strcmp(is, "on");
   return true;
+}
+// The same, given.
+static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+  o->given[i] = true;
+  return option_put(o, i, value, error, error_bytes);
+}
+
+// Gives an option its default, as if it had not been given.
+static void option_forget(Options *o, OptionId i) {
+  char value[OPTION_TEXT_BYTES], error[256];
+  static Options plain;
+  options_default(&plain);
+  option_print(value, sizeof value, &plain, &option_specs[i]);
+  option_put(o, i, value, error, sizeof error);
+  o->given[i] = o->in_file[i] = false;
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------------
@@ -246,35 +310,46 @@ enum { OPTION_NAME_BYTES = 128 };
 // What a name on the command line stands for; off: it was --no_NAME.
 struct OptionUse { int id; bool off; };
 
-// The table row of another program's name (rows may end in *); NULL: none.
-static const OptionName *option_name_find(const char *name) {
-  for (const OptionName &n : option_names) {
-    const size_t length = strlen(n.name);
-    const bool begins = n.name[length - 1] == '*';
-    if (begins ? !strncmp(n.name, name, length - 1) : !strcmp(n.name, name)) return &n;
+// Takes the next of several names; false at their end.
+static bool name_next(const char **names, char word[OPTION_NAME_BYTES]) {
+  *names += strspn(*names, " ");
+  const int n = (int)strcspn(*names, " ");
+  snprintf(word, OPTION_NAME_BYTES, "%.*s", n, *names);
+  *names += n;
+  return n > 0;
+}
+static bool names_have(const char *names, const char *name) {
+  char word[OPTION_NAME_BYTES];
+  while (name_next(&names, word)) {
+    char *star = strchr(word, '*');
+    if (star ? !strncmp(word, name, (size_t)(star - word)) : !strcmp(word, name)) return true;
   }
+  return false;
+}
+// What to type instead of another program's name; NULL: it is none.
+static const char *option_instead(const char *name) {
+  for (const OptionName &n : option_names) if (names_have(n.names, name)) return n.say;
   return NULL;
 }
-// The option with this name, here or in another program; -1: none.
+// The option with this name, here or in another program, llm.c's with its dash; -1: none.
 static int option_index(const char *name) {
-  const OptionName *other = option_name_find(name);
-  if (other && other->is && *name != '-') name = other->is;
-  for (int i = 0; i <= OPTION_COUNT; i++) if (!strcmp(option_spec(i)->name, name)) return i;
+  for (int i = 0; i <= OPTION_COUNT; i++)
+    if (!strcmp(option_spec(i)->name, name) || names_have(option_spec(i)->also, name)) return i;
   return -1;
 }
 // The option whose name, or other name, is nearest in spelling; NULL: none is near.
 static const char *option_nearest(const char *name) {
   const char *like = NULL;
   int least = 99;
-  for (int i = 0; i <= OPTION_COUNT; i++) {
-    const char *ours = option_spec(i)->name;
-    const int d = edit_distance(name, ours);
-    if (d < least && d <= 1 + (int)strlen(ours) / 4) like = ours, least = d;
-  }
-  for (const OptionName &n : option_names) {
-    const int d = edit_distance(name, n.name);
-    if (d < least && d <= 1 + (int)strlen(n.name) / 4 && *n.name != '-' && n.is) like = n.is, least = d;
-  }
+  for (int others = 0; others < 2; others++)
+    for (int i = 0; i <= OPTION_COUNT; i++) {
+      const char *names = others ? option_spec(i)->also : option_spec(i)->name;
+      char word[OPTION_NAME_BYTES];
+      while (name_next(&names, word)) {
+        const int d = edit_distance(name, word);
+        if (d < least && d <= 1 + (int)strlen(word) / 4 && *word != '-') like = option_spec(i)->name, least = d;
+      }
+    }
   return like;
 }
 // A name in the form that is compared: hyphens become underscores, and it ends at a '='.
@@ -287,8 +362,8 @@ static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
 static bool option_find(const char *name, OptionUse *use, char *error, size_t error_bytes) {
   *use = OptionUse{option_index(name), false};
   if (use->id >= 0) return true;
-  const OptionName *other = option_name_find(name);
-  REFUSE(other, "unknown option --%s: %s", name, other->say);
+  const char *instead = option_instead(name);
+  REFUSE(instead, "unknown option --%s: %s", name, instead);
   if (!strncmp(name, "no_", 3)) {
     *use = OptionUse{option_index(name + 3), true};
     if (use->id >= 0 && option_has(option_spec(use->id), "off")) return true;
@@ -317,7 +392,7 @@ static bool source_take(Options *o, OptionSource *from, OptionUse use, const cha
   else if (!value && option_has(s, "on")) value = "on";
   else if (!value && use.id == OPT_resume) value = "auto";
   REFUSE(!value, "--%s needs a value%s", s->name,
-         next && s->type == OPTION_TEXT ? " (one that starts with -- goes after =)" : "");
+         next && (s->type == OPTION_TEXT || s->type == OPTION_CHOICE) ? " (one that starts with -- goes after =)" : "");
   if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
   REFUSE(use.id == OPT_init_from && init_from_other(value), "--init_from names weights; %s: %s", value,
          *value == 's' ? "leave it out, new weights are the default" : "type --resume");
@@ -340,16 +415,17 @@ static bool source_end(Options *o, const OptionSource *from, char *error, size_t
 static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
   char name[OPTION_NAME_BYTES];
   const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
-  const OptionName *letter = dash ? option_name_find(word) : NULL;
+  const int letter = dash ? option_index(word) : -1;
+  const char *instead = dash ? option_instead(word) : NULL;
   option_name_plain(name, word + (dash ? 1 : 0));
   const int meant = name[0] ? option_index(name) : -1;
   const char *begin = "is not an option: ", *const equals = strchr(word, '=');
   if (dashes)
     snprintf(error, error_bytes, "'%.200s' names no option: options are like --lr 0.001, see --help", word);
-  else if (letter && letter->is)
-    snprintf(error, error_bytes, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word, letter->is,
-             next ? " " : "", next ? next : "");
-  else if (letter) snprintf(error, error_bytes, "'%s' %sllm.c's %s %s", word, begin, word, letter->say);
+  else if (letter >= 0)
+    snprintf(error, error_bytes, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word,
+             option_specs[letter].name, next ? " " : "", next ? next : "");
+  else if (instead) snprintf(error, error_bytes, "'%s' %sllm.c's %s %s", word, begin, word, instead);
   else if (meant >= 0)
     snprintf(error, error_bytes, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin,
              option_spec(meant)->name, equals ? equals : "");
@@ -395,9 +471,8 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
 
 // What belongs to --plan has no effect without it.
 static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
-  for (int i = 0; i < OPTION_COUNT && !strcmp(o->plan, "off"); i++)
-    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_world && !strcmp(o->tune, "plan")) &&
-           !strcmp(option_specs[i].group, option_specs[OPT_plan].group),
+  for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
+    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_world && o->tune == OPT_tune_plan),
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }

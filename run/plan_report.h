@@ -159,7 +159,8 @@ static void report_print_times(const PlanReport *p) {
   if (!p->plan.on.timed) return;
   say("\npredicted on %s\n", p->plan.opt.on);
   start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention %.4g; streaming ops "
-             "%.4g GB/s%s", m->peak_flops * 1e-12, p->plan.opt.buffer_dtype, m->product_flops * 1e-12,
+             "%.4g GB/s%s", m->peak_flops * 1e-12, option_word(&p->plan.opt, OPT_buffer_dtype),
+             m->product_flops * 1e-12,
              m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu || m->peaks ? "" : " (assumed, not measured)");
   if (m->sm_margin)
     start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",

@@ -462,7 +462,7 @@ static int plan_main(Options *o, int argc, char **argv, const char *launched_as,
   if (error[0]) die_user("train_gpt_fsdp: %s", error);
   const char *launched = launched_as ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
   if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
-  if (!strcmp(o->plan, "search")) { search_main(o, error, error_bytes); return 0; }
+  if (o->plan == OPT_plan_search) { search_main(o, error, error_bytes); return 0; }
   if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
   char *json = NULL;
   size_t json_size = 0;

@@ -69,16 +69,16 @@ static inline const char *plan_data_words(const Options *o) {
 }
 // The kind of device: --device, or that of --on; a CPU where neither says.
 static inline bool plan_choose_device(Options *o, char *error, size_t error_bytes) {
-  const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");
+  const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
   if (!o->on[0]) {
-    if (!strcmp(o->device, "auto")) strcpy(o->device, "cpu");
+    if (o->device == OPT_device_auto) o->device = OPT_device_cpu;
     return true;
   }
   const bool on_cpu = !strncmp(o->on, "cpu", 3) && (!o->on[3] || o->on[3] == ',');
   REFUSE(cpu && !on_cpu, "--on %.200s is a GPU: it does not go with --%s", o->on,
          o->no_cuda ? "no_cuda" : "device cpu");
-  REFUSE(!strcmp(o->device, "cuda") && on_cpu, "--on cpu does not go with --device cuda");
-  strcpy(o->device, on_cpu ? "cpu" : "cuda");
+  REFUSE(o->device == OPT_device_cuda && on_cpu, "--on cpu does not go with --device cuda");
+  o->device = on_cpu ? OPT_device_cpu : OPT_device_cuda;
   return true;
 }
 // This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
@@ -124,8 +124,8 @@ static inline void plan_measured(PlanDevice *d, const Options *o, const char *ta
     known = true;
   }
   if (strcmp(o->on, "cpu")) snprintf(d->assumed, sizeof d->assumed, "--on names some");
-  else if (!strcmp(o->buffer_dtype, "fp16")) snprintf(d->assumed, sizeof d->assumed, "fp16 is not measured");
-  else if (good) machine_measured(&d->machine, &read, dtype_named(o->buffer_dtype));
+  else if (o->buffer_dtype == OPT_buffer_dtype_fp16) snprintf(d->assumed, sizeof d->assumed, "fp16 is not measured");
+  else if (good) machine_measured(&d->machine, &read, option_dtype(o, OPT_buffer_dtype));
   else snprintf(d->assumed, sizeof d->assumed, "%s", why);
 }
 // Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
@@ -134,7 +134,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   error[0] = 0;
   if (!plan_refuses(o, error, error_bytes) || !plan_choose_device(o, error, error_bytes)) return false;
   const int world = (int)o->world;
-  d->gpu = !o->no_cuda && !strcmp(o->device, "cuda");
+  d->gpu = !o->no_cuda && o->device == OPT_device_cuda;
   if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
@@ -143,26 +143,26 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
   check_device_options(o, "", error, error_bytes);
   if (error[0]) return false;
-  const int best = cpu_best_table(), wanted = d->gpu && !strcmp(o->isa, "auto") ? best
+  const int best = cpu_best_table(), wanted = d->gpu && o->isa == OPT_isa_auto ? best
                                               : cpu_table_wanted(o, best, error, error_bytes);
   if (error[0]) return false;
   const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : best].ops;
   char why[256];
   REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
-  if (d->gpu && !strcmp(o->comm, "auto")) strcpy(o->comm, comm_of_gpus(o, world, false));
-  if (d->gpu && strcmp(o->offload, "none") && !strcmp(o->graph, "auto")) strcpy(o->graph, "off");
+  if (d->gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
+  if (d->gpu && o->offload != OPT_offload_none && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
   d->host_bytes = host_bytes;
-  const bool tf32 = !strcmp(o->matmul_precision, "high");
+  const bool tf32 = o->matmul_precision == OPT_matmul_precision_high;
   REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
   const PlanThreads threads = d->gpu ? PlanThreads{1, 1, true} : plan_threads(o, 0, per_host);
   const double cores = threads.cores;
   if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
-                                 dtype_named(o->buffer_dtype), tf32, error, error_bytes))
+                                 option_dtype(o, OPT_buffer_dtype), tf32, error, error_bytes))
     return false;
   if (d->timed && !d->gpu) plan_measured(d, o, cpu->name, threads.threads);
-  REFUSE(d->timed && d->gpu && !strcmp(o->comm, "mpi") && world > 1, "--on: what --comm mpi takes on GPUs is not "
+  REFUSE(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
          "predicted; leave --on out, or plan --comm nccl");
   DeviceInfo info = {};
   snprintf(info.name, sizeof info.name, "%s", d->machine.name);
@@ -224,7 +224,7 @@ enum { OWNERS_APART_MOST = 256 };
 struct RankOwners { int *count, world; };
 static inline RankOwners rank_owners(const Options *o) {
   RankOwners w = {NULL, (int)o->world};
-  if (optimizer_kind(o) != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
+  if (o->optimizer != OPT_optimizer_muon || o->eval_only || o->sample_only) return w;
   const ModelShape shape = shape_of(o);
   int params, n = 0;
   char error[2048];
@@ -250,7 +250,7 @@ static inline bool plan_goes_along(const Options *o) {
   const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
   Mesh m;
   mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, 0, (int)o->world, (int)o->ranks_per_host);
-  const bool along = hosts_chosen(&c, &m, !strcmp(o->device, "cuda"));
+  const bool along = hosts_chosen(&c, &m, o->device == OPT_device_cuda);
   mesh_close(&m);
   return along;
 }
@@ -469,7 +469,7 @@ static inline int64_t fit_grain(int64_t other, int64_t of) {
 static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of) {
   const Options *o = &w->opt;
   const double room = world_plan_room(w);
-  const bool by16 = !strcmp(o->fp8, "matmul");   // which takes batches of multiples of 16 tokens
+  const bool by16 = o->fp8 == OPT_fp8_matmul;   // which takes batches of multiples of 16 tokens
   const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
   int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not

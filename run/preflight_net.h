@@ -353,7 +353,7 @@ static inline void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
 // --preflight, or its short form. Collective.
 static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
-  const bool may_use_gpu = !at_start && &ops_cuda && strcmp(o->device, "cpu") && !o->no_cuda;
+  const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
   if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
   const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
   liveness_phase("preflight");

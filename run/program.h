@@ -37,24 +37,24 @@ extern const Program program;
 // The block that resolved options describe. Choices are in the order of their enums (model_shape.h).
 static inline Block block_of(const Options *o) {
   Block b = {};
-  b.norm = (Norm)option_choice(o, OPT_norm);
-  b.norm_weightless = option_choice(o, OPT_norm_weight) == 1;
-  b.norm_embedding = option_choice(o, OPT_norm_embedding) == 0;
+  b.norm = (Norm)o->norm;
+  b.norm_weightless = o->norm_weight == OPT_norm_weight_off;
+  b.norm_embedding = o->norm_embedding == OPT_norm_embedding_on;
   b.norm_eps = o->norm_eps;
-  b.position = (Position)option_choice(o, OPT_position);
+  b.position = (Position)o->position;
   b.rope_theta = o->rope_theta;
   rope_scaling_parse(o->rope_scaling, &b.rope_scaling);
   b.rope_skip = o->rope_skip;
-  b.qk_norm = (QkNorm)option_choice(o, OPT_qk_norm);
-  b.mlp = (Mlp)option_choice(o, OPT_mlp);
-  b.bias = (Biases)option_choice(o, OPT_bias);
+  b.qk_norm = (QkNorm)o->qk_norm;
+  b.mlp = (Mlp)o->mlp;
+  b.bias = (Biases)o->bias;
   b.logit_softcap = o->logit_softcap;
   return b;
 }
 // The shape that resolved options describe.
 static inline ModelShape shape_of(const Options *o) {
   ModelShape s = model_shape_gpt2(o->n_layer, o->n_head, o->n_embd, o->n_positions, o->vocab_size,
-                                  !strcmp(o->tie_head, "on"), o->dropout);
+                                  o->tie_head == OPT_tie_head_on, o->dropout);
   s.n_kv_head = o->n_kv_head, s.head_size = o->head_size, s.mlp_width = o->mlp_width;
   s.block = block_of(o);
   return s;

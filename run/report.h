@@ -98,9 +98,9 @@ static bool report_refuse_steps(const Options *o, int64_t steps, char *error, si
 // Options about what a run does and reports that contradict others. False with one line in `error`.
 static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   int64_t first, last;
-  REFUSE(!strcmp(o->tune, "plan"), "--tune plan belongs on the command line, not into the file of --config");
-  const bool tunes = strcmp(o->tune, "off");
-  REFUSE(!strcmp(o->device, "cpu") && tunes, "--tune needs --device cuda");
+  REFUSE(o->tune == OPT_tune_plan, "--tune plan belongs on the command line, not into the file of --config");
+  const bool tunes = o->tune != OPT_tune_off;
+  REFUSE(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
   static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
@@ -113,8 +113,9 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
          "--resume continues a run, --init_from begins a new one: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
-  REFUSE(o->trace[0] && strcmp(o->offload, "none"), "--trace with --offload %s: on a GPU a trace is what the device "
-         "did, and the host updates; leave one of them out, or use nsys, whose ranges this program names", o->offload);
+  REFUSE(o->trace[0] && o->offload != OPT_offload_none, "--trace with --offload %s: on a GPU a trace is what the "
+         "device did, and the host updates; leave one of them out, or use nsys, whose ranges this program names",
+         option_word(o, OPT_offload));
   REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");

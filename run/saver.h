@@ -15,8 +15,8 @@ static Saved saved_of(const RunView *run) {
   const int heads = shape_is_gpt2(&shape) ? run->model.H : 0;
   return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, run->step, run->steps_total,
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
-               o->loss_scale != 0, o->buffer_dtype, run->device->words, PROGRAM_VERSION, BUILD_ID, run->state,
-               run->state_on_device, log_config, o};
+               o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, BUILD_ID,
+               run->state, run->state_on_device, log_config, o};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------

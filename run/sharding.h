@@ -17,19 +17,24 @@
 enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
 
-static inline Dtype dtype_named(const char *name) {
-  return !strcmp(name, "bf16") ? BF16 : !strcmp(name, "fp16") ? F16 : F32;
+// Of one of the --*_dtype.
+static inline Dtype option_dtype(const Options *o, OptionId id) {
+  const char *word = option_word(o, id);
+  return !strcmp(word, "bf16") ? BF16 : !strcmp(word, "fp16") ? F16 : F32;
 }
 
-// Other names of strategies. FSDP: torch.distributed.fsdp.ShardingStrategy; ZeRO: DeepSpeed's stages.
-struct StrategyName { const char *name, *is; };
-static const StrategyName strategy_names[] = {{"zero3", "full_shard"}, {"zero2", "shard_grad_op"}, {"ddp", "no_shard"}};
-
-static const char *strategy_of(const Options *o) {
-  for (const StrategyName &s : strategy_names) if (!strcmp(o->strategy, s.name)) return s.is;
-  return o->strategy;
+// The strategy by its name in torch.distributed.fsdp.ShardingStrategy; DeepSpeed's stages of ZeRO are others of them.
+static Choice_strategy strategy_of(const Options *o) {
+  switch (o->strategy) {
+    case OPT_strategy_zero3: return OPT_strategy_full_shard;
+    case OPT_strategy_zero2: return OPT_strategy_shard_grad_op;
+    case OPT_strategy_ddp: return OPT_strategy_no_shard;
+    default: return o->strategy;
+  }
 }
-static bool strategy_is(const Options *o, const char *name) { return !strcmp(strategy_of(o), name); }
+static const char *strategy_name(const Options *o) {
+  return choice_word(&option_specs[OPT_strategy], strategy_of(o));
+}
 
 // Reads the decimal digits at *text and moves *text past them. False if there are none, or the number is above `most`.
 static bool digits_parse(const char **text, int64_t most, int64_t *n) {
@@ -103,14 +108,15 @@ static bool recompute_parse(const Options *o, Recompute *level, char *error, siz
 }
 // The device and what ranks talk over.
 static bool sharding_resolve_device(const Options *o, int world, char *error, size_t error_bytes) {
-  REFUSE(!strcmp(o->comm, "self") && world > 1, "--comm self is for one rank, there are %d", world);
-  REFUSE(!strcmp(o->comm, "nccl") && strcmp(o->device, "cuda"), "--comm nccl needs --device cuda");
-  REFUSE(!strcmp(o->device, "cuda") && !&ops_cuda && !strcmp(o->plan, "off"),
+  REFUSE(o->comm == OPT_comm_self && world > 1, "--comm self is for one rank, there are %d", world);
+  REFUSE(o->comm == OPT_comm_nccl && o->device != OPT_device_cuda, "--comm nccl needs --device cuda");
+  REFUSE(o->device == OPT_device_cuda && !&ops_cuda && o->plan == OPT_plan_off,
          "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
-  const bool cpu = !strcmp(o->device, "cpu"), by_nccl = !strcmp(o->comm, "nccl") || (!strcmp(o->comm, "auto") && !cpu);
-  REFUSE(!strcmp(o->reduce, "native") && !by_nccl, "--reduce native needs --comm nccl");
-  REFUSE(cpu && !strcmp(o->graph, "on"), "--graph on needs --device cuda: a CPU has nothing to capture");
-  REFUSE(!strcmp(o->comm, "mpi") && !strcmp(o->graph, "on"),
+  const bool cpu = o->device == OPT_device_cpu;
+  const bool by_nccl = o->comm == OPT_comm_nccl || (o->comm == OPT_comm_auto && !cpu);
+  REFUSE(o->reduce == OPT_reduce_native && !by_nccl, "--reduce native needs --comm nccl");
+  REFUSE(cpu && o->graph == OPT_graph_on, "--graph on needs --device cuda: a CPU has nothing to capture");
+  REFUSE(o->comm == OPT_comm_mpi && o->graph == OPT_graph_on,
          "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
   return true;
 }
@@ -122,13 +128,14 @@ static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, cha
   REFUSE(asked && R * (int64_t)S != world, "--mesh %s has %lld ranks, there %s %d", o->mesh, (long long)R * S,
          world > 1 ? "are" : "is", world);
   if (asked && !o->given[OPT_strategy])
-    strcpy(o->strategy, R == 1 ? "full_shard" : S == 1 ? "no_shard" : "hybrid_shard");
-  const bool hybrid = strategy_is(o, "hybrid_shard"), none = strategy_is(o, "no_shard");
-  REFUSE(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", o->strategy, world,
-         o->mesh);
+    o->strategy = R == 1 ? OPT_strategy_full_shard : S == 1 ? OPT_strategy_no_shard : OPT_strategy_hybrid_shard;
+  const Choice_strategy strategy = strategy_of(o);
+  const bool hybrid = strategy == OPT_strategy_hybrid_shard, none = strategy == OPT_strategy_no_shard;
+  const char *name = option_word(o, OPT_strategy);
+  REFUSE(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", name, world, o->mesh);
   REFUSE(asked && !hybrid && !none && R != 1, "--strategy %s has one replica: its mesh is 1x%d, not %s; replicas of "
-         "shards need --strategy hybrid_shard%s", o->strategy, world, o->mesh,
-         strategy_is(o, "full_shard") ? "" : ", with --reshard_after_forward off to keep parameters whole");
+         "shards need --strategy hybrid_shard%s", name, world, o->mesh,
+         strategy == OPT_strategy_full_shard ? "" : ", with --reshard_after_forward off to keep parameters whole");
   if (hybrid && !asked) {
     REFUSE(!ranks_per_host, "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS");
     REFUSE(ranks_per_host == world && world > 1, "--strategy hybrid_shard shards inside a host and replicates over "
@@ -158,12 +165,12 @@ static int sharding_block_units(const Options *o) {
 // Refuses options about gathers if nothing is gathered block by block.
 static bool sharding_check_gathers(const Options *o, int world, char *error, size_t error_bytes) {
   const int S = o->shards;
-  const bool none = strategy_is(o, "no_shard"), reshards = o->given[OPT_reshard_after_forward];
+  const bool none = strategy_of(o) == OPT_strategy_no_shard, reshards = o->given[OPT_reshard_after_forward];
   const char *asked = o->given[OPT_gather_slots] ? "gather_slots" : reshards ? "reshard_after_forward" : NULL;
-  const bool in_place = (none || (S == 1 && world > 1)) && strcmp(o->offload, "params");
+  const bool in_place = (none || (S == 1 && world > 1)) && o->offload != OPT_offload_params;
   REFUSE(in_place && asked, "--%s %s keeps every parameter whole on each rank: --%s has no effect",
          o->given[OPT_mesh] && !o->given[OPT_strategy] ? "mesh" : "strategy",
-         o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : o->strategy, asked);
+         o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : option_word(o, OPT_strategy), asked);
   const bool stays = o->given[OPT_gather_slots] || (reshards && reshard_of(o));
   REFUSE(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
          "stays whole, --%s has no effect", o->wrap, asked);
@@ -173,7 +180,7 @@ static bool sharding_check_gathers(const Options *o, int world, char *error, siz
 static bool sharding_resolve_slots(Options *o, int world, char *error, size_t error_bytes) {
   const int S = o->shards;
   int64_t least;
-  const bool zero1 = strategy_is(o, "zero1"), keeps = strategy_is(o, "shard_grad_op") || zero1;
+  const bool zero1 = o->strategy == OPT_strategy_zero1, keeps = zero1 || strategy_of(o) == OPT_strategy_shard_grad_op;
   const int reshard = reshard_of(o);
   REFUSE(strcmp(o->wrap, "block") && strcmp(o->wrap, "model") && !wrap_parse(o->wrap, &least),
          "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1", o->wrap);
@@ -181,38 +188,39 @@ static bool sharding_resolve_slots(Options *o, int world, char *error, size_t er
          o->reshard_after_forward);
   REFUSE(keeps && o->given[OPT_reshard_after_forward] && reshard,
          "--strategy %s keeps parameters whole after forward: it does not go with --reshard_after_forward %s",
-         o->strategy, o->reshard_after_forward);
+         option_word(o, OPT_strategy), o->reshard_after_forward);
   if (!sharding_check_gathers(o, world, error, error_bytes)) return false;
   REFUSE(reshard > 1 && (S % reshard || reshard == S), "--reshard_after_forward %d: a shard group has %d rank%s; the "
          "number must divide that and be smaller", reshard, S, S > 1 ? "s" : "");
   const bool whole = keeps || !reshard;
   REFUSE(whole && o->given[OPT_gather_slots] && o->gather_slots < o->n_layer,
          "--%s %s keeps all %lld blocks whole: --gather_slots %lld does not go with it", keeps ? "strategy" :
-         "reshard_after_forward", keeps ? o->strategy : "off", (long long)o->n_layer, (long long)o->gather_slots);
+         "reshard_after_forward", keeps ? option_word(o, OPT_strategy) : "off", (long long)o->n_layer,
+         (long long)o->gather_slots);
   o->gather_slots = whole ? o->n_layer : min64(o->gather_slots, o->n_layer);
   REFUSE(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has no effect: %lld block%s "
          "stay%s whole in as many --gather_slots", reshard, (long long)o->n_layer,
          o->n_layer > 1 ? "s" : "", o->n_layer > 1 ? "" : "s");
   if (!strcmp(o->reshard_after_forward, "auto")) strcpy(o->reshard_after_forward, whole ? "off" : "on");
-  REFUSE(zero1 && o->given[OPT_accumulate] && strcmp(o->accumulate, "local"),
+  REFUSE(zero1 && o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local,
          "--strategy zero1 adds up whole gradients and reduces once a step: it does not go with --accumulate %s",
-         o->accumulate);
-  if (zero1) strcpy(o->accumulate, "local");
+         option_word(o, OPT_accumulate));
+  if (zero1) o->accumulate = OPT_accumulate_local;
   return true;
 }
 // Checks options that depend on the kind of device, if it was named, and options that only training has.
 static bool sharding_check_device(const Options *o, char *error, size_t error_bytes) {
-  const bool trains = !o->eval_only && !o->sample_only, cpu = !strcmp(o->device, "cpu");
-  const bool offloads = strcmp(o->offload, "none"), matmul = !strcmp(o->fp8, "matmul");
+  const bool trains = !o->eval_only && !o->sample_only, cpu = o->device == OPT_device_cpu;
+  const bool offloads = o->offload != OPT_offload_none, matmul = o->fp8 == OPT_fp8_matmul;
   REFUSE(cpu && offloads, "--offload %s needs --device cuda: on a CPU all parameters are in host memory already",
-         o->offload);
+         option_word(o, OPT_offload));
   REFUSE(offloads && !trains, "--offload is for training: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
-  REFUSE(offloads && !strcmp(o->graph, "on"),
+  REFUSE(offloads && o->graph == OPT_graph_on,
          "--graph on does not go with --offload: the host's optimizer cannot be captured");
   REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
-  REFUSE(matmul && strcmp(o->buffer_dtype, "bf16"), "--fp8 matmul computes all else in bf16: it needs --buffer_dtype "
-         "bf16 (or --param_dtype bf16), not %s", o->buffer_dtype);
+  REFUSE(matmul && o->buffer_dtype != OPT_buffer_dtype_bf16, "--fp8 matmul computes all else in bf16: it needs "
+         "--buffer_dtype bf16 (or --param_dtype bf16), not %s", option_word(o, OPT_buffer_dtype));
   const int64_t rows[] = {o->batch_size * o->seq_len, o->test_batch_size * o->seq_len};
   for (int64_t r : rows)
     REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "
@@ -239,7 +247,8 @@ static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
 static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   if (!sharding_resolve_device(o, world, error, error_bytes)) return false;
   Recompute level[LAYERS_MOST];
-  if (!strcmp(o->buffer_dtype, "auto")) strcpy(o->buffer_dtype, o->param_dtype);
+  if (o->buffer_dtype == OPT_buffer_dtype_auto)
+    option_put(o, OPT_buffer_dtype, option_word(o, OPT_param_dtype), error, error_bytes);
   return recompute_parse(o, level, error, error_bytes) &&
          sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
          sharding_resolve_slots(o, world, error, error_bytes) && sharding_check_device(o, error, error_bytes) &&
@@ -254,40 +263,35 @@ static MeshShape mesh_shape_of(const Options *o) {
   return m;
 }
 
-static OptimizerKind optimizer_kind(const Options *o) {
-  if (!strcmp(o->optimizer, "muon")) return OPTIMIZER_MUON;
-  return !strcmp(o->optimizer, "sgd") ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
-}
 static CommKind comm_kind(const Options *o, int world) {
-  if (!strcmp(o->comm, "nccl")) return COMM_NCCL;
-  return !strcmp(o->comm, "self") || (!strcmp(o->comm, "auto") && world == 1) ? COMM_SELF : COMM_MPI;
+  if (o->comm == OPT_comm_nccl) return COMM_NCCL;
+  return o->comm == OPT_comm_self || (o->comm == OPT_comm_auto && world == 1) ? COMM_SELF : COMM_MPI;
 }
-// The resolved options as numbers. first_backward: see FsdpConfig.
+// The resolved options as numbers. A choice that is cast is in the order of the enum that it becomes. first_backward:
+// see FsdpConfig.
 static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) {
   FsdpConfig c = {};
-  c.param_dtype = dtype_named(o->param_dtype);
-  c.compute_dtype = dtype_named(o->buffer_dtype);
-  c.wire_dtype = dtype_named(o->reduce_dtype);
+  c.param_dtype = option_dtype(o, OPT_param_dtype);
+  c.compute_dtype = option_dtype(o, OPT_buffer_dtype);
+  c.wire_dtype = option_dtype(o, OPT_reduce_dtype);
   c.mesh = mesh_shape_of(o);
-  c.layout = !strcmp(o->shard, "dim0") ? SHARD_DIM0 : SHARD_FLAT;
+  c.layout = (ShardLayout)o->shard;
   c.wrap = !strcmp(o->wrap, "block") ? WRAP_BLOCK : !strcmp(o->wrap, "model") ? WRAP_MODEL : WRAP_MIN_PARAMS;
   if (c.wrap == WRAP_MIN_PARAMS) wrap_parse(o->wrap, &c.wrap_least);
   c.blocks = (int)o->n_layer;
   c.gather_slots = (int)min64(o->gather_slots, o->n_layer);
   c.first_backward = first_backward;
-  c.local = !strcmp(o->accumulate, "local");
-  c.fp8 = !strcmp(o->fp8, "gather") ? FP8_GATHER : !strcmp(o->fp8, "matmul") ? FP8_MATMUL : FP8_OFF;
-  c.offload = !strcmp(o->offload, "optimizer") ? OFFLOAD_OPTIMIZER : !strcmp(o->offload, "params") ? OFFLOAD_PARAMS
-                                                                                                  : OFFLOAD_NONE;
+  c.local = o->accumulate == OPT_accumulate_local;
+  c.fp8 = (Fp8)o->fp8;
+  c.offload = (Offload)o->offload;
   c.microbatches = o->grad_accum;
-  c.optimizer = optimizer_kind(o);
+  c.optimizer = (OptimizerKind)o->optimizer;
   c.log_layers = o->log_layers;
   c.comm = comm;
-  c.windows = strcmp(o->shm, "off");
-  c.copies = !strcmp(o->shm, "copy");
-  c.between = !strcmp(o->between_hosts, "chain") ? BETWEEN_CHAIN
-              : !strcmp(o->between_hosts, "direct") ? BETWEEN_DIRECT : BETWEEN_AUTO;
-  c.native_reduce = !strcmp(o->reduce, "native");
+  c.windows = o->shm != OPT_shm_off;
+  c.copies = o->shm == OPT_shm_copy;
+  c.between = (BetweenHosts)o->between_hosts;
+  c.native_reduce = o->reduce == OPT_reduce_native;
   c.weights_only = o->eval_only || o->sample_only;
   return c;
 }

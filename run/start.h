@@ -255,33 +255,16 @@ static void start_share(Start *s, MPI_Comm comm) {
 // What a checkpoint decides about an option. KEPT: another value would not continue the run and is refused. DEFAULT:
 // the checkpoint's value unless one is given. OWN: nothing; each run has its own.
 enum OptionOrigin { ORIGIN_OWN, ORIGIN_DEFAULT, ORIGIN_KEPT };
-static bool is_one_of(const char *name, const char *const *names) {
-  while (*names && strcmp(*names, name)) names++;
-  return *names != NULL;
-}
 static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const Options *o) {
-  static const char *const shape[] = {"model", "n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "tie_head",
-                                      0};
-  static const char *const order[] = {"seq_len", "global_batch", "seed", "optimizer", "shuffle",
-                                      "drop_last", "freeze", 0};     // freeze decides what has moments
-  static const char *const own[] = {"grad_accum", "tokenizer", "cache", "eval_only", "sample_only", "prompt", "resume",
-                                    "init_from", 0};
-  static const char *const always[] = {"model", "data", "precision", "evaluation and samples", "checkpoints", 0};
-  static const char *const seen[] = {"seed", "matmul_precision", "sm_margin", 0};   // in samples, random tokens, digits
-  static const char *const in_training[] = {"training", "optimizer", 0}, *const sums[] = {"reduce", "accumulate", 0};
-  const bool trains = start->resume && run_trains(o);
-  if (is_one_of(s->name, shape) || !strcmp(s->group, "block") || (trains && is_one_of(s->name, order)))
-    return ORIGIN_KEPT;
-  if (!start->resume || is_one_of(s->name, own)) return ORIGIN_OWN;
-  if (is_one_of(s->name, seen) || is_one_of(s->group, always)) return ORIGIN_DEFAULT;
-  const bool in_step = is_one_of(s->name, sums) || is_one_of(s->group, in_training);
-  return trains && in_step ? ORIGIN_DEFAULT : ORIGIN_OWN;
-}
-
-// Whether an option changes what is reported or saved, but not what is trained. For --data only the tokens count
-// (start_check).
-static bool is_harmless(const OptionSpec *s) {
-  return !strcmp(s->group, "evaluation and samples") || !strcmp(s->group, "checkpoints") || !strcmp(s->name, "data");
+  const bool resumes = start->resume, trains = resumes && run_trains(o);
+  switch (s->resume) {
+    case RESUME_SHAPE: return ORIGIN_KEPT;
+    case RESUME_STATE: return trains ? ORIGIN_KEPT : ORIGIN_OWN;
+    case RESUME_ORDER: return trains ? ORIGIN_KEPT : resumes ? ORIGIN_DEFAULT : ORIGIN_OWN;
+    case RESUME_STEP: return trains ? ORIGIN_DEFAULT : ORIGIN_OWN;
+    case RESUME_OWN: return ORIGIN_OWN;
+    default: return resumes ? ORIGIN_DEFAULT : ORIGIN_OWN;
+  }
 }
 
 // What may end in a message, which is one line.
@@ -343,9 +326,9 @@ static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *
 // Adjusts options to others that differ from the checkpoint's.
 static void start_adjust(Start *s, Options *o) {
   char stored[OPTION_TEXT_BYTES], computed[OPTION_TEXT_BYTES];
-  const bool cpu = o->no_cuda || !strcmp(o->device, "cpu");
-  if (cpu && !o->given[OPT_fp8] && !strcmp(o->fp8, "matmul")) {
-    strcpy(o->fp8, "gather");
+  const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
+  if (cpu && !o->given[OPT_fp8] && o->fp8 == OPT_fp8_matmul) {
+    o->fp8 = OPT_fp8_gather;
     start_notice(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
                  "matrix multiplies are not");
   }
@@ -353,11 +336,11 @@ static void start_adjust(Start *s, Options *o) {
   if (o->given[OPT_param_dtype] && !o->given[OPT_buffer_dtype] &&
       start_value(s, &option_specs[OPT_param_dtype], stored, sizeof stored) &&
       start_value(s, &option_specs[OPT_buffer_dtype], computed, sizeof computed) && !strcmp(stored, computed))
-    strcpy(o->buffer_dtype, "auto");
+    o->buffer_dtype = OPT_buffer_dtype_auto;
   const bool trains = s->resume && run_trains(o);
-  if (trains && !strcmp(o->strategy, "zero1") && !o->given[OPT_accumulate] && strcmp(o->accumulate, "local"))
+  if (trains && o->strategy == OPT_strategy_zero1 && !o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local)
     start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
-                 "%s: the run continues differently from here on", o->accumulate);
+                 "%s: the run continues differently from here on", option_word(o, OPT_accumulate));
 }
 // An option of the block in a checkpoint of a program that had GPT-2's alone; its sizes are in `o` already.
 static void start_old_block(const Options *o, OptionId id, char *to, size_t bytes) {
@@ -384,16 +367,15 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (origin == ORIGIN_OWN) continue;
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
-      else if (strcmp(spec->group, "block")) continue;
+      else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, (OptionId)i, theirs, sizeof theirs);
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
       char fault[512], version[32];
-      REFUSE(!option_set(o, i, theirs, fault, sizeof fault), "%.900s was written by version %s with a value that "
+      REFUSE(!option_put(o, i, theirs, fault, sizeof fault), "%.900s was written by version %s with a value that "
              "version " PROGRAM_VERSION " does not take: %s", s->path, start_version(s, version), fault);
-      o->given[i] = false;
-    } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || !is_harmless(spec))) {
+    } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || spec->resume != RESUME_QUIET)) {
       if (spec->type == OPTION_NUM) {            // compared with all digits, printed as people write
         snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
         snprintf(ours, sizeof ours, "%.10g", strtod(ours, NULL));
@@ -431,10 +413,8 @@ static int start_block_values(const ModelShape *m, BlockValue *v) {
       snprintf(v[n++].text, sizeof v->text, "%.10g", x.number);
     }
   for (const auto &x : choices) {
-    const char *c = option_specs[x.id].choices;
-    for (int i = 0; i < x.choice; i++) c += strcspn(c, "|") + 1;
     v[n].id = x.id;
-    snprintf(v[n++].text, sizeof v->text, "%.*s", (int)strcspn(c, "|"), c);
+    snprintf(v[n++].text, sizeof v->text, "%s", choice_word(&option_specs[x.id], x.choice));
   }
   v[n].id = OPT_rope_scaling;
   snprintf(v[n].text, sizeof v->text, "%s", scaling);
@@ -476,18 +456,16 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
   for (int i = 0, n = start_block_values(&s->shape, v); i < n; i++) {
     char ours[OPTION_TEXT_BYTES], fault[256];
     const OptionSpec *spec = &option_specs[v[i].id];
-    const bool given = o->given[v[i].id];
     option_print(ours, sizeof ours, o, spec);
-    const bool same =
-        spec->type == OPTION_TEXT ? !strcmp(ours, v[i].text) : strtod(ours, NULL) == strtod(v[i].text, NULL);
-    REFUSE(given && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours, s->path,
-           v[i].text);
-    REFUSE(!option_set(o, v[i].id, v[i].text, fault, sizeof fault), "%.900s: %s", s->path, fault);
-    o->given[v[i].id] = given;
+    const bool number = spec->type == OPTION_INT || spec->type == OPTION_NUM;
+    const bool same = number ? strtod(ours, NULL) == strtod(v[i].text, NULL) : !strcmp(ours, v[i].text);
+    REFUSE(o->given[v[i].id] && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours,
+           s->path, v[i].text);
+    REFUSE(!option_put(o, v[i].id, v[i].text, fault, sizeof fault), "%.900s: %s", s->path, fault);
   }
-  REFUSE(o->given[OPT_tie_head] && !strcmp(o->tie_head, "on") != s->shape.tied,
-         "--tie_head %s contradicts %.900s: leave it out", o->tie_head, s->path);
-  strcpy(o->tie_head, s->shape.tied ? "on" : "off");
+  REFUSE(o->given[OPT_tie_head] && (o->tie_head == OPT_tie_head_on) != s->shape.tied,
+         "--tie_head %s contradicts %.900s: leave it out", option_word(o, OPT_tie_head), s->path);
+  o->tie_head = s->shape.tied ? OPT_tie_head_on : OPT_tie_head_off;
   if (!o->given[OPT_dropout]) o->dropout = s->shape.dropout;
   return true;
 }
@@ -692,8 +670,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
 
 // How the corpus is dealt to microbatches.
 static SamplerOptions sampler_options(const Options *o) {
-  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, !strcmp(o->shuffle, "on"),
-                        !strcmp(o->drop_last, "on"), (uint64_t)o->seed};
+  return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, o->shuffle == OPT_shuffle_on,
+                        o->drop_last == OPT_drop_last_on, (uint64_t)o->seed};
 }
 
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives

@@ -75,8 +75,9 @@ static void whole_words(FILE *to, const RunView *run) {
 static void sharding_words(FILE *to, const RunView *run) {
   const FsdpConfig *c = &run->fsdp->cfg;
   const MeshShape m = c->mesh;
-  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_of(run->opt), m.replicas, m.replicas > 1 ? "s" : "",
-          m.shards, m.shards > 1 ? "s" : "", c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
+  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_name(run->opt), m.replicas,
+          m.replicas > 1 ? "s" : "", m.shards, m.shards > 1 ? "s" : "",
+          c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
   whole_words(to, run);
   if (run_trains(run->opt) && run->opt->grad_accum > 1)
     fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
@@ -159,7 +160,7 @@ static void log_config(FILE *f, const void *options) {
     option_print(value, sizeof value, o, &s);
     fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
     const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // a reader's double
-    if (s.type == OPTION_TEXT || long_int) json_text(f, value);
+    if (s.type == OPTION_TEXT || s.type == OPTION_CHOICE || long_int) json_text(f, value);
     else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
   }
 }
@@ -264,13 +265,13 @@ __attribute__((format(printf, 2, 3))) static void start_line(const char *name, c
 }
 static void ranks_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
-  const bool gpu = run->ctx->ops->nccl, one = !strcmp(o->param_dtype, o->buffer_dtype);
+  const bool gpu = run->ctx->ops->nccl, one = option_dtype(o, OPT_param_dtype) == option_dtype(o, OPT_buffer_dtype);
   fprintf(to, "%d on %d host%s, ", run->fsdp->mesh.world, run->fsdp->mesh.hosts, run->fsdp->mesh.hosts > 1 ? "s" : "");
   if (!gpu) fprintf(to, "%d thread%s each, ", run->ctx->threads, run->ctx->threads > 1 ? "s" : "");
   fprintf(to, "%s, ", run->device->words);
-  if (one) fprintf(to, "%s", o->param_dtype);
-  else fprintf(to, "parameters %s, activations %s", o->param_dtype, o->buffer_dtype);
-  if (strcmp(o->fp8, "off")) fprintf(to, ", blocks %s in E4M3", strcmp(o->fp8, "gather") ? "multiplied" : "gathered");
+  if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
+  else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
+  if (o->fp8 != OPT_fp8_off) fprintf(to, ", blocks %s in E4M3", o->fp8 != OPT_fp8_gather ? "multiplied" : "gathered");
 }
 // Cores of the first and the last rank.
 // How multiprocessors are dealt between matrix multiplies and NCCL.
@@ -288,7 +289,7 @@ static void cores_short_words(FILE *to, const RunView *run) {
 }
 static void shards_words(FILE *to, const RunView *run) {
   const MeshShape m = run->fsdp->cfg.mesh;
-  fprintf(to, "%s", strategy_of(run->opt));
+  fputs(strategy_name(run->opt), to);
   if (run->fsdp->mesh.world == 1) fprintf(to, " over 1 rank: it holds everything");
   else {
     if (m.replicas > 1) fprintf(to, ", %d replicas of %d shard%s; ", m.replicas, m.shards, m.shards > 1 ? "s" : "");
@@ -339,8 +340,8 @@ static void data_words(FILE *to, const RunView *run) {
 static void training_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)run->steps_total,
-          run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T, o->optimizer, o->lr,
-          o->schedule);
+          run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T,
+          option_word(o, OPT_optimizer), o->lr, option_word(o, OPT_schedule));
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
 static void owned_name(char *to, size_t bytes, const Param *p) {
@@ -384,15 +385,15 @@ static void block_words(FILE *to, const RunView *run) {
   const ModelShape s = shape_of(o);
   if (shape_is_gpt2(&s)) return;
   const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
-  fprintf(to, "%s%s (eps %g)%s, %s", o->norm, s.block.norm_weightless ? " without weights" : "", o->norm_eps,
-          s.block.norm_embedding ? ", one behind the embedding" : "", rope ? "rope" : "learned positions");
+  fprintf(to, "%s%s (eps %g)%s, %s", option_word(o, OPT_norm), s.block.norm_weightless ? " without weights" : "",
+          o->norm_eps, s.block.norm_embedding ? ", one behind the embedding" : "", rope ? "rope" : "learned positions");
   if (rope) fprintf(to, " of base %g", o->rope_theta);
   if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
   if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
   fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
           (long long)o->head_size);
-  if (own) fprintf(to, ", q and k normed %s rope", o->qk_norm);
-  fprintf(to, ", %s %lld wide, biases: %s", o->mlp, (long long)o->mlp_width, o->bias);
+  if (own) fprintf(to, ", q and k normed %s rope", option_word(o, OPT_qk_norm));
+  fprintf(to, ", %s %lld wide, biases: %s", option_word(o, OPT_mlp), (long long)o->mlp_width, option_word(o, OPT_bias));
   if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
 }
 static void print_block(const RunView *run) {
@@ -468,7 +469,7 @@ static void print_details(const RunView *run) {
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
   else if (run->device->peak_flops > 0)
     say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device->peak_flops * 1e-12,
-        run->opt->buffer_dtype, run->model.flops_per_token);
+        option_word(run->opt, OPT_buffer_dtype), run->model.flops_per_token);
   else say("peak: not known for this GPU; MFU is n/a\n");
   say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
       run->model.L, run->model.H, (long long)run->model.C, (long long)run->model.P, (long long)run->model.V,
@@ -526,12 +527,12 @@ static void print_sharding_notices(const RunView *run) {
     rounded = rounded || (run->fsdp->lay.param[p].frozen && run->fsdp->lay.param[p].dtype != F32);
   if (rounded)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
-           strcmp(o->fp8, "off") ? "E4M3 or --param_dtype" : o->param_dtype);
+           o->fp8 != OPT_fp8_off ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
   if (run->fsdp->cfg.native_reduce && m->world > 1)
     say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
   if (run->fsdp->cfg.local && o->grad_accum > 1)
     say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
-           "number of ranks\n", strategy_is(o, "zero1") ? "strategy zero1" : "accumulate local",
+           "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
 // Notices about this start, on rank 0.

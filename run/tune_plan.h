@@ -291,7 +291,7 @@ static int tune_plan_main(Options *o, const char *launched_as, char *error, size
   if (launched_as && strcmp(launched_as, "0")) return 0;
   if (launched_as && atoi(getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : "1") > 1 && !error[0])
     snprintf(error, error_bytes, "--tune plan starts its ranks itself: leave mpirun out and give --world N");
-  if (!strcmp(o->device, "cuda") && !o->no_cuda && !error[0])
+  if (o->device == OPT_device_cuda && !o->no_cuda && !error[0])
     snprintf(error, error_bytes, "--tune plan measures CPUs; a GPU's predictions are from data sheets: use --plan --on "
              "h100, or --on h100,tflops=...,memory_gbs=... with what dev/gpu_peaks.cu measures");
   if (ranks > TUNE_RANKS_MOST && !error[0])

@@ -107,6 +107,11 @@ static inline const char *test_tmp() {
   return dir ? dir : "/tmp";
 }
 
+// Gives an option a value, as if it followed from others.
+static inline void option_pick(Options *o, OptionId id, const char *value) {
+  char error[512];
+  EXPECT(option_put(o, id, value, error, sizeof error), "%s", error);
+}
 // Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective.
 static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
   const Param *q = &f->lay.param[p];

@@ -262,7 +262,7 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, &o);
   if (!rank) make_directories(o.out);            // not check_out: this process writes there several times
-  if (comm_name) snprintf(o.comm, sizeof o.comm, "%s", comm_name);
+  if (comm_name) option_pick(&o, OPT_comm, comm_name);
   trainer_open(t, &o, corpus, comm, schedule_device(ops ? ops : agree_on_ops(&o, comm)), 1);
   saver_init(saver, &t->run);
   resume_spoil(&t->fsdp);
@@ -797,7 +797,7 @@ static inline void device_run(const Ops *ops, MPI_Comm comm, const char *comm_na
     Options o;
     test_options(&o, world, "%s --out %s %s", schedule_shapes, out, extra);
     make_directories(out);
-    strcpy(o.comm, comm_name);
+    option_pick(&o, OPT_comm, comm_name);
     trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
     saver_init(&saver, &t.run);
     while (t.step < DEVICE_SAVED_AFTER) train_step(&t, false);
@@ -927,7 +927,7 @@ static inline void option_other(const OptionSpec *s, const char *value, char *to
     snprintf(to, bytes, "%.17g", half >= s->lo ? half : 2 * fmax(x, s->lo));
   }
   if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", strcmp(value, "on") ? "on" : "off");
-  if (s->type != OPTION_TEXT) return;
+  if (s->type != OPTION_TEXT && s->type != OPTION_CHOICE) return;
   const char *first = s->choices, *second = first ? strchr(first, '|') + 1 : NULL;
   const int n = first ? (int)strcspn(first, "|") : 0;
   if (!first) snprintf(to, bytes, "%.100s_", value);
@@ -1099,10 +1099,10 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     o.given[OPT_freeze] = true;
     EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error),
            "%d ranks: %s", world, error);
-    EXPECT(o.replicas == 1 && o.shards == world && !strcmp(o.strategy, "full_shard") && o.gather_slots == 2 &&
-               !strcmp(o.buffer_dtype, "bf16") && !start.notices[0],
-           "%d ranks: %s, mesh %dx%d, %lld slots, %s; %s", world, o.strategy, o.replicas, o.shards,
-           (long long)o.gather_slots, o.buffer_dtype, start.notices);
+    EXPECT(o.replicas == 1 && o.shards == world && o.strategy == OPT_strategy_full_shard && o.gather_slots == 2 &&
+               o.buffer_dtype == OPT_buffer_dtype_bf16 && !start.notices[0],
+           "%d ranks: %s, mesh %dx%d, %lld slots, %s; %s", world, option_word(&o, OPT_strategy), o.replicas, o.shards,
+           (long long)o.gather_slots, option_word(&o, OPT_buffer_dtype), start.notices);
     start_free(&start);
   }
 
@@ -1119,7 +1119,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, 3, 3, error, sizeof error);
     const char *want = "--freeze wte contradicts some/step_00000003, which has none: leave it out, or start a new run "
                        "from its weights with --init_from";
-    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && !strcmp(o.fp8, "off") : !strcmp(error, want)), "'%s': %s", freeze,
+    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && o.fp8 == OPT_fp8_off : !strcmp(error, want)), "'%s': %s", freeze,
            error);
     start_free(&start);
   }
@@ -1133,14 +1133,15 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
        "checkpoint's run had --accumulate sharded"},
       {OPT_strategy, "zero2", "bf16", "matmul", ""}};
   test_options(&saved, 1, "%s --param_dtype bf16 --freeze wte", shapes);
-  strcpy(saved.fp8, "matmul");
+  saved.fp8 = OPT_fp8_matmul;
   for (const Asked &a : asked) {
     option_start(&start, &saved, true);
     options_default(&o);
     EXPECT(option_set(&o, a.id, a.value, error, sizeof error) && start_options(&start, &o, error, sizeof error), "%s",
            error);
-    EXPECT(!strcmp(o.buffer_dtype, a.buffer_dtype) && !strcmp(o.fp8, a.fp8), "%s: --buffer_dtype %s --fp8 %s", a.value,
-           o.buffer_dtype, o.fp8);
+    const char *buffer = option_word(&o, OPT_buffer_dtype), *fp8 = option_word(&o, OPT_fp8);
+    EXPECT(!strcmp(buffer, a.buffer_dtype) && !strcmp(fp8, a.fp8), "%s: --buffer_dtype %s --fp8 %s", a.value, buffer,
+           fp8);
     EXPECT(!strncmp(start.notices, a.notice, strlen(a.notice)) && (a.notice[0] || !start.notices[0]),
            "%s: it says '%s', must say '%s'", a.value, start.notices, a.notice);
     start_free(&start);
@@ -1169,7 +1170,8 @@ TEST(weights_decide_the_shapes,
     const bool ok = start_options(&start, &o, error, sizeof error);
     EXPECT(ok == !k.said[0] && !strcmp(error, k.said), "%s: '%s', must be '%s'", k.argument, error, k.said);
     EXPECT(!ok || (o.n_layer == 2 && o.n_head == 3 && o.n_embd == 60 && o.n_positions == 32 && o.vocab_size == 5003 &&
-                   !strcmp(o.tie_head, "off") && o.dropout == 0.25), "%s: not the shapes of the weights", k.argument);
+                   o.tie_head == OPT_tie_head_off && o.dropout == 0.25),
+           "%s: not the shapes of the weights", k.argument);
   }
   memset((void *)&start, 0, sizeof start);
   options_default(&o);

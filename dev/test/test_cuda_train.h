@@ -37,7 +37,7 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   *count = 0;
   for (int p = 0; p < t.fsdp.lay.params; p++) *count += t.fsdp.lay.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)*count), *at = all;
-  const float scale = o.loss_scale > 0 ? (float)o.loss_scale : !strcmp(o.param_dtype, "fp16") ? 65536.0f : 1.0f;
+  const float scale = o.loss_scale > 0 ? (float)o.loss_scale : o.param_dtype == OPT_param_dtype_fp16 ? 65536.0f : 1.0f;
   const FsdpLayout *lay = &t.fsdp.lay;
   for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < *count; i++) all[i] /= scale;
@@ -277,7 +277,7 @@ TEST_MPI(cuda_tune_changes_no_bits, 2,
       StepResult r[2];
       for (int tuned = 0; tuned < 2; tuned++) {
         test_options(&o, 2, "%s --param_dtype bf16 %s", schedule_shapes, extra);
-        strcpy(o.comm, "mpi");
+        o.comm = OPT_comm_mpi;
         trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(ops), 1);
         if (tuned) trainer_tune(&t);
         before[tuned] = weights_hash(&t.fsdp);
@@ -372,21 +372,22 @@ TEST_MPI(
   for (const auto &k : cases) {
     Options o;
     options_default(&o);
-    strcpy(o.comm, k.comm);
-    strcpy(o.graph, k.graph);
+    option_pick(&o, OPT_comm, k.comm);
+    option_pick(&o, OPT_graph, k.graph);
     GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3, k.crowded ? 3 : 1};
     snprintf(p.nccl_missing, sizeof p.nccl_missing, "%s", k.nccl ? "" : "libnccl is not here");
     error[0] = 0;
     agree_on_comm(&o, &p, &g, k.world, error, sizeof error);
-    EXPECT(!strcmp(o.comm, k.want), "--comm %s, %d ranks, crowded %d: %s, must be %s", k.comm, k.world, k.crowded,
-           o.comm, k.want);
+    const char *comm = option_word(&o, OPT_comm);
+    EXPECT(!strcmp(comm, k.want), "--comm %s, %d ranks, crowded %d: %s, must be %s", k.comm, k.world, k.crowded, comm,
+           k.want);
     EXPECT(k.said[0] ? !strncmp(error, k.said, strlen(k.said)) : !error[0], "--comm %s: it said '%s', must be '%s'",
            k.comm, error, k.said);
   }
   Options o;
   options_default(&o);
   GpuChoice own = {0, 1, false, "", 3, 1};
-  strcpy(o.comm, "nccl");
+  o.comm = OPT_comm_nccl;
   p.nccl = 22505;
   error[0] = 0;
   agree_on_comm(&o, &p, &own, 3, error, sizeof error);
@@ -396,21 +397,22 @@ TEST_MPI(
   GpuChoice g = {0, rank ? 2 : 1, true, "", 2, rank ? 2 : 1};
   for (const char *comm : {"nccl", "auto"}) {
     options_default(&o);
-    strcpy(o.comm, comm);
-    strcpy(o.graph, "on");
+    option_pick(&o, OPT_comm, comm);
+    o.graph = OPT_graph_on;
     error[0] = 0;
     agree_on_comm(&o, &p, &g, 3, error, sizeof error);
     EXPECT(rank ? strstr(error, ": 2 ranks share") != NULL : !error[0], "--comm %s, rank %d: '%s'", comm, rank, error);
-    EXPECT(!strcmp(o.comm, !strcmp(comm, "auto") ? "mpi" : comm), "rank %d: %s", rank, o.comm);
+    EXPECT(!strcmp(option_word(&o, OPT_comm), !strcmp(comm, "auto") ? "mpi" : comm), "rank %d: %s", rank,
+           option_word(&o, OPT_comm));
   }
   // NCCL's sum needs NCCL, of one rank too, and where ranks share a GPU it says that they do.
   for (int world : {1, 3}) {
     options_default(&o);
-    strcpy(o.reduce, "native");
+    o.reduce = OPT_reduce_native;
     error[0] = 0;
     agree_on_comm(&o, &p, world == 1 ? &own : &g, world, error, sizeof error);
-    EXPECT(!strcmp(o.comm, "nccl") && (world > 1 && rank ? strstr(error, ": 2 ranks share") != NULL : !error[0]),
-           "--reduce native, %d ranks: %s, '%s'", world, o.comm, error);
+    EXPECT(o.comm == OPT_comm_nccl && (world > 1 && rank ? strstr(error, ": 2 ranks share") != NULL : !error[0]),
+           "--reduce native, %d ranks: %s, '%s'", world, option_word(&o, OPT_comm), error);
   }
 }
 
@@ -437,7 +439,7 @@ TEST(gpu_options_are_refused_by_name,
     Options o;
     char error[512] = "";
     test_options(&o, 1, "%s", k.arguments);
-    strcpy(o.device, k.device);
+    option_pick(&o, OPT_device, k.device);
     check_device_options(&o, "w", error, sizeof error);
     EXPECT(!strcmp(error, k.said), "%s %s: it said '%s', must be '%s'", k.device, k.arguments, error, k.said);
   }
@@ -460,7 +462,7 @@ TEST_MPI(gpu_memory_is_what_was_planned, 2,
     Options o;
     size_t before, after, late, total;
     test_options(&o, 2, "%s %s", schedule_shapes, k.extra);
-    strcpy(o.comm, k.comm);
+    option_pick(&o, OPT_comm, k.comm);
     Ctx c = {};
     c.ops = &ops_streams;
     c.ops->device_open(&c, 0);

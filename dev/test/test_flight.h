@@ -67,7 +67,7 @@ TEST_MPI(flight_tells_what_the_record_tells, 3,
     MPI_Comm comm;
     if (!world_comm(m.world, &comm)) continue;
     test_options(&o, m.world, "%s %s", schedule_shapes, m.extra);
-    snprintf(o.comm, sizeof o.comm, "%s", m.comm);
+    option_pick(&o, OPT_comm, m.comm);
     record_open(&record);
     record.paused = true;
     record_tables(table, &record, cpu_tables[0].ops, cpu_tables[0].ops);

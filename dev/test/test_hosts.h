@@ -26,8 +26,8 @@ static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCa
   static Trainer t;
   Options o;
   test_options(&o, world, "%s %s %s", schedule_shapes, k->options, world > 1 ? k->mesh : "");
-  if (!mesh_pretended_host) strcpy(o.between_hosts, "auto");
-  if (hosts_ops->nccl && mesh_pretended_host) strcpy(o.comm, "nccl");
+  if (!mesh_pretended_host) o.between_hosts = OPT_between_hosts_auto;
+  if (hosts_ops->nccl && mesh_pretended_host) o.comm = OPT_comm_nccl;
   trainer_open(&t, &o, corpus, comm, schedule_device(hosts_ops), 1);
   fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, 384));
   EXPECT(!mesh_pretended_host || t.fsdp.lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,

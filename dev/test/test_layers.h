@@ -80,7 +80,7 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   Fsdp *f = &t.fsdp;
   Options o;
   test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
-  strcpy(o.comm, comm_name);
+  option_pick(&o, OPT_comm, comm_name);
   trainer_open(&t, &o, corpus, comm, ops ? schedule_device(ops) : device_of(agree_on_ops(&o, comm)), 1);
   const bool planned = !memcmp(t.plan.taken_bytes, t.plan.planned_bytes, sizeof t.plan.taken_bytes);
   EXPECT(planned, "%s: taken is not planned", extra);

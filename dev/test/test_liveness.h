@@ -182,7 +182,7 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   }
   schedule_corpus(&corpus);
   test_options(&o, world, "%s %s", schedule_shapes, k->extra);
-  snprintf(o.comm, sizeof o.comm, "%s", k->comm);
+  option_pick(&o, OPT_comm, k->comm);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(ops->nccl ? ops : liveness_ops(ops)), 1);
   train_step(&t, false);
   const bool replay = !strcmp(k->at, "replay");
@@ -368,8 +368,8 @@ TEST_MPI(liveness_sees_into_graphs, 2,
   for (const char *graph : {"off", "on"}) {
     Options o;
     test_options(&o, 2, "%s", schedule_shapes);
-    strcpy(o.comm, "nccl");
-    strcpy(o.graph, graph);
+    o.comm = OPT_comm_nccl;
+    option_pick(&o, OPT_graph, graph);
     emu_set_seed(0);                             // one operation a look
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
     train_step(&t, false);

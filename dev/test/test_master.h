@@ -340,7 +340,7 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   static Trainer t;
   static Options o;
   test_options(&o, 2, "%s --param_dtype bf16 %s", schedule_shapes, options);
-  strcpy(o.comm, "mpi");
+  o.comm = OPT_comm_mpi;
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(ops), 1);
   Fsdp *f = &t.fsdp;
   const size_t own_scratch = t.ctx.workspace_bytes;

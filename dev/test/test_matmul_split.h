@@ -342,8 +342,9 @@ TEST_MPI(matmul_split_agreed, 1,
   for (const auto &k : cases) {
     Options o;
     test_options(&o, 1, "--buffer_dtype %s", k.dtype);
-    strcpy(o.matmul_precision, k.asked);
+    option_pick(&o, OPT_matmul_precision, k.asked);
     agree_on_precision(&o, k.ops, MPI_COMM_SELF);
-    EXPECT(!strcmp(o.matmul_precision, k.taken), "%s, %s, %s: %s", k.ops->name, k.dtype, k.asked, o.matmul_precision);
+    const char *taken = option_word(&o, OPT_matmul_precision);
+    EXPECT(!strcmp(taken, k.taken), "%s, %s, %s: %s", k.ops->name, k.dtype, k.asked, taken);
   }
 }

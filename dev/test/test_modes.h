@@ -704,7 +704,7 @@ static inline void stated_cut(StatedStage *s, int64_t part, int S, bool trains, 
 // Flat: parameters of the same kind (E4M3 or not, frozen, decayed or not) one after the other, each padded to 256
 // bytes. By rows: each parameter separately.
 static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const StatedMode *k, int stage) {
-  const Dtype param = dtype_named(o->param_dtype), computed = dtype_named(o->buffer_dtype);
+  const Dtype param = option_dtype(o, OPT_param_dtype), computed = option_dtype(o, OPT_buffer_dtype);
   StatedStage s = {};
   int64_t together[2][2][2] = {};
   for (int i = 0; i < f->lay.params; i++) {
@@ -712,7 +712,7 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
     if (p->stage != stage) continue;
     const int64_t rows = p->ndim == 2 && p->shape[0] == 101 ? (int64_t)STATED_VP : p->shape[0];
     const int64_t cols = p->ndim == 2 ? p->shape[1] : 1;
-    const bool e4m3 = !strcmp(o->fp8, "gather") && stage && p->ndim == 2;
+    const bool e4m3 = o->fp8 == OPT_fp8_gather && stage && p->ndim == 2;
     s.scales += e4m3 && !p->frozen;
     if (k->dim0) stated_cut(&s, (rows + k->S - 1) / k->S * cols, k->S, !p->frozen, e4m3 ? F8 : param, computed);
     else together[e4m3][p->frozen][p->ndim == 2 && !p->frozen] += stated_up(rows * cols, e4m3 ? 256 : 128);
@@ -726,7 +726,7 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
 }
 
 // Ranks of one host read shards in place, unless told to copy them or to send messages.
-static inline bool stated_in_place(const Options *o) { return !strcmp(o->shm, "on"); }
+static inline bool stated_in_place(const Options *o) { return o->shm == OPT_shm_on; }
 
 // How often each block is gathered while its slot holds another: forward from 0, backward from the top.
 static inline void stated_gathers(const StatedMode *k, int A, int64_t *gathers) {
@@ -742,7 +742,7 @@ static inline void stated_gathers(const StatedMode *k, int A, int64_t *gathers) 
 }
 // The traffic of one step of replica r.
 static inline Traffic stated_traffic(const StatedMode *k, const StatedStage *stage, const Options *o, int r) {
-  const int64_t b_r = (int64_t)dtype_bytes(dtype_named(o->reduce_dtype)), S = k->S;
+  const int64_t b_r = (int64_t)dtype_bytes(option_dtype(o, OPT_reduce_dtype)), S = k->S;
   int64_t gathers[STATED_L], scales = 0;
   Traffic t = {};
   const int A = (int)o->grad_accum;
@@ -811,7 +811,7 @@ static inline int64_t stated_beside(int64_t R, int64_t b) {
 // longest sample's rows, with everything but its input in the head's memory if that fits. lent: of gradient shards, see
 // stated_lent.
 static inline int64_t stated_activations(const Options *o, int64_t slots, const int64_t *lent) {
-  const int64_t b = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), R = STATED_ROWS, P = STATED_P;
+  const int64_t b = (int64_t)dtype_bytes(option_dtype(o, OPT_buffer_dtype)), R = STATED_ROWS, P = STATED_P;
   const struct { const char *recompute; int level[STATED_L], most; } table[] = {
       {"none", {0, 0, 0, 0}, 0},
       {"auto", {2, 2, 2, 2}, 2},
@@ -837,8 +837,9 @@ static inline int64_t stated_activations(const Options *o, int64_t slots, const 
 }
 static inline void stated_memory(const StatedMode *k, const StatedStage *stage, const Options *o, int scales,
                                  int64_t *bytes) {
-  const int64_t b_r = (int64_t)dtype_bytes(dtype_named(o->reduce_dtype)), S = k->S;
-  const int64_t b_c = (int64_t)dtype_bytes(dtype_named(o->buffer_dtype)), moments = strcmp(o->optimizer, "sgd") ? 2 : 1;
+  const int64_t b_r = (int64_t)dtype_bytes(option_dtype(o, OPT_reduce_dtype)), S = k->S;
+  const int64_t b_c = (int64_t)dtype_bytes(option_dtype(o, OPT_buffer_dtype));
+  const int64_t moments = 2 - (o->optimizer == OPT_optimizer_sgd);
   int64_t slot = 0, grads = 0, expanded = 0, chunk = 0, lent[1 + STATED_L] = {};
   const bool gathers = S > 1 && !stated_in_place(o);
   const bool once = k->local || o->grad_accum == 1, in_whole = once && k->R == 1;        // S is 8 at most
@@ -866,7 +867,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
   bytes[MEM_ROOT_PARAMS] = gathers ? stage[0].whole_bytes : 0;
   bytes[MEM_EXPANDED] = (expanded + stage[0].expanded) * b_c;
   bytes[MEM_STAGING_OUT] = staged ? 2 * S * chunk * b_r : 0;
-  bytes[MEM_STAGING_IN] = !strcmp(o->shm, "off") ? 2 * (S - 1) * chunk * b_r : 0;
+  bytes[MEM_STAGING_IN] = o->shm == OPT_shm_off ? 2 * (S - 1) * chunk * b_r : 0;
   bytes[MEM_SCALES] = scales * 4 * (2 + STATED_N);
   bytes[MEM_CONTROL] = 8192;
   bytes[MEM_ACTIVATIONS] = stated_activations(o, k->local ? 0 : 2 * stated_up(grads * b_r, 256), lent);
@@ -880,7 +881,7 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
   StatedStage stage[1 + STATED_L];
   int64_t bytes[MEM_COUNT];
-  const int scales = strcmp(o.fp8, "gather") ? 0 : 4 * STATED_L;
+  const int scales = o.fp8 != OPT_fp8_gather ? 0 : 4 * STATED_L;
   for (int s = 0; s <= STATED_L; s++) stage[s] = stated_stage(&t.fsdp, &o, k, s);
   stated_memory(k, stage, &o, scales, bytes);
   int64_t placed = 0;
@@ -991,7 +992,7 @@ static inline void sums_expect(const char *options, bool local, const Corpus *co
   static Trainer t;
   static Options o;
   test_options(&o, SUMS_N, "%s %s", sums_shapes, options);
-  const Dtype wire = dtype_named(o.reduce_dtype);
+  const Dtype wire = option_dtype(&o, OPT_reduce_dtype);
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
   train_step(&t, false);
   float *got = (float *)calloc((size_t)numel_, sizeof(float));

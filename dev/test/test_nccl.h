@@ -102,7 +102,7 @@ TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device m
   const char *given = getenv("NCCL_ROOM"), *room = given ? given : "whole";
   schedule_corpus(&corpus);
   test_options(&o, 2, "%s", schedule_shapes);
-  strcpy(o.comm, "nccl");
+  o.comm = OPT_comm_nccl;
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   const size_t to_take = memory_planned_total(&t.plan, MEMORY_TO_TAKE);
   const size_t all = memory_planned_total(&t.plan, MEMORY_ON_DEVICE);
@@ -181,7 +181,7 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         DeviceProbe q = *p;
         char error[512] = "";
         options_default(&o);
-        strcpy(o.comm, "nccl");
+        o.comm = OPT_comm_nccl;
         q.nccl = nccl;
         agree_on_comm(&o, &q, &g, 3, error, sizeof error);
         const bool refused = g.on_gpu > 1 && !(nccl == 23000 && !strcmp(enabled, "1"));
@@ -191,7 +191,8 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         options_default(&o);
         error[0] = 0;
         agree_on_comm(&o, &q, &g, 3, error, sizeof error);
-        EXPECT(!error[0] && !strcmp(o.comm, k.crowded ? "mpi" : "nccl"), "%s: auto is %s: %s", k.what, o.comm, error);
+        EXPECT(!error[0] && o.comm == (k.crowded ? OPT_comm_mpi : OPT_comm_nccl), "%s: auto is %s: %s", k.what,
+               option_word(&o, OPT_comm), error);
       }
   }
 }

@@ -127,7 +127,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
   if (!world_comm(world, &comm)) return 0;
   nan_in = {k, ops, world, rank, NAN_MICROBATCH, 1, false, 0};
   test_options(&o, world, "%s %s", schedule_shapes, k->extra);
-  snprintf(o.comm, sizeof o.comm, "%s", world == 1 ? "self" : comm_name);
+  option_pick(&o, OPT_comm, world == 1 ? "self" : comm_name);
   trainer_open(&t, &o, corpus, comm, schedule_device(nan_ops(ops)), 1);
   const bool finite = !strcmp(k->at, "none"), parameter = !strcmp(k->at, "parameter");
   for (int s = 1; s <= NAN_STEPS; s++) {
@@ -343,7 +343,7 @@ TEST_MPI(not_finite_in_a_replayed_graph, 3,
     Options o;
     if (!world_comm(world, &comm)) continue;
     test_options(&o, world, "%s --tie_head off --shuffle off --dropout 0", schedule_shapes);
-    snprintf(o.comm, sizeof o.comm, "%s", world == 1 ? "self" : device ? "nccl" : "mpi");
+    option_pick(&o, OPT_comm, world == 1 ? "self" : device ? "nccl" : "mpi");
     emu_set_seed((uint64_t)world);
     trainer_open(&t, &o, &corpus, comm, schedule_device(device ? &ops_streams : cpu_tables[0].ops), 1);
     nan_into_parameter(&t.fsdp, WTE, 100 * t.model.C + 1, NAN);

@@ -175,17 +175,23 @@ TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run
 
 TEST(option_names_are_of_options,
      "each other name appears once, is no option itself, and stands for one or says what to type") {
+  char name[OPTION_NAME_BYTES], said[OPTION_NAME_BYTES];
+  for (int i = 0; i <= OPTION_COUNT; i++)
+    for (const char *also = option_spec(i)->also; name_next(&also, name);) {
+      for (int k = 0; k <= OPTION_COUNT; k++)
+        EXPECT(strcmp(option_spec(k)->name, name) && (k == i || !names_have(option_spec(k)->also, name)),
+               "%s of --%s is there twice", name, option_spec(i)->name);
+      EXPECT(!option_instead(name) && !names_have(also, name), "%s of --%s is there twice", name, option_spec(i)->name);
+      EXPECT(option_index(name) == i, "%s is not --%s", name, option_spec(i)->name);
+    }
   for (const OptionName &n : option_names) {
-    bool ours = false;
-    for (int i = 0; i <= OPTION_COUNT; i++) ours = ours || !strcmp(option_spec(i)->name, n.name);
-    EXPECT(!ours, "%s is an option of ours", n.name);
-    EXPECT(!n.is == (n.say != NULL), "%s: an option or a line, not both", n.name);
-    EXPECT(!n.is || (option_index(n.is) >= 0 && !option_name_find(n.is)), "%s is %s, which is none", n.name, n.is);
-    if (!strchr(n.name, '*')) EXPECT(option_name_find(n.name) == &n, "%s is there twice", n.name);
-    for (const char *at = n.say; at && (at = strstr(at, "--")); at++) {
-      char name[OPTION_NAME_BYTES];
-      snprintf(name, sizeof name, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz_0123456789"), at + 2);
-      EXPECT(option_index(name) >= 0, "%s: it says --%s, which is no option", n.name, name);
+    for (const char *names = n.names; name_next(&names, name);) {
+      EXPECT(option_index(name) < 0, "%s is an option of ours", name);
+      EXPECT(strchr(name, '*') || option_instead(name) == n.say, "%s is there twice", name);
+    }
+    for (const char *at = n.say; (at = strstr(at, "--")); at++) {
+      snprintf(said, sizeof said, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz_0123456789"), at + 2);
+      EXPECT(option_index(said) >= 0, "%s: it says --%s, which is no option", n.names, said);
     }
   }
 }
@@ -269,11 +275,12 @@ TEST(config_lines_are_read,
   char error[2048] = "", *argv[] = {(char *)"test", (char *)"--dtype", (char *)"bf16", (char *)"--n_layer=3"};
   EXPECT(options_parse_config(&o, "f", text, 4, argv, error, sizeof error), "%s", error);
   EXPECT(o.lr == 0.25 && o.seq_len == 64 && o.n_layer == 3 && o.save_model && !strcmp(o.resume, "auto") &&
-             !strcmp(o.shuffle, "off") && !strcmp(o.prompt, "a # \"b\"\n\x01") && !o.cache[0] &&
+             o.shuffle == OPT_shuffle_off && !strcmp(o.prompt, "a # \"b\"\n\x01") && !o.cache[0] &&
              !strcmp(o.data, "a#b") && !strcmp(o.freeze, "h.0.*") && o.given[OPT_lr] && !o.given[OPT_epochs],
          "lr %g, seq_len %lld, n_layer %lld, prompt '%s', data '%s'", o.lr, (long long)o.seq_len, (long long)o.n_layer,
          o.prompt, o.data);
-  EXPECT(!strcmp(o.param_dtype, "bf16") && !strcmp(o.buffer_dtype, "bf16"), "--param_dtype %s", o.param_dtype);
+  EXPECT(o.param_dtype == OPT_param_dtype_bf16 && o.buffer_dtype == OPT_buffer_dtype_bf16, "--param_dtype %s",
+         option_word(&o, OPT_param_dtype));
   static const struct { const char *text, *line; } refused[] = {
       {"lr = 1\n\nlrr = 2\n", "f:3: unknown option --lrr: did you mean --lr? See --help"},
       {"out = \"a", "f:1: the value of out has no closing quote, or an escape other than \\\\, \\\", \\n, \\t, "
@@ -375,7 +382,7 @@ static inline void options_expect_same(const char *what, const Options *a, const
   char value[2][OPTION_TEXT_BYTES];
   for (int i = 0; i < OPTION_COUNT; i++) {
     if (i == OPT_resume || i == OPT_config || i == OPT_data) continue;
-    if (i == OPT_gamma && strcmp(a->schedule, "step")) continue;
+    if (i == OPT_gamma && a->schedule != OPT_schedule_step) continue;
     option_print(value[0], sizeof value[0], a, &option_specs[i]);
     option_print(value[1], sizeof value[1], b, &option_specs[i]);
     EXPECT(!strcmp(value[0], value[1]), "%s: --%s %s became %s", what, option_specs[i].name, value[0], value[1]);

@@ -48,7 +48,7 @@ static inline void plan_table_models(PlanTable *table) {
       char name[256];
       test_options(&o, world, "--model %s --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s", model,
                    level, A, dtype, dtype);
-      if (cuda && world > 1) strcpy(o.comm, "nccl");
+      if (cuda && world > 1) o.comm = OPT_comm_nccl;
       o.gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES_0_6;         // as when the tables were written
       snprintf(name, sizeof name, "%s %s, %d ranks, --recompute %s --grad_accum %d --param_dtype %s --reduce_dtype %s",
                cuda ? "cuda" : "cpu", model, world, level, A, dtype, dtype);
@@ -449,7 +449,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model small --offload params --device cuda --comm nccl --reduce native", 8, 8, "nccl"}};
   for (const auto &m : large) for (int rank : {0, m.world / 2 + 1, m.world - 1}) {
     test_options(&o, m.world, "%s", m.options);
-    strcpy(o.comm, m.comm);
+    option_pick(&o, OPT_comm, m.comm);
     plan_case_open(&x, &gpu, &o, true, rank, m.world, m.per_host, PASS_TRAIN);
     EXPECT(!x.record.error[0], "%s, rank %d: %s", m.options, rank, x.record.error);
     plan_expect_formula(&x, m.options, rank);
@@ -657,7 +657,7 @@ TEST(plan_places_what_is_never_alive_at_once,
     mode_text(text, sizeof text, &s.row[i]);
     mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
     const bool nccl = i & 1 && &ops_cuda_emulated && world > 1;  // half of them over NCCL, with its staging
-    if (nccl) strcpy(o.comm, "nccl");
+    if (nccl) o.comm = OPT_comm_nccl;
     for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
       plan_case_open(&x, nccl ? &gpu : &cpu, &o, nccl, world - 1, world, world, kind);
       // The same calls got the same addresses when the trainer was planned, but for the passes before this one.

@@ -195,8 +195,8 @@ TEST(plan_ranks_of_a_kind_are_alike,
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
     mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
-    strcpy(o.plan, "on");
-    strcpy(o.device, "cpu");
+    o.plan = OPT_plan_on;
+    o.device = OPT_device_cpu;
     o.threads = 1;
     o.world = world;
     o.ranks_per_host = 1 + i % 3;
@@ -246,7 +246,7 @@ TEST_MPI(plan_is_what_ranks_take, 3,
     Options run = o;
     char error[1024] = "";
     run.world = 1;
-    strcpy(run.plan, "off");
+    run.plan = OPT_plan_off;
     EXPECT(options_resolve(&run, world, world, error, sizeof error), "%s", error);
     trainer_open(&t, &run, &corpus, comm, device_of(agree_on_ops(&run, comm)), key.threads);
     for (int i = 0; i < MEM_COUNT; i++) {

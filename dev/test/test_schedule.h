@@ -54,8 +54,8 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   // "native": refused with --comm auto, so it is set like --comm, after the parser.
   const bool native = !strncmp(extra, "native", 6);
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
-  snprintf(o.comm, sizeof o.comm, "%s", comm_name);
-  if (native) strcpy(o.reduce, "native");
+  option_pick(&o, OPT_comm, comm_name);
+  if (native) o.reduce = OPT_reduce_native;
   trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
   schedule_nccl_blocks = &ops_streams ? emu_nccl_blocks() : 0;
   const int64_t chunk = schedule_variant.chunk_numel;

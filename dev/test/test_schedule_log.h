@@ -71,8 +71,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   Options o;
   const bool native = !strncmp(extra, "native", 6);              // as schedule_run takes it
   test_options(&o, world, "%s %s", schedule_shapes, extra + (native ? 6 : 0));
-  snprintf(o.comm, sizeof o.comm, "%s", comm_name);
-  if (native) strcpy(o.reduce, "native");
+  option_pick(&o, OPT_comm, comm_name);
+  if (native) o.reduce = OPT_reduce_native;
   record_open(&record);
   record.paused = true;
   record_tables(table, &record, ops, ops->nccl ? cpu_tables[0].ops : ops);

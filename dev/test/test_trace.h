@@ -327,7 +327,7 @@ static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const ch
   Options o;
   char error[512] = "";
   test_options(&o, world, "%s %s", schedule_shapes, extra);
-  strcpy(o.comm, comm);
+  option_pick(&o, OPT_comm, comm);
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   for (int s = 0; s < 6; s++) {
     const bool traced = trace_wants(&t.trace, t.step);
@@ -335,7 +335,7 @@ static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const ch
     x->loss[s] = train_step(&t, false).loss;
     if (traced) trace_step_end(&t.trace, &t.ctx, &t.fsdp);
   }
-  EXPECT(!o.trace[0] || !strcmp(o.graph, "off") == !t.trace.graph, "%s: %s graph of a traced step", extra,
+  EXPECT(!o.trace[0] || (o.graph == OPT_graph_off) == !t.trace.graph, "%s: %s graph of a traced step", extra,
          t.trace.graph ? "a" : "no");
   if (trace_finish(&t.trace, &t.fsdp, &x->found, error, sizeof error) && !t.fsdp.mesh.rank) {
     EXPECT(!error[0] && !x->found.dropped, "%s: %s, %lld events dropped", extra, error, (long long)x->found.dropped);
@@ -447,7 +447,7 @@ TEST_MPI(trace_of_gpus, 2,
   char error[512] = "";
   test_corpus(&corpus, 101, 12 * 7 * 6 + 1, 60);
   test_options(&o, 2, "%s --trace %s", schedule_shapes, trace_gpu_file());
-  strcpy(o.comm, "mpi");
+  o.comm = OPT_comm_mpi;
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   t.steps_total = t.run.steps_total = 6;
   report_check_trace(&t.run, 0, error, sizeof error);

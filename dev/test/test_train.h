@@ -396,7 +396,7 @@ TEST(learning_rate_schedules,
                {"wsd", 99, 0.55},
                {"wsd", 110, 0.1}};
   for (const auto &c : cases) {
-    strcpy(o.schedule, c.schedule);
+    option_pick(&o, OPT_schedule, c.schedule);
     const double got = learning_rate(&o, c.step, 110, 10);
     EXPECT(fabs(got - c.want) < 1e-12, "%s at step %lld: %.15g, must be %.15g", c.schedule, (long long)c.step, got,
            c.want);
