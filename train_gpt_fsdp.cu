@@ -1435,7 +1435,7 @@ static bool step_is_due(const Trainer *t, int64_t every) {
   return t->step == t->steps_total || t->step % (every ? every : t->steps_per_epoch) == 0;
 }
 static EvalResult evaluate(Trainer *t, Log *log, int split) {
-  const int64_t began = trace_now();
+  const int64_t began = now_ns();
   const EvalResult e = trainer_eval(t, &t->corpus->split[split]);
   trace_told(&t->trace, TOLD_EVALUATION, began);
   log_eval(log, &t->run, split_names[split], &t->corpus->split[split], &e);

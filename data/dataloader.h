@@ -33,12 +33,6 @@
 #include "tokenizer_json.h"
 
 // ================================================================================================ 1 random, hashes
-static inline double data_now_ms() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 // SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
 static inline uint64_t data_mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -608,14 +602,14 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
-    double start = data_now_ms();
+    double start = now_ms();
     if (!c->has_tokenizer)
       tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
-    double trained = data_now_ms();
+    double trained = now_ms();
     for (int i = 0; i < SPLIT_COUNT; i++)
       if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
     c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
-    c->encode_ms = data_now_ms() - trained;
+    c->encode_ms = now_ms() - trained;
     if (cached && !cache_write(c, o->cache_dir, json, bin, key, why, sizeof why))
       data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why);
   }

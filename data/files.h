@@ -111,11 +111,7 @@ static inline bool file_write(int fd, const char *path, const void *data, int64_
 }
 // A number for a temporary name: nanoseconds. If another host sees the name, it sees this file and never a leftover of
 // an earlier run. A process id would not ensure that: in containers the same few ids come again.
-static inline unsigned long long file_nonce() {
-  timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
-}
+static inline unsigned long long file_nonce() { return (unsigned long long)wall_ns(); }
 // Reads all bytes; ENODATA if the file ends before.
 static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
   while (bytes > 0) {

@@ -1,43 +1,16 @@
-// nfc.h: characters of UTF-8, and Unicode's normalization form NFC of any bytes.
+// nfc.h: Unicode's normalization form NFC of any bytes.
 //
 // A byte that belongs to no well-formed UTF-8 sequence counts as a character of its own that normalises to itself.
 //
-// Defines: utf8_char, nfc_first_unsettled, nfc_write, NfcWork, nfc_work_free.
+// Defines: nfc_first_unsettled, nfc_write, NfcWork, nfc_work_free.
 // Source: Unicode Standard Annex 15 (decomposition, canonical order, composition, quick check).
 #pragma once
 #include <stdlib.h>
 
-#include "fsdp.h"
+#include "base/text.h"
 #include "unicode_nfc.h"
 
-enum { UTF8_BYTE = 0x110000, NFC_MOST_GROWTH = 3 };  // NFC has at most 3 times the bytes (U+1D160: 4 bytes become 12)
-
-// The character at p < end and its bytes: its code point, or UTF8_BYTE + the byte that is none.
-static inline uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char_bytes) {
-  uint8_t b = *p;
-  *char_bytes = 1;
-  if (b < 0x80) return b;
-  int n = b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
-  if (n == 0 || end - p < n) return UTF8_BYTE + b;
-  // The second byte excludes overlong forms, surrogates and what lies past U+10FFFF (Unicode 16.0, table 3-7).
-  uint8_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80, high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
-  if (p[1] < low || p[1] > high) return UTF8_BYTE + b;
-  uint32_t c = (b & (0xffu >> (n + 1))) << 6 | (p[1] & 0x3fu);
-  for (int i = 2; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return UTF8_BYTE + b;
-    c = c << 6 | (p[i] & 0x3fu);
-  }
-  *char_bytes = n;
-  return c;
-}
-
-static inline uint8_t *utf8_put(uint8_t *out, uint32_t c) {
-  const int n = c < 0x80 || c >= UTF8_BYTE ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-  if (n == 1) { *out = (uint8_t)(c < 0x80 ? c : c - UTF8_BYTE); return out + 1; }
-  for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (uint8_t)(0x80 | (c & 0x3f));
-  out[0] = (uint8_t)(0xf00 >> n | c);
-  return out + n;
-}
+enum { NFC_MOST_GROWTH = 3 };  // NFC has at most 3 times the bytes (U+1D160: 4 bytes become 12)
 
 // The characters of a part that is being normalised: class << 56 | place << 21 | code point, so that sorting by value
 // is the canonical order.

@@ -21,21 +21,8 @@ __attribute__((format(printf, 4, 5))) static inline bool bpe_refuse(char *error,
   vsnprintf(what, sizeof what, fmt, ap);
   va_end(ap);
   snprintf(error, error_bytes, "%s: %s", path, what);
-  for (char *c = error; error_bytes && *c; c++)  // the file's own words may hold anything; an error is one line
-    if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+  text_to_line(error, "");                       // the file's own words may hold anything
   return false;
-}
-
-static inline void bpe_write_string(FILE *f, const uint8_t *utf8, size_t bytes) {
-  fputc('"', f);
-  for (size_t i = 0; i < bytes; i++) {
-    static const char escaped[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    const char *e = utf8[i] ? strchr(escaped, utf8[i]) : NULL;
-    if (e) fprintf(f, "\\%c", letters[e - escaped]);
-    else if (utf8[i] < 32) fprintf(f, "\\u%04x", utf8[i]);
-    else fputc(utf8[i], f);
-  }
-  fputc('"', f);
 }
 
 // A token as the file writes it: an added one as it is, any other with a character for each byte.
@@ -48,7 +35,7 @@ static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *
     if (t->added[middle].id < id) from = middle + 1;
     else to = middle;
   }
-  if (from < t->added_count && t->added[from].id == id) { bpe_write_string(f, p, n); return; }
+  if (from < t->added_count && t->added[from].id == id) { json_bytes(f, p, n, JSON_LETTERS); return; }
   fputc('"', f);
   for (size_t i = 0; i < n; i++) {
     int c = char_of_byte[p[i]];
@@ -64,7 +51,7 @@ static inline void bpe_write_added(FILE *f, const Tokenizer *t) {
   for (int i = 0; i < t->added_count; i++) {
     const BpeAddedToken *a = &t->added[i];
     fprintf(f, "%s\n    {\n      \"id\": %d,\n      \"content\": ", i ? "," : "", a->id);
-    bpe_write_string(f, t->bytes + t->byte_start[a->id], t->byte_start[a->id + 1] - t->byte_start[a->id]);
+    json_bytes(f, t->bytes + t->byte_start[a->id], t->byte_start[a->id + 1] - t->byte_start[a->id], JSON_LETTERS);
     fprintf(f, ",\n      \"single_word\": false,\n      \"lstrip\": false,\n      \"rstrip\": false,\n"
             "      \"normalized\": %s,\n      \"special\": %s\n    }",
             a->normalized ? "true" : "false", a->special ? "true" : "false");

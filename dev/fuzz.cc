@@ -724,7 +724,7 @@ static void fuzz_rdzv_text(const uint8_t *bytes, size_t count) {
     fuzz_accepted = true;
   }
   if (rdzv_offer_parse(&o, text)) {
-    HOLDS(rdzv_is_hex(o.job, 32) && rdzv_is_hex(o.token, 64) && o.at.count <= RDZV_ADDRESSES_MOST);
+    HOLDS(rdzv_is_hex(o.job, 32) && rdzv_is_hex(o.token, 64) && o.at.count <= NET_ADDRESSES_MOST);
     for (int i = 0; i < o.at.count; i++) HOLDS(o.at.at[i].bytes && ((sockaddr_in *)&o.at.at[i].to)->sin_port);
     fuzz_accepted = true;
   }

@@ -14,6 +14,7 @@
 // block l, -1 none. microbatch: -1 none.
 #pragma once
 #if PART_LAUNCH
+#include "base/text.h"
 #include "kernels/flight.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -52,9 +53,10 @@ __attribute__((format(printf, 2, 3))) static inline void flight_put(FlightSink *
 static inline void flight_put_text(FlightSink *s, const char *name, const char *text) {
   flight_put(s, "\"%s\":%s", name, text ? "\"" : "null");
   for (const char *c = text; c && *c; c++) {
-    if (*c == '"' || *c == '\\') flight_put(s, "\\%c", *c);
-    else if ((unsigned char)*c < 32 || (unsigned char)*c > 126) flight_put(s, "?");
-    else flight_put(s, "%c", *c);
+    const uint8_t plain = *c < 32 || *c > 126 ? '?' : (uint8_t)*c;
+    char json[8];
+    json_char(json, &plain, &plain + 1, 0);
+    flight_put(s, "%s", json);
   }
   flight_put(s, "%s,", text ? "\"" : "");
 }
@@ -89,7 +91,6 @@ static inline int flight_write(const char *path, const FlightWho *who) {
   static FlightSink sink;
   static char temporary[FLIGHT_PATH_BYTES + 8], directory[FLIGHT_PATH_BYTES];
   FlightSink *s = &sink;
-  timespec now, wall;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
   snprintf(directory, sizeof directory, "%s", path);
   if (char *slash = strrchr(directory, '/')) {   // on a host that does not share rank 0's
@@ -102,20 +103,20 @@ static inline int flight_write(const char *path, const FlightWho *who) {
   if (s->fd < 0) return errno;
   const FlightEnds ends = {{__atomic_load_n(&flight.events.count, __ATOMIC_ACQUIRE),
                             __atomic_load_n(&flight.ops.count, __ATOMIC_ACQUIRE)}};
-  clock_gettime(CLOCK_MONOTONIC, &now);          // after that: all these entries are older
-  clock_gettime(CLOCK_REALTIME, &wall);
+  const int64_t now = now_ns(), wall = wall_ns();                // after that: all these entries are older
   flight_put(s, "{\"flight\":%d,", (int)FLIGHT_FORMAT);
   flight_put_text(s, "version", who->version);
   flight_put(s, "\"run\":\"%016llx\",\"rank\":%d,\"world\":%d,", (unsigned long long)who->run, who->rank, who->world);
   flight_put_text(s, "host", who->host);
-  flight_put(s, "\"pid\":%d,\"time_s\":%lld.%06ld,", who->pid, (long long)wall.tv_sec, wall.tv_nsec / 1000);
+  flight_put(s, "\"pid\":%d,\"time_s\":%lld.%06ld,", who->pid, (long long)(wall / 1000000000),
+             (long)(wall % 1000000000 / 1000));
   flight_put_text(s, "cause", who->cause);
   flight_put_text(s, "place", who->place);
   flight_put(s, "\"step\":%lld,\"microbatch\":%d,\"stage\":%d,", (long long)WORD_GET(&flight.step),
              WORD_GET(&flight.microbatch), WORD_GET(&flight.stage));
   flight_put_text(s, "op", WORD_GET(&flight.op));
   flight_put(s, "\"begun\":%d,\"in\":%d,\"entries\":[", WORD_GET(&flight.begun), WORD_GET(&flight.in.number));
-  flight_put_entries(s, ends, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
+  flight_put_entries(s, ends, now);
   flight_put(s, "\n]}\n");
   flight_flush(s);
   if (close(s->fd) && !s->fault) s->fault = errno;

@@ -37,26 +37,18 @@
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
 #if PART_LAUNCH
+#include "base/net.h"
+#include "base/prove.h"
 #include "kernels/device.h"
 #include "kernels/flight.h"
-#include "kernels/prove.h"
 #include "fsdp/flight_file.h"
 #include <errno.h>
-#include <ifaddrs.h>
 #include <limits.h>
 #include <mpi.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 // ---- what the main thread says --------------------------------------------------------------------------------------
@@ -178,7 +170,7 @@ struct LivenessPeer {
 // A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
 // MARGIN_TICKS more than --timeout ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
-       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, ADDRESSES_MOST = 16, CONNECT_MS = 30000,
+       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, CONNECT_MS = 30000,
        WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
 
 struct Liveness {
@@ -493,18 +485,13 @@ static inline void liveness_end(Liveness *l, const char *cause, const char *why)
   if (why) liveness_write_flight(l, why);
   _exit(EXIT_LOST);
 }
-static inline double liveness_now_ms() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 // Rank 0, before it reports: where all are now. Those that can answer do so at once.
 static inline void liveness_ask(Liveness *l) {
   enum { PATIENCE_MS = 200 };
   const LivenessFrame ask = liveness_frame(l, FRAME_ASK);
   l->peer[0].last = ask;
   links_send(l, &ask);
-  for (double start = liveness_now_ms(); liveness_now_ms() - start < PATIENCE_MS; usleep(5000))
+  for (double start = now_ms(); now_ms() - start < PATIENCE_MS; usleep(5000))
     for (int i = 0; i < l->links; i++) {
       LivenessFrame f;
       if (!l->link[i].joined || link_read(&l->link[i], &f) <= 0 || f.kind != FRAME_BEAT) continue;
@@ -548,18 +535,12 @@ static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame 
   link_send(k, &beat);                           // the first: a rank that is stopped now was somewhere
   return true;
 }
-// Whether the process at the other end of this AF_UNIX connection is of our user.
-static inline bool link_is_ours(int fd) {
-  ucred who = {};
-  socklen_t bytes = sizeof who;
-  return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) && who.uid == geteuid();
-}
 // Rank 0: takes connections, a few at a time, since strangers may make many.
 static inline void liveness_accept(Liveness *l) {
   for (int i = 0; i < 2; i++)
     for (int n = 0, fd; n < ACCEPTS_MOST && l->listener[i] >= 0; n++) {
       if ((fd = accept4(l->listener[i], NULL, NULL, SOCK_CLOEXEC)) < 0) break;
-      if (i || link_is_ours(fd)) link_add(l, fd, -1);
+      if (i || net_peer_is_ours(fd, NULL)) link_add(l, fd, -1);
       else close(fd);
     }
 }
@@ -664,7 +645,7 @@ static inline void *liveness_life(void *to) {
   Liveness *l = (Liveness *)to;
   pollfd *polls = NULL;
   int polls_most = 0;
-  for (double next_ms = liveness_now_ms() + TICK_MS; !WORD_GET(&l->closing);) {
+  for (double next_ms = now_ms() + TICK_MS; !WORD_GET(&l->closing);) {
     pthread_mutex_lock(&l->lock);
     if (polls_most < 3 + l->links_most) {
       free(polls);
@@ -675,16 +656,16 @@ static inline void *liveness_life(void *to) {
     for (int fd : l->listener) if (fd >= 0) polls[n++] = pollfd{fd, POLLIN, 0};
     for (int i = 0; i < l->links; i++) polls[n++] = pollfd{l->link[i].fd, POLLIN, 0};
     pthread_mutex_unlock(&l->lock);
-    const double wait_ms = next_ms - liveness_now_ms();
+    const double wait_ms = next_ms - now_ms();
     poll(polls, (nfds_t)n, wait_ms > 0 ? (int)wait_ms + 1 : 0);
     uint64_t woken;
     if ((polls[0].revents & POLLIN) && read(l->wake, &woken, sizeof woken) < 0) {}
     if (WORD_GET(&l->closing)) break;
     pthread_mutex_lock(&l->lock);
     liveness_listen(l);                          // first: what has come while this thread had no core is no silence
-    if (liveness_now_ms() >= next_ms) {
+    if (now_ms() >= next_ms) {
       liveness_tick(l);
-      next_ms = liveness_now_ms() + TICK_MS;
+      next_ms = now_ms() + TICK_MS;
     }
     pthread_mutex_unlock(&l->lock);
   }
@@ -769,73 +750,35 @@ static inline void liveness_device(const uint32_t *marks) {
 }
 
 // ---- how threads find each other ------------------------------------------------------------------------------------
-struct LivenessAddress { socklen_t bytes; sockaddr_storage to; };
-// Where rank 0 listens: by a name on its host, by addresses elsewhere.
+// Where rank 0 listens: by a random name on its host, which says nothing about the run, and by addresses elsewhere.
 // run 0: nobody listens.
-struct LivenessHub { uint64_t run; ProveKey key; int addresses; LivenessAddress local, address[ADDRESSES_MOST]; };
+struct LivenessHub { uint64_t run; ProveKey key; NetAddress local; NetAddresses far; };
 
-// By a random name, which says nothing about the run.
-static inline LivenessAddress liveness_local() {
-  uint64_t name;
-  LivenessAddress a = {};
-  sockaddr_un *u = (sockaddr_un *)&a.to;
-  prove_random(&name, sizeof name);
-  u->sun_family = AF_UNIX;                       // a name that begins with zero lies in no directory
-  const int n = snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "train_gpt_fsdp-%016llx", (unsigned long long)name);
-  a.bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)n);
-  return a;
-}
-// Rank 0's own addresses with the port of its listener, but those that name another machine elsewhere (loopback, link).
+// Rank 0's own addresses, with the port of its listener.
 static inline void liveness_addresses(LivenessHub *hub, in_port_t port, bool six) {
-  ifaddrs *all = NULL;
-  if (getifaddrs(&all)) return;
-  for (const ifaddrs *a = all; a && hub->addresses < ADDRESSES_MOST; a = a->ifa_next) {
-    if (!a->ifa_addr || !(a->ifa_flags & IFF_UP) || (a->ifa_flags & IFF_LOOPBACK)) continue;
-    LivenessAddress *to = &hub->address[hub->addresses];
-    const int family = a->ifa_addr->sa_family;
-    if (family == AF_INET) {
-      to->bytes = sizeof(sockaddr_in);
-      memcpy(&to->to, a->ifa_addr, to->bytes);
-      ((sockaddr_in *)&to->to)->sin_port = port;
-    } else if (family == AF_INET6 && six) {
-      to->bytes = sizeof(sockaddr_in6);
-      memcpy(&to->to, a->ifa_addr, to->bytes);
-      if (IN6_IS_ADDR_LINKLOCAL(&((sockaddr_in6 *)&to->to)->sin6_addr)) continue;
-      ((sockaddr_in6 *)&to->to)->sin6_port = port;
-    } else continue;
-    hub->addresses++;
-  }
-  freeifaddrs(all);
-}
-// A socket that listens, or -1 and errno.
-static inline int liveness_listener(const sockaddr *at, socklen_t bytes, int backlog) {
-  const int fd = socket(at->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0;
-  if (fd < 0) return -1;
-  if (at->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (!bind(fd, at, bytes) && !listen(fd, backlog)) return fd;
-  const int fault = errno;
-  close(fd);
-  errno = fault;
-  return -1;
+  int count;
+  NetInterface *all = net_interfaces(&count);
+  for (int i = 0; i < count && hub->far.count < NET_ADDRESSES_MOST; i++)
+    if (all[i].leads && (six || all[i].at.to.ss_family == AF_INET))
+      hub->far.at[hub->far.count++] = net_address((const sockaddr *)&all[i].at.to, port);
+  free(all);
 }
 // Rank 0: listens where ranks of this host come and, `far`, where those of others do. False and errno if that fails.
 static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far) {
   prove_random(&hub->run, sizeof hub->run);
   prove_random(&hub->key, sizeof hub->key);
-  hub->local = liveness_local();
-  int near_fd = liveness_listener((sockaddr *)&hub->local.to, hub->local.bytes, l->world), far_fd = -1;
-  bool ok = near_fd >= 0, six = true;
+  uint64_t name;
+  prove_random(&name, sizeof name);
+  hub->local = net_local("train_gpt_fsdp-%016llx", (unsigned long long)name);
+  int near_fd = net_listen(&hub->local, l->world, false), far_fd = -1;
+  bool ok = near_fd >= 0;
   if (ok && far) {
-    sockaddr_in6 any6 = {};
-    sockaddr_in any4 = {};
-    any6.sin6_family = AF_INET6;
-    any4.sin_family = AF_INET;
-    far_fd = liveness_listener((sockaddr *)&any6, sizeof any6, l->world);
-    if (far_fd < 0) { six = false; far_fd = liveness_listener((sockaddr *)&any4, sizeof any4, l->world); }
-    sockaddr_storage got = {};
-    socklen_t bytes = sizeof got;
-    ok = far_fd >= 0 && !getsockname(far_fd, (sockaddr *)&got, &bytes);
-    if (ok) liveness_addresses(hub, six ? ((sockaddr_in6 *)&got)->sin6_port : ((sockaddr_in *)&got)->sin_port, six);
+    NetAddress at = {};
+    net_address_of("::", 0, &at);
+    far_fd = net_listen(&at, l->world, true);
+    if (far_fd < 0 && net_address_of("0.0.0.0", 0, &at)) far_fd = net_listen(&at, l->world, true);
+    ok = far_fd >= 0 && !getsockname(far_fd, (sockaddr *)&at.to, &at.bytes);
+    if (ok) liveness_addresses(hub, net_port(&at), at.to.ss_family == AF_INET6);
   }
   pthread_mutex_lock(&l->lock);
   l->run = hub->run;
@@ -870,23 +813,21 @@ static inline void link_hello(LivenessLink *k) {
   link_send(k, &hello);
 }
 // Another rank: asks all addresses at once and takes the first at which rank 0 answers. -1 if none does.
-static inline int liveness_connect(const ProveKey *key, const LivenessAddress *address, int count, int rank) {
-  LivenessLink k[ADDRESSES_MOST];
-  bool spoke[ADDRESSES_MOST] = {};
+static inline int liveness_connect(const ProveKey *key, const NetAddress *address, int count, int rank) {
+  LivenessLink k[NET_ADDRESSES_MOST];
+  bool spoke[NET_ADDRESSES_MOST] = {};
   int chosen = -1;
   for (int i = 0; i < count; i++) {
     k[i] = LivenessLink{};
     k[i].claims = rank;
-    k[i].fd = socket(address[i].to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    bool fails = k[i].fd >= 0 && connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes);
-    for (int ms = 0; fails && errno == EAGAIN && ms < CONNECT_MS; ms += 10) {    // others stand before rank 0's door
+    k[i].fd = net_begin(&address[i]);
+    for (int ms = 0; k[i].fd < 0 && errno == EAGAIN && ms < CONNECT_MS; ms += 10) {      // others stand before its door
       usleep(10000);
-      fails = connect(k[i].fd, (const sockaddr *)&address[i].to, address[i].bytes);
+      k[i].fd = net_begin(&address[i]);
     }
-    if (fails && errno != EINPROGRESS) { close(k[i].fd); k[i].fd = -1; }
   }
-  for (const double start = liveness_now_ms(); chosen < 0 && liveness_now_ms() - start < CONNECT_MS;) {
-    pollfd polls[ADDRESSES_MOST];
+  for (const double start = now_ms(); chosen < 0 && now_ms() - start < CONNECT_MS;) {
+    pollfd polls[NET_ADDRESSES_MOST];
     int tried = 0;
     for (int i = 0; i < count; i++) {
       polls[i] = pollfd{k[i].fd, (short)(spoke[i] ? POLLIN : POLLOUT), 0};     // fd -1 is passed over
@@ -896,11 +837,10 @@ static inline int liveness_connect(const ProveKey *key, const LivenessAddress *a
     if (poll(polls, (nfds_t)count, 100) < 0) continue;           // a signal
     for (int i = 0; i < count && chosen < 0; i++) {
       LivenessFrame f = {};
-      int fault = 0, got = 0;
-      socklen_t bytes = sizeof fault;
+      int got = 0;
       if (k[i].fd < 0 || !polls[i].revents) continue;
       if (!spoke[i]) {
-        got = getsockopt(k[i].fd, SOL_SOCKET, SO_ERROR, &fault, &bytes) || fault ? -1 : 0;
+        got = net_begun(k[i].fd) ? 0 : -1;
         if (!got) link_hello(&k[i]);
         spoke[i] = true;
       } else got = link_read(&k[i], &f);
@@ -919,7 +859,7 @@ static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near)
   const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
   pthread_mutex_unlock(&l->lock);
   int fd = near ? liveness_connect(&hub->key, &hub->local, 1, l->rank) : -1;
-  if (fd < 0) fd = liveness_connect(&hub->key, hub->address, hub->addresses, l->rank);
+  if (fd < 0) fd = liveness_connect(&hub->key, hub->far.at, hub->far.count, l->rank);
   if (fd < 0) return false;
   pthread_mutex_lock(&l->lock);
   link_add(l, fd, 0);
@@ -979,7 +919,7 @@ static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes)
   if (l->rank && hub.run && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
     ok = false;
     snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
-             "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.addresses);
+             "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.far.count);
   }
   pthread_mutex_lock(&l->lock);
   l->open = ok && (!l->rank || hub.run);

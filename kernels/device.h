@@ -1,4 +1,4 @@
-// device.h: what every part of the program knows about devices: errors, dtypes, Tensor, Ctx. It is the only file whose
+// device.h: what every part of the program knows about devices: dtypes, Tensor, Ctx. It is the only file whose
 // #ifs distinguish compilers:
 //   DEVICE_COMPILER 0   plain g++: the trainer, the tests, the CPU tables
 //   DEVICE_COMPILER 1   nvcc: kernels/cuda/cuda.cu
@@ -10,15 +10,11 @@
 //   - a Tensor carries no strides: it is dense and row-major. Only ops look inside activations, so a device may choose
 //     their layout; the model just passes them on.
 //   - arithmetic is fp32; a dtype is a storage format.
-//   - an error is one line on stderr: rank, what was asked, what was found, what to do; it ends every rank.
 #pragma once
+#include "base/clock.h"
+#include "base/errors.h"
 #include <math.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__CUDACC__)
 #define DEVICE_COMPILER 1
@@ -31,61 +27,12 @@
 #define HD static inline
 #endif
 
-// ---- errors --------------------------------------------------------------------------------------------------------
-// Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
-// 4: a rank died or was stopped, or no rank made progress; 5: the loss or the gradient was not finite; 85: a signal
-// ended the run, which saved a checkpoint; 130: a signal ended the run.
-enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_LOST = 4, EXIT_NOT_FINITE = 5, EXIT_SAVED = 85,
-       EXIT_STOPPED = 130 };
-
-extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
-extern void (*error_hook)(const char *line);     // prints an error after ending an open line; NULL: stderr
-extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
-
-__attribute__((format(printf, 1, 0))) static inline void error_line(const char *fmt, va_list ap) {
-  char line[2048 + 128];
-  const int n = snprintf(line, 128, "%s%s", who_am_i ? who_am_i : "", who_am_i ? ": " : "");
-  vsnprintf(line + n, 2048, fmt, ap);
-  fflush(stdout);
-  if (error_hook) error_hook(line);
-  else fprintf(stderr, "%s\n", line);
-  fflush(stderr);
-}
-// One line on stderr; the program continues.
-__attribute__((format(printf, 1, 2))) static inline void warn(const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  error_line(fmt, ap);
-  va_end(ap);
-}
-__attribute__((format(printf, 2, 3), noreturn)) static inline void die_with(int code, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  error_line(fmt, ap);
-  va_end(ap);
-  if (die_hook) die_hook(code);
-  exit(code);
-}
-// A fault of the program itself: names file and line.
-#define CHECK(cond, fmt, ...) \
-  do { if (!(cond)) die_with(EXIT_FAULT, fmt " (%s:%d)", ##__VA_ARGS__, __FILE__, __LINE__); } while (0)
-// What the user asked cannot be done / what it needs is missing.
-#define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
-#define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
-
-// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
-#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
-
+// ---- waiting -------------------------------------------------------------------------------------------------------
 // For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
 // thread. fsdp/liveness.h has it, which ends a run whose ranks make no progress.
 void liveness_poll(const char *what);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
-static inline double now_ms() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

@@ -8,9 +8,8 @@
 // enqueued them then.
 #pragma once
 #if PART_LAUNCH
+#include "base/clock.h"
 #include <stddef.h>
-#include <stdint.h>
-#include <time.h>
 
 // X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
 #define FLIGHT_KINDS(X) \
@@ -57,10 +56,7 @@ static inline void flight_add(FlightRing *r, FlightKind kind, const char *what, 
   if (flight.dry) return;
   const uint64_t count = WORD_GET(&r->count);
   FlightEntry *e = &r->entry[count % FLIGHT_ENTRIES];
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  *e = FlightEntry{(int64_t)t.tv_sec * 1000000000 + t.tv_nsec, flight.step, what, number, stage, (int16_t)kind,
-                   (int16_t)flight.microbatch};
+  *e = FlightEntry{now_ns(), flight.step, what, number, stage, (int16_t)kind, (int16_t)flight.microbatch};
   __atomic_store_n(&r->count, count + 1, __ATOMIC_RELEASE);      // whoever reads this count sees the entry whole
 }
 static inline void flight_op(const char *op) {

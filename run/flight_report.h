@@ -343,7 +343,7 @@ static int flight_answer(const Options *o, const char *launched_as) {
   char error[2048] = "";
   if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
   const int code = flight_main(stdout, o->flight, error, sizeof error);
-  one_line(error);
+  text_to_line(error, "");
   if (code) die_with(code, "train_gpt_fsdp: %s", error);
   return 0;
 }

@@ -58,7 +58,7 @@ static const char *launch_lines(const Options *o) {
     option_print(value, sizeof value, o, &option_specs[i]);
     n += (size_t)snprintf(text + n, sizeof text - n, "--%s %s\n", option_specs[i].name, value);
   }
-  for (char *c = text; *c; c++) if (*c != '\n' && ((unsigned char)*c < 32 || *c == 127)) *c = '?';      // of --prompt
+  text_to_line(text, "\n");                      // of --prompt
   return text;
 }
 // Before MPI_Init: whether this process is to meet others, and then the whole run of ranks in their places: its exit

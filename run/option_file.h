@@ -150,7 +150,7 @@ static bool options_parse_config(Options *o, const char *path, const char *text,
   if (plans) snprintf(error, error_bytes, "--plan is for the command line, and %.800s has it: take it out", path);
   if (ok && !plans && options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes))
     return true;
-  one_line(error);
+  text_to_line(error, "");
   return false;
 }
 // Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the

@@ -91,7 +91,7 @@ static int help_name(const char *typed) {
   OptionUse use;
   option_name_plain(name, typed + (!strncmp(typed, "--", 2) ? 2 : 0));
   if (!option_find(name, &use, error, sizeof error)) {
-    one_line(error);
+    text_to_line(error, "");
     fprintf(stderr, "train_gpt_fsdp: %s\n", error);
     return EXIT_USAGE;
   }

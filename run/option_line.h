@@ -145,7 +145,7 @@ static inline void options_whole_line(int argc, char **argv, char *error, size_t
   options_parse(&o, l.words + 1, words, why, sizeof why);
   snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,
            l.left[0] ? "; left out, as it has no place here: " : "", l.left, why[0] ? "; then: " : "", why);
-  one_line(error);
+  text_to_line(error, "");
   for (int i = 0; i < l.words; i++) free(l.word[i]);
   free(text);
 }

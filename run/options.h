@@ -8,6 +8,7 @@
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once
+#include "base/text.h"
 #include "kernels/device.h"
 #include "option_names.h"
 #include "option_table.h"
@@ -485,16 +486,12 @@ static bool options_check_flight(const Options *o, char *error, size_t error_byt
   }
   return true;
 }
-// A message is one line, whatever was typed.
-static void one_line(char *text) {
-  for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
-}
 // Reads the command line; the --config file is read later (options_parse_config). False with one line in `error`.
 static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   options_default(o);
   if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&
       options_check_flight(o, error, error_bytes))
     return true;
-  one_line(error);
+  text_to_line(error, "");
   return false;
 }

@@ -6,15 +6,12 @@
 //   preflight_judge    pure: what was found becomes findings, each with what to type
 //   preflight_print    one table of all hosts, what differs marked by an asterisk
 #pragma once
-#include "machine.h"
+#include "base/net.h"
 #include "cores.h"
+#include "machine.h"
 #include "terminal.h"
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -53,16 +50,18 @@ static inline void preflight_line(const char *path, const char *key, char *to, s
   if (f) fclose(f);
 }
 // Bits of a netmask, and the network that an address lies in, as "10.77.0.0/24".
-static inline void preflight_network(PreflightNet *n, int family, const uint8_t *address, const uint8_t *mask) {
-  const int bytes = family == AF_INET ? 4 : 16;
-  uint8_t part[16];
-  char text[46] = "";
+static inline void preflight_network(PreflightNet *n, const NetInterface *of) {
+  NetAddress part = of->at;
+  size_t bytes;
+  uint8_t *to = (uint8_t *)net_bytes((sockaddr *)&part.to, &bytes);
+  const uint8_t *mask = (const uint8_t *)net_bytes((const sockaddr *)&of->mask.to, &bytes);
+  char text[46];
   n->prefix = 0;
-  for (int i = 0; i < bytes; i++) {
+  for (size_t i = 0; i < bytes; i++) {
     n->prefix += __builtin_popcount(mask[i]);
-    part[i] = address[i] & mask[i];
+    to[i] &= mask[i];
   }
-  inet_ntop(family, part, text, sizeof text);
+  net_address_text((const sockaddr *)&part.to, text, sizeof text);
   snprintf(n->network, sizeof n->network, "%s/%d", text, n->prefix);
 }
 static inline void preflight_link(PreflightNet *n) {           // MTU and speed, asked of the kernel by name
@@ -77,27 +76,20 @@ static inline void preflight_link(PreflightNet *n) {           // MTU and speed,
   if (!ioctl(fd, SIOCETHTOOL, &r) && ethtool_cmd_speed(&c) < 1u << 30) n->mbps = (int)ethtool_cmd_speed(&c);
   close(fd);
 }
-// Addresses of interfaces that are up, loopback and link-local ones left out.
+// Addresses by which others may come.
 static inline void preflight_networks(PreflightFacts *p) {
-  ifaddrs *all = NULL;
-  if (getifaddrs(&all)) return;
-  for (const ifaddrs *a = all; a && p->nets < PREFLIGHT_NETS; a = a->ifa_next) {
-    const int family = a->ifa_addr && a->ifa_netmask ? a->ifa_addr->sa_family : AF_UNSPEC;
-    if ((family != AF_INET && family != AF_INET6) || !(a->ifa_flags & IFF_UP) || a->ifa_flags & IFF_LOOPBACK) continue;
-    const bool four = family == AF_INET;
-    const void *address = four ? (const void *)&((const sockaddr_in *)a->ifa_addr)->sin_addr
-                               : (const void *)&((const sockaddr_in6 *)a->ifa_addr)->sin6_addr;
-    const void *mask = four ? (const void *)&((const sockaddr_in *)a->ifa_netmask)->sin_addr
-                            : (const void *)&((const sockaddr_in6 *)a->ifa_netmask)->sin6_addr;
-    if (!four && IN6_IS_ADDR_LINKLOCAL((const in6_addr *)address)) continue;
+  int count;
+  NetInterface *all = net_interfaces(&count);
+  for (int i = 0; i < count && p->nets < PREFLIGHT_NETS; i++) {
+    if (!all[i].leads || !all[i].mask.bytes) continue;
     PreflightNet *n = &p->net[p->nets++];
     *n = PreflightNet{};
-    snprintf(n->name, sizeof n->name, "%.15s", a->ifa_name);
-    inet_ntop(family, address, n->address, sizeof n->address);
-    preflight_network(n, family, (const uint8_t *)address, (const uint8_t *)mask);
+    snprintf(n->name, sizeof n->name, "%.15s", all[i].name);
+    net_address_text((const sockaddr *)&all[i].at.to, n->address, sizeof n->address);
+    preflight_network(n, &all[i]);
     preflight_link(n);
   }
-  freeifaddrs(all);
+  free(all);
 }
 static inline int64_t preflight_limit(int resource) {
   rlimit r;

@@ -88,11 +88,7 @@ static inline PreflightAnswer preflight_measure(int peer, bool leads, double sma
   a.fault = PAIR_WORKS;
   return a;
 }
-static inline double preflight_clock_s() {
-  timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static inline double preflight_clock_s() { return (double)wall_ns() * 1e-9; }
 // Exchanges with `peer`; the one that does not lead sends its clock. Of the fastest exchange: how far its clock is
 // ahead, assuming equal ways, and half the time that it took (as NTP does: RFC 5905, clock filter).
 enum { PREFLIGHT_CLOCKS = 8 };

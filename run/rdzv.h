@@ -65,7 +65,7 @@ static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signal
   RdzvWhere *w = h->where;
   h->again = again;
   h->signals = signals;
-  const RdzvAddresses at = h->offer.at;          // of listeners that are open already
+  const NetAddresses at = h->offer.at;          // of listeners that are open already
   if (w->members > 1 && w->kind == RDZV_FILE) {
     if (!rdzv_file_offer(w, &h->offer, h->job, error, sizeof error)) rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", error);
     h->offer.at = at;
@@ -94,7 +94,7 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   RdzvEnv env;
   RdzvAgain again = {};
   char error[1024] = "";
-  int listener[RDZV_ADDRESSES_MOST], listeners = 0, major, code = RDZV_EXIT_MISSING;
+  int listener[NET_ADDRESSES_MOST], listeners = 0, major, code = RDZV_EXIT_MISSING;
   const RdzvKey token = w->token;
   rdzv_env_copy(&env);
   const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
@@ -113,7 +113,7 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   again.place = (RdzvPlace *)calloc((size_t)w->members, sizeof(RdzvPlace));
   const int signals = rdzv_signals_open();
   for (bool goes_on = true; goes_on; again.start++) {
-    const RdzvAddresses at = h->offer.at;
+    const NetAddresses at = h->offer.at;
     w->token = token;                            // file:// has a fresh one in each start
     rdzv_host_open(h, ask, w, me, listener, listeners);
     h->offer.at = at;

@@ -24,7 +24,7 @@ struct RdzvAgent {
   // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection
   // broke; asked: it came while a start went on.
   bool again, later, left, asked;
-  RdzvAddress last;
+  NetAddress last;
   char lost[200];                                // what is said of that if nobody listens there any more
   char interface[IF_NAMESIZE];
   RdzvEnd end;
@@ -51,14 +51,14 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
 // The proofs in both directions over a fresh connection. 1: done; 0: the other end does not speak this, or not in time;
 // -1: it does not know our token.
 static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
-  const double begun = rdzv_now_ms();
+  const double begun = now_ms();
   RdzvFrame f;
   rdzv_link_open(&a->link, token, true);
   a->used = 0;
   for (bool alive = true; alive && a->link.phase != PHASE_OPEN;) {
     alive = rdzv_send(a->fd, &a->link);
     pollfd p = {a->fd, POLLIN, 0};
-    const double left = begun + rdzv_proof_ms - rdzv_now_ms();
+    const double left = begun + rdzv_proof_ms - now_ms();
     if (left <= 0 || poll(&p, 1, (int)left + 1) != 1) break;
     alive = rdzv_receive(a->fd, &a->link) && alive;
     const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;
@@ -67,11 +67,11 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
   return a->link.phase == PHASE_OPEN ? 1 : a->link.refused ? -1 : 0;
 }
 // One try at each of host 0's addresses. As rdzv_agent_prove; what went wrong stands in `why`.
-static inline int rdzv_agent_try(RdzvAgent *a, const RdzvAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
+static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
   for (int i = 0; i < to->count; i++) {
     char text[INET6_ADDRSTRLEN];
-    rdzv_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
-    a->fd = rdzv_connect(&to->at[i], RDZV_TRY_MS);
+    net_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
+    a->fd = net_connect(&to->at[i], RDZV_TRY_MS);
     if (a->fd < 0) {
       snprintf(why, bytes, "%s: %s", text, strerror(errno));
       continue;
@@ -103,7 +103,7 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
     snprintf(a->end.text, sizeof a->end.text, "stopped by signal %d while it came to host 0 again", s);
     return true;
   }
-  const int fd = a->last.bytes ? rdzv_connect(&a->last, RDZV_TRY_MS) : -1;
+  const int fd = a->last.bytes ? net_connect(&a->last, RDZV_TRY_MS) : -1;
   if (fd >= 0) close(fd);
   if (fd >= 0 || !a->last.bytes || errno != ECONNREFUSED) return false;
   snprintf(a->end.text, sizeof a->end.text, "%s", a->left ? a->lost :
@@ -113,13 +113,13 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
 }
 // Connects to host 0 and proves the token, within --timeout. False: a->end says why not.
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
-  const double begun = rdzv_now_ms(), limit = (double)a->ask->timeout_s * 1e3;
+  const double begun = now_ms(), limit = (double)a->ask->timeout_s * 1e3;
   double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
   char job[RDZV_JOB_BYTES] = "";
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
     if ((!first || a->asked) && rdzv_agent_gives_up(a)) return false;
-    RdzvAddresses to = {};
+    NetAddresses to = {};
     RdzvOffer offer = {};
     RdzvKey token = a->where->token;
     if (a->where->kind == RDZV_FILE) {
@@ -129,10 +129,10 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
         snprintf(why, sizeof why, "host 0 has written its file, but not yet where it listens");
       }
     } else if (a->where->local) to.at[to.count++] = rdzv_local_meeting(a->where->port);
-    else rdzv_resolve(a->where->host, a->where->port, &to, why, sizeof why);
+    else net_resolve(a->where->host, a->where->port, &to, why, sizeof why);
     int met = rdzv_agent_try(a, &to, &token, why, sizeof why);
     if (met < 0 && offer.job[0]) met = 0;        // the file may be of an earlier start
-    const double now = rdzv_now_ms();
+    const double now = now_ms();
     const bool late = limit > 0 && now - begun > limit;
     if (met || late) rdzv_file_leave(a->where, job);
     if (met > 0) return true;
@@ -160,10 +160,10 @@ static inline void rdzv_agent_send(RdzvAgent *a, int type, RdzvBytes *payload) {
 static inline bool rdzv_is_peer(const char *text, const sockaddr *peer) {
   char interface[IF_NAMESIZE];
   bool loopback;
-  RdzvAddress a;
-  if (!rdzv_address_of(text, 1, &a)) return false;
-  if (peer->sa_family != AF_UNIX) return rdzv_same_host((const sockaddr *)&a.to, peer);
-  rdzv_interface((const sockaddr *)&a.to, interface, &loopback);
+  NetAddress a;
+  if (!net_address_of(text, 1, &a)) return false;
+  if (peer->sa_family != AF_UNIX) return net_same_host((const sockaddr *)&a.to, peer);
+  net_interface((const sockaddr *)&a.to, interface, &loopback);
   return interface[0] != 0;
 }
 // One part of mpirun's URI, tcp://A,B:PORT or tcp6://[A,B]:PORT (Open MPI 5 adds :MASK,MASK), with the peer's address
@@ -204,7 +204,7 @@ static inline const char *rdzv_daemon_to_peer(RdzvWords *w, const sockaddr *peer
   char at[INET6_ADDRSTRLEN];
   for (int i = 2; i + 1 < w->count; i++) {
     if (strcmp(w->word[i], "orte_hnp_uri") && strcmp(w->word[i], "prte_hnp_uri")) continue;
-    rdzv_address_text(peer, at, sizeof at);
+    net_address_text(peer, at, sizeof at);
     snprintf(why, sizeof why, "%s: mpirun listens at %.120s, but host 0's process is at %s: let Open MPI use that "
              "network (OMPI_MCA_oob_tcp_if_include)", w->word[0], w->word[i + 1], at);
     if (!rdzv_uri_of_peer(uri, room, w->word[i + 1], peer)) return why;
@@ -325,7 +325,7 @@ static inline int rdzv_agent_serve(RdzvAgent *a) {
   bool loopback = false;
   RdzvBytes b = {};
   if (!a->where->local && !getsockname(a->fd, (sockaddr *)&here, &n)) {
-    rdzv_interface((const sockaddr *)&here, a->interface, &loopback);
+    net_interface((const sockaddr *)&here, a->interface, &loopback);
     if (loopback) a->interface[0] = 0;
   }
   if (a->signals < 0) a->signals = rdzv_signals_open();

@@ -21,24 +21,10 @@ enum { RDZV_FILE_MOST = 4096 };
 static const char RDZV_FILE_NAME[] = "train_gpt_fsdp.rdzv";
 static const char RDZV_FILE_HEAD[] = "train_gpt_fsdp rendezvous 1\n";
 // What host 0 says: job: the nonce; token: in hexadecimal; at: where it listens, so far.
-struct RdzvOffer { char job[RDZV_JOB_BYTES], token[65]; RdzvAddresses at; };
+struct RdzvOffer { char job[RDZV_JOB_BYTES], token[65]; NetAddresses at; };
 
 static inline bool rdzv_is_hex(const char *text, size_t n) {
   return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
-}
-// An address and port as text into an address. False: it is not that.
-static inline bool rdzv_address_of(const char *text, int port, RdzvAddress *a) {
-  sockaddr_in *four = (sockaddr_in *)&a->to;
-  sockaddr_in6 *six = (sockaddr_in6 *)&a->to;
-  *a = RdzvAddress{};
-  if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
-    four->sin_family = AF_INET, four->sin_port = htons((uint16_t)port);
-    a->bytes = sizeof *four;
-  } else if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
-    six->sin6_family = AF_INET6, six->sin6_port = htons((uint16_t)port);
-    a->bytes = sizeof *six;
-  }
-  return a->bytes != 0;
 }
 // Reads host 0's file, n bytes and a zero. False: it is none.
 static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
@@ -53,10 +39,10 @@ static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
     char *port = strchr(value, ' ');
     if (!strcmp(line, "job") && !o->job[0] && rdzv_is_hex(value, sizeof o->job - 1)) strcpy(o->job, value);
     else if (!strcmp(line, "token") && !o->token[0] && rdzv_is_hex(value, sizeof o->token - 1)) strcpy(o->token, value);
-    else if (!strcmp(line, "at") && port && o->at.count < RDZV_ADDRESSES_MOST) {
+    else if (!strcmp(line, "at") && port && o->at.count < NET_ADDRESSES_MOST) {
       *port++ = 0;
       const int64_t number = rdzv_number(port);
-      if (number < 1 || number > 65535 || !rdzv_address_of(value, (int)number, &o->at.at[o->at.count])) return false;
+      if (number < 1 || number > 65535 || !net_address_of(value, (int)number, &o->at.at[o->at.count])) return false;
       o->at.count++;
     } else return false;
   }
@@ -108,7 +94,7 @@ static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
   for (int i = 0; i < o->at.count; i++) {
     char address[INET6_ADDRSTRLEN];
     const sockaddr *a = (const sockaddr *)&o->at.at[i].to;
-    rdzv_address_text(a, address, sizeof address);
+    net_address_text(a, address, sizeof address);
     n += (size_t)snprintf(text + n, sizeof text - n, "at %s %d\n", address, ntohs(((const sockaddr_in *)a)->sin_port));
   }
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
@@ -126,9 +112,9 @@ static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, 
   return true;
 }
 // The address of this host from which packets go to `to`. False: no way leads there.
-static inline bool rdzv_source(const RdzvAddress *to, RdzvAddress *from) {
+static inline bool rdzv_source(const NetAddress *to, NetAddress *from) {
   const int fd = socket(to->to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);         // connecting it sends nothing
-  *from = RdzvAddress{};
+  *from = NetAddress{};
   from->bytes = sizeof from->to;
   const bool found = fd >= 0 && !connect(fd, (const sockaddr *)&to->to, to->bytes) &&
                      !getsockname(fd, (sockaddr *)&from->to, &from->bytes);
@@ -137,11 +123,11 @@ static inline bool rdzv_source(const RdzvAddress *to, RdzvAddress *from) {
   return found;
 }
 // Opens a socket at `from`, if there is none yet. False: nothing was opened.
-static inline bool rdzv_file_open(RdzvOffer *o, RdzvAddress from, int *listener, int *listeners) {
+static inline bool rdzv_file_open(RdzvOffer *o, NetAddress from, int *listener, int *listeners) {
   for (int i = 0; i < o->at.count; i++)
-    if (rdzv_same_host((const sockaddr *)&o->at.at[i].to, (const sockaddr *)&from.to)) return false;
-  if (*listeners == RDZV_ADDRESSES_MOST) return false;
-  const int fd = rdzv_listen_at(&from);
+    if (net_same_host((const sockaddr *)&o->at.at[i].to, (const sockaddr *)&from.to)) return false;
+  if (*listeners == NET_ADDRESSES_MOST) return false;
+  const int fd = net_listen(&from, 1024, false);
   if (fd < 0) return false;
   from.bytes = sizeof from.to;
   getsockname(fd, (sockaddr *)&from.to, &from.bytes);
@@ -153,19 +139,19 @@ static inline bool rdzv_file_open(RdzvOffer *o, RdzvAddress from, int *listener,
 // no others, which is when it runs here.
 static inline bool rdzv_file_answer(RdzvOffer *o, char *text, int *listener, int *listeners) {
   bool opened = false, others = false;
-  char own[600], *rest = text, *word, *list[RDZV_ADDRESSES_MOST];
+  char own[600], *rest = text, *word, *list[NET_ADDRESSES_MOST];
   int count = 0;
   own[0] = ' ';
-  rdzv_own_addresses(own + 1, sizeof own - 2);
+  net_own_addresses(own + 1, sizeof own - 2);
   strcat(own, " ");
-  while ((word = strsep(&rest, " \n")) && count < RDZV_ADDRESSES_MOST) if (*word) list[count++] = word;
+  while ((word = strsep(&rest, " \n")) && count < NET_ADDRESSES_MOST) if (*word) list[count++] = word;
   for (int turn = 0; turn < 2; turn++)
     for (int i = 0; i < count; i++) {
       char padded[80];
-      RdzvAddress to, from;
+      NetAddress to, from;
       snprintf(padded, sizeof padded, " %s ", list[i]);
       const bool here = strstr(own, padded) != NULL;
-      if (here != (turn == 1) || (here && others) || !rdzv_address_of(list[i], 9, &to)) continue;
+      if (here != (turn == 1) || (here && others) || !net_address_of(list[i], 9, &to)) continue;
       others = others || !here;
       if (rdzv_source(&to, &from)) opened = rdzv_file_open(o, from, listener, listeners) || opened;
     }
@@ -227,7 +213,7 @@ static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZ
   }
   if (!strcmp(o->job, job)) return true;
   rdzv_file_leave(w, job);
-  rdzv_own_addresses(own, sizeof own);
+  net_own_addresses(own, sizeof own);
   if (!own[0]) strcpy(own, "127.0.0.1");
   snprintf(path, sizeof path, "%s/%s.%s.%lld", w->dir, RDZV_FILE_NAME, o->job, (long long)w->index);
   if (!rdzv_file_write(path, own)) {

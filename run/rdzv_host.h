@@ -43,8 +43,8 @@ struct RdzvHost {
   RdzvMember *member;
   int64_t here, machines, world;
   RdzvClient **client;
-  int clients, listener[RDZV_ADDRESSES_MOST], listeners, signals, hand;
-  char job[RDZV_JOB_BYTES], interface[RDZV_ADDRESSES_MOST * (IF_NAMESIZE + 1)];
+  int clients, listener[NET_ADDRESSES_MOST], listeners, signals, hand;
+  char job[RDZV_JOB_BYTES], interface[NET_ADDRESSES_MOST * (IF_NAMESIZE + 1)];
   RdzvChild mpirun;
   RdzvSeats seats;
   bool planned, over, said;
@@ -118,7 +118,7 @@ static inline void rdzv_client_end(RdzvClient *c, bool again, int code, const ch
   rdzv_end_write(&b, code, text);
   rdzv_client_send(c, again ? RDZV_AGAIN : RDZV_END, &b);
   c->closes = true;
-  c->until = rdzv_now_ms() + rdzv_proof_ms;
+  c->until = now_ms() + rdzv_proof_ms;
 }
 // Closes connection i; what follows from that for the one behind it.
 static inline void rdzv_client_close(RdzvHost *h, int i) {
@@ -149,8 +149,8 @@ static inline void rdzv_host_accept(RdzvHost *h, int listener) {
     socklen_t n = sizeof from;
     const int fd = accept4(listener, (sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
-    if (from.ss_family == AF_UNIX && !rdzv_peer_is_ours(fd, NULL)) { close(fd); continue; }
-    if (from.ss_family != AF_UNIX) rdzv_keep_alive(fd);
+    if (from.ss_family == AF_UNIX && !net_peer_is_ours(fd, NULL)) { close(fd); continue; }
+    if (from.ss_family != AF_UNIX) net_keep_alive(fd);
     int strangers = 0, oldest = -1;
     for (int i = 0; i < h->clients; i++) {
       if (h->client[i]->member >= 0) continue;
@@ -160,8 +160,8 @@ static inline void rdzv_host_accept(RdzvHost *h, int listener) {
     if (strangers > h->where->members + RDZV_SPARE_CLIENTS) rdzv_client_close(h, oldest);
     RdzvClient *c = (RdzvClient *)calloc(1, sizeof(RdzvClient));
     c->fd = fd, c->member = -1;
-    c->until = rdzv_now_ms() + rdzv_proof_ms;
-    rdzv_address_text((const sockaddr *)&from, c->from, sizeof c->from);
+    c->until = now_ms() + rdzv_proof_ms;
+    net_address_text((const sockaddr *)&from, c->from, sizeof c->from);
     rdzv_link_open(&c->link, &h->where->token, false);
     h->client = (RdzvClient **)realloc(h->client, sizeof(RdzvClient *) * ((size_t)h->clients + 1));
     h->client[h->clients++] = c;
@@ -256,7 +256,7 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
 // A signal that came to process `from`. Launchers send one to all their processes: what another one had within the
 // last ten seconds is the same request.
 static inline void rdzv_host_signal(RdzvHost *h, int signal, int64_t from) {
-  const double now = rdzv_now_ms();
+  const double now = now_ms();
   const bool same = h->last_signal == signal && h->last_signal_from != from && now - h->last_signal_ms < RDZV_REPEAT_MS;
   if (same) return;
   h->last_signal = signal, h->last_signal_from = from, h->last_signal_ms = now;
@@ -298,7 +298,7 @@ static inline void rdzv_host_frame(RdzvHost *h, RdzvClient *c, const RdzvFrame *
     const char *who = rdzv_name(h, c->member, m->host, m->pid);
     if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, RDZV_EXIT_MISSING, "%s: %s", who, end.text);
     else if (!h->daemon_gone_ms) {               // mpirun knows too; if not, this will end it
-      h->daemon_gone_ms = rdzv_now_ms();
+      h->daemon_gone_ms = now_ms();
       snprintf(h->daemon_gone, sizeof h->daemon_gone, "%s: %.300s", who, end.text);
     }
   } else c->closes = true, c->until = 0;         // it does not speak as it should
@@ -312,7 +312,7 @@ static inline bool rdzv_host_client(RdzvHost *h, int i, bool readable) {
   if (readable) alive = rdzv_receive(c->fd, &c->link);
   while (readable && (got = rdzv_link_next(&c->link, &f, &c->used)) > 0) rdzv_host_frame(h, c, &f);
   alive = rdzv_send(c->fd, &c->link) && alive && got >= 0;
-  const bool late = (c->member < 0 || c->closes) && rdzv_now_ms() > c->until;
+  const bool late = (c->member < 0 || c->closes) && now_ms() > c->until;
   if (alive && !late) return true;
   rdzv_client_close(h, i);
   return false;
@@ -374,15 +374,15 @@ static inline void rdzv_host_miss(const RdzvHost *h) {
 // Until all are there. False: it has ended before (h->code, h->text).
 static inline bool rdzv_host_gather(RdzvHost *h) {
   const bool later = h->again && h->again->start > 0;
-  const double begun = rdzv_now_ms(), pause = later ? 1e3 * rdzv_again_pause_s(h->again->fruitless) : 0;
+  const double begun = now_ms(), pause = later ? 1e3 * rdzv_again_pause_s(h->again->fruitless) : 0;
   const double limit = fmax((double)(later ? h->again->wait_s : h->ask->timeout_s) * 1e3, pause);
   double notice = begun + RDZV_NOTICE_MS;
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
-  while ((!rdzv_host_all(h) || rdzv_now_ms() - begun < pause) && !h->over) {
+  while ((!rdzv_host_all(h) || now_ms() - begun < pause) && !h->over) {
     if (h->offer.job[0]) rdzv_file_look(h->where, &h->offer, h->listener, &h->listeners);
     rdzv_host_look(h, 100);
-    const double now = rdzv_now_ms();
+    const double now = now_ms();
     const bool late = limit > 0 && now - begun > limit;
     if (rdzv_host_all(h) || (!late && now < notice)) continue;
     if (late && later) {
@@ -496,7 +496,7 @@ static inline void rdzv_host_interfaces(RdzvHost *h) {
     char name[IF_NAMESIZE];
     bool loopback = true;
     if (getsockname(h->listener[i], (sockaddr *)&here, &bytes) || here.ss_family == AF_UNIX) continue;
-    rdzv_interface((const sockaddr *)&here, name, &loopback);
+    net_interface((const sockaddr *)&here, name, &loopback);
     if (name[0] && !loopback && !strstr(h->interface, name))
       n += (size_t)snprintf(h->interface + n, sizeof h->interface - n, "%s%s", n ? "," : "", name);
   }
@@ -562,7 +562,7 @@ static inline bool rdzv_host_plan(RdzvHost *h) {
   return true;
 }
 static inline bool rdzv_host_ready(RdzvHost *h) {
-  for (const double begun = rdzv_now_ms(); !h->over;) {
+  for (const double begun = now_ms(); !h->over;) {
     int64_t late = -1;
     for (int64_t i = 0; i < h->where->members; i++) {
       const RdzvMember *m = &h->member[i];
@@ -570,7 +570,7 @@ static inline bool rdzv_host_ready(RdzvHost *h) {
       if (waits && late < 0) late = i;
     }
     if (late < 0) return true;
-    if (rdzv_now_ms() - begun > RDZV_READY_MS)
+    if (now_ms() - begun > RDZV_READY_MS)
       rdzv_host_end(h, RDZV_EXIT_LOST, "%s does not answer", rdzv_name(h, late, h->member[late].host,
                     h->member[late].pid));
     rdzv_host_look(h, 100);
@@ -670,8 +670,8 @@ static inline bool rdzv_host_start(RdzvHost *h) {
   RdzvEnv env;
   char hosts[64], ranks[24], version[32];
   rdzv_env_copy(&env);
-  const RdzvAddress a = rdzv_hand_address(h->job);
-  h->hand = h->machines > 1 ? rdzv_listen_at(&a) : -1;
+  const NetAddress a = rdzv_hand_address(h->job);
+  h->hand = h->machines > 1 ? net_listen(&a, 1024, false) : -1;
   const int file = rdzv_hostfile(h, hosts, sizeof hosts);
   if (file < 0 || (h->machines > 1 && h->hand < 0)) {
     rdzv_host_end(h, RDZV_EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
@@ -702,7 +702,7 @@ static inline void rdzv_host_hand(RdzvHost *h) {
   char part[4096], host[80];
   if (fd < 0) return;
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  const bool ours = rdzv_peer_is_ours(fd, NULL);
+  const bool ours = net_peer_is_ours(fd, NULL);
   for (ssize_t n; ours && b.n < RDZV_FRAME_MOST && (n = read(fd, part, sizeof part)) > 0;)
     rdzv_add(&b, part, (size_t)n);
   RdzvReader r = {b.p, b.n, false};
@@ -729,25 +729,25 @@ static inline void rdzv_host_run(RdzvHost *h) {
   if (!rdzv_host_start(h)) return;
   while (!h->over && !rdzv_child_ended(&h->mpirun)) {
     rdzv_host_look(h, 500);
-    if (h->daemon_gone_ms && rdzv_now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
+    if (h->daemon_gone_ms && now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
       rdzv_host_end(h, RDZV_EXIT_LOST, "%s: all ranks end", h->daemon_gone);
     if (!rdzv_seats_ended(&h->seats)) ended = 0;                 // mpirun or a daemon may be stopped
-    else if (!ended) ended = rdzv_now_ms();
-    if (ended && rdzv_now_ms() - ended > RDZV_LINGER_MS)
+    else if (!ended) ended = now_ms();
+    if (ended && now_ms() - ended > RDZV_LINGER_MS)
       rdzv_host_end(h, RDZV_EXIT_LOST, "ranks on host 0 have ended, but mpirun has not for %d s: is it, or one of its "
                     "daemons, stopped or out of reach?", RDZV_LINGER_MS / 1000);
   }
   if (h->over) {
     rdzv_host_tell(h);
     kill(h->mpirun.pid, SIGTERM);
-    for (const double begun = rdzv_now_ms(); !rdzv_child_ended(&h->mpirun) && rdzv_now_ms() - begun < 10000;)
+    for (const double begun = now_ms(); !rdzv_child_ended(&h->mpirun) && now_ms() - begun < 10000;)
       rdzv_host_look(h, 50);
     rdzv_child_end(&h->mpirun, 0);
     return;
   }
   // Open MPI 5's mpirun has ended with 0 after one of its daemons was killed, and all ranks with it.
-  for (const double begun = rdzv_now_ms(); !h->mpirun.code && !h->seats.heard.done && !rdzv_seats_ended(&h->seats) &&
-                                           rdzv_now_ms() - begun < 2000;) rdzv_host_look(h, 50);
+  for (const double begun = now_ms(); !h->mpirun.code && !h->seats.heard.done && !rdzv_seats_ended(&h->seats) &&
+                                           now_ms() - begun < 2000;) rdzv_host_look(h, 50);
   if (!h->mpirun.code && !h->seats.heard.done && !h->over)
     rdzv_host_end(h, 1, "mpirun has ended with exit code 0, but rank 0 has not");
   rdzv_host_end(h, h->mpirun.code, "%s", "");

@@ -168,9 +168,9 @@ static inline bool rdzv_child_ended(RdzvChild *c) {
 // Waits until it has ended: after wait_ms with SIGTERM, after three seconds more with SIGKILL for its whole group.
 static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
   for (int turn = 0; turn < 3 && c->pid; turn++) {
-    const double begun = rdzv_now_ms(), limit = turn == 0 ? wait_ms : turn == 1 ? 3000 : 1e9;
+    const double begun = now_ms(), limit = turn == 0 ? wait_ms : turn == 1 ? 3000 : 1e9;
     if (turn) kill(turn == 1 ? c->pid : -c->pid, turn == 1 ? SIGTERM : SIGKILL);
-    while (!rdzv_child_ended(c) && rdzv_now_ms() - begun < limit) usleep(5000);
+    while (!rdzv_child_ended(c) && now_ms() - begun < limit) usleep(5000);
   }
 }
 
@@ -201,15 +201,11 @@ static inline void rdzv_hear(RdzvHeard *h, const RdzvNote *n) {
   if (n->kind == NOTE_OURS) h->ours = true;
 }
 
-static inline RdzvAddress rdzv_seat_address(const char *job, int64_t rank) {
-  char name[96];
-  snprintf(name, sizeof name, "train_gpt_fsdp/rank/%s/%lld", job, (long long)rank);
-  return rdzv_local_address(name);
+static inline NetAddress rdzv_seat_address(const char *job, int64_t rank) {
+  return net_local("train_gpt_fsdp/rank/%s/%lld", job, (long long)rank);
 }
-static inline RdzvAddress rdzv_hand_address(const char *job) {
-  char name[96];
-  snprintf(name, sizeof name, "train_gpt_fsdp/hand/%s", job);
-  return rdzv_local_address(name);
+static inline NetAddress rdzv_hand_address(const char *job) {
+  return net_local("train_gpt_fsdp/hand/%s", job);
 }
 static inline void rdzv_add_block(RdzvBytes *b, const void *bytes, size_t n) {
   rdzv_add_number(b, (int64_t)n);
@@ -238,8 +234,8 @@ static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first,
   s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
   s->heard = RdzvHeard{};
   for (s->count = 0; s->count < count; s->count++) {
-    const RdzvAddress a = rdzv_seat_address(job, first + s->count);
-    s->seat[s->count] = RdzvSeat{rdzv_listen_at(&a), -1, 0};
+    const NetAddress a = rdzv_seat_address(job, first + s->count);
+    s->seat[s->count] = RdzvSeat{net_listen(&a, 1024, false), -1, 0};
     RDZV_REFUSE(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count,
                 strerror(errno));
   }
@@ -266,7 +262,7 @@ static inline void rdzv_seats_look(RdzvSeats *s) {
     const timeval limit = {5, 0};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     size_t at = 0;
-    const bool ours = rdzv_peer_is_ours(fd, &x->pid);
+    const bool ours = net_peer_is_ours(fd, &x->pid);
     RdzvBytes all = {};
     rdzv_add_block(&all, s->needs.p, s->needs.n);
     for (ssize_t n; ours && at < all.n && (n = send(fd, all.p + at, all.n - at, MSG_NOSIGNAL)) > 0;) at += (size_t)n;
@@ -304,15 +300,15 @@ static inline void rdzv_remove_segments(int64_t job) {
 // Ends ranks that still live wait_ms later, and closes all places. What was heard stays.
 static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
   bool alive = true;
-  for (const double begun = rdzv_now_ms(); alive; usleep(5000)) {
+  for (const double begun = now_ms(); alive; usleep(5000)) {
     alive = false;
     rdzv_seats_look(s);
-    const bool late = rdzv_now_ms() - begun > wait_ms;
+    const bool late = now_ms() - begun > wait_ms;
     for (int i = 0; i < s->count; i++) {
       alive = alive || s->seat[i].fd >= 0;
       if (late && s->seat[i].fd >= 0 && s->seat[i].pid > 1) kill(s->seat[i].pid, SIGKILL);
     }
-    if (rdzv_now_ms() - begun > wait_ms + 3000) break;           // it is in a call that cannot be interrupted
+    if (now_ms() - begun > wait_ms + 3000) break;           // it is in a call that cannot be interrupted
   }
   for (int i = 0; i < s->count; i++) {
     if (s->seat[i].listener >= 0) close(s->seat[i].listener);
@@ -386,8 +382,8 @@ static inline void rdzv_rank_env(RdzvEnv *env, char *const *theirs, const char *
 // connection stays open, so that its place knows how long it lives. Returns an exit code where that is not possible.
 static inline int rdzv_rank_main(const char *job) {
   const int64_t rank = rdzv_number(getenv("OMPI_COMM_WORLD_RANK"));
-  const RdzvAddress a = rdzv_seat_address(job, rank);
-  const int fd = rdzv_connect(&a, 5000);
+  const NetAddress a = rdzv_seat_address(job, rank);
+  const int fd = net_connect(&a, 5000);
   RdzvReader size = {NULL, 8, false};
   uint8_t length[8];
   if (fd < 0) {
@@ -429,13 +425,13 @@ static inline int rdzv_rank_main(const char *job) {
 // mpirun's remote agent: AGENT rdzv_hand JOB HOST WORDS... Hands host and daemon to host 0's process, which hands the
 // daemon on. 0: it is on its way.
 static inline int rdzv_hand_main(int count, char *const *words, const char *job) {
-  const RdzvAddress a = rdzv_hand_address(job);
+  const NetAddress a = rdzv_hand_address(job);
   RdzvWords daemon;
   if (count < 2 || !rdzv_daemon_from(&daemon, count - 1, words + 1)) {
     rdzv_say("mpirun's command for %s has no daemon of Open MPI 4 or 5 in it", count ? words[0] : "a host");
     return 1;
   }
-  const int fd = rdzv_connect(&a, 5000);
+  const int fd = net_connect(&a, 5000);
   RdzvBytes b = {};
   rdzv_add_text(&b, words[0]);
   rdzv_words_write(&b, &daemon);

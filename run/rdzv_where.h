@@ -1,30 +1,17 @@
-// rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and how a connection to it is made.
+// rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and what is sent to it.
 //
 //   rdzv_where       --rdzv, --nnodes and their kind, or the variables of env://, checked and put into one struct
 //   rdzv_env_is_set  whether a launcher has set all variables of env://, for more than one process
 //   rdzv_listen      host 0's sockets, only at the addresses that lead to the others
-//   rdzv_connect     a connection to one address, within a time
-//   rdzv_interface   the network interface that has an address
 //
 // Processes that are all on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE) meet at a local socket
 // without a file: the kernel says whose process the other one is, so they need no token. Everybody else does.
 #pragma once
 #include "rdzv_wire.h"
-#include <arpa/inet.h>
-#include <errno.h>
+#include "base/clock.h"
+#include "base/net.h"
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <stddef.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
 
 // What is asked for. rdzv, token_file: options; NULL or "": not given. Numbers below 0: not given. options: a line for
 // each option that must be the same everywhere. mpi: MPI_Get_library_version. timeout_s: 0 waits for ever. restarts and
@@ -57,11 +44,6 @@ static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
 
 static double rdzv_proof_ms = 10000;             // a connection has proved the token by then, or is closed
 
-static inline double rdzv_now_ms() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 // A whole number of at most nine digits; -1: it is none.
 static inline int64_t rdzv_number(const char *text) {
   const size_t n = text ? strspn(text, "0123456789") : 0;
@@ -202,168 +184,46 @@ static inline bool rdzv_where(const RdzvAsk *ask, RdzvWhere *w, char *error, siz
 }
 
 // ---- addresses ------------------------------------------------------------------------------------------------------
-enum { RDZV_ADDRESSES_MOST = 16 };
-struct RdzvAddress { sockaddr_storage to; socklen_t bytes; };
-struct RdzvAddresses { RdzvAddress at[RDZV_ADDRESSES_MOST]; int count; };
-
-// An address as text, without its port.
-static inline void rdzv_address_text(const sockaddr *a, char *to, size_t room) {
-  to[0] = 0;
-  if (a->sa_family == AF_INET) inet_ntop(AF_INET, &((const sockaddr_in *)a)->sin_addr, to, (socklen_t)room);
-  if (a->sa_family == AF_INET6) inet_ntop(AF_INET6, &((const sockaddr_in6 *)a)->sin6_addr, to, (socklen_t)room);
-  if (a->sa_family == AF_UNIX) snprintf(to, room, "this machine");
-}
 static inline bool rdzv_address_is_loopback(const sockaddr *a) {
   char text[INET6_ADDRSTRLEN];
-  rdzv_address_text(a, text, sizeof text);
+  net_address_text(a, text, sizeof text);
   return rdzv_is_loopback(text);
 }
-static inline bool rdzv_same_host(const sockaddr *a, const sockaddr *b) {
-  if (a->sa_family != b->sa_family) return false;
-  if (a->sa_family == AF_INET)
-    return ((const sockaddr_in *)a)->sin_addr.s_addr == ((const sockaddr_in *)b)->sin_addr.s_addr;
-  return a->sa_family == AF_INET6 &&
-         !memcmp(&((const sockaddr_in6 *)a)->sin6_addr, &((const sockaddr_in6 *)b)->sin6_addr, sizeof(in6_addr));
+static inline NetAddress rdzv_local_meeting(int port) {
+  return net_local("train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
 }
-// The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
-static inline void rdzv_interface(const sockaddr *a, char *name, bool *loopback) {
-  ifaddrs *all = NULL;
-  name[0] = 0;
-  *loopback = false;
-  if (getifaddrs(&all)) return;
-  for (ifaddrs *i = all; i && !name[0]; i = i->ifa_next) {
-    if (!i->ifa_addr || !rdzv_same_host(i->ifa_addr, a)) continue;
-    snprintf(name, IF_NAMESIZE, "%.*s", (int)strcspn(i->ifa_name, ":"), i->ifa_name);
-    *loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
-  }
-  freeifaddrs(all);
-}
-// The addresses of this host that are not loopback and not link-local, as text with blanks between.
-static inline void rdzv_own_addresses(char *to, size_t room) {
-  ifaddrs *all = NULL;
-  size_t n = 0;
-  to[0] = 0;
-  if (getifaddrs(&all)) return;
-  for (ifaddrs *i = all; i; i = i->ifa_next) {
-    char text[INET6_ADDRSTRLEN];
-    if (!i->ifa_addr || (i->ifa_flags & IFF_LOOPBACK) || !(i->ifa_flags & IFF_UP)) continue;
-    if (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6) continue;
-    rdzv_address_text(i->ifa_addr, text, sizeof text);
-    if (!strncasecmp(text, "fe80:", 5) || n + strlen(text) + 2 > room) continue;
-    n += (size_t)snprintf(to + n, room - n, "%s%s", n ? " " : "", text);
-  }
-  freeifaddrs(all);
-}
-// The addresses of a host; an empty list with one line in `error` where its name is unknown.
-static inline bool rdzv_resolve(const char *host, int port, RdzvAddresses *to, char *error, size_t bytes) {
-  addrinfo hints = {}, *found = NULL;
-  char service[8];
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  to->count = 0;
-  snprintf(service, sizeof service, "%d", port);
-  const int fault = getaddrinfo(host, service, &hints, &found);
-  RDZV_REFUSE(fault, "%.200s is not known here: %s", host, gai_strerror(fault));
-  for (addrinfo *a = found; a && to->count < RDZV_ADDRESSES_MOST; a = a->ai_next) {
-    if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
-    memcpy(&to->at[to->count].to, a->ai_addr, a->ai_addrlen);
-    to->at[to->count++].bytes = (socklen_t)a->ai_addrlen;
-  }
-  freeaddrinfo(found);
-  return true;
-}
-// The local socket at which processes of one machine meet, by its name; the kernel forgets it with its last user.
-static inline RdzvAddress rdzv_local_address(const char *name) {
-  RdzvAddress a = {};
-  sockaddr_un *u = (sockaddr_un *)&a.to;
-  u->sun_family = AF_UNIX;
-  snprintf(u->sun_path + 1, sizeof u->sun_path - 1, "%s", name);
-  a.bytes = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + strlen(u->sun_path + 1));
-  return a;
-}
-static inline RdzvAddress rdzv_local_meeting(int port) {
-  char name[64];
-  snprintf(name, sizeof name, "train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
-  return rdzv_local_address(name);
-}
-// Whether the process at the other end of a local socket is of this user. *pid: which it is.
-static inline bool rdzv_peer_is_ours(int fd, pid_t *pid) {
-  ucred peer = {};
-  socklen_t n = sizeof peer;
-  const bool known = !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n);
-  if (pid) *pid = peer.pid;
-  return known && peer.uid == getuid();
-}
-// A connection is given up when the other end has not answered for a minute and a half.
-static inline void rdzv_keep_alive(int fd) {
-  const struct { int level, name, value; } set[] = {
-      {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 30}, {IPPROTO_TCP, TCP_KEEPINTVL, 10},
-      {IPPROTO_TCP, TCP_KEEPCNT, 6}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 90000}, {IPPROTO_TCP, TCP_NODELAY, 1}};
-  for (const auto &s : set) setsockopt(fd, s.level, s.name, &s.value, sizeof s.value);
-}
-
 // ---- listening and connecting ---------------------------------------------------------------------------------------
-// A socket that listens at one address; -1 with errno.
-static inline int rdzv_listen_at(const RdzvAddress *a) {
-  const int family = a->to.ss_family, one = 1;
-  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -1;
-  if (family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-  if (!bind(fd, (const sockaddr *)&a->to, a->bytes) && !listen(fd, 1024)) return fd;
-  const int fault = errno;
-  close(fd);
-  errno = fault;
-  return -1;
-}
 // Host 0's socket, at the first of the host's addresses that is one of this machine and not loopback (a distribution
 // may give the host's own name a loopback address, which leads nobody here). -1 with one line in `error`.
 static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
-  RdzvAddresses all = {};
+  NetAddresses all = {};
   char own[600], said[600] = "";
   if (w->local) {
     all.at[0] = rdzv_local_meeting(w->port);
-    const int fd = rdzv_listen_at(&all.at[0]);
+    const int fd = net_listen(&all.at[0], 1024, false);
     if (fd < 0)
       snprintf(error, bytes, errno == EADDRINUSE ? "port %d is in use by another rendezvous on this machine: choose "
                "another one" : "port %d: %s", w->port, strerror(errno));
     return fd;
   }
-  if (!rdzv_resolve(w->host, w->port, &all, error, bytes)) return -1;
+  if (!net_resolve(w->host, w->port, &all, error, bytes)) return -1;
   for (int i = 0; i < all.count; i++) {
     const sockaddr *a = (const sockaddr *)&all.at[i].to;
     const size_t n = strlen(said);
     char text[INET6_ADDRSTRLEN];
-    rdzv_address_text(a, text, sizeof text);
+    net_address_text(a, text, sizeof text);
     if (!strstr(said, text)) snprintf(said + n, sizeof said - n, "%s%s", n ? " " : "", text);
     if (rdzv_address_is_loopback(a)) continue;
-    const int fd = rdzv_listen_at(&all.at[i]);
+    const int fd = net_listen(&all.at[i], 1024, false);
     if (fd >= 0) return fd;
     if (errno == EADDRNOTAVAIL) continue;
     snprintf(error, bytes, errno == EADDRINUSE ? "port %d of %s is in use: choose another one (ss -ltnp says by whom)" :
              "port %d of %s: %s", w->port, text, strerror(errno));
     return -1;
   }
-  rdzv_own_addresses(own, sizeof own);
+  net_own_addresses(own, sizeof own);
   snprintf(error, bytes, "%s (%.300s) is no address that leads to this host, which has %.300s: start host 0 there, or "
            "name its address", w->host, said, own[0] ? own : "none");
-  return -1;
-}
-// A connection to the address within limit_ms; -1 with errno. Nonblocking from then on.
-static inline int rdzv_connect(const RdzvAddress *a, double limit_ms) {
-  const int fd = socket(a->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -1;
-  int fault = connect(fd, (const sockaddr *)&a->to, a->bytes) ? errno : 0;
-  if (fault == EINPROGRESS) {
-    pollfd p = {fd, POLLOUT, 0};
-    socklen_t n = sizeof fault;
-    if (poll(&p, 1, (int)limit_ms) != 1) fault = ETIMEDOUT;
-    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &n)) fault = errno;
-  }
-  if (!fault && a->to.ss_family != AF_UNIX) rdzv_keep_alive(fd);
-  if (!fault && (a->to.ss_family != AF_UNIX || rdzv_peer_is_ours(fd, NULL))) return fd;
-  close(fd);
-  errno = fault ? fault : EPERM;
   return -1;
 }
 // Receives what there is into the link, at most a frame's worth; false: the connection has ended.
@@ -392,9 +252,9 @@ static inline bool rdzv_send(int fd, RdzvLink *k) {
 }
 // Sends all within limit_ms, whatever the other end does.
 static inline void rdzv_flush(int fd, RdzvLink *k, double limit_ms) {
-  for (const double begun = rdzv_now_ms(); rdzv_send(fd, k) && k->out.n;) {
+  for (const double begun = now_ms(); rdzv_send(fd, k) && k->out.n;) {
     pollfd p = {fd, POLLOUT, 0};
-    const double left = begun + limit_ms - rdzv_now_ms();
+    const double left = begun + limit_ms - now_ms();
     if (left <= 0 || poll(&p, 1, (int)left + 1) < 0) return;
   }
 }

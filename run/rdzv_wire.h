@@ -23,7 +23,7 @@
 // short ones are refused.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
-#include "kernels/prove.h"
+#include "base/prove.h"
 #include <openssl/crypto.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -9,6 +9,8 @@
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
+#include "base/clock.h"
+#include "base/text.h"
 #include "report_page.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -46,39 +48,12 @@ struct ReportRun {
 };
 
 // ---- text -----------------------------------------------------------------------------------------------------------
-// Bytes of the UTF-8 character at p, before end; 0: none begins there.
-static inline int report_utf8(const uint8_t *p, const uint8_t *end) {
-  const int n = *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0;
-  if (!n || end - p < n) return 0;
-  for (int i = 1; i < n; i++) if ((p[i] & 0xc0) != 0x80) return 0;
-  const bool overlong = (*p == 0xe0 && p[1] < 0xa0) || (*p == 0xf0 && p[1] < 0x90);
-  const bool beyond = (*p == 0xed && p[1] >= 0xa0) || (*p == 0xf4 && p[1] >= 0x90);            // surrogates, > U+10ffff
-  return overlong || beyond ? 0 : n;
-}
-// Writes bytes that stand in a JSON string, or are JSON themselves (json), so that they are UTF-8 and cannot end a
-// script element.
-static inline void report_bytes(FILE *to, const char *text, size_t bytes, bool json) {
-  const uint8_t *p = (const uint8_t *)text, *end = p + bytes;
-  for (int n = 1; p < end; p += n) {
-    n = report_utf8(p, end);
-    if (!n) { n = 1; fputs("\\ufffd", to); continue; }
-    if (strchr("<>&", *p) && *p) fprintf(to, "\\u%04x", *p);
-    else if (n == 1 && (*p < 32 || *p == 127) && (!json || *p != '\n')) fprintf(to, "\\u%04x", *p);
-    else if (!json && (*p == '"' || *p == '\\')) fprintf(to, "\\%c", *p);
-    else fwrite(p, 1, (size_t)n, to);
-  }
-}
-static inline void report_text(FILE *to, const char *text, size_t bytes) {
-  fputc('"', to);
-  report_bytes(to, text, bytes, false);
-  fputc('"', to);
-}
 // The first REPORT_TEXT_MOST bytes of a file in a run's directory, as a JSON string; null: there is none.
 static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
   char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MOST);
   snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
   FILE *f = fopen(path, "rb");
-  if (f) report_text(to, text, fread(text, 1, REPORT_TEXT_MOST, f));
+  if (f) json_bytes(to, text, fread(text, 1, REPORT_TEXT_MOST, f), JSON_SCRIPT);
   else fputs("null", to);
   if (f) fclose(f);
   free(text);
@@ -272,7 +247,7 @@ static inline void report_write_units(FILE *to, const ReportRun *r) {
   for (int i = 0; i < shown; i++) {
     const ReportUnit *u = &r->unit[shown > 1 ? i * (r->units - 1) / (shown - 1) : 0];
     fprintf(to, "%s{\"unit\":", i ? ",\n" : "");
-    report_text(to, u->name, strlen(u->name));
+    json_bytes(to, u->name, strlen(u->name), JSON_SCRIPT);
     for (int s = 0; s < REPORT_UNIT_SERIES; s++) {
       fputc(',', to);
       report_write_points(to, report_unit_series[s], u->point[s], r->points, false);
@@ -280,16 +255,6 @@ static inline void report_write_units(FILE *to, const ReportRun *r) {
     fputc('}', to);
   }
   fputc(']', to);
-}
-// A word that a shell takes as it is, in quotes where it needs them.
-static inline void report_shell_word(FILE *to, const char *word) {
-  if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-:=@%+,")]) {
-    fputs(word, to);
-    return;
-  }
-  fputc('\'', to);
-  for (; *word; word++) *word == '\'' ? (void)fputs("'\\''", to) : (void)fputc(*word, to);
-  fputc('\'', to);
 }
 // The command that repeats the run, as a JSON string.
 static inline void report_write_repeat(FILE *to, const ReportRun *r) {
@@ -300,24 +265,24 @@ static inline void report_write_repeat(FILE *to, const ReportRun *r) {
   FILE *f = open_memstream(&text, &bytes);
   snprintf(options, sizeof options, "%.1000s/options.txt", r->directory);
   if (ranks > 1) fprintf(f, "mpirun -np %d ", ranks);
-  fprintf(f, "./train_gpt_fsdp --config ");
-  report_shell_word(f, options);
+  fprintf(f, "./train_gpt_fsdp --config");
+  shell_word(f, options);
   fprintf(f, " --out again");
   fclose(f);
-  report_text(to, text, bytes);
+  json_bytes(to, text, bytes, JSON_SCRIPT);
   free(text);
   cJSON_Delete(run);
 }
 static inline void report_write_run(FILE *to, const ReportRun *r) {
   fprintf(to, "{\"name\":");
-  report_text(to, r->directory, strlen(r->directory));
+  json_bytes(to, r->directory, strlen(r->directory), JSON_SCRIPT);
   fprintf(to, ",\"first\":%lld,\"step\":%lld,\"stride\":%lld,\"skipped\":%d,\"not_finite\":%d,\"run\":",
           (long long)r->first, (long long)r->step, (long long)r->stride, r->skipped.count, r->not_finite.count);
-  report_bytes(to, r->run, strlen(r->run), true);
+  json_chars(to, r->run, strlen(r->run), JSON_SCRIPT | JSON_WHOLE);
   const struct { const char *name, *line; } records[] = {{"end", r->end}, {"trace", r->trace}};
   for (const auto &x : records) {
     fprintf(to, ",\"%s\":", x.name);
-    if (x.line) report_bytes(to, x.line, strlen(x.line), true);
+    if (x.line) json_chars(to, x.line, strlen(x.line), JSON_SCRIPT | JSON_WHOLE);
     else fputs("null", to);
   }
   fprintf(to, ",\n\"series\":{");
@@ -328,7 +293,7 @@ static inline void report_write_run(FILE *to, const ReportRun *r) {
   for (int i = 0; i < r->evals; i++) {
     const ReportEval *e = &r->eval[i];
     fprintf(to, "%s{\"split\":", i ? "," : "");
-    report_text(to, e->split, strlen(e->split));
+    json_bytes(to, e->split, strlen(e->split), JSON_SCRIPT);
     fprintf(to, ",\"step\":%lld,\"loss\":", (long long)e->step);
     report_value(to, e->loss);
     fprintf(to, ",\"perplexity\":");
@@ -383,15 +348,11 @@ static inline void report_live_open(ReportLive *x, const char *directory) {
 }
 // Brings the page up to date: now, or if it is time. False with errno if it cannot be written: it is not tried again.
 static inline bool report_live_write(ReportLive *x, bool now, const char *version) {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  const double begin = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+  const double begin = now_ms();
   if (!x->on || (!now && begin < x->next_ms)) return true;
   const ReportRun *run = &x->run;
   x->on = report_run_read(&x->run) && report_write(x->path, &run, 1, version);
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  const double took = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6 - begin;
-  x->next_ms = begin + fmax(5000, 1000 * took);
+  x->next_ms = begin + fmax(5000, 1000 * (now_ms() - begin));
   return x->on;
 }
 static inline void report_live_close(ReportLive *x) {

@@ -79,8 +79,8 @@ static inline void restarts_batch(int64_t sequences, int64_t batch) {
 static inline void restarts_step(int64_t step) {
   static double told_ms = -1e9;
   __atomic_store_n(&restarts_shared->step, step, __ATOMIC_RELAXED);
-  if (!restarts_first || rdzv_now_ms() - told_ms < 250) return;
-  told_ms = rdzv_now_ms();
+  if (!restarts_first || now_ms() - told_ms < 250) return;
+  told_ms = now_ms();
   restarts_tell(NOTE_STEP, step, 0);
 }
 static inline void restarts_saved(int64_t step) {

@@ -299,7 +299,7 @@ static void saver_give_up(Saver *s) {
 // Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
 // flight. A failure is reported, and training continues. Collective.
 static bool saver_save(Saver *s, Log *log, bool background, bool best) {
-  const int64_t began = trace_now();
+  const int64_t began = now_ns();
   saver_finish(s, log);
   s->pending = true;
   const bool begun = saver_begin(s, background, best);

@@ -267,17 +267,13 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   }
 }
 
-// What may end in a message, which is one line.
-static void start_one_line(char *text) {
-  for (char *c = text; *c; c++) if ((unsigned char)*c < 32 || *c == 127) *c = '?';
-}
 // A value of trainer.json as text; false when it is none of an option's.
 static bool start_json_text(const cJSON *v, char *to, size_t bytes) {
   if (cJSON_IsString(v)) snprintf(to, bytes, "%s", v->valuestring);
   else if (cJSON_IsBool(v)) snprintf(to, bytes, "%s", cJSON_IsTrue(v) ? "on" : "off");
   else if (cJSON_IsNumber(v)) snprintf(to, bytes, "%.17g", v->valuedouble);
   else return false;
-  start_one_line(to);
+  text_to_line(to, "");
   return true;
 }
 // The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
@@ -304,7 +300,7 @@ static void start_notice_unknown(Start *s) {
     if (!known && start_json_text(v, value, sizeof value))
       snprintf(list + n, sizeof list - n, "%s--%.64s %s", n ? ", " : "", v->string, value[0] ? value : "''");
   }
-  start_one_line(list);
+  text_to_line(list, "");
   if (list[0])
     start_notice(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
                  "ignores: %s", s->path, start_version(s, version), list);

@@ -6,7 +6,7 @@
 //   start_record                         all of it as members of a JSON object
 //   print_old_runs                       what earlier runs left in OUT, and how to remove it
 #pragma once
-#include "data/json_text.h"
+#include "base/text.h"
 #include "option_file.h"
 #include "progress.h"
 #include "run.h"

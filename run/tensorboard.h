@@ -86,11 +86,9 @@ static inline bool tensorboard_record(Tensorboard *b, const Proto *p) {
   return false;
 }
 static inline Proto tensorboard_event() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
   Proto p;
   p.bytes = 0;
-  proto_double(&p, 1, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+  proto_double(&p, 1, (double)wall_ns() * 1e-9);
   return p;
 }
 

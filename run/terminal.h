@@ -20,7 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "kernels/device.h"
+#include "base/text.h"
 #include "fsdp.h"
 #include "machine.h"
 
@@ -33,18 +33,6 @@ static struct {
 } terminal = {false, false, false, false, STDOUT_FILENO, 0};
 
 // ---- characters -----------------------------------------------------------------------------------------------------
-// Bytes of the UTF-8 character at p, of n bytes; 0: none starts here; -1: these n may begin one.
-static int utf8_bytes(const uint8_t *p, size_t n) {
-  const uint8_t c = *p;
-  const int need = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-  for (int i = 1; i < need; i++) {
-    const int low = i > 1 ? 0x80 : *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
-    const int high = i > 1 ? 0xbf : *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;     // surrogates, above U+10FFFF
-    if ((size_t)i >= n) return -1;
-    if (p[i] < low || p[i] > high) return 0;
-  }
-  return need;
-}
 // Makes `from` safe for a terminal: control bytes except newline and tab, C1 controls and bytes that are not UTF-8
 // become \xNN. `to` has room for 4 n bytes and a zero. Returns how many bytes of `from` were used: all, except, if
 // `more` bytes follow, an incomplete character at the end.
@@ -52,7 +40,7 @@ static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
   size_t at = 0;
   while (at < n) {
     const uint8_t *p = from + at;
-    int bytes = utf8_bytes(p, n - at);
+    int bytes = utf8_bytes(p, from + n);
     if (bytes < 0 && more) break;
     const bool c0 = (*p < 32 && *p != '\n' && *p != '\t') || *p == 127, c1 = bytes == 2 && *p == 0xc2 && p[1] < 0xa0;
     const bool escaped = bytes <= 0 || c0 || c1;
@@ -64,20 +52,6 @@ static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
   }
   *to = 0;
   return at;
-}
-
-// PATH as a word of a shell's command line, a blank before it.
-static void shell_word(FILE *to, const char *path) {
-  const char *before = *path == '-' ? "./" : "";
-  const bool plain = *path && strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
-                                  strlen(path);
-  if (plain) { fprintf(to, " %s%s", before, path); return; }
-  fprintf(to, " %s'", before);
-  for (const char *c = path; *c; c++) {
-    if (*c == '\'') fprintf(to, "'\\''");
-    else fputc(*c, to);
-  }
-  fputc('\'', to);
 }
 
 // ---- text and the open line -----------------------------------------------------------------------------------------

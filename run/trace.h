@@ -119,12 +119,6 @@ struct Trace {
 };
 static Trace *tracing;                           // the one whose tables are in use
 
-static inline int64_t trace_now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 // ---- options and memory ---------------------------------------------------------------------------------------------
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 static inline bool trace_steps_parse(const char *text, int64_t *first, int64_t *last) {
@@ -177,7 +171,7 @@ static inline void trace_stamp(Trace *x, const Ctx *c, int64_t number) {
 }
 // Now, for a span of what c enqueues: the host's clock, or the number of a stamp of c's stream; -1: there is no room.
 static inline int64_t trace_time(Trace *x, const Ctx *c) {
-  if (!x->on_device) return trace_now();
+  if (!x->on_device) return now_ns();
   if (x->stamps == x->stamps_most) return -1;
   trace_stamp(x, c, x->stamps);
   return x->stamps++;
@@ -187,10 +181,10 @@ enum { TRACE_STAMP_PINGS = 8 };
 static inline TraceClock trace_device_clock(Trace *x, Ctx *c) {
   TraceClock found = {0, INFINITY, 0};
   for (int i = 0; i < TRACE_STAMP_PINGS; i++) {
-    const int64_t sent = trace_now();
+    const int64_t sent = now_ns();
     trace_stamp(x, c, x->stamps_most);
     x->ops->sync(c);
-    const int64_t back = trace_now();
+    const int64_t back = now_ns();
     const double half = (double)(back - sent) / 2;
     if (half < found.within_ns)
       found = TraceClock{(double)(x->stamp[x->stamps_most] - sent) - half, half, (double)sent + half};
@@ -233,11 +227,11 @@ static inline int64_t trace_leave(Trace *x, int64_t begin, int64_t end) {
 // The sharding layer has asked whether something has come.
 static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   if (!yes) {
-    if (!x->ask[what].times++) x->ask[what].since_ns = trace_now();
+    if (!x->ask[what].times++) x->ask[what].since_ns = now_ns();
     return false;
   }
   if (x->ask[what].times >= 2) {
-    const int64_t begin = x->ask[what].since_ns, end = trace_now();
+    const int64_t begin = x->ask[what].since_ns, end = now_ns();
     trace_add(x, TRACE_WAIT, what, stage, begin, end, 0, PART_OF_MODEL);
     trace_expose(x, EXPOSED_WAIT, stage, end - begin);
     if (x->depth) x->open[x->depth - 1].inner_ns += end - begin;
@@ -358,7 +352,7 @@ static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   x->stage = s;
   x->comm->gather_start(f, s, slot);
   x->stage = STAGE_NONE;
-  const int64_t end = trace_now();
+  const int64_t end = now_ns();
   x->gather_ns[k & 63] = begin;
   trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
   trace_add(x, TRACE_FETCH, 0, s, begin, end, 0, PART_OF_MODEL);
@@ -376,7 +370,7 @@ static inline void trace_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
 }
 static inline void trace_reduce_start(Fsdp *f) {
   Trace *x = tracing;
-  if (!x->on_device) x->reduction_ns = trace_now();
+  if (!x->on_device) x->reduction_ns = now_ns();
   x->reduced[f->job.stage]++;
   x->comm->reduce_start(f);                      // the reduction's stream waits for the gradient
   if (x->on_device) x->reduction_ns = trace_time(x, &f->reduce_ctx);
@@ -391,7 +385,7 @@ static inline void trace_reduce_end(Fsdp *f) {
   Trace *x = tracing;
   const int64_t stamp = x->on_device ? trace_time(x, &f->reduce_ctx) : 0;       // before the event that others wait for
   x->comm->reduce_end(f);
-  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : trace_now(), f->job.round0,
+  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : now_ns(), f->job.round0,
             PART_OF_MODEL);
 }
 // On a GPU's stream of reductions. Where ranks poll, the copy of what has come is an op.
@@ -446,9 +440,9 @@ static inline void trace_comm_step_end(Fsdp *f) {
 static const int64_t TRACE_MOVE_NS = 20000;
 static inline void trace_progress(Fsdp *f) {
   Trace *x = tracing;
-  const int64_t begin = trace_now();
+  const int64_t begin = now_ns();
   x->comm->progress(f);
-  const int64_t end = trace_now();
+  const int64_t end = now_ns();
   bool asks = x->depth;
   for (const auto &a : x->ask) asks = asks || a.times;
   if (asks || end - begin < TRACE_MOVE_NS) return;
@@ -457,9 +451,9 @@ static inline void trace_progress(Fsdp *f) {
 }
 static inline void trace_background(void *to) {
   Trace *x = tracing;
-  const int64_t begin = trace_now();
+  const int64_t begin = now_ns();
   x->background(to);
-  const int64_t end = trace_now();
+  const int64_t end = now_ns();
   bool asks = x->depth;
   for (const auto &a : x->ask) asks = asks || a.times;
   if (asks || end - begin < TRACE_MOVE_NS) return;
@@ -509,7 +503,7 @@ static inline void trace_measure(Trace *x, Fsdp *f, int which) {
   const Mesh *m = &f->mesh;
   int *like = (int *)malloc(sizeof(int) * (size_t)m->world);
   for (int r = 0; r < m->world; r++) like[r] = m->peer[r].host;
-  trace_clocks(m->comm, x->clock[which], trace_now, like);
+  trace_clocks(m->comm, x->clock[which], now_ns, like);
   free(like);
 }
 
@@ -603,7 +597,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   if (x->on_device) {
     x->ops->sync(c);
     x->device_clock[0] = trace_device_clock(x, c);
-    x->host_begin_ns = trace_now();
+    x->host_begin_ns = now_ns();
   }
   x->stage = x->read_stage = STAGE_NONE;
   x->depth = x->ranges = 0;
@@ -641,11 +635,11 @@ static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   tracing = NULL;
   if (!x->on_device) return;
   x->ops->sync(c);
-  x->host_end_ns = trace_now();
+  x->host_end_ns = now_ns();
   x->device_clock[1] = trace_device_clock(x, c);
   trace_resolve(x);
 }
 // Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
 static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
-  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, trace_now(), 0, PART_OF_MODEL);
+  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }

@@ -18,7 +18,7 @@
 // one of the highest step: a run may go back.
 #pragma once
 #include "data/dataloader.h"
-#include "data/json_text.h"
+#include "base/text.h"
 #include "safetensors.h"
 #include "store.h"
 #include <cjson/cJSON.h>

@@ -17,6 +17,7 @@
 //     members, a name twice, numbers with sign, fraction or exponent.
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
+#include "base/text.h"
 #include "kernels/device.h"
 #include "data/file_kinds.h"
 #include "data/files.h"
@@ -80,51 +81,27 @@ static inline SafetensorsQuoted safetensors_quoted(const char *name) {
 }
 
 // ================================================================================================ 2 writing
-struct SafetensorsOut { char *text; size_t bytes, room; };
-
-__attribute__((format(printf, 2, 3))) static inline void safetensors_print(SafetensorsOut *o, const char *fmt, ...) {
-  va_list ap, again;
-  va_start(ap, fmt);
-  va_copy(again, ap);
-  const size_t need = (size_t)vsnprintf(NULL, 0, fmt, ap) + 1;
-  va_end(ap);
-  if (o->bytes + need > o->room) {
-    o->room = 2 * (o->bytes + need) + 4096;
-    o->text = (char *)realloc(o->text, o->room);
-    if (!o->text) die_missing("safetensors: no memory for a header of %zu bytes", o->room);
-  }
-  vsnprintf(o->text + o->bytes, need, fmt, again);
-  va_end(again);
-  o->bytes += need - 1;
-}
-static inline void safetensors_print_string(SafetensorsOut *o, const char *s) {
-  safetensors_print(o, "\"");
-  for (; *s; s++) {
-    if (*s == '"' || *s == '\\') safetensors_print(o, "\\%c", *s);
-    else if ((uint8_t)*s < 0x20) safetensors_print(o, "\\u%04x", (unsigned)(uint8_t)*s);
-    else safetensors_print(o, "%c", *s);
-  }
-  safetensors_print(o, "\"");
-}
-
 // The bytes before the data of `count` tensors that follow one another in this order: the length, the JSON, and blanks,
 // so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
 // metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments.
 // To be freed by the caller.
 static inline char *safetensors_header(SafetensorsTensor *tensors, int count, const char *const *metadata,
                                        int64_t *header_bytes) {
-  SafetensorsOut o = {};
   int64_t end = 0;
-  safetensors_print(&o, "????????{");
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  if (!f) die_missing("safetensors: no memory for a header of %d tensors", count);
+  fprintf(f, "????????{");
   if (metadata) {
-    safetensors_print(&o, "\"__metadata__\":{");
+    fprintf(f, "\"__metadata__\":{");
     for (const char *const *m = metadata; *m; m += 2) {
-      if (m > metadata) safetensors_print(&o, ",");
-      safetensors_print_string(&o, m[0]);
-      safetensors_print(&o, ":");
-      safetensors_print_string(&o, m[1]);
+      if (m > metadata) fprintf(f, ",");
+      json_text(f, m[0]);
+      fprintf(f, ":");
+      json_text(f, m[1]);
     }
-    safetensors_print(&o, "}%s", count ? "," : "");
+    fprintf(f, "}%s", count ? "," : "");
   }
   for (int i = 0; i < count; i++) {
     SafetensorsTensor *t = &tensors[i];
@@ -133,20 +110,22 @@ static inline char *safetensors_header(SafetensorsTensor *tensors, int count, co
     t->at = end;
     t->bytes = safetensors_bytes(safetensors_dtype(t->dtype_text), t->shape, t->ndim);
     CHECK(t->bytes >= 0 && !__builtin_add_overflow(end, t->bytes, &end), "tensor %s is too large", t->name);
-    safetensors_print_string(&o, t->name);
-    safetensors_print(&o, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype_text);
-    for (int d = 0; d < t->ndim; d++) safetensors_print(&o, "%s%lld", d ? "," : "", (long long)t->shape[d]);
-    safetensors_print(&o, "],\"data_offsets\":[%lld,%lld]}%s", (long long)t->at, (long long)end,
+    json_text(f, t->name);
+    fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype_text);
+    for (int d = 0; d < t->ndim; d++) fprintf(f, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+    fprintf(f, "],\"data_offsets\":[%lld,%lld]}%s", (long long)t->at, (long long)end,
                       i + 1 < count ? "," : "");
   }
-  safetensors_print(&o, "}");
-  safetensors_print(&o, "%*s", (int)(-o.bytes % 8), "");
-  const uint64_t length = o.bytes - 8;
-  CHECK(length <= SAFETENSORS_MAX_HEADER_BYTES, "a safetensors header of %zu bytes: readers refuse it", o.bytes);
-  memcpy(o.text, &length, 8);
-  for (int i = 0; i < count; i++) tensors[i].at += (int64_t)o.bytes;
-  *header_bytes = (int64_t)o.bytes;
-  return o.text;
+  fprintf(f, "}");
+  fflush(f);
+  fprintf(f, "%*s", (int)(-bytes % 8), "");
+  CHECK(!fclose(f), "no memory for a safetensors header of %d tensors", count);
+  const uint64_t length = bytes - 8;
+  CHECK(length <= SAFETENSORS_MAX_HEADER_BYTES, "a safetensors header of %zu bytes: readers refuse it", bytes);
+  memcpy(text, &length, 8);
+  for (int i = 0; i < count; i++) tensors[i].at += (int64_t)bytes;
+  *header_bytes = (int64_t)bytes;
+  return text;
 }
 
 // ================================================================================================ 3 JSON
@@ -200,16 +179,6 @@ static inline bool safetensors_expect(SafetensorsText *t, char c) {
   return safetensors_take(t, c) || safetensors_damaged(t, expected);
 }
 
-// Bytes of the UTF-8 sequence at t->at (the Unicode Standard, table 3-7); 0: there is none.
-static inline int safetensors_utf8(const SafetensorsText *t) {
-  const uint8_t *p = (const uint8_t *)t->at;
-  const int n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-  if (n > t->end - t->at) return 0;
-  for (int i = 1; i < n; i++) if (p[i] >> 6 != 2) return 0;
-  const bool bad = n > 2 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-                             (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f));
-  return bad ? 0 : n;
-}
 // Four hexadecimal digits at t->at; -1: something else.
 static inline int safetensors_hex(SafetensorsText *t) {
   int value = 0;
@@ -237,16 +206,7 @@ static inline bool safetensors_escape(SafetensorsText *t, char **out) {
   }
   if (u == 0 || u > 0x10ffff || (u >= 0xd800 && u < 0xe000))
     return safetensors_damaged(t, "a character other than NUL after \\u");
-  char *o = *out;
-  if (u < 0x80) *o++ = (char)u;
-  else if (u < 0x800) { *o++ = (char)(0xc0 | u >> 6); *o++ = (char)(0x80 | (u & 63)); }
-  else {
-    if (u < 0x10000) *o++ = (char)(0xe0 | u >> 12);
-    else { *o++ = (char)(0xf0 | u >> 18); *o++ = (char)(0x80 | (u >> 12 & 63)); }
-    *o++ = (char)(0x80 | (u >> 6 & 63));
-    *o++ = (char)(0x80 | (u & 63));
-  }
-  *out = o;
+  *out = (char *)utf8_put((uint8_t *)*out, u);
   return true;
 }
 // A string, unescaped in place (it never grows) and ended by NUL instead of its quote; NULL: damaged.
@@ -254,7 +214,7 @@ static inline char *safetensors_string(SafetensorsText *t, const char *expected)
   if (!safetensors_take(t, '"')) { safetensors_damaged(t, expected); return NULL; }
   char *const string = t->at, *out = t->at;
   while (t->at < t->end && *t->at != '"') {
-    const int n = safetensors_utf8(t);
+    const int n = utf8_bytes((const uint8_t *)t->at, (const uint8_t *)t->end);
     if (*t->at == '\\') {
       t->at++;
       if (!safetensors_escape(t, &out)) return NULL;

@@ -520,7 +520,7 @@ TEST(liveness_large_files_in_pieces,
 // ---- who is heard ---------------------------------------------------------------------------------------------------
 // This process becomes rank 0 of a world whose other ranks are not there, with room for so many connections; its thread
 // listens on the host and by TCP. `tcp`: where the latter is.
-static inline void liveness_alone(LivenessHub *hub, int world, int links, LivenessAddress *tcp) {
+static inline void liveness_alone(LivenessHub *hub, int world, int links, NetAddress *tcp) {
   Liveness *l = &liveness;
   l->world = world;
   l->peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
@@ -537,7 +537,7 @@ static inline void liveness_alone(LivenessHub *hub, int world, int links, Livene
   tcp->bytes = sizeof *to;
   liveness_start(0);
 }
-static inline int liveness_stranger(const LivenessAddress *at) {
+static inline int liveness_stranger(const NetAddress *at) {
   const timeval patience = {60, 0};
   const int fd = socket(at->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -563,7 +563,7 @@ static inline LivenessFrame liveness_heard(int kind) {
 }
 // Connects, says two frames, the first as `rank`, and is turned away. proof: with this key; NULL: no second one but an
 // end, or a second hello.
-static inline void liveness_is_refused(const LivenessAddress *at, int rank, int first, int second,
+static inline void liveness_is_refused(const NetAddress *at, int rank, int first, int second,
                                        const ProveKey *key) {
   LivenessFrame f = {}, got;
   LivenessLink k = {};
@@ -586,7 +586,7 @@ static inline void liveness_is_refused(const LivenessAddress *at, int rank, int 
   close(fd);
 }
 // Another user of this host, who knows the socket's name, gets no word.
-static inline void liveness_other_user(const LivenessAddress *at) {
+static inline void liveness_other_user(const NetAddress *at) {
   fflush(NULL);
   const pid_t child = fork();
   if (!child) {
@@ -618,13 +618,13 @@ TEST(liveness_hears_only_its_ranks,
      "word (where root runs this); the socket's name tells nothing; a rank takes no stranger for rank 0; texts that "
      "come do nothing to a terminal") {
   LivenessHub hub = {};
-  LivenessAddress tcp = {};
+  NetAddress tcp = {};
   char run[32];
   liveness_alone(&hub, 3, 8, &tcp);
   const ProveKey none = {};
   ProveKey guess = {};
   memcpy(guess.bytes, &hub.run, sizeof hub.run);
-  for (const LivenessAddress *at : {&hub.local, &tcp}) {
+  for (const NetAddress *at : {&hub.local, &tcp}) {
     for (const int kind : {(int)FRAME_END, (int)FRAME_PROOF, (int)FRAME_WELCOME, (int)FRAME_GOODBYE, 0, 99})
       liveness_is_refused(at, 1, kind, 0, NULL);
     for (const int rank : {-1, 0, 3}) liveness_is_refused(at, rank, FRAME_HELLO, 0, NULL);
@@ -642,7 +642,7 @@ TEST(liveness_hears_only_its_ranks,
   snprintf(run, sizeof run, "%016llx", (unsigned long long)hub.run);
   EXPECT(!strstr(((sockaddr_un *)&hub.local.to)->sun_path + 1, run), "the socket's name is the run's number");
   if (!geteuid()) liveness_other_user(&hub.local);
-  for (const LivenessAddress *at : {&hub.local, &tcp}) {
+  for (const NetAddress *at : {&hub.local, &tcp}) {
     LivenessFrame f = {};
     const int fd = liveness_connect(&hub.key, at, 1, 1);
     EXPECT(fd >= 0, "rank 1 is not taken");
@@ -665,7 +665,7 @@ TEST(liveness_strangers_make_room,
      "as many wait to be let in as the kernel takes, a rank waits too") {
   enum { ROOM = 4, STRANGERS = 7 };
   LivenessHub hub = {};
-  LivenessAddress tcp = {};
+  NetAddress tcp = {};
   LivenessFrame got, f = {};
   int fd[2][STRANGERS], rank = -1;
   liveness_alone(&hub, 2, ROOM, &tcp);

@@ -174,16 +174,14 @@ TEST(preflight_does_not_find_what_is_right,
 }
 
 TEST(preflight_networks_are_named, "an address and its mask give the network, for IPv4 and IPv6") {
-  static const struct { int family; const char *address, *mask, *network; } rows[] = {
-      {AF_INET, "10.77.3.9", "255.255.255.0", "10.77.3.0/24"}, {AF_INET, "172.31.9.1", "255.240.0.0", "172.16.0.0/12"},
-      {AF_INET, "10.0.0.5", "255.255.255.255", "10.0.0.5/32"},
-      {AF_INET6, "fd00:1::7", "ffff:ffff:ffff:ffff::", "fd00:1::/64"}};
+  static const struct { const char *address, *mask, *network; } rows[] = {
+      {"10.77.3.9", "255.255.255.0", "10.77.3.0/24"}, {"172.31.9.1", "255.240.0.0", "172.16.0.0/12"},
+      {"10.0.0.5", "255.255.255.255", "10.0.0.5/32"}, {"fd00:1::7", "ffff:ffff:ffff:ffff::", "fd00:1::/64"}};
   for (const auto &row : rows) {
     PreflightNet n = {};
-    uint8_t address[16], mask[16];
-    inet_pton(row.family, row.address, address);
-    inet_pton(row.family, row.mask, mask);
-    preflight_network(&n, row.family, address, mask);
+    NetInterface x = {};
+    EXPECT(net_address_of(row.address, 0, &x.at) && net_address_of(row.mask, 0, &x.mask), "no address");
+    preflight_network(&n, &x);
     EXPECT(!strcmp(n.network, row.network), "%s with %s: %s, not %s", row.address, row.mask, n.network, row.network);
   }
 }

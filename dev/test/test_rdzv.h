@@ -408,8 +408,8 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   char text[RDZV_FILE_MOST], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
   snprintf(w.dir, sizeof w.dir, "%s", test_tmp());
   REQUIRE(rdzv_file_offer(&w, &o, job, error, sizeof error), "%s", error);
-  rdzv_address_of("10.0.0.1", 29400, &o.at.at[o.at.count++]);
-  rdzv_address_of("fd00::1", 29401, &o.at.at[o.at.count++]);
+  net_address_of("10.0.0.1", 29400, &o.at.at[o.at.count++]);
+  net_address_of("fd00::1", 29401, &o.at.at[o.at.count++]);
   REQUIRE(rdzv_offer_write(&w, &o), "cannot write");
   snprintf(path, sizeof path, "%s/%s", w.dir, RDZV_FILE_NAME);
   REQUIRE(rdzv_file_text(path, text), "cannot read");
@@ -473,11 +473,11 @@ TEST(rdzv_daemons_connect_to_the_peer, "of the addresses that mpirun 4 and 5 nam
       {"12.0;10.0.0.1:4", "10.0.0.1", NULL}, {"12.0;tcp://10.0.0.1", "10.0.0.1", NULL},
       {"12.0;tcp://203.0.113.1:4", "", NULL}};
   for (const auto &row : table) {
-    RdzvAddress peer = rdzv_local_meeting(1);
+    NetAddress peer = rdzv_local_meeting(1);
     char uri[200] = "", word[7][200];
     static const char *const words[] = {"orted", "-mca", "ess", "env", "-mca", "orte_hnp_uri"};
     RdzvWords w = {};
-    if (row.peer[0]) rdzv_address_of(row.peer, 29400, &peer);
+    if (row.peer[0]) net_address_of(row.peer, 29400, &peer);
     for (int i = 0; i < 7; i++) snprintf(w.word[w.count++] = word[i], 200, "%s", i < 6 ? words[i] : row.uri);
     const char *why = rdzv_daemon_to_peer(&w, (const sockaddr *)&peer.to, uri, sizeof uri);
     EXPECT(!why == (row.left != NULL), "%s, peer %s: %s", row.uri, row.peer, why ? why : w.word[6]);
@@ -510,7 +510,7 @@ static inline void rdzv_guest_frame(RdzvGuest *g, const RdzvFrame *f) {
   }
   if (f->type == RDZV_END) g->over = rdzv_end_read(&e, f->payload, f->n) && e.code == (g->taken ? 7 : 2);
 }
-static inline int rdzv_guests(const RdzvAddress *to, int hosts) {
+static inline int rdzv_guests(const NetAddress *to, int hosts) {
   enum { SILENT = 40, TWICE = 1, OTHER = 1, NONSENSE = 1 };
   const int all = hosts + SILENT + TWICE + OTHER + NONSENSE;
   RdzvGuest *guest = (RdzvGuest *)calloc((size_t)all, sizeof(RdzvGuest));
@@ -520,7 +520,7 @@ static inline int rdzv_guests(const RdzvAddress *to, int hosts) {
   for (int i = 0; i < all; i++) {
     RdzvGuest *g = &guest[i];
     g->first = -1;
-    g->fd = rdzv_connect(to, 10000);
+    g->fd = net_connect(to, 10000);
     if (g->fd < 0) return 255;
     if (i >= hosts && i < hosts + SILENT) continue;
     rdzv_link_open(&g->link, i == hosts + SILENT + TWICE ? &other : &token, true);
@@ -568,24 +568,24 @@ static inline void rdzv_gather_many(int hosts) {
   static RdzvWhere w;
   static RdzvInfo me;
   RdzvHost *h = (RdzvHost *)malloc(sizeof(RdzvHost));
-  RdzvAddress at;
+  NetAddress at;
   ask.timeout_s = 120;
   w.members = hosts + 1, w.ranks = 1;
   w.token = rdzv_token_key("token", 5);
   snprintf(w.text, sizeof w.text, "this test");
   strcpy(me.host, "here");
   strcpy(me.machine, "here");
-  rdzv_address_of("127.0.0.1", 0, &at);
+  net_address_of("127.0.0.1", 0, &at);
   rdzv_raise_files(hosts);
-  const int listener = rdzv_listen_at(&at);
+  const int listener = net_listen(&at, 1024, false);
   REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
   fflush(NULL);
   const pid_t child = fork();
   if (!child) _exit(rdzv_guests(&at, hosts));
-  const double begun = rdzv_now_ms();
+  const double begun = now_ms();
   rdzv_host_open(h, &ask, &w, &me, &listener, 1);
   const bool all = rdzv_host_gather(h) && rdzv_host_plan(h) && rdzv_host_ready(h);
-  const double ms = rdzv_now_ms() - begun;
+  const double ms = now_ms() - begun;
   EXPECT(all, "ended: %s", h->text);
   EXPECT(h->world == 2 * hosts + 1 && h->machines == 1 + (hosts + 1) / 2, "%lld ranks on %lld machines",
          (long long)h->world, (long long)h->machines);
@@ -605,22 +605,22 @@ TEST(rdzv_slow_clients_are_closed,
   RdzvWhere w = {};
   static RdzvInfo me;
   static RdzvHost h;
-  RdzvAddress at;
+  NetAddress at;
   w.members = 2, w.ranks = 1;
-  rdzv_address_of("127.0.0.1", 0, &at);
-  const int listener = rdzv_listen_at(&at);
+  net_address_of("127.0.0.1", 0, &at);
+  const int listener = net_listen(&at, 1024, false);
   REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
   rdzv_proof_ms = 100;
   rdzv_host_open(&h, &ask, &w, &me, &listener, 1);
   for (int says = 0; says < 2; says++) {
     char byte;
     RdzvLink k;
-    const int fd = rdzv_connect(&at, 10000);
+    const int fd = net_connect(&at, 10000);
     REQUIRE(fd >= 0, "cannot connect: %s", strerror(errno));
     rdzv_link_open(&k, &w.token, true);
     if (says) rdzv_send(fd, &k);
     bool closed = false;
-    for (const double begun = rdzv_now_ms(); !closed && rdzv_now_ms() - begun < 30000;) {
+    for (const double begun = now_ms(); !closed && now_ms() - begun < 30000;) {
       rdzv_host_look(&h, 20);
       while (!closed && recv(fd, &byte, 1, MSG_DONTWAIT) >= 0) closed = h.clients == 0;
     }

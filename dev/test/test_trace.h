@@ -457,7 +457,7 @@ TEST_MPI(trace_of_gpus, 2,
 }
 
 static int64_t trace_shift_ns;
-static int64_t trace_shifted() { return trace_now() + trace_shift_ns; }
+static int64_t trace_shifted() { return now_ns() + trace_shift_ns; }
 TEST_MPI(trace_clocks_are_measured, 3,
          "clocks that are hours ahead or behind are measured within half of a message's way there and back, and a time "
          "of theirs becomes rank 0's within that") {

@@ -64,11 +64,7 @@ static void event_done_impl(Ctx *, void *, bool *done) { *done = true; }
 // The options refuse graphs on a CPU before any memory is allocated.
 static void graph_begin_impl(Ctx *c) { CHECK(0, "%s captures no graphs", c->ops->name); }
 static void graph_end_impl(Ctx *c, void **) { CHECK(0, "%s captures no graphs", c->ops->name); }
-static void stamp_impl(Ctx *, int64_t *to) {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  *to = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+static void stamp_impl(Ctx *, int64_t *to) { *to = now_ns(); }
 static void mark_impl(Ctx *, uint32_t *to, uint32_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
 static void graph_launch_impl(Ctx *c, void *) { CHECK(0, "%s captures no graphs", c->ops->name); }
 static void graph_close_impl(Ctx *, void *) {}

@@ -1,0 +1,99 @@
+// text.h: text of unknown origin: which bytes are UTF-8, a line that ends where it should, strings of JSON, words of a
+// shell.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+// ---- UTF-8 ----------------------------------------------------------------------------------------------------------
+enum { UTF8_BYTE = 0x110000 };
+// Bytes of the UTF-8 character at p < end (Unicode 16.0, table 3-7); 0: none begins here; -1: what is there may begin
+// one.
+static inline int utf8_bytes(const uint8_t *p, const uint8_t *end) {
+  const uint8_t b = *p;
+  const int n = b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
+  if (n < 2) return n;
+  if (end - p < 2) return -1;
+  // The second byte excludes overlong forms, surrogates and what lies past U+10FFFF.
+  const uint8_t low = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80, high = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
+  if (p[1] < low || p[1] > high) return 0;
+  for (int i = 2; i < n; i++) {
+    if (p + i == end) return -1;
+    if ((p[i] & 0xc0) != 0x80) return 0;
+  }
+  return n;
+}
+// The character at p < end and its bytes: its code point, or UTF8_BYTE + the byte that is none.
+static inline uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char_bytes) {
+  *char_bytes = 1;
+  if (*p < 0x80) return *p;
+  const int n = utf8_bytes(p, end);
+  if (n <= 0) return UTF8_BYTE + *p;
+  uint32_t c = *p & (0xffu >> (n + 1));
+  for (int i = 1; i < n; i++) c = c << 6 | (p[i] & 0x3fu);
+  *char_bytes = n;
+  return c;
+}
+
+// Writes the code point, or the byte of UTF8_BYTE + it; returns what follows.
+static inline uint8_t *utf8_put(uint8_t *out, uint32_t c) {
+  const int n = c < 0x80 || c >= UTF8_BYTE ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+  if (n == 1) { *out = (uint8_t)(c < 0x80 ? c : c - UTF8_BYTE); return out + 1; }
+  for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (uint8_t)(0x80 | (c & 0x3f));
+  out[0] = (uint8_t)(0xf00 >> n | c);
+  return out + n;
+}
+
+// ---- lines ----------------------------------------------------------------------------------------------------------
+static inline bool text_is_control(char c) { return (unsigned char)c < 32 || c == 127; }
+// Makes text one line, or such lines as end with a byte of `keep`: other control bytes become ?.
+static inline void text_to_line(char *text, const char *keep) {
+  for (char *c = text; *c; c++) if (text_is_control(*c) && !strchr(keep, *c)) *c = '?';
+}
+
+// ---- JSON that is written, value by value ---------------------------------------------------------------------------
+// JSON_LETTERS: \n and its like by their letters, as Hugging Face's tokenizers write them. JSON_SCRIPT: nothing ends a
+// script element. JSON_WHOLE: the text is JSON itself.
+enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };
+// The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
+// becomes U+FFFD.
+static inline int json_char(char to[8], const uint8_t *p, const uint8_t *end, int how) {
+  static const char escaped[] = "\b\f\n\r\t", letters[] = "bfnrt";
+  const int n = utf8_bytes(p, end);
+  const char *letter = how & JSON_LETTERS && *p ? strchr(escaped, *p) : NULL;
+  const bool stays = how & JSON_WHOLE && strchr("\n\"\\", *p) && *p;
+  if (n <= 0) strcpy(to, "\\ufffd");
+  else if (letter) snprintf(to, 8, "\\%c", letters[letter - escaped]);
+  else if (!stays && (*p == '"' || *p == '\\')) snprintf(to, 8, "\\%c", *p);
+  else if (!stays && (*p < 32 || (how & JSON_SCRIPT && strchr("<>&\x7f", *p)))) snprintf(to, 8, "\\u%04x", *p);
+  else snprintf(to, 8, "%.*s", n, (const char *)p);
+  return n > 0 ? n : 1;
+}
+static inline void json_chars(FILE *f, const char *text, size_t bytes, int how) {
+  const uint8_t *p = (const uint8_t *)text, *end = p + bytes;
+  for (char c[8]; p < end; fputs(c, f)) p += json_char(c, p, end, how);
+}
+static inline void json_bytes(FILE *f, const void *text, size_t bytes, int how) {
+  fputc('"', f);
+  json_chars(f, (const char *)text, bytes, how);
+  fputc('"', f);
+}
+static inline void json_text(FILE *f, const char *text) { json_bytes(f, text, strlen(text), 0); }
+// ,"name":x with all digits. JSON has no infinity and no NaN: null.
+static inline void json_number(FILE *f, const char *name, double x) {
+  if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
+  else fprintf(f, ",\"%s\":null", name);
+}
+
+// ---- shells ---------------------------------------------------------------------------------------------------------
+// A path or an option as a word of a shell's command line, a blank before it.
+static inline void shell_word(FILE *to, const char *word) {
+  const char *before = *word == '-' ? "./" : "";
+  const bool plain = *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
+                                  strlen(word);
+  if (plain) { fprintf(to, " %s%s", before, word); return; }
+  fprintf(to, " %s'", before);
+  for (const char *c = word; *c; c++) *c == '\'' ? (void)fputs("'\\''", to) : (void)fputc(*c, to);
+  fputc('\'', to);
+}
