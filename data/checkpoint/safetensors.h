@@ -218,7 +218,7 @@ static inline char *safetensors_string(SafetensorsText *t, const char *expected)
     if (*t->at == '\\') {
       t->at++;
       if (!safetensors_escape(t, &out)) return NULL;
-    } else if (!n || (uint8_t)*t->at < 0x20) {
+    } else if (n <= 0 || (uint8_t)*t->at < 0x20) {
       safetensors_damaged(t, "UTF-8 without control characters");
       return NULL;
     } else for (int i = 0; i < n; i++) *out++ = *t->at++;
