@@ -19,7 +19,7 @@
 //   mpirun -np 2 build/bench_ops update --model small --data random --optimizer muon
 // The optimizer's step alone, of the slowest rank: the median of --max_steps (8) in a line of JSON.
 #define TRAINER_AS_LIBRARY 1
-#include "train_gpt_fsdp.cu"
+#include "main.cu"
 #include "dev/cpu_peaks.h"
 
 struct OpWork { double flops, bytes; };
@@ -308,7 +308,8 @@ static void bench_update(Trainer *t, int updates) {
   }
   qsort(ms, (size_t)updates, sizeof *ms, double_order);
   if (!t->fsdp.mesh.rank)
-    printf("{\"optimizer\":\"%s\",\"ms\":%.3f,\"threads\":%d}\n", t->opt.optimizer, ms[updates / 2], t->ctx.threads);
+    printf("{\"optimizer\":\"%s\",\"ms\":%.3f,\"threads\":%d}\n", option_word(&t->opt, OPT_optimizer),
+           ms[updates / 2], t->ctx.threads);
 }
 int main(int argc, char **argv) {
   static Options o;

@@ -13,7 +13,7 @@
 // no code after the size check would be reached.
 #include <initializer_list>                      // for (x : {a, b})
 #define TRAINER_AS_LIBRARY 1
-#include "train_gpt_fsdp.cu"
+#include "main.cu"
 #include "data/checkpoint/interchange.h"
 #include <ftw.h>
 
@@ -509,19 +509,21 @@ static void fuzz_seeds_index() {
 // A --config file. Its options, written as OUT/options.txt, must give the same options again.
 static void fuzz_config(const uint8_t *bytes, size_t count) {
   static Options asked, again;
-  char word[] = "fuzz", *argv[] = {word}, *written = NULL;
+  char *written = NULL;
   size_t written_bytes;
   int64_t n;
   fuzz_write("options.txt", bytes, count);
   const FuzzPath path = fuzz_path("options.txt");
   char *text = config_read(path.text, &n, fuzz_error, sizeof fuzz_error);
-  fuzz_accepted = text && options_parse_config(&asked, path.text, text, 1, argv, fuzz_error, sizeof fuzz_error);
+  options_default(&asked);
+  options_default(&again);
+  fuzz_accepted = text && options_add_config(&asked, path.text, text, fuzz_error, sizeof fuzz_error);
   free(text);
   if (!fuzz_accepted) { fuzz_check_error(fuzz_error); return; }
   FILE *f = open_memstream(&written, &written_bytes);
   options_write(f, &asked, &asked, 1, "");
   fclose(f);
-  HOLDS(options_parse_config(&again, path.text, written, 1, argv, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_add_config(&again, path.text, written, fuzz_error, sizeof fuzz_error));
   for (int i = 0; i < OPTION_COUNT; i++) {
     char is[OPTION_TEXT_BYTES], was[OPTION_TEXT_BYTES];
     option_print(was, sizeof was, &asked, &option_specs[i]);

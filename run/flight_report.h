@@ -338,12 +338,12 @@ static inline int flight_main(FILE *f, const char *list, char *error, size_t err
   return ok ? 0 : EXIT_MISSING;
 }
 
-// --flight. Returns the exit code.
-static int flight_answer(const Options *o, const char *launched_as) {
-  char error[2048] = "";
-  if (launched_as && strcmp(launched_as, "0")) return 0;         // one answer is enough
-  const int code = flight_main(stdout, o->flight, error, sizeof error);
-  text_to_line(error, "");
-  if (code) die_with(code, "train_gpt_fsdp: %s", error);
+// The command --flight.
+static int flight_answer(Call *call) {
+  if (!call->o.flight[0] || call->error[0]) return -1;
+  if (!call->first) return 0;
+  const int code = flight_main(stdout, call->o.flight, call->error, sizeof call->error);
+  text_to_line(call->error, "");
+  if (code) die_with(code, "train_gpt_fsdp: %s", call->error);
   return 0;
 }

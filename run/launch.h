@@ -61,19 +61,19 @@ static const char *launch_lines(const Options *o) {
   text_to_line(text, "\n");                      // of --prompt
   return text;
 }
-// Before MPI_Init: whether this process is to meet others, and then the whole run of ranks in their places: its exit
-// code. -1: it is a run of its own, or a rank. The file of --config is read for what it says about this; whether it is
-// right is found out later.
-static int launch_rendezvous(const Options *o, int argc, char **argv) {
+// The two commands by which mpirun starts this program for --rdzv.
+static int launch_hidden(Call *call) { return rdzv_hidden(call->argc, call->argv); }
+// The command --rdzv: this process is to meet others, and what follows is the whole run of ranks in their places. The
+// file of --config is read for what it says about this; whether it is right is found out later.
+static int launch_rendezvous(Call *call) {
   static Options seen;
+  const Options *o = &call->o;
   char error[1024] = "", mpi[MPI_MAX_LIBRARY_VERSION_STRING];
-  int64_t bytes = -1;
   int length;
   const bool is_rank = getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
+  if (call->error[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error);
   seen = *o;
-  char *text = o->config[0] && !is_rank ? config_read(o->config, &bytes, error, sizeof error) : NULL;
-  if (text) options_parse_config(&seen, o->config, text, argc, argv, error, sizeof error);
-  free(text);
+  if (!is_rank) options_read_config(&seen, error, sizeof error);
   const bool automatic = !strcmp(seen.rdzv, "auto"), none = !strcmp(seen.rdzv, "none");
   if (is_rank) {
     if (automatic || none || getenv("TRAIN_GPT_FSDP_RDZV")) return -1;
@@ -104,7 +104,7 @@ static int launch_rendezvous(const Options *o, int argc, char **argv) {
   ask.batch_size = seen.batch_size, ask.global_batch = seen.global_batch, ask.grad_accum = seen.grad_accum;
   ask.resumes = seen.resume[0] != 0;
   ask.out = seen.out;
-  ask.argc = argc, ask.argv = argv;
+  ask.argc = call->argc, ask.argv = call->argv;
   return rdzv_main(&ask);
 }
 

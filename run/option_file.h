@@ -6,7 +6,7 @@
 //   prompt = "a #, a \"quote\",\n and \x01"     or 'as it is'
 //
 //   config_read             the text of a file, checked
-//   options_parse_config    options of that text, then of the command line, which wins
+//   options_add_config      options of that text, beside those of the command line, which win
 //   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
@@ -131,27 +131,33 @@ static bool config_take_all(Options *o, const char *path, const char *text, char
   free(copy);
   return ok;
 }
-// Takes the options of the file's text, then those of the command line, which wins wherever --config stands. False with
-// one line in `error`.
-static bool options_parse_config(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
-                                 size_t error_bytes) {
+// Adds the options of the file's text to those of the command line, which win. False with one line in `error`.
+static bool options_add_config(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
   // Only one of each pair can be meant: one on the command line replaces the other in the file.
   static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
-  static Options typed;
-  options_default(o);
-  options_default(&typed);
-  const bool ok = config_take_all(o, path, text, error, error_bytes) &&
-                  options_take(&typed, argc, argv, error, error_bytes);
+  static Options file;
+  options_default(&file);
+  const bool ok = config_take_all(&file, path, text, error, error_bytes);
   for (const auto &pair : pairs)
-    for (int i = 0; ok && i < 2; i++)
-      if (typed.given[pair[i]] && !typed.given[pair[!i]]) option_forget(o, pair[!i]);
-  for (int i = 0; ok && i < OPTION_COUNT; i++) o->in_file[i] = o->given[i] && !typed.given[i];
+    for (int i = 0; i < 2; i++) if (o->given[pair[i]]) file.given[pair[!i]] = false;
+  for (int i = 0; ok && i < OPTION_COUNT; i++) {
+    if (o->given[i] || !file.given[i]) continue;
+    option_copy(o, &file, i);
+    o->in_file[i] = true;
+  }
   const bool plans = ok && o->in_file[OPT_plan] && o->plan != OPT_plan_off;     // no run may become a plan unseen
   if (plans) snprintf(error, error_bytes, "--plan is for the command line, and %.800s has it: take it out", path);
-  if (ok && !plans && options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes))
-    return true;
+  if (ok && !plans && options_check_plan(o, error, error_bytes)) return true;
   text_to_line(error, "");
   return false;
+}
+// The same, of the file that --config names, if it does.
+static bool options_read_config(Options *o, char *error, size_t error_bytes) {
+  int64_t bytes;
+  char *text = o->config[0] ? config_read(o->config, &bytes, error, error_bytes) : NULL;
+  if (text) options_add_config(o, o->config, text, error, error_bytes);
+  free(text);
+  return !error[0];
 }
 // Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the
 // command line.
@@ -273,7 +279,7 @@ static void options_save(const Options *asked, const Options *o, int ranks, cons
   free(text);
 }
 // Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
-static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
+static void take_config(Options *o, MPI_Comm comm) {
   char error[2048] = "", *text = NULL;
   int64_t bytes = -1;
   int rank;
@@ -284,9 +290,7 @@ static void take_config(Options *o, int argc, char **argv, MPI_Comm comm) {
   if (bytes < 0) return;                         // agree_on_run reports a rank that was given another --config
   if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
   MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
-  char path[OPTION_TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", o->config);
-  options_parse_config(o, path, text, argc, argv, error, sizeof error);
+  options_add_config(o, o->config, text, error, sizeof error);
   free(text);
   agree_no_error(comm, error, EXIT_USAGE);
 }

@@ -111,9 +111,10 @@ static int options_help(const char *topic) {
   else fputs(help_short, stdout);
   return 0;
 }
-// --help and --version: answered before MPI starts, by the process that `speaks`. Returns the exit code, -1 if neither
-// was given.
-static int options_answer(int argc, char **argv, bool speaks) {
+// The commands --help and --version.
+static int options_answer(Call *call) {
+  const int argc = call->argc;
+  char **argv = call->argv;
   for (int i = 1; i < argc; i++) {
     const bool theirs = i + 1 < argc && (!strcmp(argv[i + 1], "0") || !strcmp(argv[i + 1], "1"));       // llm.c's -h
     const bool short_one = !strcmp(argv[i], "-h") && !theirs, with_topic = !strncmp(argv[i], "--help=", 7);
@@ -125,7 +126,7 @@ static int options_answer(int argc, char **argv, bool speaks) {
     OptionUse use;
     option_name_plain(name, topic && !strncmp(topic, "--", 2) ? topic + 2 : topic ? topic : "all");
     const bool known = !strcmp(name, "all") || option_find(name, &use, error, sizeof error);
-    if (!speaks) return help && !known ? EXIT_USAGE : 0;
+    if (!call->first) return help && !known ? EXIT_USAGE : 0;
     if (help) return options_help(topic);
     printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
     return 0;

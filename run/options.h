@@ -108,6 +108,18 @@ static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_
 enum { OPTION_DTYPE = OPTION_COUNT };
 static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
 
+// What the program was called with, and one of the commands that it may be (main's table).
+struct Call {
+  int argc;
+  char **argv;
+  bool launched, first;                          // by mpirun; alone or its first process, which answers for all
+  Options o;                                     // of argv
+  char error[2048];                              // what is wrong with them, or ""
+};
+enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
+// run: returns the exit code; -1: this was not asked for.
+struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
+
 // Whether the run trains, or only evaluates or samples.
 static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 
@@ -277,14 +289,18 @@ static bool option_set(Options *o, int i, const char *value, char *error, size_t
   return option_put(o, i, value, error, error_bytes);
 }
 
+// Takes an option from others, with whether it was given.
+static void option_copy(Options *o, const Options *from, int i) {
+  static const size_t bytes[] = {sizeof(int64_t), sizeof(double), OPTION_TEXT_BYTES, sizeof(int), sizeof(bool)};
+  const OptionSpec *s = &option_specs[i];
+  memcpy((char *)o + s->offset, (const char *)from + s->offset, bytes[s->type]);
+  o->given[i] = from->given[i], o->in_file[i] = from->in_file[i];
+}
 // Gives an option its default, as if it had not been given.
-static void option_forget(Options *o, OptionId i) {
-  char value[OPTION_TEXT_BYTES], error[256];
+static void option_forget(Options *o, int i) {
   static Options plain;
   options_default(&plain);
-  option_print(value, sizeof value, &plain, &option_specs[i]);
-  option_put(o, i, value, error, sizeof error);
-  o->given[i] = o->in_file[i] = false;
+  option_copy(o, &plain, i);
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------------
@@ -486,7 +502,7 @@ static bool options_check_flight(const Options *o, char *error, size_t error_byt
   }
   return true;
 }
-// Reads the command line; the --config file is read later (options_parse_config). False with one line in `error`.
+// Reads the command line; the --config file is read later (option_file.h). False with one line in `error`.
 static bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   options_default(o);
   if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&

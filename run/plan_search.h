@@ -448,19 +448,18 @@ static inline void search_main(const Options *asked, char *error, size_t error_b
   search_free(&s);
 }
 
-// --plan, before MPI starts: `error` is that of the command line, or "". Of several processes that mpirun started only
-// the first one speaks, and plans for as many unless --world says otherwise. Returns the exit code.
-static int plan_main(Options *o, int argc, char **argv, const char *launched_as, char *error, size_t error_bytes) {
+// The command --plan. Of several processes that mpirun started only the first one speaks, and plans for as many unless
+// --world says otherwise.
+static int plan_main(Call *call) {
   static PlanReport report;
-  if (launched_as && strcmp(launched_as, "0")) return 0;
-  int64_t bytes;
-  char path[OPTION_TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", o->config);
-  char *text = !error[0] && path[0] ? config_read(path, &bytes, error, error_bytes) : NULL;
-  if (text) options_parse_config(o, path, text, argc, argv, error, error_bytes);
-  free(text);
+  Options *o = &call->o;
+  char *error = call->error;
+  const size_t error_bytes = sizeof call->error;
+  if (o->plan == OPT_plan_off) return -1;
+  if (!call->first) return 0;
+  if (!error[0]) options_read_config(o, error, error_bytes);
   if (error[0]) die_user("train_gpt_fsdp: %s", error);
-  const char *launched = launched_as ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
+  const char *launched = call->launched ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
   if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
   if (o->plan == OPT_plan_search) { search_main(o, error, error_bytes); return 0; }
   if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);

@@ -9,6 +9,7 @@
 #pragma once
 #include "agree.h"
 #include "predict.h"
+#include "resolve.h"
 
 // ================================================================================================ 1 options
 enum { PLAN_HOST_RANKS = 8 };
@@ -138,7 +139,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
-  if (!program.resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
+  if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
   const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0];
   if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
   check_device_options(o, "", error, error_bytes);

@@ -346,7 +346,7 @@ static inline void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
   free(all);
 }
 
-// --preflight, or its short form. Collective.
+// --preflight, or its short form at the start of a run. Collective.
 static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
   const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
@@ -356,4 +356,11 @@ static int preflight(const Options *o, bool at_start) {
   if (!at_start) return preflight_run(&ask);
   preflight_start(&ask, MPI_COMM_WORLD);
   return 0;
+}
+// The command --preflight.
+static int preflight_main(Call *call) {
+  if (!call->o.preflight || call->error[0]) return -1;
+  const int code = preflight(&call->o, false);
+  MPI_Finalize();
+  return code;
 }

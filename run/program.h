@@ -17,7 +17,6 @@ enum { DRY_BATCHES = 2 };
 
 struct Device;
 struct RunView;
-// resolve     fills in options that were not given and refuses what cannot work; false with one line in `error`
 // params      the parameters of a model of that shape, malloc'ed
 // plan_open   plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI,
 //             data or memory. o: resolved. Until plan_close
@@ -25,7 +24,6 @@ struct RunView;
 //             how many microbatches it had: at most TIMED_MICROBATCHES
 // memory_map  writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h)
 struct Program {
-  bool (*resolve)(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
   Param *(*params)(const ModelShape *shape, int *count);
   RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
   int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);

@@ -144,12 +144,13 @@ static void report_open_trace(const RunView *run, char *error, size_t error_byte
   if (f) fclose(f);
   else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, strerror(errno));
 }
-// --report RUN1,RUN2,...: one page for all. Starts nothing; of ranks that were started the first does it. Returns the
-// exit code; fault: what parse_options has found, or "".
-static int report_compare(const Options *o, const char *launched_as, const char *fault) {
+// The command --report RUN1,RUN2,...: one page for all. Starts nothing.
+static int report_compare(Call *call) {
+  const Options *o = &call->o;
   char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
-  if (fault[0]) die_user("train_gpt_fsdp: %s", fault);
-  if (launched_as && strcmp(launched_as, "0")) return 0;
+  if (!strcmp(o->report, "on") || !strcmp(o->report, "off")) return -1;
+  if (!call->first) return 0;
+  if (call->error[0]) die_user("train_gpt_fsdp: %s", call->error);
   if (strspn(o->report, ",") == strlen(o->report))
     die_user("train_gpt_fsdp: --report is on, off, or directories of runs: A,B");
   if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);

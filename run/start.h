@@ -13,6 +13,7 @@
 #pragma once
 #include "agree.h"
 #include "program.h"
+#include "resolve.h"
 #include "saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
@@ -689,7 +690,7 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   *asked = *o;
   start_exact(start, asked);
   if (started && start_check_ranks(start, o, world, error, sizeof error))
-    program.resolve(o, world, per_host, error, sizeof error);
+    options_resolve(o, world, per_host, error, sizeof error);
   if (error[0]) config_name_source(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);

@@ -284,12 +284,16 @@ static inline void tune_print(const Peaks *p) {
   say("written to %s, which --plan --on cpu uses%s%.0d\n", p->file, p->ranks > 1 ? " with --world " : "",
       p->ranks > 1 ? p->ranks : 0);
 }
-// --tune plan, before MPI starts. Returns the exit code.
-static int tune_plan_main(Options *o, const char *launched_as, char *error, size_t error_bytes) {
+// The command --tune plan.
+static int tune_plan_main(Call *call) {
   static Peaks p;
+  const Options *o = &call->o;
+  char *error = call->error;
+  const size_t error_bytes = sizeof call->error;
+  if (o->tune != OPT_tune_plan) return -1;
   const int ranks = o->world > 1 ? (int)o->world : 1;
-  if (launched_as && strcmp(launched_as, "0")) return 0;
-  if (launched_as && atoi(getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : "1") > 1 && !error[0])
+  if (!call->first) return 0;
+  if (call->launched && atoi(getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : "1") > 1 && !error[0])
     snprintf(error, error_bytes, "--tune plan starts its ranks itself: leave mpirun out and give --world N");
   if (o->device == OPT_device_cuda && !o->no_cuda && !error[0])
     snprintf(error, error_bytes, "--tune plan measures CPUs; a GPU's predictions are from data sheets: use --plan --on "

@@ -13,6 +13,11 @@ static inline void options_typed(Options *o, const char *words, char *error, siz
 
 static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
 
+// Takes the options of a file's text and of a command line.
+static inline bool config_and_line(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
+                                   size_t bytes) {
+  return options_parse(o, argc, argv, error, bytes) && options_add_config(o, path, text, error, bytes);
+}
 TEST(options_are_taken_as_they_are_typed,
      "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype "
      "sets three, except those given separately; --resume and on|off options need no value; --no_NAME is off") {
@@ -204,7 +209,7 @@ static inline void options_expect_written(const Options *o) {
   FILE *f = open_memstream(&file, &bytes);
   options_write(f, o, o, 1, "");
   fclose(f);
-  EXPECT(options_parse_config(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
+  EXPECT(config_and_line(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
   for (int i = 0; i < OPTION_COUNT; i++) {
     option_print(value[0], sizeof value[0], o, &option_specs[i]);
     option_print(value[1], sizeof value[1], &again, &option_specs[i]);
@@ -236,7 +241,7 @@ TEST(options_bear_hostile_input,
     }
     error[0] = 0;
     const bool ok = round & 1 ? options_parse(&o, 1 + round % 7, argv, error, sizeof error)
-                              : options_parse_config(&o, "f", text, 1, argv, error, sizeof error);
+                              : config_and_line(&o, "f", text, 1, argv, error, sizeof error);
     EXPECT(ok == !error[0] && !strpbrk(error, "\n\t\r"), "%s: '%s'", text, error);
     if (!ok) continue;
     options_expect_written(&o);
@@ -273,7 +278,7 @@ TEST(config_lines_are_read,
                              "learning_rate 0.25\nparam_dtype = fp32\nfreeze = 'h.0.*'";
   Options o;
   char error[2048] = "", *argv[] = {(char *)"test", (char *)"--dtype", (char *)"bf16", (char *)"--n_layer=3"};
-  EXPECT(options_parse_config(&o, "f", text, 4, argv, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 4, argv, error, sizeof error), "%s", error);
   EXPECT(o.lr == 0.25 && o.seq_len == 64 && o.n_layer == 3 && o.save_model && !strcmp(o.resume, "auto") &&
              o.shuffle == OPT_shuffle_off && !strcmp(o.prompt, "a # \"b\"\n\x01") && !o.cache[0] &&
              !strcmp(o.data, "a#b") && !strcmp(o.freeze, "h.0.*") && o.given[OPT_lr] && !o.given[OPT_epochs],
@@ -299,7 +304,7 @@ TEST(config_lines_are_read,
        "again"},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
-    EXPECT(!options_parse_config(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
+    EXPECT(!config_and_line(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
            "%s:\n      %s\n    must be\n      %s", row.text, error, row.line);
   }
 }
@@ -336,12 +341,12 @@ TEST(config_pairs_are_replaced,
   char error[2048] = "", *none[] = {(char *)"test"};
   char *other[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--grad_accum", (char *)"4"};
   char *both[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--init_from", (char *)"v"};
-  EXPECT(options_parse_config(&o, "f", text, 1, none, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 1, none, error, sizeof error), "%s", error);
   EXPECT(!strcmp(o.init_from, "w") && o.global_batch == 8, "the file is not read");
-  EXPECT(options_parse_config(&o, "f", text, 5, other, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 5, other, error, sizeof error), "%s", error);
   EXPECT(!o.init_from[0] && !o.given[OPT_init_from] && !strcmp(o.resume, "c"), "init_from '%s' stays", o.init_from);
   EXPECT(!o.global_batch && !o.given[OPT_global_batch] && o.grad_accum == 4, "global_batch stays");
-  EXPECT(options_parse_config(&o, "f", text, 5, both, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 5, both, error, sizeof error), "%s", error);
   EXPECT(!strcmp(o.init_from, "v") && !strcmp(o.resume, "c"), "two on the command line are one");
 }
 
@@ -362,7 +367,7 @@ TEST(config_refusals_name_the_file,
     int argc = 1;
     snprintf(words, sizeof words, "--config f %s", row.typed);
     for (char *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-    EXPECT(options_parse_config(&o, "f", row.file, argc, argv, error, sizeof error), "%s", error);
+    EXPECT(config_and_line(&o, "f", row.file, argc, argv, error, sizeof error), "%s", error);
     EXPECT(!options_resolve(&o, 1, 1, error, sizeof error), "%s, %s is taken", row.file, row.typed);
     config_name_source(&o, error, sizeof error);
     EXPECT(!strcmp(error, row.line), "%s, %s:\n      %s\n    must be\n      %s", row.file, row.typed, error, row.line);
@@ -431,7 +436,7 @@ TEST(options_txt_of_a_resumed_run_is_that_run,
     const bool other_batch = strstr(row.first, "--test_batch") || strstr(row.then, "--batch");
     EXPECT(!strstr(text, "\ntest_batch_size = ") == !other_batch, "%s:\n%s", what, text);
     EXPECT(!strstr(text, "\nn_layer = ") == !strstr(row.first, "--n_layer"), "%s:\n%s", what, text);
-    EXPECT(options_parse_config(&again, "f", text, 1, argv, error, sizeof error), "%s: %s\n%s", what, error, text);
+    EXPECT(config_and_line(&again, "f", text, 1, argv, error, sizeof error), "%s: %s\n%s", what, error, text);
     anew = again;
     EXPECT(start_options(&same, &again, error, sizeof error) && options_resolve(&again, 1, 1, error, sizeof error),
            "%s: %s\n%s", what, error, text);

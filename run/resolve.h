@@ -1,0 +1,85 @@
+// resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
+// refused. For the options of sharding, sharding.h does that.
+#pragma once
+#include "report.h"
+
+// What a preset says of the block, for options that have no value: a list of NAME=VALUE. Values are known to be good.
+static void preset_fill(Options *o, const char *list) {
+  char item[128], fault[256];
+  for (const char *c = list; *c; c += strcspn(c, " "), c += strspn(c, " ")) {
+    snprintf(item, sizeof item, "%.*s", (int)strcspn(c, " "), c);
+    char *value = strchr(item, '='), now[OPTION_TEXT_BYTES];
+    *value++ = 0;
+    const int i = option_index(item);
+    option_print(now, sizeof now, o, &option_specs[i]);
+    const bool open = !now[0] || strtod(now, NULL) < option_specs[i].lo;
+    if (open) CHECK(option_put(o, i, value, fault, sizeof fault), "preset: %s", fault);
+  }
+}
+// Sizes and choices of the block, and what cannot work.
+static bool block_resolve(Options *o, const Preset *p, char *error, size_t error_bytes) {
+  RopeScaling scaling;
+  preset_fill(o, p->block);
+  preset_fill(o, preset_block);
+  if (!o->n_kv_head) o->n_kv_head = o->n_head;
+  REFUSE(!o->head_size && o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
+         (long long)o->n_embd);
+  if (!o->head_size) o->head_size = o->n_embd / o->n_head;
+  if (!o->mlp_width) o->mlp_width = 4 * o->n_embd;
+  REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
+         (long long)o->n_head);
+  const bool rope = o->position == OPT_position_rope;
+  static const OptionId of_rope[] = {OPT_rope_theta, OPT_rope_scaling, OPT_rope_skip};
+  for (OptionId k : of_rope)
+    REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name,
+           option_word(o, OPT_position));
+  REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REFUSE((rope || o->qk_norm != OPT_qk_norm_off) && o->head_size > ROPE_HEAD_MOST,
+         "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
+         (long long)o->head_size);
+  REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
+         "llama3:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
+  rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &scaling);       // one spelling
+  return true;
+}
+
+// Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
+// tokenizer reaches. False with one line in `error`.
+static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+  const Preset *p = presets;
+  for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
+  if (!o->n_layer) o->n_layer = p->n_layer;
+  if (!o->n_head) o->n_head = p->n_head;
+  if (!o->n_embd) o->n_embd = p->n_embd;
+  if (!o->vocab_size) o->vocab_size = p->vocab_size;
+  if (o->lr == 0) o->lr = p->lr;
+  if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
+  if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
+  if (!o->test_batch_size) o->test_batch_size = o->batch_size;
+  REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
+  if (o->no_cuda) o->device = OPT_device_cpu;
+  if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
+  REFUSE(o->given[OPT_gamma] && o->schedule != OPT_schedule_step, "--gamma belongs to --schedule step, not to %s",
+         option_word(o, OPT_schedule));
+  if (!block_resolve(o, p, error, error_bytes)) return false;
+  static const OptionId muon[] = {OPT_muon_momentum, OPT_muon_nesterov, OPT_muon_adjust};
+  for (OptionId k : muon)
+    REFUSE(o->given[k] && o->optimizer != OPT_optimizer_muon, "--%s belongs to --optimizer muon, not to %s",
+           option_specs[k].name, option_word(o, OPT_optimizer));
+  REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
+         (long long)o->n_positions);
+  REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
+         "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than random numbers; "
+         "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
+  const int64_t per_round = o->batch_size * world;
+  const char *s = world > 1 ? "s" : "";
+  REFUSE(o->global_batch && o->global_batch % per_round,
+         "--global_batch %lld is not divisible by batch_size %lld x %d rank%s", (long long)o->global_batch,
+         (long long)o->batch_size, world, s);
+  REFUSE(o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum,
+         "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: leave --grad_accum out",
+         (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
+  if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
+  o->global_batch = per_round * o->grad_accum;
+  return report_refuse(o, error, error_bytes) && sharding_resolve(o, world, ranks_per_host, error, error_bytes);
+}

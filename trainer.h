@@ -1,0 +1,370 @@
+// trainer.h: the life of a trainer, from options to memory that is taken and given back.
+//
+//   trainer_open, trainer_close    a trainer that runs
+//   program                        what run/ may ask: plans of ranks that are not there, steps of them once more, a map
+//
+// What a trainer takes is known before it is taken: a dry run of each pass, which computes nothing, tells which buffers
+// are alive when (fsdp/record.h), and a placement gives them their memory.
+#pragma once
+#include "train_gpt_fsdp.cu"
+#include "run/memory_map.h"
+
+static void trainer_take_memory(Trainer *t) {
+  Ctx *c = &t->ctx;
+  fsdp_open(&t->fsdp);
+  store_open(&t->store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  t->fsdp.watch.background = store_background;
+  t->fsdp.watch.background_to = &t->store;
+  memory_check_taken(&t->plan);
+  trainer_carve_buffers(t);
+  trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
+  if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
+  liveness_device(t->fsdp.watch.marks);
+}
+// Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
+// unless given and always counted; checkpoints of these programs record an --epochs of at least 1.
+static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
+  const int64_t by_epochs = steps_per_epoch * max64(1, o->epochs);
+  if (!o->max_steps) return by_epochs;
+  return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
+}
+// What follows from the options and the kind of device alone.
+static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
+  memset(t, 0, sizeof *t);
+  t->opt = *o;
+  recompute_choose(&t->opt, device.ops);
+  t->model = model_of(&t->opt);
+  if (device.ops->nccl) t->model.head_chunk_bytes = o->gpu_head_chunk_bytes, t->model.dlogits_apart = true;
+  t->dtype = option_dtype(o, OPT_buffer_dtype);
+  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
+  t->device = device;
+  t->ctx.ops = device.ops;
+  t->ctx.threads = threads;
+  t->ctx.fast_fp32 = o->matmul_precision == OPT_matmul_precision_high;
+  t->ctx.sm_margin = device.sm_margin;
+}
+// The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
+// `error` has one line if one of these is wrong.
+static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
+  Param *param = model_params(&t->model, params);
+  param_groups(&t->opt, param, *params, error, error_bytes);
+  return param;
+}
+static void trainer_free(Trainer *t) {
+  for (Pass &p : t->pass) pass_free(&p);
+  free(t->acts.block);
+}
+
+// Declares the memory of the sharding layer and of the step's buffers.
+static void trainer_declare(Trainer *t) {
+  const StepBytes step = trainer_carve_buffers(t);
+  fsdp_declare(&t->fsdp, &t->plan);
+  memory_declare(&t->plan, MEM_STEP, step.device, &t->step_arena);
+  memory_declare(&t->plan, MEM_DATA, step.host, &t->host_arena);
+}
+
+// ---- dry runs
+// A trainer of the same rank over the planning table, with at most `microbatches` a step: all that t has laid out, and
+// nothing behind its addresses.
+static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table, int64_t microbatches) {
+  const Fsdp *f = &t->fsdp;
+  memset(dry, 0, sizeof *dry);
+  flight.dry = true;
+  dry->opt = t->opt;
+  dry->opt.grad_accum = min64(t->opt.grad_accum, microbatches);
+  dry->model = t->model;
+  dry->dtype = t->dtype;
+  dry->head_rows = t->head_rows;
+  dry->rows_max = t->rows_max;
+  dry->ctx = Ctx{};
+  dry->ctx.ops = table;
+  dry->ctx.device = r;
+  dry->ctx.workspace_bytes = t->ctx.workspace_bytes;
+  FsdpConfig cfg = f->cfg;
+  cfg.host_ops = table;
+  cfg.microbatches = dry->opt.grad_accum;
+  cfg.small_bytes = trainer_exchange_bytes(dry);
+  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
+  fsdp_dry_layout(&dry->fsdp, f, &dry->ctx, cfg);
+  trainer_declare(dry);
+  fsdp_dry_open(&dry->fsdp, &dry->plan, r);
+  trainer_carve_buffers(dry);
+  dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
+}
+static void trainer_dry_close(Trainer *dry) {
+  fsdp_dry_close(&dry->fsdp);
+  flight.dry = false;
+  free(dry->acts.block);
+}
+// Runs a pass of `dry` and leaves its record in r: p receives what was declared.
+static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
+  const Options *o = &dry->opt;
+  const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
+  const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
+  r->count = 0;
+  trainer_declare_pass(dry, Declare{p, r, {}, 0}, B, T, kind);
+  if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
+  fsdp_step_begin(&dry->fsdp, false);
+  for (int i = 0; i < DRY_BATCHES; i++) {
+    if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
+    else trainer_enqueue_sample(dry, T);
+  }
+}
+// Gives every buffer of every pass its memory: t->placement, t->pass.
+static void trainer_place(Trainer *t) {
+  static Trainer dry;
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  t->placement = Placement{};
+  for (Pass &p : t->pass) pass_free(&p);
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
+  fsdp_pools(&dry.fsdp, &t->placement);
+  const int first = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
+  for (int k = first; k < PASSES; k++) {
+    trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
+    CHECK(!r.error[0], "dry run: %s", r.error);
+    const int64_t A = dry.opt.grad_accum;
+    if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
+    pass_lifetimes(&t->placement, &t->pass[k], &r);
+  }
+  placement_place(&t->placement, t->pass + first, PASSES - first);
+  trainer_dry_close(&dry);
+  record_close(&r);
+  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+}
+
+// ---- the plan
+// Declares every byte this rank will take, from shapes and the placement.
+static void trainer_plan(Trainer *t) {
+  trainer_declare(t);
+  memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps, &t->plan,
+                t->step_calls, t->fsdp.lay.stages, t->fsdp.mesh.world, t->ctx.ops->nccl != NULL);
+  const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
+}
+
+// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+  const Model *m = &t->model;
+  cfg.host_ops = t->device.host_ops;
+  cfg.small_bytes = trainer_exchange_bytes(t);
+  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.share_slots = true;
+  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
+  t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
+  const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
+  for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
+    t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
+    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
+    const int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
+    const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
+                              m->hs, m->KV};
+    size_t bytes;
+    t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
+    if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;
+  }
+  t->ctx.workspace_bytes = mesh_most(&t->fsdp.mesh, t->ctx.workspace_bytes);   // it decides where peers find slots
+  trainer_place(t);
+}
+
+// ---- what run/ asks of the trainer (run/program.h)
+// What the reports, the start and the files of the run may know.
+static void trainer_view(Trainer *t) {
+  const Model *m = &t->model;
+  RunView *run = &t->run;
+  run->opt = &t->opt;
+  run->model = ModelFigures{m->L, m->H, m->C, m->T, m->P, m->V, m->Vp, model_numel(m), model_flops_per_token(m)};
+  run->dtype = t->dtype;
+  run->ctx = &t->ctx;
+  run->fsdp = &t->fsdp;
+  run->store = &t->store;
+  run->plan = &t->plan;
+  run->placement = &t->placement;
+  run->corpus = t->corpus;
+  run->device = &t->device;
+  run->step = &t->step;
+  run->trace = &t->trace;
+  run->steps_total = t->steps_total;
+  run->steps_per_epoch = t->steps_per_epoch;
+  run->loss_scale = &t->loss_scale;
+  run->step_traffic = &t->step_traffic;
+  run->state = t->host.state;
+  run->state_on_device = t->buffers.state;
+}
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
+// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
+// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+static void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
+                            int threads = 1) {
+  trainer_configure(t, o, device, threads);
+  device.ops->device_open(&t->ctx, device.index);
+  int params;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
+  trainer_layout(t, mesh, cfg, param, params);
+  trainer_plan(t);
+  trainer_view(t);
+}
+static void trainer_plan_close(Trainer *t) {
+  t->ctx.ops->device_close(&t->ctx);
+  fsdp_layout_free(&t->fsdp);
+  trainer_free(t);
+  memset(t, 0, sizeof *t);
+}
+static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
+static Param *params_of_shape(const ModelShape *s, int *params) {
+  const Model m = model_of_shape(s, 1);
+  return model_params(&m, params);
+}
+static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
+  Trainer *t = (Trainer *)malloc(sizeof(Trainer));
+  trainer_plan_as(t, o, *device, rank, world, per_host, threads);
+  return &t->run;
+}
+static void plan_close(RunView *run) {
+  Trainer *t = trainer_of(run);
+  trainer_plan_close(t);
+  free(t);
+}
+static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
+  static Trainer dry;
+  const Trainer *t = trainer_of(run);
+  Pass pass = {};
+  trainer_dry_open(&dry, t, r, table, TIMED_MICROBATCHES);
+  const int placed = (int)min64(t->opt.grad_accum, DRY_MICROBATCHES);
+  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], placed);
+  dry.fsdp.comm = comm;
+  trainer_dry_pass(&dry, &pass, r, PASS_TRAIN);
+  const int64_t microbatches = dry.opt.grad_accum;
+  trainer_dry_close(&dry);
+  pass_free(&pass);
+  return microbatches;
+}
+// Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
+static void memory_map(const RunView *run, FILE *to) {
+  static Trainer dry;
+  static Flight before;
+  before = flight;
+  const Trainer *t = trainer_of(run);
+  Record r;
+  const Ops table = plan_table(t->ctx.ops->nccl);
+  Pass pass = {};
+  record_open(&r);
+  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
+  static Placement again;                        // the same buffers at the same addresses as in trainer_place
+  again = Placement{};
+  fsdp_pools(&dry.fsdp, &again);
+  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+  pass_lifetimes(&again, &pass, &r);
+  pass_take_places(&pass, &t->placement, &t->pass[PASS_TRAIN]);
+  memory_map_write(to, &t->fsdp, &t->plan, &t->placement, &pass, &r);
+  pass_free(&pass);
+  trainer_dry_close(&dry);
+  record_close(&r);
+  flight = before;
+}
+const Program program = {params_of_shape, plan_open, plan_step, plan_close, memory_map};
+
+// Computes what rope turns by, if the model has it.
+static void trainer_fill_rope(Trainer *t) {
+  const Tensor rope = t->buffers.rope;
+  if (!rope.data) return;
+  float *table = (float *)malloc(sizeof(float) * (size_t)numel(rope));
+  rope_table_fill(table, &t->model.shape.block, rope.shape[0], rope.shape[1]);
+  t->ctx.ops->copy(&t->ctx, rope.data, table, sizeof(float) * (size_t)numel(rope));
+  t->ctx.ops->sync(&t->ctx);
+  free(table);
+}
+// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
+// Collective over comm; every failure ends all ranks with one line.
+static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
+                         int threads) {
+  trainer_configure(t, o, device, threads);
+  const Ops *ops = device.ops;
+  t->corpus = corpus;
+  ops->device_open(&t->ctx, device.index);
+  const SamplerOptions so = sampler_options(o);
+  t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  t->order = malloc(t->order_bytes + 1);
+  DataError e;
+  if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+    agree_no_error(comm, e.text, e.exit_code);
+  t->corpus_bytes = corpus_image_bytes(corpus);
+  t->steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
+  int params, world;
+  char error[1536] = "";
+  Param *param = trainer_params(t, &params, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  MPI_Comm_size(comm, &world);
+  const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
+  Mesh mesh;
+  mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
+  hosts_check(&cfg, &mesh, ops->nccl, error, sizeof error);
+  agree_no_error(comm, error, EXIT_USAGE);
+  trainer_layout(t, mesh, cfg, param, params);
+  if (!fsdp_shared_slots_fit(&t->fsdp)) {
+    t->fsdp.cfg.share_slots = false;
+    trainer_place(t);
+  }
+  trainer_plan(t);
+  size_t opened, total;
+  ops->memory_opened(&t->ctx, &opened);
+  memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
+  trainer_view(t);
+  agree_on_memory(&t->run);
+  ops->memory_left(&t->ctx, &t->run.device_free_bytes, &total);
+  t->run.device_free_bytes += opened;
+  fsdp_connect(&t->fsdp, &t->plan);
+  if (ops->nccl) agree_on_memory(&t->run);
+  trainer_take_memory(t);
+  trainer_view(t);                               // once more: the step's state has its addresses
+  *t->host.state = StepState{};
+  t->host.state->loss_scale = t->loss_scale;
+  t->host.state->beta1_power = t->host.state->beta2_power = 1;
+  ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof(StepState));
+  trainer_fill_rope(t);
+  fsdp_init_params(&t->fsdp, (uint64_t)o->seed);
+}
+static void trainer_close(Trainer *t) {
+  Ctx *c = &t->ctx;
+  c->ops->sync(c);
+  if (t->graph) c->ops->graph_close(c, t->graph);
+  if (t->trace.graph) c->ops->graph_close(c, t->trace.graph);
+  liveness_device(NULL);
+  free(t->order);
+  store_close(&t->store);
+  fsdp_close(&t->fsdp);
+  trainer_free(t);
+  c->ops->device_close(c);
+  memset(t, 0, sizeof *t);
+}
+
+// Chooses the matrix multiply algorithms by timing them, among those of equal bits: each rank for its own GPU.
+// Microbatches whose results are dropped register every shape of a step. Collective.
+static void trainer_tune(Trainer *t) {
+  Ctx *c = &t->ctx;
+  const int B = (int)t->opt.batch_size, T = (int)t->model.T;
+  trainer_carve(t, B, T, PASS_TRAIN);
+  memset(t->host.inputs, 0, sizeof(int32_t) * (size_t)(B * T));
+  memset(t->host.targets, 0, sizeof(int32_t) * (size_t)(B * T));
+  *t->host.input = StepInput{};
+  trainer_step_begin(t);
+  trainer_load_batch(t, 0, B, T);
+  gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+  if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
+    gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
+  fsdp_reduce_finish(&t->fsdp);
+  t->fsdp.comm->reduce_join(&t->fsdp);
+  c->ops->sync(c);
+  c->ops->plans_tune(c);
+  fsdp_step_end(&t->fsdp);
+  t->fsdp.traffic = Traffic{};
+}
