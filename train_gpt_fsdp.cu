@@ -1093,6 +1093,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   bool saved = saver_finish(saver, log);
   if (o->save_model) saved = save_model(&t->run) && saved;
   if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
+  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!t->fsdp.mesh.rank)

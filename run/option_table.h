@@ -174,6 +174,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tensorboard, OWN, "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, OWN, "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
+  CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0), OWN, "write the final weights for llama.cpp: OUT/model.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \
   INT(save_every, 0, -1, INT64_MAX, QUIET, "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)", \
       "save_steps save_interval checkpoint_interval -n") \

@@ -40,11 +40,12 @@ static inline bool overwrite_out_is_ours(const char *out) {
 static inline bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
-  const char *written[6] = {}, **next = written;
+  const char *written[7] = {}, **next = written;
   if (run_trains(o)) *next++ = "options.txt", *next++ = "tokenizer.json";
   if (!strcmp(o->report, "on")) *next++ = "report.html";
   if (!o->eval_only) *next++ = "sample.txt";
   if (o->save_model) *next++ = "model.safetensors";
+  if (o->export_gguf != OPT_export_gguf_off) *next++ = "model.gguf";
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
   const bool there = o->trace[0] && !stat(o->trace, &st);

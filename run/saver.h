@@ -4,8 +4,9 @@
 //   saver_save, saver_save_now     a checkpoint of the state after the last step
 //   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
 //   saver_give_up                  ends it without a checkpoint
-//   save_model, export_hf          one file of weights, which appears whole or not at all
+//   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
+#include "data/checkpoint/gguf.h"
 #include "data/checkpoint/interchange.h"
 #include "report.h"
 
@@ -50,8 +51,9 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   REFUSE(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)),
          "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
          !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
-  if (!o->export_hf[0]) return true;
   const ModelShape shape = shape_of(o);
+  if (o->export_gguf != OPT_export_gguf_off && !gguf_can(&shape, error, error_bytes)) return false;
+  if (!o->export_hf[0]) return true;
   if (!export_can(&shape, error, error_bytes)) return false;
   snprintf(above, sizeof above, "%s", o->export_hf);             // it need not be there yet
   size_t n = strlen(above);
@@ -366,16 +368,20 @@ static bool save_weights(const RunView *run, TensorMap *map, char *header) {
   if (!run->fsdp->mesh.rank && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
-// OUT/model.safetensors: the same bytes as a checkpoint's. Collective.
-static bool save_model(const RunView *run) {
+// OUT/NAME: the same bytes as a checkpoint's. Collective.
+static bool save_weights_as(const RunView *run, const char *name) {
   const Saved saved = saved_of(run);
   TensorMap map;
   char *header[CHECKPOINT_FILES];
   checkpoint_map(&saved, run->opt->out, &map, header);
+  path_join(map.path[0], sizeof map.path[0], run->opt->out, name);
   map.files = 1;
   free(header[1]);
   if (run->fsdp->mesh.rank) tensor_map_free(&map);
-  const bool written = save_weights(run, &map, header[0]);
+  return save_weights(run, &map, header[0]);
+}
+static bool save_model(const RunView *run) {
+  const bool written = save_weights_as(run, "model.safetensors");
   if (written && !run->fsdp->mesh.rank) say("weights: %s/model.safetensors\n", run->opt->out);
   return written;
 }
@@ -441,5 +447,29 @@ static bool export_hf(const RunView *run, const char *directory) {
   MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
   if (!f->mesh.rank && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
   if (!f->mesh.rank && ok) say("exported: %s\n", directory);
+  return ok;
+}
+// OUT/model.gguf for llama.cpp, which rank 0 writes from a file of fp32 weights that all ranks write, and removes.
+// Collective. Every rank returns the same.
+static bool export_gguf(const RunView *run) {
+  static const char weights_name[] = "model.gguf.fp32";
+  const Fsdp *f = run->fsdp;
+  const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;
+  char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
+  const ModelShape shape = shape_of(run->opt);
+  int32_t end = -1;
+  if (!save_weights_as(run, weights_name)) return false;
+  path_join(path, sizeof path, run->opt->out, "model.gguf");
+  path_join(weights, sizeof weights, run->opt->out, weights_name);
+  int ok = 1;
+  if (!f->mesh.rank) {
+    if (k) free(special_token(k, &end));
+    ok = gguf_write(path, weights, f->lay.param, f->lay.params, &shape, k, end,
+                    (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
+    file_remove(weights);
+    if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
+    else say("exported: %s\n", path);
+  }
+  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
   return ok;
 }

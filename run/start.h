@@ -650,6 +650,14 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
              "with --tokenizer", corpus->vocab_size, start->path, (long long)o->vocab_size);
     code = EXIT_USAGE;
   }
+  const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
+  if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
+    snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts no text as this tokenizer does: leave it out");
+    code = EXIT_USAGE;
+  }
+  if (gguf && corpus->tokenizer.by_line)
+    say("notice: --export_gguf: this tokenizer ends pieces at each line's end and llama.cpp does not: ids differ where "
+        "white space goes over it\n");
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, image, &image_bytes, comm);

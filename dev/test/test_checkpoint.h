@@ -906,7 +906,7 @@ static const OptionClass option_classes[] = {
             "comm between_hosts shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token "
             "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt out "
             "log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from config "
-            "plan world ranks_per_host on tokens json"}};
+            "export_gguf plan world ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =

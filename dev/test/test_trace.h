@@ -287,17 +287,17 @@ TEST(trace_writes_over_nothing_else,
   cli_expect_same_series("a trace into metrics.jsonl", line, line, 6);
 }
 TEST(cli_writes_over_nothing_foreign,
-     "OUT with a report.html, options.txt or model.safetensors of something else, and no sign of a run: refused by "
-     "name, and they stay; a report of runs is not written over another page") {
+     "OUT with a report.html, options.txt, model.safetensors or model.gguf of something else, and no sign of a run: "
+     "refused by name, and they stay; a report of runs is not written over another page") {
   CliRun r;
   char options[700], line[900], out[600];
   snprintf(out, sizeof out, "%s", cli_path("other"));
   mkdir(out, 0777);
-  for (const char *name : {"report.html", "options.txt", "model.safetensors"}) {
+  for (const char *name : {"report.html", "options.txt", "model.safetensors", "model.gguf"}) {
     char path[700];
     snprintf(path, sizeof path, "%s/%s", out, name);
     cli_write(path, "mine", 4);
-    snprintf(options, sizeof options, "--max_steps 1 --save_model --out %s", out);
+    snprintf(options, sizeof options, "--max_steps 1 --save_model --export_gguf f16 --out %s", out);
     snprintf(line, sizeof line, "--out %s has a %s, and nothing tells that a run of this program has written it: name "
              "another directory", out, name);
     const CliRefusal refusals[] = {{0, options, 2, line}};

@@ -1,0 +1,320 @@
+// gguf.h: a model as llama.cpp opens it: a GGUF file (version 3) of GPT-2, Llama, Qwen 2 or Qwen 3 with its tokenizer.
+// Layout and names as in llama.cpp's gguf-py and conversion/ (llama-cpp-python 0.3.36 carries them).
+//
+//   gguf_can      whether llama.cpp has an architecture that is this model
+//   gguf_write    the file, from a model.safetensors of this program
+//
+// All numbers are little endian. A file is a header, keys with values, the names and shapes of tensors (fastest
+// dimension first), and their data, each at a multiple of 32 bytes.
+#pragma once
+#include "data/tokenizer.h"
+#include "families.h"
+#include "safetensors.h"
+
+enum { GGUF_ALIGNMENT = 32, GGUF_BLOCK = 32 };   // bytes; numbers that share a scale in Q8_0
+// The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
+enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
+struct GgufKind { uint32_t ggml, file_type; };
+static const GgufKind gguf_kinds[] = {{0, 0}, {1, 1}, {30, 32}, {8, 7}};
+enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_FLOAT = 6, GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9 };
+
+// ================================================================================================ which models
+static inline const char *gguf_architecture(const ModelShape *s) {
+  const Family *f = family_of_shape(s);
+  if (shape_is_gpt2(s)) return "gpt2";
+  const bool plain = f && !f->skips && !f->nanochat && !(f->qk_norm && s->block.bias != BIAS_NONE);
+  return plain ? f->model_type : NULL;
+}
+// False: `error` says why llama.cpp cannot run it.
+static inline bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
+  IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
+                "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
+  return true;
+}
+// llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
+static inline const char *gguf_pre_tokenizer(const Tokenizer *k) {
+  if (k->digits_alone) return "smollm";
+  if (!k->digits_together) return k->nfc ? NULL : "gpt-2";
+  if (k->digits_together == 3 && k->ignore_merges) return "llama-bpe";
+  return k->digits_together == 1 && !k->ignore_merges ? "qwen2" : NULL;
+}
+
+// ================================================================================================ keys
+static inline void gguf_u32(FILE *f, uint32_t x) { fwrite(&x, sizeof x, 1, f); }
+static inline void gguf_u64(FILE *f, uint64_t x) { fwrite(&x, sizeof x, 1, f); }
+static inline void gguf_text(FILE *f, const char *text, size_t bytes) {
+  gguf_u64(f, bytes);
+  fwrite(text, 1, bytes, f);
+}
+// Writes keys and counts them: their number stands before them in the file.
+struct GgufKeys { FILE *f; uint64_t count; const char *architecture; };
+// `name` begins with a dot: the architecture's name goes before it.
+static inline void gguf_key(GgufKeys *k, const char *name, uint32_t type) {
+  char whole[128];
+  snprintf(whole, sizeof whole, "%s%s", *name == '.' ? k->architecture : "", name);
+  gguf_text(k->f, whole, strlen(whole));
+  gguf_u32(k->f, type);
+  k->count++;
+}
+static inline void gguf_key_u32(GgufKeys *k, const char *name, int64_t x) {
+  gguf_key(k, name, GGUF_U32);
+  gguf_u32(k->f, (uint32_t)x);
+}
+static inline void gguf_key_float(GgufKeys *k, const char *name, double x) {
+  const float value = (float)x;
+  gguf_key(k, name, GGUF_FLOAT);
+  fwrite(&value, sizeof value, 1, k->f);
+}
+static inline void gguf_key_bool(GgufKeys *k, const char *name, bool x) {
+  gguf_key(k, name, GGUF_BOOL);
+  fputc(x, k->f);
+}
+static inline void gguf_key_text(GgufKeys *k, const char *name, const char *text) {
+  gguf_key(k, name, GGUF_STRING);
+  gguf_text(k->f, text, strlen(text));
+}
+static inline void gguf_key_array(GgufKeys *k, const char *name, uint32_t type, int64_t count) {
+  gguf_key(k, name, GGUF_ARRAY);
+  gguf_u32(k->f, type);
+  gguf_u64(k->f, (uint64_t)count);
+}
+
+static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
+  const bool gpt2 = shape_is_gpt2(s), llama = !strcmp(k->architecture, "llama");
+  gguf_key_u32(k, ".vocab_size", s->vocab_size);
+  gguf_key_u32(k, ".block_count", s->n_layer);
+  gguf_key_u32(k, ".context_length", s->n_positions);
+  gguf_key_u32(k, ".embedding_length", s->n_embd);
+  gguf_key_u32(k, ".feed_forward_length", s->mlp_width);
+  gguf_key_u32(k, ".attention.head_count", s->n_head);
+  gguf_key_float(k, gpt2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", s->block.norm_eps);
+  if (gpt2) return;
+  gguf_key_u32(k, ".attention.head_count_kv", s->n_kv_head);
+  gguf_key_u32(k, ".attention.key_length", s->head_size);
+  gguf_key_u32(k, ".attention.value_length", s->head_size);
+  gguf_key_float(k, ".rope.freq_base", s->block.rope_theta);
+  if (llama) gguf_key_u32(k, ".rope.dimension_count", s->head_size);
+}
+
+// The bytes of a token as letters, one for each byte, in UTF-8; how many bytes that takes. f NULL: only counts.
+static inline size_t gguf_letters(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id) {
+  int bytes;
+  size_t written = 0;
+  const uint8_t *p = tokenizer_token_bytes(k, id, &bytes);
+  for (int i = 0; i < bytes; i++) {
+    const int c = letter[p[i]];
+    written += c >= 0x80 ? 2 : 1;
+    if (f && c >= 0x80) fputc(0xc0 | c >> 6, f);
+    if (f) fputc(c >= 0x80 ? 0x80 | (c & 0x3f) : c, f);
+  }
+  return written;
+}
+// Row `id` of the vocabulary: an added token as it is, any other in letters.
+static inline void gguf_token(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id, bool added) {
+  int bytes;
+  const uint8_t *p = tokenizer_token_bytes(k, id, &bytes);
+  if (added) { gguf_text(f, (const char *)p, (size_t)bytes); return; }
+  gguf_u64(f, gguf_letters(NULL, k, letter, id));
+  gguf_letters(f, k, letter, id);
+}
+// Two tokens and a blank between them.
+static inline void gguf_merge(FILE *f, const Tokenizer *k, const uint16_t *letter, const BpeMerge *m) {
+  gguf_u64(f, gguf_letters(NULL, k, letter, m->left) + 1 + gguf_letters(NULL, k, letter, m->right));
+  gguf_letters(f, k, letter, m->left);
+  fputc(' ', f);
+  gguf_letters(f, k, letter, m->right);
+}
+// end: the token that ends a document, -1: none. Embeddings may have more rows than there are tokens.
+static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64_t vocab_size, int32_t end) {
+  enum { NORMAL = 1, CONTROL = 3, USER = 4, UNUSED = 5 };
+  uint16_t letter[256];
+  int32_t *type = (int32_t *)calloc((size_t)vocab_size, sizeof *type);
+  bpe_alphabet(letter);
+  for (int64_t i = 0; i < vocab_size; i++) type[i] = i < k->vocab_size ? NORMAL : UNUSED;
+  for (int i = 0; i < k->added_count; i++) type[k->added[i].id] = k->added[i].special ? CONTROL : USER;
+  gguf_key_text(keys, "tokenizer.ggml.model", "gpt2");
+  gguf_key_text(keys, "tokenizer.ggml.pre", gguf_pre_tokenizer(k));
+  gguf_key_array(keys, "tokenizer.ggml.tokens", GGUF_STRING, vocab_size);
+  for (int64_t i = 0; i < vocab_size; i++) {
+    char unused[32];
+    snprintf(unused, sizeof unused, "[PAD%lld]", (long long)i);
+    if (type[i] == UNUSED) gguf_text(keys->f, unused, strlen(unused));
+    else gguf_token(keys->f, k, letter, (int32_t)i, type[i] != NORMAL);
+  }
+  gguf_key_array(keys, "tokenizer.ggml.token_type", GGUF_I32, vocab_size);
+  fwrite(type, sizeof *type, (size_t)vocab_size, keys->f);
+  gguf_key_array(keys, "tokenizer.ggml.merges", GGUF_STRING, k->merge_count);
+  for (int i = 0; i < k->merge_count; i++) gguf_merge(keys->f, k, letter, &k->merges[i]);
+  if (k->adds_bos || end >= 0) gguf_key_u32(keys, "tokenizer.ggml.bos_token_id", k->adds_bos ? k->bos_id : end);
+  if (end >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", end);
+  gguf_key_bool(keys, "tokenizer.ggml.add_bos_token", k->adds_bos);
+  free(type);
+}
+
+// ================================================================================================ tensors
+// One tensor of the file: rows [first, first + rows) of a parameter. permuted: rows of one half of a head and of the
+// other in turn, which is how llama.cpp turns pairs for architecture llama.
+struct GgufTensor { char name[64]; const Param *param; int64_t first, rows, cols, bytes, permuted; uint32_t ggml; };
+static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool gpt2) {
+  static const struct { const char *ours, *theirs[3]; } names[] = {
+      {"wte", {"token_embd"}}, {"wpe", {"position_embd"}}, {"ln_f", {"output_norm"}}, {"lm_head", {"output"}},
+      {"ln_1", {"attn_norm"}}, {"attn.c_attn", {"attn_q", "attn_k", "attn_v"}}, {"attn.q_norm", {"attn_q_norm"}},
+      {"attn.k_norm", {"attn_k_norm"}}, {"attn.c_proj", {"attn_output"}}, {"ln_2", {"ffn_norm"}},
+      {"mlp.c_fc", {"ffn_gate", "ffn_up"}}, {"mlp.c_proj", {"ffn_down"}}};
+  const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
+  const size_t n = (size_t)(dot - inside);
+  char block[16] = "";
+  if (p->stage) snprintf(block, sizeof block, "blk.%d.", p->stage - 1);
+  for (const auto &x : names) {
+    if (n != strlen(x.ours) || strncmp(inside, x.ours, n)) continue;
+    const char *theirs = !gpt2 || !x.theirs[1] ? x.theirs[part] : x.theirs[2] ? "attn_qkv" : "ffn_up";
+    snprintf(to, 64, "%s%s%s", block, theirs, dot);
+  }
+}
+static inline int64_t gguf_row_bytes(uint32_t ggml, int64_t cols) {
+  if (ggml == gguf_kinds[GGUF_Q8_0].ggml) return cols / GGUF_BLOCK * (2 + GGUF_BLOCK);
+  return (ggml == gguf_kinds[GGUF_F32].ggml ? 4 : 2) * cols;
+}
+// Vectors, norms and positions stay fp32; rows that Q8_0 cannot cut into blocks become fp16.
+static inline int gguf_tensors(GgufTensor *to, const Param *param, int params, const ModelShape *s, GgufType type) {
+  const bool gpt2 = shape_is_gpt2(s), llama = !strcmp(gguf_architecture(s), "llama");
+  int count = 0;
+  for (int p = 0; p < params; p++) {
+    const int parts = gpt2 ? 1 : param[p].matrices;
+    for (int64_t i = 0, first = 0; i < parts; first += to[count++].rows, i++) {
+      GgufTensor *t = &to[count];
+      *t = GgufTensor{};
+      gguf_tensor_name(t->name, &param[p], (int)i, gpt2);
+      t->param = &param[p], t->first = first, t->cols = param_cols(&param[p]);
+      t->rows = parts > 1 ? param[p].matrix_rows[i] : param[p].shape[0];
+      if (llama && parts == 3 && i < 2) t->permuted = s->head_size;
+      const bool whole = param[p].ndim == 1 || !strcmp(param[p].name, "wpe.weight");
+      t->ggml = gguf_kinds[whole ? GGUF_F32 : type == GGUF_Q8_0 && t->cols % GGUF_BLOCK ? GGUF_F16 : type].ggml;
+      t->bytes = param[p].ndim == 1 ? 4 * t->rows : t->rows * gguf_row_bytes(t->ggml, t->cols);
+    }
+  }
+  return count;
+}
+// The row of the parameter that is row r of the tensor.
+static inline int64_t gguf_row(const GgufTensor *t, int64_t r) {
+  const int64_t head = t->permuted, in = head ? r % head : 0;
+  return t->first + (head ? r - in + in % 2 * (head / 2) + in / 2 : r);
+}
+// 32 numbers as a scale in fp16, the largest magnitude / 127, and 32 signed bytes: ggml's quantize_row_q8_0_ref.
+static inline void gguf_q8_0(FILE *f, const float *x) {
+  float largest = 0;
+  int8_t q[GGUF_BLOCK];
+  fp16 scale;
+  for (int i = 0; i < GGUF_BLOCK; i++) largest = fmaxf(largest, fabsf(x[i]));
+  const float d = largest / 127, inverse = d ? 1 / d : 0;
+  for (int i = 0; i < GGUF_BLOCK; i++) q[i] = (int8_t)roundf(x[i] * inverse);
+  round_to(&scale, d);
+  fwrite(&scale, sizeof scale, 1, f);
+  fwrite(q, 1, sizeof q, f);
+}
+static inline void gguf_write_row(FILE *f, const float *x, int64_t n, uint32_t ggml) {
+  if (ggml == gguf_kinds[GGUF_F32].ggml) fwrite(x, sizeof *x, (size_t)n, f);
+  for (int64_t i = 0; ggml == gguf_kinds[GGUF_Q8_0].ggml && i < n; i += GGUF_BLOCK) gguf_q8_0(f, x + i);
+  for (int64_t i = 0; ggml == gguf_kinds[GGUF_F16].ggml && i < n; i++) {
+    fp16 y;
+    round_to(&y, x[i]);
+    fwrite(&y, sizeof y, 1, f);
+  }
+  for (int64_t i = 0; ggml == gguf_kinds[GGUF_BF16].ggml && i < n; i++) {
+    bf16 y;
+    round_to(&y, x[i]);
+    fwrite(&y, sizeof y, 1, f);
+  }
+}
+static inline void gguf_pad(FILE *f, int64_t at) {
+  for (; at % GGUF_ALIGNMENT; at++) fputc(0, f);
+}
+
+// ================================================================================================ the file
+// Divisors of rope's frequencies, (head_size/2), where Llama 3's scaling is asked for, and their number.
+static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const ModelShape *s) {
+  const RopeScaling *r = &s->block.rope_scaling;
+  const double hs = (double)s->head_size;
+  for (int64_t i = 0; r->factor > 0 && i < s->head_size / 2; i++) {
+    const double waves = (double)r->original / (2 * M_PI * pow(s->block.rope_theta, 2.0 * (double)i / hs));
+    const double smooth = (waves - r->low) / (r->high - r->low);
+    to[i] = (float)(waves > r->high ? 1 : waves < r->low ? r->factor : 1 / ((1 - smooth) / r->factor + smooth));
+  }
+  return r->factor > 0 ? s->head_size / 2 : 0;
+}
+static inline void gguf_tensor_info(FILE *f, const char *name, int64_t cols, int64_t rows, uint32_t ggml, int64_t at) {
+  gguf_text(f, name, strlen(name));
+  gguf_u32(f, rows ? 2 : 1);
+  gguf_u64(f, (uint64_t)cols);
+  if (rows) gguf_u64(f, (uint64_t)rows);
+  gguf_u32(f, ggml);
+  gguf_u64(f, (uint64_t)at);
+}
+static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t factors, const ModelShape *s,
+                               const Tokenizer *k, int32_t end, GgufType type) {
+  char *text = NULL;
+  size_t bytes = 0;
+  GgufKeys keys = {open_memstream(&text, &bytes), 0, gguf_architecture(s)};
+  if (!keys.f) die_missing("no memory for the header of a GGUF file");
+  gguf_key_text(&keys, "general.architecture", keys.architecture);
+  gguf_key_text(&keys, "general.type", "model");
+  gguf_key_u32(&keys, "general.file_type", gguf_kinds[type].file_type);
+  gguf_key_u32(&keys, "general.quantization_version", 2);
+  gguf_shape_keys(&keys, s);
+  if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, end);
+  else gguf_key_text(&keys, "tokenizer.ggml.model", "none");
+  if (fclose(keys.f)) die_missing("no memory for the header of a GGUF file");
+  fwrite("GGUF", 1, 4, f);
+  gguf_u32(f, 3);
+  gguf_u64(f, (uint64_t)(count + (factors > 0)));
+  gguf_u64(f, keys.count);
+  fwrite(text, 1, bytes, f);
+  free(text);
+  int64_t at = 0;
+  if (factors) gguf_tensor_info(f, "rope_freqs.weight", factors, 0, gguf_kinds[GGUF_F32].ggml, 0);
+  at = (4 * factors + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;
+  for (int i = 0; i < count; i++) {
+    const bool vector = t[i].param->ndim == 1;
+    gguf_tensor_info(f, t[i].name, vector ? t[i].rows : t[i].cols, vector ? 0 : t[i].rows, t[i].ggml, at);
+    at += (t[i].bytes + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;
+  }
+}
+static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weights) {
+  Tensor x;
+  if (!safetensors_find(weights, t->param->name, F32, &x)) return false;
+  for (int64_t r = 0; r < t->rows; r++)
+    gguf_write_row(f, (const float *)x.data + gguf_row(t, r) * t->cols, t->cols, t->ggml);
+  gguf_pad(f, t->bytes);
+  return true;
+}
+// Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program: under a temporary name, then
+// renamed. k: NULL without a tokenizer; end: its end-of-text token or -1. False with one line in `error`.
+static inline bool gguf_write(const char *path, const char *weights, const Param *param, int params,
+                              const ModelShape *s, const Tokenizer *k, int32_t end, GgufType type, char *error,
+                              size_t error_bytes) {
+  char temporary[MAP_PATH_BYTES + 16];
+  float factor[ROPE_HEAD_MOST / 2];
+  SafetensorsFile in;
+  snprintf(temporary, sizeof temporary, "%s.tmp", path);
+  IMPORT_REFUSE(!safetensors_open(&in, weights), "%s", in.error);
+  GgufTensor *t = (GgufTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
+  const int count = gguf_tensors(t, param, params, s, type);
+  const int64_t factors = gguf_rope_factors(factor, s);
+  FILE *f = fopen(temporary, "wb");
+  bool ok = f != NULL;
+  if (ok) {
+    gguf_header(f, t, count, factors, s, k, end, type);
+    gguf_pad(f, ftello(f));
+    fwrite(factor, sizeof *factor, (size_t)factors, f);
+    gguf_pad(f, 4 * factors);
+    for (int i = 0; ok && i < count; i++) ok = gguf_data(f, &t[i], &in);
+    ok = ok && !ferror(f) && !fflush(f) && !fsync(fileno(f));
+    ok = !fclose(f) && ok && file_rename(temporary, path);
+  }
+  if (!ok)
+    snprintf(error, error_bytes, "cannot write %.900s: %s", path, in.error[0] ? in.error : strerror(errno));
+  if (!ok && f) unlink(temporary);
+  free(t);
+  safetensors_close(&in);
+  return ok;
+}

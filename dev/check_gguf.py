@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Checks a file of --export_gguf with llama.cpp itself, beside the --export_hf directory of the same weights.
+
+    python3 dev/check_gguf.py model.gguf DIR       needs llama-cpp-python, transformers, tokenizers, torch
+
+The package is built from PyPI's sdist: `pip install --no-binary llama-cpp-python llama-cpp-python` (cmake, a compiler).
+llama.cpp opens the file; its ids of hostile texts are those of DIR's tokenizer.json; its logits of 32 tokens are those
+of transformers in fp32 within BOUND of the largest, by the file's type.
+Prints a line for each check; exit status 1 if one failed.
+"""
+import os
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+import numpy as np
+import tokenizers
+import torch
+from gguf import GGUFReader
+from llama_cpp import Llama
+from transformers import AutoModelForCausalLM
+
+from check_export import TEXTS
+
+# llama.cpp computes attention's k and v in fp16 unless told otherwise; Q8_0 rounds activations to 8 bits, too.
+BOUND = {0: 1e-4, 1: 4e-3, 32: 2e-2, 7: 3e-2}
+MORE_TEXTS = ["a  \n\n  b\n\n\nc\n    d\n \n e", "x\n", "\n\n", " \n \n = Title = \n \n Text .\n", "12 345 6789",
+              "it'S"]
+
+
+def main():
+    path, directory = sys.argv[1:3]
+    fields = GGUFReader(path).fields
+    kind = int(fields["general.file_type"].contents())
+    model = AutoModelForCausalLM.from_pretrained(directory).eval()
+    llama = Llama(path, n_ctx=64, logits_all=True, verbose=False, n_threads=2, flash_attn=False)
+    failed = 0
+
+    def check(ok, what):
+        nonlocal failed
+        failed += not ok
+        print(("ok      " if ok else "FAILED  ") + what)
+    architecture = fields["general.architecture"].contents()
+    check(llama.n_vocab() == model.config.vocab_size, f"opens: {architecture}, file type {kind}")
+    if os.path.exists(os.path.join(directory, "tokenizer.json")):
+        direct = tokenizers.Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
+        other = [t for t in TEXTS + MORE_TEXTS if llama.tokenize(t.encode(), add_bos=False, special=True) !=
+                 direct.encode(t, add_special_tokens=False).ids]
+        check(not other, f"ids of {len(TEXTS + MORE_TEXTS)} texts" + (f", not of {other}" if other else ""))
+    ids = torch.randint(0, model.config.vocab_size, (1, 32), generator=torch.Generator().manual_seed(1))
+    llama.reset()
+    llama.eval(ids[0].tolist())
+    got = np.array(llama.scores[:32])
+    want = model(ids).logits[0].detach().numpy()
+    error = np.abs(got - want).max() / np.abs(want).max()
+    check(error <= BOUND[kind], f"logits off by {error:.1e} of the largest, bound {BOUND[kind]:.0e}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
