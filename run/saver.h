@@ -386,38 +386,40 @@ static bool save_model(const RunView *run) {
   return written;
 }
 
-// The token that begins and ends a document, malloc'ed, and its id: GPT-2's <|endoftext|>, or the only special one.
-// NULL and -1 when there is none.
-static char *special_token(const Tokenizer *k, int32_t *id) {
-  static const char gpt2[] = "<|endoftext|>";
-  int found = 0;
-  *id = -1;
-  for (int i = 0; i < k->added_count; i++) {
-    int bytes;
-    const uint8_t *text = tokenizer_token_bytes(k, k->added[i].id, &bytes);
-    if (!k->added[i].special) continue;
-    found++;
-    *id = k->added[i].id;
-    if (bytes == (int)sizeof gpt2 - 1 && !memcmp(text, gpt2, sizeof gpt2 - 1)) { found = 1; break; }
-  }
-  if (found != 1) { *id = -1; return NULL; }
+static char *token_text(const Tokenizer *k, int32_t id) {
   int bytes;
-  const uint8_t *text = tokenizer_token_bytes(k, *id, &bytes);
-  return strndup((const char *)text, (size_t)bytes);
+  const uint8_t *text = id < 0 ? NULL : tokenizer_token_bytes(k, id, &bytes);
+  return text ? strndup((const char *)text, (size_t)bytes) : NULL;
+}
+// The end is the special token that is named as GPT-2's, Qwen's and SmolLM2's or as Llama 3's, or the only one. It
+// begins a text, too, unless the tokenizer puts another before each. k: NULL has none. The texts are to be freed.
+static TextEnds text_ends(const Tokenizer *k) {
+  static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
+  int32_t only = -1, named = -1;
+  int specials = 0;
+  for (int i = 0; k && i < k->added_count; i++) {
+    if (!k->added[i].special) continue;
+    char *text = token_text(k, k->added[i].id);
+    only = k->added[i].id;
+    specials++;
+    for (const char *name : names) if (!strcmp(text, name)) named = only;
+    free(text);
+  }
+  const int32_t eos = named >= 0 ? named : specials == 1 ? only : -1, bos = k && k->adds_bos ? k->bos_id : eos;
+  return TextEnds{bos, eos, token_text(k, bos), token_text(k, eos)};
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
 static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes) {
   const ModelFigures *m = &run->model;
   const bool has_tokenizer = run->corpus->has_tokenizer;
-  int32_t special_id = -1;
-  char *special = has_tokenizer ? special_token(&run->corpus->tokenizer, &special_id) : NULL;
+  const TextEnds ends = text_ends(has_tokenizer ? &run->corpus->tokenizer : NULL);
   size_t tokenizer_bytes = 0;
   const ModelShape shape = shape_of(run->opt);
   const struct { const char *name; char *text; } files[] = {
-      {"config.json", export_config_text(shape, special_id, PROGRAM_VERSION)},
-      {"generation_config.json", export_generation_config_text(special_id)},
+      {"config.json", export_config_text(shape, &ends, PROGRAM_VERSION)},
+      {"generation_config.json", export_generation_config_text(&ends)},
       {"tokenizer.json", has_tokenizer ? tokenizer_text(&run->corpus->tokenizer, &tokenizer_bytes) : NULL},
-      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, special) : NULL}};
+      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, &ends) : NULL}};
   error[0] = 0;
   for (const auto &f : files) {
     char path[MAP_PATH_BYTES];
@@ -427,7 +429,8 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
       snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
     free(f.text);
   }
-  free(special);
+  free(ends.bos_text);
+  free(ends.eos_text);
   return !error[0];
 }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
@@ -457,16 +460,17 @@ static bool export_gguf(const RunView *run) {
   const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;
   char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
   const ModelShape shape = shape_of(run->opt);
-  int32_t end = -1;
   if (!save_weights_as(run, weights_name)) return false;
   path_join(path, sizeof path, run->opt->out, "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;
   if (!f->mesh.rank) {
-    if (k) free(special_token(k, &end));
-    ok = gguf_write(path, weights, f->lay.param, f->lay.params, &shape, k, end,
+    const TextEnds ends = text_ends(k);
+    ok = gguf_write(path, weights, f->lay.param, f->lay.params, &shape, k, &ends,
                     (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
+    free(ends.bos_text);
+    free(ends.eos_text);
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
     else say("exported: %s\n", path);
   }

@@ -8,8 +8,7 @@
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
 #include "data/tokenizer.h"
-#include "families.h"
-#include "safetensors.h"
+#include "interchange.h"
 
 enum { GGUF_ALIGNMENT = 32, GGUF_BLOCK = 32 };   // bytes; numbers that share a scale in Q8_0
 // The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
@@ -124,8 +123,8 @@ static inline void gguf_merge(FILE *f, const Tokenizer *k, const uint16_t *lette
   fputc(' ', f);
   gguf_letters(f, k, letter, m->right);
 }
-// end: the token that ends a document, -1: none. Embeddings may have more rows than there are tokens.
-static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64_t vocab_size, int32_t end) {
+// Embeddings may have more rows than there are tokens.
+static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64_t vocab_size, const TextEnds *ends) {
   enum { NORMAL = 1, CONTROL = 3, USER = 4, UNUSED = 5 };
   uint16_t letter[256];
   int32_t *type = (int32_t *)calloc((size_t)vocab_size, sizeof *type);
@@ -145,8 +144,8 @@ static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64
   fwrite(type, sizeof *type, (size_t)vocab_size, keys->f);
   gguf_key_array(keys, "tokenizer.ggml.merges", GGUF_STRING, k->merge_count);
   for (int i = 0; i < k->merge_count; i++) gguf_merge(keys->f, k, letter, &k->merges[i]);
-  if (k->adds_bos || end >= 0) gguf_key_u32(keys, "tokenizer.ggml.bos_token_id", k->adds_bos ? k->bos_id : end);
-  if (end >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", end);
+  if (ends->bos >= 0) gguf_key_u32(keys, "tokenizer.ggml.bos_token_id", ends->bos);
+  if (ends->eos >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", ends->eos);
   gguf_key_bool(keys, "tokenizer.ggml.add_bos_token", k->adds_bos);
   free(type);
 }
@@ -251,7 +250,7 @@ static inline void gguf_tensor_info(FILE *f, const char *name, int64_t cols, int
   gguf_u64(f, (uint64_t)at);
 }
 static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t factors, const ModelShape *s,
-                               const Tokenizer *k, int32_t end, GgufType type) {
+                               const Tokenizer *k, const TextEnds *ends, GgufType type) {
   char *text = NULL;
   size_t bytes = 0;
   GgufKeys keys = {open_memstream(&text, &bytes), 0, gguf_architecture(s)};
@@ -261,7 +260,7 @@ static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t 
   gguf_key_u32(&keys, "general.file_type", gguf_kinds[type].file_type);
   gguf_key_u32(&keys, "general.quantization_version", 2);
   gguf_shape_keys(&keys, s);
-  if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, end);
+  if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, ends);
   else gguf_key_text(&keys, "tokenizer.ggml.model", "none");
   if (fclose(keys.f)) die_missing("no memory for the header of a GGUF file");
   fwrite("GGUF", 1, 4, f);
@@ -288,10 +287,10 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   return true;
 }
 // Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program: under a temporary name, then
-// renamed. k: NULL without a tokenizer; end: its end-of-text token or -1. False with one line in `error`.
+// renamed. k: NULL without a tokenizer. False with one line in `error`.
 static inline bool gguf_write(const char *path, const char *weights, const Param *param, int params,
-                              const ModelShape *s, const Tokenizer *k, int32_t end, GgufType type, char *error,
-                              size_t error_bytes) {
+                              const ModelShape *s, const Tokenizer *k, const TextEnds *ends, GgufType type,
+                              char *error, size_t error_bytes) {
   char temporary[MAP_PATH_BYTES + 16];
   float factor[ROPE_HEAD_MOST / 2];
   SafetensorsFile in;
@@ -303,7 +302,7 @@ static inline bool gguf_write(const char *path, const char *weights, const Param
   FILE *f = fopen(temporary, "wb");
   bool ok = f != NULL;
   if (ok) {
-    gguf_header(f, t, count, factors, s, k, end, type);
+    gguf_header(f, t, count, factors, s, k, ends, type);
     gguf_pad(f, ftello(f));
     fwrite(factor, sizeof *factor, (size_t)factors, f);
     gguf_pad(f, 4 * factors);

@@ -629,17 +629,23 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
   else cJSON_AddNumberToObject(object, name, id);
 }
 
-// config.json. bos_eos_id: the token that begins and ends a text, -1: there is none, which the file must say, because
-// transformers takes 50256 by default. version: of this program. To be freed by the caller, as those below.
-static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, const char *version) {
+// The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
+// takes 50256 for GPT-2 by default.
+struct TextEnds { int32_t bos, eos; char *bos_text, *eos_text; };
+static inline void export_ends(cJSON *object, const TextEnds *e) {
+  export_token(object, "bos_token_id", e->bos);
+  export_token(object, "eos_token_id", e->eos);
+}
+
+// config.json. version: of this program. To be freed by the caller, as those below.
+static inline char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version) {
   char program[64];
   snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
   cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
   if (const Family *family = family_of_shape(&shape)) {
     cJSON_AddItemToArray(architectures, cJSON_CreateString(family->architecture));
     family_config_write(c, family, &shape);
-    export_token(c, "bos_token_id", bos_eos_id);
-    export_token(c, "eos_token_id", bos_eos_id);
+    export_ends(c, ends);
     cJSON_AddNullToObject(c, "pad_token_id");    // or some classes take one of their own
     cJSON_AddTrueToObject(c, "use_cache");
     cJSON_AddStringToObject(c, "dtype", "float32");
@@ -661,8 +667,7 @@ static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, con
   cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
   cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
   cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
-  export_token(c, "bos_token_id", bos_eos_id);
-  export_token(c, "eos_token_id", bos_eos_id);
+  export_ends(c, ends);
   cJSON_AddTrueToObject(c, "use_cache");
   cJSON_AddStringToObject(c, "dtype", "float32");
   cJSON_AddStringToObject(c, "written_by", program);
@@ -670,27 +675,27 @@ static inline char *export_config_text(ModelShape shape, int32_t bos_eos_id, con
 }
 
 // generation_config.json, what generate() starts from.
-static inline char *export_generation_config_text(int32_t bos_eos_id) {
+static inline char *export_generation_config_text(const TextEnds *ends) {
   cJSON *c = cJSON_CreateObject();
-  export_token(c, "bos_token_id", bos_eos_id);
-  export_token(c, "eos_token_id", bos_eos_id);
+  export_ends(c, ends);
   cJSON_AddTrueToObject(c, "use_cache");
   return export_text(c);
 }
 
-// tokenizer_config.json, for the tokenizer.json beside it. special: text of the added token that begins and ends a
-// text, NULL: there is none. Whether one is added to a text automatically, tokenizer.json says.
-static inline char *export_tokenizer_config_text(int64_t n_positions, const char *special) {
-  static const char *const uses[] = {"bos_token", "eos_token", "unk_token"};
+// tokenizer_config.json, for the tokenizer.json beside it. Whether a token is added to a text automatically,
+// tokenizer.json says.
+static inline char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
+  const struct { const char *name, *text; } uses[] = {
+      {"bos_token", ends->bos_text}, {"eos_token", ends->eos_text}, {"unk_token", ends->eos_text}};
   cJSON *c = cJSON_CreateObject();
   cJSON_AddStringToObject(c, "tokenizer_class", "PreTrainedTokenizerFast");
   cJSON_AddNumberToObject(c, "model_max_length", (double)n_positions);
   cJSON_AddFalseToObject(c, "add_prefix_space");
   cJSON_AddFalseToObject(c, "add_bos_token");
   cJSON_AddFalseToObject(c, "clean_up_tokenization_spaces");
-  for (const char *name : uses) {
-    if (special) cJSON_AddStringToObject(c, name, special);
-    else cJSON_AddNullToObject(c, name);
+  for (const auto &use : uses) {
+    if (use.text) cJSON_AddStringToObject(c, use.name, use.text);
+    else cJSON_AddNullToObject(c, use.name);
   }
   return export_text(c);
 }

@@ -39,8 +39,9 @@ TEST_MPI(
 }
 
 TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does not have are refused, others named") {
-  static const struct { const char *tokenizer, *pre; } cases[] = {
-      {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"smollm2", "smollm"}, {"nanochat", NULL}};
+  static const struct { const char *tokenizer, *pre, *eos; } cases[] = {
+      {"gpt2", "gpt-2", NULL}, {"llama3", "llama-bpe", "<|end_of_text|>"}, {"qwen2", "qwen2", "<|endoftext|>"},
+      {"smollm2", "smollm", "<|endoftext|>"}, {"nanochat", NULL, NULL}};
   for (const auto &k : cases) {
     char path[256], error[1024] = "";
     Tokenizer t = {};
@@ -51,6 +52,13 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
     }
     const char *pre = gguf_pre_tokenizer(&t);
     EXPECT(k.pre ? pre && !strcmp(pre, k.pre) : !pre, "%s: '%s'", k.tokenizer, pre ? pre : "none");
+    const TextEnds ends = text_ends(&t);
+    const bool llama = !strcmp(k.tokenizer, "llama3");
+    EXPECT(!k.eos || (ends.eos_text && !strcmp(ends.eos_text, k.eos)), "%s ends with %s", k.tokenizer, ends.eos_text);
+    EXPECT(ends.bos == (llama ? t.bos_id : ends.eos) && (ends.bos != ends.eos) == llama, "%s begins with %s",
+           k.tokenizer, ends.bos_text);
+    free(ends.bos_text);
+    free(ends.eos_text);
     tokenizer_free(&t);
   }
   static const struct { const char *from; bool can; } models[] = {

@@ -673,7 +673,8 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
   for (int i = 0; i < 2; i++) {
     ix_directory(dir, i ? "untied" : "tied");
     ix_copy(fixtures[i], dir, "model.safetensors");
-    char *text = export_config_text(shapes[i], i ? 299 : -1, "1.2.3");
+    const TextEnds ends = {i ? 298 : -1, i ? 299 : -1, NULL, NULL};
+    char *text = export_config_text(shapes[i], &ends, "1.2.3");
     tok_write(ix_path(path, dir, "config.json"), text, strlen(text));
     Import s;
     REQUIRE(import_open(&s, dir, error, sizeof error), "%s", error);
@@ -684,7 +685,7 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
     import_close(&s);
     cJSON *c = cJSON_Parse(text);
     const cJSON *bos = cJSON_GetObjectItem(c, "bos_token_id"), *eos = cJSON_GetObjectItem(c, "eos_token_id");
-    EXPECT(i ? bos && eos && bos->valueint == 299 && eos->valueint == 299 : cJSON_IsNull(bos) && cJSON_IsNull(eos),
+    EXPECT(i ? bos && eos && bos->valueint == 298 && eos->valueint == 299 : cJSON_IsNull(bos) && cJSON_IsNull(eos),
            "%s", text);
     cJSON_Delete(c);
     free(text);
@@ -693,12 +694,15 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
 
 TEST(export_tokenizer_config, "the other exported texts are JSON, and name the special token or none") {
   for (const char *special : {(const char *)NULL, "<|endoftext|>", "a \"quoted\" \\ one\n"}) {
-    char *text = export_tokenizer_config_text(1024, special);
-    char *generation = export_generation_config_text(special ? 7 : -1);
+    char begin[] = "<begin>";
+    const TextEnds ends = {special ? 6 : -1, special ? 7 : -1, special ? begin : NULL, (char *)special};
+    char *text = export_tokenizer_config_text(1024, &ends);
+    char *generation = export_generation_config_text(&ends);
     cJSON *c = cJSON_Parse(text), *g = cJSON_Parse(generation);
     for (const char *name : {"bos_token", "eos_token", "unk_token"}) {
       const cJSON *x = cJSON_GetObjectItem(c, name);
-      EXPECT(special ? cJSON_IsString(x) && !strcmp(x->valuestring, special) : cJSON_IsNull(x), "%s", text);
+      const char *want = !strcmp(name, "bos_token") ? begin : special;
+      EXPECT(special ? cJSON_IsString(x) && !strcmp(x->valuestring, want) : cJSON_IsNull(x), "%s", text);
     }
     EXPECT(cJSON_IsFalse(cJSON_GetObjectItem(c, "clean_up_tokenization_spaces")) &&
            cJSON_IsFalse(cJSON_GetObjectItem(c, "add_bos_token")), "%s", text);
