@@ -5,7 +5,6 @@
 #include "run/option_line.h"
 #include "run/plan_search.h"
 #include "run/preflight_net.h"
-#include "run/tune_plan.h"
 
 // Options as they are typed.
 static void call_parse(Call *call) {
@@ -132,7 +131,6 @@ static const Command commands[] = {
     {"--help, --version", NEEDS_NOTHING, options_answer},
     {"--report RUN1,RUN2,...", NEEDS_OPTIONS, report_compare},
     {"--plan", NEEDS_OPTIONS, plan_main},
-    {"--tune plan", NEEDS_OPTIONS, tune_plan_main},
     {"--flight", NEEDS_OPTIONS, flight_answer},
     {"--rdzv", NEEDS_OPTIONS, launch_rendezvous},
     {"--preflight", NEEDS_MPI, preflight_main},

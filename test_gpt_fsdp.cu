@@ -84,7 +84,6 @@
 #include "dev/test/test_harness.h"
 #include "dev/test/test_plan_report.h"
 #include "dev/test/test_plan_search.h"
-#include "dev/test/test_tune_plan.h"
 #include "dev/test/test_sm_margin.h"
 
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated

@@ -74,12 +74,12 @@ static inline void json_chars(FILE *f, const char *text, size_t bytes, int how) 
   const uint8_t *p = (const uint8_t *)text, *end = p + bytes;
   for (char c[8]; p < end; fputs(c, f)) p += json_char(c, p, end, how);
 }
-static inline void json_bytes(FILE *f, const void *text, size_t bytes, int how) {
+static inline void json_string(FILE *f, const void *text, size_t bytes, int how) {
   fputc('"', f);
   json_chars(f, (const char *)text, bytes, how);
   fputc('"', f);
 }
-static inline void json_text(FILE *f, const char *text) { json_bytes(f, text, strlen(text), 0); }
+static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
 // ,"name":x with all digits. JSON has no infinity and no NaN: null.
 static inline void json_number(FILE *f, const char *name, double x) {
   if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);

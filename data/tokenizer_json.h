@@ -35,7 +35,7 @@ static inline void bpe_write_token(FILE *f, const Tokenizer *t, const uint16_t *
     if (t->added[middle].id < id) from = middle + 1;
     else to = middle;
   }
-  if (from < t->added_count && t->added[from].id == id) { json_bytes(f, p, n, JSON_LETTERS); return; }
+  if (from < t->added_count && t->added[from].id == id) { json_string(f, p, n, JSON_LETTERS); return; }
   fputc('"', f);
   for (size_t i = 0; i < n; i++) {
     int c = char_of_byte[p[i]];
@@ -51,7 +51,7 @@ static inline void bpe_write_added(FILE *f, const Tokenizer *t) {
   for (int i = 0; i < t->added_count; i++) {
     const BpeAddedToken *a = &t->added[i];
     fprintf(f, "%s\n    {\n      \"id\": %d,\n      \"content\": ", i ? "," : "", a->id);
-    json_bytes(f, t->bytes + t->byte_start[a->id], t->byte_start[a->id + 1] - t->byte_start[a->id], JSON_LETTERS);
+    json_string(f, t->bytes + t->byte_start[a->id], t->byte_start[a->id + 1] - t->byte_start[a->id], JSON_LETTERS);
     fprintf(f, ",\n      \"single_word\": false,\n      \"lstrip\": false,\n      \"rstrip\": false,\n"
             "      \"normalized\": %s,\n      \"special\": %s\n    }",
             a->normalized ? "true" : "false", a->special ? "true" : "false");

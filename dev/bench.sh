@@ -9,7 +9,7 @@
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
-#   dev/bench.sh plan           steps predicted with this machine's peaks (--tune plan) beside steps measured
+#   dev/bench.sh plan           steps predicted with this machine's peaks beside steps measured
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
 #   dev/bench.sh modes          `small` on two ranks in every sharding mode: tokens/s, memory and wire bytes a rank
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
@@ -428,7 +428,7 @@ beside() {
 }
 
 # ---- predictions beside measurements --------------------------------------------------------------------------------
-# The peaks of this machine are measured in the same run (--tune plan), then steps, in turns.
+# The peaks of a rank are measured in the same run, by build/bench_ops, then steps, in turns.
 # plan_options model: shapes, small enough for a CPU; plan_steps model: steps of a round, the first of which is left out
 plan_options() {
   case $1 in
@@ -439,13 +439,18 @@ plan_options() {
 plan_steps() { case $1 in tiny) echo 40 ;; small) echo 8 ;; *) echo 4 ;; esac; }
 plan() {
   local models=${MODELS:-tiny small gpt2} dtypes=${DTYPES:-fp32 bf16} ranks model dtype round row options
-  local run=$out/plan rows=$out/plan.rows
-  for ranks in 1 2; do "$program" --tune plan --world $ranks --cache "$out/cache"; done
+  local run=$out/plan rows=$out/plan.rows bench=$here/../build/bench_ops
+  [ -x "$bench" ] || { echo "bench: build/bench_ops is not built: make build/bench_ops" >&2; return 1; }
+  for ranks in 1 2; do for dtype in $dtypes; do
+    program=$bench ours $ranks peaks --dtype "$dtype" >"$rows.on.$dtype.$ranks"
+    echo "a rank of $ranks, $dtype: $(cat "$rows.on.$dtype.$ranks")"
+  done; done
   for ((round = 0; round < ROUNDS; round++)); do
     for model in $models; do for dtype in $dtypes; do for ranks in 1 2; do
       row=$rows.$model.$dtype.$ranks
       read -ra options <<<"$(plan_options "$model") --dtype $dtype --cache $out/cache"
-      [ -s "$row.predicted" ] || "$program" --plan --on cpu --world $ranks "${options[@]}" --json |
+      [ -s "$row.predicted" ] ||
+        "$program" --plan --on "cpu,$(cat "$rows.on.$dtype.$ranks")" --world $ranks "${options[@]}" --json |
         grep -o '"step_s":[0-9.e+-]*' | head -n 1 | cut -d: -f2 >"$row.predicted"
       ours $ranks --device cpu "${options[@]}" --data random --max_steps "$(plan_steps "$model")" --sample_tokens 0 \
         --eval_every -1 --save_every -1 --report off --out "$run" >"$run.log" 2>&1 ||

@@ -18,6 +18,9 @@
 //
 //   mpirun -np 2 build/bench_ops update --model small --data random --optimizer muon
 // The optimizer's step alone, of the slowest rank: the median of --max_steps (8) in a line of JSON.
+//
+//   mpirun -np 2 build/bench_ops peaks --dtype bf16
+// The figures of a rank for --plan --on cpu,...: what it reaches at least while all measure.
 #define TRAINER_AS_LIBRARY 1
 #include "main.cu"
 #include "dev/cpu_peaks.h"
@@ -311,6 +314,15 @@ static void bench_update(Trainer *t, int updates) {
     printf("{\"optimizer\":\"%s\",\"ms\":%.3f,\"threads\":%d}\n", option_word(&t->opt, OPT_optimizer),
            ms[updates / 2], t->ctx.threads);
 }
+static void bench_peaks(const char *table, const Options *o, int threads, int rank) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const bool half = option_dtype(o, OPT_buffer_dtype) == BF16;
+  double peak[2] = {half ? cpu_peak_bf16(table, threads) : cpu_peak_fp32(table, threads), 0};
+  MPI_Barrier(MPI_COMM_WORLD);
+  peak[1] = cpu_peak_memory(threads);
+  MPI_Allreduce(MPI_IN_PLACE, peak, 2, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+  if (!rank) printf("tflops=%.5g,memory_gbs=%.5g\n", peak[0] * 1e-3, peak[1]);
+}
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -322,7 +334,8 @@ int main(int argc, char **argv) {
   who_am_i = "bench_ops";
   die_hook = die_everywhere;
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
-  const bool whole = !muon && !update;           // whole steps
+  const bool peaks = argc > 1 && !strcmp(argv[1], "peaks");
+  const bool whole = !muon && !update && !peaks; // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
@@ -339,6 +352,12 @@ int main(int argc, char **argv) {
   static Cores cores;
   cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
+  if (peaks) {
+    bench_peaks(timed.name, &o, threads, rank);
+    cores_give_back(&cores);
+    MPI_Finalize();
+    return 0;
+  }
   void *image;
   load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);

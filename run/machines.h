@@ -1,11 +1,9 @@
 // machines.h: what ranks would have that are planned and not there: FLOP/s, bandwidths, memory, latencies, from data
 // sheets and published measurements, and how much of it is reached.
 //
-//   machine_parse      reads --on
-//   machine_measured   takes what --tune plan has measured instead
+//   machine_parse   reads --on
 #pragma once
 #include "machine.h"
-#include "peaks.h"
 #include "kernels/cuda/nvidia.h"
 
 // What a rank has to itself. Units: FLOP/s, bytes/s, bytes, seconds.
@@ -21,8 +19,6 @@ struct Machine {
   double base_s, inside_s, between_s;            // of a collective: its start, a hop inside a host, between hosts
   double pcie, host_rate;                        // to and from the host's memory; of it, a rank's share
   double memory_bytes, reserve_bytes;            // of a GPU, or of a host for its CPU ranks; taken by libraries
-  const Peaks *peaks;                            // of a CPU: what was measured here, or NULL; peaks_dtype: its column
-  int peaks_dtype;
 };
 
 // Data sheets: NVIDIA's of H100, H200, B200, A100 (SXM) and DGX H100, H200, B200, A100, Ada whitepaper (RTX 4090).
@@ -61,7 +57,7 @@ static const double HOST_GBS = 500, HOST_GPUS = 8;
 // FLOPs of attention above those of the causal half: tiles on the diagonal are computed whole.
 static const double ATTENTION_TILE = 128;
 
-// Of a core of a CPU, assumed until they are measured: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2 and
+// Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2 and
 // on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles 16 times; bytes/s of memory.
 static const double CPU_HZ = 3e9, CPU_CYCLE_AVX2 = 32, CPU_CYCLE_AVX512 = 64, CPU_CORE_GBS = 10, CPU_REACHED = 0.75;
 static const double CPU_CALL_S = 5e-6, CPU_MESSAGE_S = 30e-6, CPU_NETWORK_GBS = 1.25;
@@ -151,20 +147,4 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, dou
   machine_reaches(m, row, dtype);
   if (!m->gpu && m->inside == 0) m->inside = m->memory_rate / 2;  // one rank's cores copy: a read and a write
   return true;
-}
-// A CPU's figures as --tune plan has measured them. A call's start is in its rate.
-static inline void machine_measured(Machine *m, const Peaks *p, Dtype dtype) {
-  const int d = dtype != F32;
-  double products = 0;
-  static const PeakKind kinds[] = {PEAK_FORWARD, PEAK_INPUT, PEAK_WEIGHT};
-  for (PeakKind k : kinds) products = fmax(products, peaks_best(p, d, k));
-  m->peaks = p;
-  m->peaks_dtype = d;
-  m->peak_flops = m->product_flops = products;
-  m->attention_flops = fmax(peaks_best(p, d, PEAK_ATTEND), peaks_best(p, d, PEAK_ATTEND_BACKWARD));
-  const PeakGrid *g = &peak_grids[PEAK_BYTES];
-  m->memory_rate = p->rate[d][PEAK_COPY][g->xs - 1][0];
-  m->inside = m->memory_rate / 2;                // a read and a write
-  m->launch_s = 0;
-  m->base_s = m->inside_s = p->latency_s;
 }

@@ -134,7 +134,7 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(device, auto, (auto, cpu, cuda), OWN, "where to compute") \
   FLAG(no_cuda, OWN, "the same as --device cpu") \
   CHOICE(graph, auto, (auto, on, off), OWN, "cuda: capture a step once, then replay it (not with --comm mpi)") \
-  CHOICE(tune, off, (off, on, plan), OWN, "cuda: time GEMM algorithms at start; plan: measure this CPU, then end") \
+  CHOICE(tune, off, (off, on), OWN, "cuda: time GEMM algorithms at start") \
   TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
   CHOICE(matmul_precision, highest, (highest, high), TAKES, "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   CHOICE(isa, auto, (auto, avx2, avx512, avx512_bf16, amx), OWN, "auto: the best that all ranks have") \

@@ -161,15 +161,14 @@ static void report_print_times(const PlanReport *p) {
   start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention %.4g; streaming ops "
              "%.4g GB/s%s", m->peak_flops * 1e-12, option_word(&p->plan.opt, OPT_buffer_dtype),
              m->product_flops * 1e-12,
-             m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu || m->peaks ? "" : " (assumed, not measured)");
+             m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu ? "" : " (assumed, not measured)");
   if (m->sm_margin)
     start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",
                m->multiprocessors - m->sm_margin, m->multiprocessors);
-  if (m->peaks)
-    start_line("measured", "%s UTC by --tune plan, %d rank%s of %d thread%s (%s): %s", m->peaks->measured,
-               m->peaks->ranks, m->peaks->ranks > 1 ? "s" : "", m->peaks->threads, m->peaks->threads > 1 ? "s" : "",
-               m->peaks->table, m->peaks->file);
-  else if (!m->gpu) start_line("assumed", "%s", p->plan.on.assumed);
+  if (!m->gpu)
+    start_line("assumed", "%s", strcmp(p->plan.opt.on, "cpu") ? "--on names some" : "nothing is measured of this "
+               "machine: name a rank's figures by --on cpu,tflops=...,memory_gbs=... (make bench ARGS=plan measures "
+               "them)");
   if (p->plan.opt.world > 1)
     start_line("links", "a rank receives %.4g GB/s inside a host, %.4g GB/s from other hosts", m->inside * 1e-9,
                m->between * 1e-9);

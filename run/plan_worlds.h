@@ -44,8 +44,7 @@ static inline Ops plan_cuda_table() {
 }
 
 // Where the planned ranks compute. timed: `machine` is known.
-// assumed: why what --tune plan measures is not used, or "".
-struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; char assumed[1536]; };
+struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
 static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune};
@@ -111,24 +110,6 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   free(mask);
   return t;
 }
-// Takes what --tune plan has measured for a CPU's ranks, if that is there, is of this machine, and --on names no
-// figures.
-static inline void plan_measured(PlanDevice *d, const Options *o, const char *table, int threads) {
-  static Peaks read, asked;
-  static char why[1536];
-  static bool known, good;
-  d->assumed[0] = 0;
-  peaks_of_here(&asked, o->cache, table, (int)o->ranks_per_host, threads);
-  if (!known || strcmp(asked.file, read.file)) { // read once for all plans of a search
-    read = asked;
-    good = peaks_read(&read, why, sizeof why);
-    known = true;
-  }
-  if (strcmp(o->on, "cpu")) snprintf(d->assumed, sizeof d->assumed, "--on names some");
-  else if (o->buffer_dtype == OPT_buffer_dtype_fp16) snprintf(d->assumed, sizeof d->assumed, "fp16 is not measured");
-  else if (good) machine_measured(&d->machine, &read, option_dtype(o, OPT_buffer_dtype));
-  else snprintf(d->assumed, sizeof d->assumed, "%s", why);
-}
 // Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
 static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
   static Ops cuda;
@@ -162,7 +143,6 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
                                  option_dtype(o, OPT_buffer_dtype), tf32, error, error_bytes))
     return false;
-  if (d->timed && !d->gpu) plan_measured(d, o, cpu->name, threads.threads);
   REFUSE(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
          "predicted; leave --on out, or plan --comm nccl");
   DeviceInfo info = {};

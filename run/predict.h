@@ -101,38 +101,6 @@ static inline OpKind op_kind(const char *op) {
   for (const OpKind &k : op_kinds) if (!strcmp(k.op, op)) return k;
   return OpKind{op, STEP_ELEMENTWISE, NULL, NULL, NULL};
 }
-// FLOPs of a call that has some, else bytes.
-static inline double work_amount(const CallWork *w, const OpKind *kind) {
-  return kind->flops ? kind->flops(w) : kind->bytes ? kind->bytes(w) : w->bytes;
-}
-// Which of the rates measured by --tune plan is a call's, and at what sizes.
-struct PeakAt { PeakKind kind; double x, y; };
-static inline PeakAt peak_at_product(PeakKind kind, int64_t rows, int64_t n, int64_t k) {
-  const double x = (double)min64(n, k), y = (double)rows;
-  const bool wide = max64(n, k) > 8 * min64(n, k);
-  const bool input = kind == PEAK_INPUT || kind == PEAK_INPUT_GELU;
-  if (wide) kind = kind == PEAK_WEIGHT ? PEAK_WIDE_WEIGHT : input ? PEAK_WIDE_INPUT : PEAK_WIDE_FORWARD;
-  return PeakAt{kind, x, y};
-}
-static inline PeakAt peak_at(const CallWork *w, const OpKind *kind) {
-  const Tensor *t = w->tensor;
-  if (!strcmp(w->op, "matmul_forward"))
-    return peak_at_product(t[1].data ? PEAK_FORWARD_GELU : PEAK_FORWARD, t[2].shape[0], t[3].shape[0], t[3].shape[1]);
-  if (!strcmp(w->op, "matmul_backward_input"))
-    return peak_at_product(t[3].data ? PEAK_INPUT_GELU : PEAK_INPUT, t[1].shape[0], t[2].shape[0], t[2].shape[1]);
-  if (!strcmp(w->op, "matmul_backward_weight"))
-    return peak_at_product(PEAK_WEIGHT, t[2].shape[0], t[0].shape[0], t[0].shape[1]);
-  if (kind->part == STEP_ATTENTION) {
-    const bool backward = kind->flops == flops_attention_backward;
-    const Tensor out = t[backward ? 3 : 0], lse = t[backward ? 4 : 1];         // (B,T,C), (B,H,T)
-    return PeakAt{backward ? PEAK_ATTEND_BACKWARD : PEAK_ATTEND, (double)(out.shape[2] / lse.shape[1]),
-                  (double)out.shape[1]};
-  }
-  const double bytes = work_amount(w, kind);
-  for (int k = 0; k < PEAK_KIND_COUNT; k++)
-    if (peak_axes[k] == PEAK_BYTES && !strcmp(w->op, peak_words[k])) return PeakAt{(PeakKind)k, bytes, 1};
-  return PeakAt{PEAK_CONVERT, bytes, 1};         // what is called rarely
-}
 
 // ================================================================================================ 2 messages
 // Of a group of ranks: how many, on how many hosts, and how many of them on this rank's host, itself included.
@@ -194,8 +162,6 @@ struct Timeline {
   int microbatches;
 };
 static Timeline *timeline_running;               // an offloaded optimizer's context points to nothing
-// NULL, or what calls do instead of taking time: tune_plan.h asks for their work.
-static void (*work_seen)(const CallWork *w, const OpKind *kind);
 
 // A call's time on its stream. The ops of side streams use the device that the model's use: what they compute is the
 // model's time too, but not their launches.
@@ -215,7 +181,6 @@ static inline double product_seconds(const Machine *m, const CallWork *w, double
   return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->tensor[0]) : 1));
 }
 static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *kind) {
-  if (work_seen) { work_seen(w, kind); return; }
   Timeline *l = timeline_running;
   const Machine *m = l->m;
   const bool host = !c->device;                  // of an offloaded optimizer
@@ -229,10 +194,6 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
     const double T = (double)w->tensor[0].shape[1];
     seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
     l->sum.at[STEP_ATTENTION_FLOPS] += flops;
-  }
-  if (m->peaks && !host) {
-    const PeakAt p = peak_at(w, kind);
-    seconds = work_amount(w, kind) / peaks_rate(m->peaks, m->peaks_dtype, p.kind, p.x, p.y);
   }
   timeline_spend(l, host ? RECORD_MODEL : record_stream(c), host ? STEP_OPTIMIZER : kind->part, seconds);
   const double passes = kind->passes && m->gpu ? kind->passes(w) : 0;
@@ -295,9 +256,7 @@ static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) 
     crosses = crosses || (l->m->gpu && x->access[i].at < RECORD_ADDRESSES);
   }
   if (!crosses) {
-    const PeakKind kind = x->op == OP_ZERO ? PEAK_ZERO : PEAK_COPY;
-    const double rate = l->m->peaks ? peaks_rate(l->m->peaks, l->m->peaks_dtype, kind, bytes, 1) : l->m->memory_rate;
-    timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / rate);
+    timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / l->m->memory_rate);
     return;
   }
   const double seconds = l->m->launch_s + bytes / 2 / l->m->pcie;              // of a copy engine: others go on

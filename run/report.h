@@ -98,7 +98,6 @@ static bool report_refuse_steps(const Options *o, int64_t steps, char *error, si
 // Options about what a run does and reports that contradict others. False with one line in `error`.
 static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   int64_t first, last;
-  REFUSE(o->tune == OPT_tune_plan, "--tune plan belongs on the command line, not into the file of --config");
   const bool tunes = o->tune != OPT_tune_off;
   REFUSE(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
   static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};

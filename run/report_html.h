@@ -53,7 +53,7 @@ static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
   char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MOST);
   snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
   FILE *f = fopen(path, "rb");
-  if (f) json_bytes(to, text, fread(text, 1, REPORT_TEXT_MOST, f), JSON_SCRIPT);
+  if (f) json_string(to, text, fread(text, 1, REPORT_TEXT_MOST, f), JSON_SCRIPT);
   else fputs("null", to);
   if (f) fclose(f);
   free(text);
@@ -247,7 +247,7 @@ static inline void report_write_units(FILE *to, const ReportRun *r) {
   for (int i = 0; i < shown; i++) {
     const ReportUnit *u = &r->unit[shown > 1 ? i * (r->units - 1) / (shown - 1) : 0];
     fprintf(to, "%s{\"unit\":", i ? ",\n" : "");
-    json_bytes(to, u->name, strlen(u->name), JSON_SCRIPT);
+    json_string(to, u->name, strlen(u->name), JSON_SCRIPT);
     for (int s = 0; s < REPORT_UNIT_SERIES; s++) {
       fputc(',', to);
       report_write_points(to, report_unit_series[s], u->point[s], r->points, false);
@@ -269,13 +269,13 @@ static inline void report_write_repeat(FILE *to, const ReportRun *r) {
   shell_word(f, options);
   fprintf(f, " --out again");
   fclose(f);
-  json_bytes(to, text, bytes, JSON_SCRIPT);
+  json_string(to, text, bytes, JSON_SCRIPT);
   free(text);
   cJSON_Delete(run);
 }
 static inline void report_write_run(FILE *to, const ReportRun *r) {
   fprintf(to, "{\"name\":");
-  json_bytes(to, r->directory, strlen(r->directory), JSON_SCRIPT);
+  json_string(to, r->directory, strlen(r->directory), JSON_SCRIPT);
   fprintf(to, ",\"first\":%lld,\"step\":%lld,\"stride\":%lld,\"skipped\":%d,\"not_finite\":%d,\"run\":",
           (long long)r->first, (long long)r->step, (long long)r->stride, r->skipped.count, r->not_finite.count);
   json_chars(to, r->run, strlen(r->run), JSON_SCRIPT | JSON_WHOLE);
@@ -293,7 +293,7 @@ static inline void report_write_run(FILE *to, const ReportRun *r) {
   for (int i = 0; i < r->evals; i++) {
     const ReportEval *e = &r->eval[i];
     fprintf(to, "%s{\"split\":", i ? "," : "");
-    json_bytes(to, e->split, strlen(e->split), JSON_SCRIPT);
+    json_string(to, e->split, strlen(e->split), JSON_SCRIPT);
     fprintf(to, ",\"step\":%lld,\"loss\":", (long long)e->step);
     report_value(to, e->loss);
     fprintf(to, ",\"perplexity\":");

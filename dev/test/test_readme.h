@@ -80,8 +80,6 @@ struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
   "said=$(@ 2>&1); code=$?; echo \"$said\" | grep -- '--device cuda: ' && [ $code -ge 2 ] && [ $code -le 3 ]"
 #define README_MAKE NULL, "minutes", NULL
 #define README_DAY NULL, "needs a GPU; gpu_day_ runs it among stand-ins", "[ -x dev/gpu_day.sh ]"
-#define README_TUNE \
-  NULL, "half a minute", "said=$(@ --on cpu 2>&1); [ $? -eq 2 ] && echo \"$said\" | grep 'on belongs to --plan'"
 #define README_TORCH "python3 -c 'import transformers, torch'", "needs transformers"
 static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
@@ -107,8 +105,6 @@ static const ReadmeException readme_exceptions[] = {
      "make -n train_gpt_fsdp"},
     {"docs/watch.md", "./train_gpt_fsdp --report out,again", NULL, "it trains nothing",
      "rm -f report.html && @ && [ -s report.html ]"},
-    {"docs/plan.md", "./train_gpt_fsdp --tune plan", README_TUNE},
-    {"docs/plan.md", "./train_gpt_fsdp --tune plan --world 2", README_TUNE},
     {"docs/checkpoints.md", "kill -USR1 PID", NULL, "it needs a run's PID",
      "./train_gpt_fsdp --data random --max_steps 1000000000 --out out-usr1 & PID=$!; "
      "until [ -s out-usr1/metrics.jsonl ]; do sleep 0.02; done; kill -USR1 $PID; wait $PID; [ $? -eq 85 ]"},

@@ -221,7 +221,7 @@ TEST(report_text_stays_text, "any bytes become a JSON string that is UTF-8 and h
     char *text = NULL;
     size_t bytes = 0;
     FILE *f = open_memstream(&text, &bytes);
-    json_bytes(f, row.bytes, row.count, JSON_SCRIPT);
+    json_string(f, row.bytes, row.count, JSON_SCRIPT);
     fclose(f);
     cJSON *v = cJSON_Parse(text);
     EXPECT(cJSON_IsString(v) && !strcmp(v->valuestring, row.means) && !strpbrk(text, "<>&") && page_is_text(text), "%s",
