@@ -75,28 +75,3 @@ static inline void fsdp_close(Fsdp *f) {
   fsdp_give_back(f);
   fsdp_layout_free(f);
 }
-
-// Begins or goes on recording f's run in r, whose tables f was opened with (record_tables).
-static inline void fsdp_record(Fsdp *f, Record *r) {
-  void *const comms[COMMUNICATORS] = {NULL, f->nccl.gather, f->nccl.secondary, f->nccl.reduce, f->nccl.replicate,
-                                      f->nccl.world};
-  f->record = r;
-  r->rank = f->mesh.rank;
-  r->paused = false;
-  r->blocks = 0;
-  for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
-  if (f->mem.work != f->mem.window)
-    record_block(r, r->rank, 1, f->mem.work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
-  for (int i = 0; i < f->plan->blocks; i++) {
-    const MemoryBlock *b = &f->plan->block[i];
-    void *p = NULL;
-    if (b->pointer) memcpy(&p, b->pointer, sizeof p);
-    record_block(r, r->rank, 2 + i, p, b->bytes + b->besides);
-  }
-  for (int i = 0; i < COMMUNICATORS; i++) {
-    const RankGroup *g = i == OVER_SECONDARY ? &f->mesh.secondary
-                         : i == OVER_REPLICATE ? &f->mesh.replicate : &f->mesh.shard;
-    r->group[i] = RecordGroup{comms[i], g->size, g->me, g->rank};
-    if (i == OVER_WORLD) r->group[i] = RecordGroup{comms[i], f->mesh.world, f->mesh.rank, NULL};
-  }
-}

@@ -1,10 +1,9 @@
 // record.h: what a run does, entry by entry. Tests prove the order of a schedule from it, and buffers get memory by the
-// lifetimes that it shows. A table of ops notes which memory each call reads and writes, as ops.h declares, and the
-// events, waits and collectives that order these accesses:
+// lifetimes that it shows. Entries are which memory each call reads and writes (op_calls.h), and the events, waits and
+// collectives that order these accesses:
 //   planning     plan_table: computes nothing. The model and the sharding layer run over it as over any device; it
 //                hands out addresses with no memory behind them (placement.h)
-//   a real run   record_table: notes a call and passes it on to another table. A run without a record uses that table
-//                directly
+//   a real run   tests watch its calls (dev/test/record_run.h)
 // Accesses that no op makes (messages, counters, reads and writes of the host, which stage's memory is complete) are
 // noted by the code that makes them. Without a record that costs one comparison.
 //
@@ -19,81 +18,8 @@
 // for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>
+#include "op_calls.h"
 #include "state.h"
-
-enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
-struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
-// What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
-// Those from `context` on are of its context: c->state, and the workspace, if it uses that.
-enum { ACCESSES_MOST = 24, IN_PLACE_MOST = SUMMANDS_MOST };
-#define X(op, args, touches) OP_##op,
-enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
-#undef X
-#define X(op, args, touches) #op,
-static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
-#undef X
-struct OpTouch {
-  OpNumber op;
-  int count, pairs, context;
-  bool workspace;
-  Access access[ACCESSES_MOST];
-  uintptr_t in_place[IN_PLACE_MOST][2];
-};
-// Receives what each call touches. Ctx.device of a planning table's context points to one.
-struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
-
-static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
-  if (!p || !bytes) return;
-  for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may lie at one place
-    if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
-  CHECK(x->count < ACCESSES_MOST, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MOST);
-  x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
-}
-static inline void touch_tensor(OpTouch *x, AccessKind kind, Tensor t) {
-  if (t.data) touch(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
-}
-static inline void touch_context(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
-  if (!x->context) x->context = x->count;        // every op has an argument
-  touch(x, kind, p, bytes);
-}
-static inline void touch_in_place(OpTouch *x, const void *written, const void *read) {
-  x->in_place[x->pairs][0] = (uintptr_t)written;
-  x->in_place[x->pairs++][1] = (uintptr_t)read;
-}
-static inline void touch_tell(const Ctx *c, const OpTouch *x) {
-  TouchSink *to = (TouchSink *)c->device;
-  if (to) to->take(to, c, x);                    // NULL: of the host, whose memory has a plan of its own
-}
-#define READS(t) touch_tensor(&touched, ACCESS_READ, t);
-#define WRITES(t) touch_tensor(&touched, ACCESS_WRITE, t);
-#define UPDATES(t) touch_tensor(&touched, ACCESS_UPDATE, t);
-#define SUMS(t, mode_) touch_tensor(&touched, (mode_) == ADD ? ACCESS_UPDATE : ACCESS_WRITE, t);
-#define SUMMANDS(s, sum_) \
-  for (int i = 0; i < (s).count; i++) { \
-    touch(&touched, ACCESS_READ, (s).data[i], (size_t)numel(sum_) * dtype_bytes((s).dtype)); \
-    touch_in_place(&touched, (sum_).data, (s).data[i]); \
-  }
-#define READS_BYTES(p, n) touch(&touched, ACCESS_READ, p, n);
-#define WRITES_BYTES(p, n) touch(&touched, ACCESS_WRITE, p, n);
-#define UPDATES_BYTES(p, n) touch(&touched, ACCESS_UPDATE, p, n);
-#define IN_PLACE(written, read) touch_in_place(&touched, (written).data, (read).data);
-#define READS_VALUE(x, if_) if (if_) touch_context(&touched, ACCESS_READ, &(x), sizeof(x));
-#define USES_WORKSPACE \
-  touched.workspace = true; \
-  touch_context(&touched, ACCESS_WRITE, c->workspace, c->workspace_bytes);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#define X(op_, args, touches) \
-  static inline void op_##_touches args { \
-    OpTouch touched = {}; \
-    touched.op = OP_##op_; \
-    touches \
-    touch_tell(c, &touched); \
-  }
-OPS(X)
-#undef X
-#pragma GCC diagnostic pop
-#include "kernels/ops_touches_end.h"
 
 // ---- the record
 // X(identifier, word): fields that an entry uses, besides those of all.
@@ -281,19 +207,6 @@ static inline void plan_memory_alloc(Ctx *c, void **p, size_t bytes, MemoryKind 
 static inline void plan_memory_free(Ctx *, void *p, size_t bytes, MemoryKind kind) {
   if (p && kind == MEMORY_PINNED) munmap(p, bytes);
 }
-static inline void plan_copy(Ctx *c, void *to, const void *from, size_t bytes) {
-  OpTouch x = {};
-  x.op = OP_COPY;
-  touch(&x, ACCESS_READ, from, bytes);
-  touch(&x, ACCESS_WRITE, to, bytes);
-  touch_tell(c, &x);
-}
-static inline void plan_zero(Ctx *c, void *to, size_t bytes) {
-  OpTouch x = {};
-  x.op = OP_ZERO;
-  touch(&x, ACCESS_WRITE, to, bytes);
-  touch_tell(c, &x);
-}
 static inline void plan_side_open(Ctx *c, Ctx *side, const char *) {
   *side = *c;
   side->stream = (void *)(intptr_t)++record_of(c)->sides;
@@ -315,13 +228,9 @@ static inline Ops plan_table(bool gpu) {
   Ops t = {};
   t.name = "plan";
   t.nccl = gpu ? &none : NULL;
-#define X(op, args, touches) t.op = op##_touches;
-  OPS(X)
-#undef X
+  touch_ops(&t);
   t.memory_alloc = plan_memory_alloc;
   t.memory_free = plan_memory_free;
-  t.copy = plan_copy;
-  t.zero = plan_zero;
   t.sync = plan_sync;
   t.side_open = plan_side_open;
   t.side_close = [](Ctx *) {};
@@ -389,139 +298,4 @@ static inline void record_held(Record *r, RecordKind kind, Held what, int stage,
   RecordEntry e = record_at(r, record_of_kind(kind, RECORD_MODEL, stage), Access{ACCESS_READ, (uintptr_t)p, bytes});
   e.op = what;
   record_entry(r, e);
-}
-static inline void record_block(Record *r, int rank, int number, const void *at, size_t bytes) {
-  CHECK(r->blocks < (int)(sizeof r->block / sizeof *r->block), "more than %d blocks", r->blocks);
-  if (at && bytes) r->block[r->blocks++] = RecordBlock{(uintptr_t)at, bytes, rank, number};
-}
-
-// ---- the recording table
-// Of one stream: side_open gives the next streams theirs.
-struct RecordTable { Ops ops; const Ops *real; Record *record; RecordStream stream; Collectives nccl; };
-static inline RecordTable *record_table_of(const Ctx *c) { return (RecordTable *)c->ops; }
-// Notes a call as the planning table does, and asks the real one.
-template <auto Op> struct Recorded;
-template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Recorded<Op> {
-  static void call(Ctx *c, P... p) {
-    static const Ops plan = plan_table(false);
-    const RecordTable *t = record_table_of(c);
-    Ctx teller = *c, real = *c;
-    teller.device = t->record;
-    teller.stream = (void *)(intptr_t)t->stream;
-    real.ops = t->real;
-    if (!t->record->paused) (plan.*Op)(&teller, p...);
-    (t->real->*Op)(&real, p...);
-  }
-};
-static inline void recorded_side_open(Ctx *c, Ctx *side, const char *name) {
-  RecordTable *t = record_table_of(c);
-  t->real->side_open(c, side, name);
-  side->ops = &t[++t->record->sides].ops;
-}
-static inline void recorded_event_open(Ctx *c, void **event, const char *name) {
-  const RecordTable *t = record_table_of(c);
-  t->real->event_open(c, event, name);
-  if (*event) record_number(t->record, *event, name);
-}
-static inline void recorded_event_done(Ctx *c, void *event, bool *done) {
-  const RecordTable *t = record_table_of(c);
-  t->real->event_done(c, event, done);
-  if (*done && event)
-    record_told(t->record, RECORD_DONE, t->stream, record_number(t->record, event, "event"), Access{});
-}
-// The rank of a group's i-th member; the group of all has no list.
-static inline int record_member(const RecordGroup *g, int i) { return g->rank ? g->rank[i] : i; }
-// NCCL. Which group a communicator is of, and the real table for a call.
-struct NcclCall { Record *record; RecordStream stream; Communicator over; const RecordGroup *group; Ctx real; };
-static inline NcclCall nccl_call(Ctx *c, const void *comm) {
-  const RecordTable *t = record_table_of(c);
-  NcclCall x = {t->record, t->stream, OVER_NONE, NULL, *c};
-  x.real.ops = t->real;
-  for (int i = 0; i < COMMUNICATORS; i++) if (comm && t->record->group[i].comm == comm) x.over = (Communicator)i;
-  x.group = &t->record->group[x.over];
-  return x;
-}
-static inline void recorded_all_gather(Ctx *c, void *comm, void *to, const void *from, size_t bytes) {
-  NcclCall x = nccl_call(c, comm);
-  const size_t n = (size_t)x.group->size;
-  record_exchange(x.record, x.stream, COLLECTIVE_ALL_GATHER, x.over, (n - 1) * bytes,
-                  Exchanged{from, bytes, to, n * bytes});
-  x.real.ops->nccl->all_gather(&x.real, comm, to, from, bytes);
-}
-static inline void recorded_reduce_scatter(Ctx *c, void *comm, Tensor to, const void *from) {
-  NcclCall x = nccl_call(c, comm);
-  const size_t n = (size_t)x.group->size, bytes = (size_t)numel(to) * dtype_bytes(to.dtype);
-  record_exchange(x.record, x.stream, COLLECTIVE_REDUCE_SCATTER, x.over, (n - 1) * bytes,
-                  Exchanged{from, n * bytes, to.data, bytes});
-  x.real.ops->nccl->reduce_scatter(&x.real, comm, to, from);
-}
-static inline void recorded_all_reduce(Ctx *c, void *comm, Tensor data) {
-  NcclCall x = nccl_call(c, comm);
-  const size_t n = (size_t)x.group->size, bytes = (size_t)numel(data) * dtype_bytes(data.dtype);
-  record_exchange(x.record, x.stream, COLLECTIVE_ALL_REDUCE, x.over, n ? bytes * 2 * (n - 1) / n : 0,
-                  Exchanged{data.data, bytes, data.data, bytes});
-  x.real.ops->nccl->all_reduce(&x.real, comm, data);
-}
-static inline void recorded_broadcast(Ctx *c, void *comm, void *data, size_t bytes, int root) {
-  NcclCall x = nccl_call(c, comm);
-  const size_t given = x.group->me == root ? bytes : 0, taken = bytes - given;
-  record_exchange(x.record, x.stream, COLLECTIVE_BROADCAST, x.over, taken, Exchanged{data, given, data, taken});
-  x.real.ops->nccl->broadcast(&x.real, comm, data, bytes, root);
-}
-static inline void recorded_send(Ctx *c, void *comm, const void *from, size_t bytes, int to_rank) {
-  NcclCall x = nccl_call(c, comm);
-  const bool on = x.group->size;
-  if (on) record_message(x.record, RECORD_SEND, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
-                         record_member(x.group, to_rank), from, bytes);
-  x.real.ops->nccl->send(&x.real, comm, from, bytes, to_rank);
-}
-static inline void recorded_receive(Ctx *c, void *comm, void *to, size_t bytes, int from_rank) {
-  NcclCall x = nccl_call(c, comm);
-  const bool on = x.group->size;
-  if (on) record_message(x.record, RECORD_RECEIVE, x.stream, (Channel)(CHANNEL_NCCL + x.over), comm,
-                         record_member(x.group, from_rank), to, bytes);
-  if (on && !x.record->grouped) record_ended(x.record, x.stream, comm);
-  x.real.ops->nccl->receive(&x.real, comm, to, bytes, from_rank);
-}
-static inline void recorded_group_begin(Ctx *c) {
-  NcclCall x = nccl_call(c, NULL);
-  x.record->grouped = true;
-  x.record->group_set = NULL;
-  x.real.ops->nccl->group_begin(&x.real);
-}
-static inline void recorded_group_end(Ctx *c) {
-  NcclCall x = nccl_call(c, NULL);
-  if (x.record->group_set) record_ended(x.record, x.stream, x.record->group_set);
-  x.record->grouped = false;
-  x.real.ops->nccl->group_end(&x.real);
-}
-// Tables that note in r what is asked of `real`, on its streams; t: [RECORD_STREAMS]. A device opened with the first
-// one is recorded from then on, unless r is paused; the last one is for an optimizer on the host.
-static inline void record_tables(RecordTable *t, Record *r, const Ops *real, const Ops *host) {
-  for (int i = 0; i < RECORD_STREAMS; i++) {
-    t[i] = RecordTable{i == RECORD_HOST ? *host : *real, i == RECORD_HOST ? host : real, r, (RecordStream)i, {}};
-    Ops *o = &t[i].ops;
-#define X(op, args, touches) o->op = Recorded<&Ops::op>::call;
-    OPS(X)
-#undef X
-    o->copy = Recorded<&Ops::copy>::call;
-    o->zero = Recorded<&Ops::zero>::call;
-    o->sync = Recorded<&Ops::sync>::call;
-    o->event_record = Recorded<&Ops::event_record>::call;
-    o->event_wait = Recorded<&Ops::event_wait>::call;
-    o->event_open = recorded_event_open;
-    o->event_done = recorded_event_done;
-    o->side_open = recorded_side_open;
-    if (!o->nccl) continue;
-    t[i].nccl = *o->nccl;
-    t[i].nccl.all_gather = recorded_all_gather;
-    t[i].nccl.reduce_scatter = recorded_reduce_scatter;
-    t[i].nccl.all_reduce = recorded_all_reduce;
-    t[i].nccl.broadcast = recorded_broadcast;
-    t[i].nccl.send = recorded_send;
-    t[i].nccl.receive = recorded_receive;
-    t[i].nccl.group_begin = recorded_group_begin;
-    t[i].nccl.group_end = recorded_group_end;
-    o->nccl = &t[i].nccl;
-  }
 }

@@ -57,8 +57,8 @@ static const double HOST_GBS = 500, HOST_GPUS = 8;
 // FLOPs of attention above those of the causal half: tiles on the diagonal are computed whole.
 static const double ATTENTION_TILE = 128;
 
-// Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2 and
-// on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles 16 times; bytes/s of memory.
+// Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2
+// and on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles 16 times; bytes/s of memory.
 static const double CPU_HZ = 3e9, CPU_CYCLE_AVX2 = 32, CPU_CYCLE_AVX512 = 64, CPU_CORE_GBS = 10, CPU_REACHED = 0.75;
 static const double CPU_CALL_S = 5e-6, CPU_MESSAGE_S = 30e-6, CPU_NETWORK_GBS = 1.25;
 

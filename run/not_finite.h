@@ -151,12 +151,12 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
   finite.tell = not_finite_tell, finite.to = &search, finite.scratch = step->scratch;
   finite_table(&table, c->ops, &finite);
   step->begin(step->trainer);
-  c->ops = &table.ops;
+  c->ops = &table.watch.ops;
   for (int a = 0; a < A; a++) {
     search.a = a;
     step->microbatch(step->trainer, a);
   }
-  c->ops = table.real;
+  c->ops = table.watch.real;
   liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("looking for what is not finite");
   fsdp_reduce_finish(f);

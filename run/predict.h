@@ -21,42 +21,28 @@ static const char *const step_part_words[STEP_PARTS] = {
     "copies to and from the host", "launches", "waiting for gathers", "waiting for reductions",
     "exchange of norm and losses"};
 
-// A call of an op: what its line of ops.h names, in that order; an absent tensor has no data.
-struct CallWork {
-  const char *op;
-  int count;
-  Tensor tensor[ACCESSES_MOST];
-  double bytes;
-};
-static inline void work_bytes(CallWork *w, AccessKind kind, double bytes) {
-  w->bytes += kind == ACCESS_UPDATE ? 2 * bytes : bytes;
-}
 static inline double tensor_bytes(Tensor t) { return t.data ? (double)numel(t) * (double)dtype_bytes(t.dtype) : 0; }
-static inline void work_tensor(CallWork *w, AccessKind kind, Tensor t) {
-  w->tensor[w->count++] = t;
-  work_bytes(w, kind, tensor_bytes(t));
-}
 // FLOPs of a matrix multiply whose result is tensor `out` and whose sums have `k` terms.
-static inline double product_flops(const CallWork *w, int out, int64_t k) {
-  return w->tensor[out].data ? 2.0 * (double)numel(w->tensor[out]) * (double)k : 0;
+static inline double product_flops(const OpTouch *w, int out, int64_t k) {
+  return w->arg[out].t.data ? 2.0 * (double)numel(w->arg[out].t) * (double)k : 0;
 }
 // One product of queries and keys, the causal half: B T^2 C.
 static inline double attention_triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }
-static inline double flops_forward(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[1]); }
-static inline double flops_fp8(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
-static inline double flops_input(const CallWork *w) { return product_flops(w, 0, w->tensor[1].shape[1]); }
-static inline double flops_weight(const CallWork *w) { return product_flops(w, 0, w->tensor[2].shape[0]); }
-static inline double flops_attention(const CallWork *w) { return 2 * attention_triangle(w->tensor[0]); }
-static inline double flops_attention_backward(const CallWork *w) { return 5 * attention_triangle(w->tensor[3]); }
+static inline double flops_forward(const OpTouch *w) { return product_flops(w, 0, w->arg[2].t.shape[1]); }
+static inline double flops_fp8(const OpTouch *w) { return product_flops(w, 0, w->arg[1].t.shape[1]); }
+static inline double flops_input(const OpTouch *w) { return product_flops(w, 0, w->arg[1].t.shape[1]); }
+static inline double flops_weight(const OpTouch *w) { return product_flops(w, 0, w->arg[2].t.shape[0]); }
+static inline double flops_attention(const OpTouch *w) { return 2 * attention_triangle(w->arg[0].t); }
+static inline double flops_attention_backward(const OpTouch *w) { return 5 * attention_triangle(w->arg[3].t); }
 // Five steps of three products, of which two are symmetric: muon.cuh.
-static inline double flops_newton_schulz(const CallWork *w) {
-  const double rows = (double)w->tensor[0].shape[0], cols = (double)w->tensor[0].shape[1], m = fmin(rows, cols);
+static inline double flops_newton_schulz(const OpTouch *w) {
+  const double rows = (double)w->arg[0].t.shape[0], cols = (double)w->arg[0].t.shape[1], m = fmin(rows, cols);
   return MUON_STEPS * m * m * (3 * fmax(rows, cols) + m);
 }
 // Of tables, only the rows of the batch's tokens are read, or added to in fp32.
-static inline double bytes_embedding(const CallWork *w) { return 3 * tensor_bytes(w->tensor[0]); }
-static inline double bytes_embedding_backward(const CallWork *w) {
-  return tensor_bytes(w->tensor[2]) + 8.0 * (double)numel(w->tensor[2]) + tensor_bytes(w->tensor[1]);
+static inline double bytes_embedding(const OpTouch *w) { return 3 * tensor_bytes(w->arg[0].t); }
+static inline double bytes_embedding_backward(const OpTouch *w) {
+  return tensor_bytes(w->arg[2].t) + 8.0 * (double)numel(w->arg[2].t) + tensor_bytes(w->arg[1].t);
 }
 // What share of a GPU's best rate a result of this shape allows: its last tiles are not full, and in the last turn not
 // all multiprocessors have a tile. The library takes the tiles that lose least; smaller ones reuse less of what they
@@ -74,11 +60,11 @@ static inline double product_fill(const Machine *m, Tensor out) {
   return best;
 }
 // Bytes of passes that CUDA's matrix multiplies make besides: GELU of what was written, a bias's gradient.
-static inline double passes_forward(const CallWork *w) { return 2 * tensor_bytes(w->tensor[1]); }
-static inline double passes_weight(const CallWork *w) { return w->tensor[1].data ? tensor_bytes(w->tensor[2]) : 0; }
+static inline double passes_forward(const OpTouch *w) { return 2 * tensor_bytes(w->arg[1].t); }
+static inline double passes_weight(const OpTouch *w) { return w->arg[1].t.data ? tensor_bytes(w->arg[2].t) : 0; }
 // What is not element-wise. bytes: NULL where each tensor is read or written once.
 // passes: NULL where there are none.
-typedef double WorkAmount(const CallWork *w);
+typedef double WorkAmount(const OpTouch *w);
 struct OpKind { const char *op; StepPart part; WorkAmount *flops, *bytes, *passes; };
 static const OpKind op_kinds[] = {
     {"matmul_forward", STEP_PRODUCTS, flops_forward, NULL, passes_forward},
@@ -97,9 +83,13 @@ static const OpKind op_kinds[] = {
     {"norm_change", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"norm_accumulate", STEP_OPTIMIZER, NULL, NULL, NULL},
     {"step_decide", STEP_OPTIMIZER, NULL, NULL, NULL}};
-static inline OpKind op_kind(const char *op) {
-  for (const OpKind &k : op_kinds) if (!strcmp(k.op, op)) return k;
-  return OpKind{op, STEP_ELEMENTWISE, NULL, NULL, NULL};
+static inline const OpKind *op_kind(OpNumber op) {
+  static OpKind kinds[OP_COUNT];                 // looked up once
+  OpKind *kind = &kinds[op];
+  if (kind->op) return kind;
+  *kind = OpKind{op_words[op], STEP_ELEMENTWISE, NULL, NULL, NULL};
+  for (const OpKind &k : op_kinds) if (!strcmp(k.op, op_words[op])) *kind = k;
+  return kind;
 }
 
 // ================================================================================================ 2 messages
@@ -161,7 +151,6 @@ struct Timeline {
   StepTimes sum, microbatch[TIMED_MICROBATCHES + 2];
   int microbatches;
 };
-static Timeline *timeline_running;               // an offloaded optimizer's context points to nothing
 
 // A call's time on its stream. The ops of side streams use the device that the model's use: what they compute is the
 // model's time too, but not their launches.
@@ -175,13 +164,13 @@ static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart par
   } else if (l->m->gpu) l->now[stream] += seconds + l->m->launch_s;
   else if (l->now[stream] < l->now[RECORD_MODEL]) l->now[stream] = l->now[RECORD_MODEL];       // the same cores
 }
-static inline double product_seconds(const Machine *m, const CallWork *w, double flops) {
+static inline double product_seconds(const Machine *m, const OpTouch *w, double flops) {
   if (!flops) return 0;
-  const bool fp8 = !strcmp(w->op, "matmul_forward_fp8");
-  return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->tensor[0]) : 1));
+  const bool fp8 = w->op == OP_matmul_forward_fp8;
+  return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->arg[0].t) : 1));
 }
-static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *kind) {
-  Timeline *l = timeline_running;
+static inline void timeline_op(Timeline *l, const Ctx *c, const OpTouch *w) {
+  const OpKind *kind = op_kind(w->op);
   const Machine *m = l->m;
   const bool host = !c->device;                  // of an offloaded optimizer
   const double flops = kind->flops ? kind->flops(w) : 0, bytes = kind->bytes ? kind->bytes(w) : w->bytes;
@@ -191,7 +180,7 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
     l->sum.at[STEP_PRODUCT_FLOPS] += flops;
   }
   if (kind->part == STEP_ATTENTION) {
-    const double T = (double)w->tensor[0].shape[1];
+    const double T = (double)w->arg[0].t.shape[1];
     seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
     l->sum.at[STEP_ATTENTION_FLOPS] += flops;
   }
@@ -199,33 +188,6 @@ static inline void timeline_op(const Ctx *c, const CallWork *w, const OpKind *ki
   const double passes = kind->passes && m->gpu ? kind->passes(w) : 0;
   if (passes > 0) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, passes / m->memory_rate);
 }
-
-// The same lines of ops.h once more: what a call touches, with shapes.
-#define READS(t) work_tensor(&work, ACCESS_READ, t);
-#define WRITES(t) work_tensor(&work, ACCESS_WRITE, t);
-#define UPDATES(t) work_tensor(&work, ACCESS_UPDATE, t);
-#define SUMS(t, mode_) work_tensor(&work, (mode_) == ADD ? ACCESS_UPDATE : ACCESS_WRITE, t);
-#define SUMMANDS(s, sum_) work_bytes(&work, ACCESS_READ, (s).count * (double)numel(sum_) * dtype_bytes((s).dtype));
-#define READS_BYTES(p, n) work_bytes(&work, ACCESS_READ, (double)(n));
-#define WRITES_BYTES(p, n) work_bytes(&work, ACCESS_WRITE, (double)(n));
-#define UPDATES_BYTES(p, n) work_bytes(&work, ACCESS_UPDATE, (double)(n));
-#define IN_PLACE(written, read)
-#define READS_VALUE(x, if_)
-#define USES_WORKSPACE
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#define X(op_, args, touches) \
-  static inline void op_##_timed args { \
-    static const OpKind kind = op_kind(#op_); \
-    CallWork work = {}; \
-    work.op = #op_; \
-    touches \
-    timeline_op(c, &work, &kind); \
-  }
-OPS(X)
-#undef X
-#pragma GCC diagnostic pop
-#include "kernels/ops_touches_end.h"
 
 // A collective begins when its stream has come to it; NCCL also lets it begin no sooner than the one launched before.
 // Links are shared: what begins while others move bytes moves its own behind them.
@@ -242,9 +204,11 @@ static inline void timeline_comm(Timeline *l, RecordStream stream) {
   l->now[stream] = end;
   l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
 }
-// Copies, zeroing, and the accesses of collectives (fsdp/transport_plan.h: OP_GIVE, OP_TAKE).
+// Ops, copies, zeroing, and the accesses of collectives (fsdp/transport_plan.h: OP_GIVE, OP_TAKE).
 static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Timeline *l = (Timeline *)to;
+  if (x->op < OP_COPY) timeline_op(l, c, x);
+  if (x->op < OP_COPY || !c->device) return;     // what the host copies for itself takes no time of the device
   const RecordStream stream = record_stream(c);
   const bool moves = x->op == OP_GIVE || x->op == OP_TAKE;
   if (moves && l->waits[stream]) timeline_comm(l, stream);
@@ -295,9 +259,6 @@ static inline void timeline_range_begin(Ctx *c, const char *name) {
 }
 static inline Ops timeline_table(bool gpu) {
   Ops t = plan_table(gpu);
-#define X(op, args, touches) t.op = op##_timed;
-  OPS(X)
-#undef X
   t.event_open = timeline_event_open;
   t.event_record = timeline_event_record;
   t.event_wait = timeline_event_wait;
@@ -463,7 +424,7 @@ static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   l.record.sink.take = timeline_take;
   l.m = m;
   l.host_copies = run->fsdp->cfg.copies || !run->fsdp->mesh.windows;
-  timeline_running = &l;
+  touch_of_host = &l.record.sink;
   const int64_t more = run->opt->grad_accum - program.plan_step(run, &l.record, &table, &comm);
   const int64_t last = l.microbatches - 1;
   l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
@@ -471,6 +432,7 @@ static inline StepTimes step_predict(const RunView *run, const Machine *m) {
     const int64_t i = x - l.sum.at;
     *x += (double)more * (l.microbatch[last - 1].at[i] - l.microbatch[last - 3].at[i]) / 2;
   }
+  touch_of_host = NULL;
   record_close(&l.record);
   free(l.event);
   free(l.event_of);

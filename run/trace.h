@@ -70,7 +70,7 @@ static const char *const trace_common_words[] = {"sums_of_replicas", "exchange",
 struct TraceClock { double ahead_ns, within_ns, at_ns; };
 
 struct Trace;
-struct TraceTable { Ops ops; const Ops *real; Trace *trace; TracePart part; };
+struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
 struct TraceOpen { int64_t inner_ns; };          // a span that has begun: what spans inside it took
 enum { TRACE_DEPTH = 16 };
 struct Trace {
@@ -241,24 +241,7 @@ static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
 }
 
 // ---- the table of ops
-template <auto Op> struct Traced;
-template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Traced<Op> {
-  static void call(Ctx *c, int number, int stage, P... p) {
-    const TraceTable *t = (const TraceTable *)c->ops;
-    Trace *x = t->trace;
-    Ctx real = *c;
-    real.ops = t->real;
-    const int64_t begin = trace_enter(x, c);
-    (t->real->*Op)(&real, p...);
-    const int64_t end = trace_time(x, c);
-    trace_add(x, TRACE_OP, number, stage, begin, end, 0, t->part);
-    const int64_t own = trace_leave(x, begin, end);
-    x->op_begin_ns = begin;
-    if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, own);
-  }
-};
-static inline int trace_stage(const Ctx *c) {
-  const TraceTable *t = (const TraceTable *)c->ops;
+static inline int trace_stage(const TraceTable *t) {
   if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
   return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
@@ -272,16 +255,28 @@ static inline int trace_stage_at(const Fsdp *f, const void *p) {
     }
   return STAGE_NONE;
 }
-static inline int trace_stage_of(const Ctx *c, Tensor grad) {
-  return trace_stage_at(((const TraceTable *)c->ops)->trace->f, grad.data);
-}
 // The last op was the optimizer's. The first one of a stage reads what the stage's last reduction has added up.
-static inline void trace_updated(const Ctx *c, Tensor grad) {
-  Trace *x = ((const TraceTable *)c->ops)->trace;
-  const int stage = trace_stage_of(c, grad);
+static inline void trace_updated(Trace *x, int stage) {
   if (stage < 0 || !x->reduced[stage] || x->read_stage == stage) return;
   trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, x->f->reduce.stage_round0[stage], PART_OF_MODEL);
   x->read_stage = stage;
+}
+static inline void trace_op_begin(OpWatch *w, Ctx *c, const OpTouch *) {
+  Trace *x = ((TraceTable *)w)->trace;
+  x->op_begin_ns = trace_enter(x, c);
+}
+static inline void trace_op_end(OpWatch *w, Ctx *c, const OpTouch *o) {
+  const TraceTable *t = (const TraceTable *)w;
+  Trace *x = t->trace;
+  const bool updates = o->op == OP_adamw_update || o->op == OP_sgd_update || o->op == OP_muon_momentum;
+  int stage = trace_stage(t);
+  for (int i = 0; i < o->args && (updates || o->op == OP_norm_accumulate); i++)
+    if (!strcmp(o->arg[i].name, "grad")) stage = trace_stage_at(x->f, o->arg[i].t.data);
+  const int64_t begin = x->op_begin_ns, end = trace_time(x, c);
+  trace_add(x, TRACE_OP, o->op, stage, begin, end, 0, t->part);
+  const int64_t own = trace_leave(x, begin, end);
+  if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, own);
+  if (updates) trace_updated(x, stage);
 }
 static inline void trace_range_begin(Ctx *c, const char *name) {
   Trace *x = ((const TraceTable *)c->ops)->trace;
@@ -303,35 +298,13 @@ static inline void trace_range_end(Ctx *c) {
   x->step_ns += (double)(end - begin);
   x->steps++;
 }
-template <auto Op, int Number> struct TracedAs;
-template <class... P, void (*Ops::*Op)(Ctx *, P...), int Number> struct TracedAs<Op, Number> {
-  static void call(Ctx *c, P... p) { Traced<Op>::call(c, Number, trace_stage(c), p...); }
-};
 static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePart part) {
-  *t = TraceTable{*real, real, x, part};
-  Ops *o = &t->ops;
-#define X(op, args, touches) o->op = TracedAs<&Ops::op, OP_##op>::call;
-  OPS(X)
-#undef X
-  o->copy = TracedAs<&Ops::copy, OP_COPY>::call;
-  o->zero = TracedAs<&Ops::zero, OP_ZERO>::call;
-  o->adamw_update = [](Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-    Traced<&Ops::adamw_update>::call(c, OP_adamw_update, trace_stage_of(c, grad), param, master, m, v, grad, a);
-    trace_updated(c, grad);
-  };
-  o->sgd_update = [](Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
-    Traced<&Ops::sgd_update>::call(c, OP_sgd_update, trace_stage_of(c, grad), param, master, momentum, grad, a);
-    trace_updated(c, grad);
-  };
-  o->muon_momentum = [](Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
-    Traced<&Ops::muon_momentum>::call(c, OP_muon_momentum, trace_stage_of(c, grad), update, momentum, grad, a);
-    trace_updated(c, grad);
-  };
-  o->norm_accumulate = [](Ctx *c, int64_t *limbs, Tensor grad) {
-    Traced<&Ops::norm_accumulate>::call(c, OP_norm_accumulate, trace_stage_of(c, grad), limbs, grad);
-  };
-  o->range_begin = trace_range_begin;
-  o->range_end = trace_range_end;
+  watch_table(&t->watch, real);
+  watch_copies(&t->watch);
+  t->trace = x, t->part = part;
+  t->watch.before = trace_op_begin, t->watch.after = trace_op_end;
+  t->watch.ops.range_begin = trace_range_begin;
+  t->watch.ops.range_end = trace_range_end;
 }
 
 // ---- the comm table
@@ -622,9 +595,9 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
     x->traced_comm.progress = trace_progress;
   }
   tracing = x;
-  c->ops = &x->table[PART_OF_MODEL].ops;
-  f->gather_ctx.ops = &x->table[PART_OF_GATHER].ops;
-  f->reduce_ctx.ops = &x->table[PART_OF_SUMS].ops;
+  c->ops = &x->table[PART_OF_MODEL].watch.ops;
+  f->gather_ctx.ops = &x->table[PART_OF_GATHER].watch.ops;
+  f->reduce_ctx.ops = &x->table[PART_OF_SUMS].watch.ops;
   f->comm = &x->traced_comm;
   if (f->watch.background && !x->on_device) f->watch.background = trace_background;
 }

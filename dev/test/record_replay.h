@@ -16,6 +16,7 @@
 //   equal order on every rank             the collectives of all ranks are compared one by one, and again where those
 //                                         of one communicator meet
 #pragma once
+#include "record_run.h"
 
 enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MOST = 64,
        SCHED_OPEN_MOST = 512 };

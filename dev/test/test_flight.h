@@ -71,8 +71,8 @@ TEST_MPI(flight_tells_what_the_record_tells, 3,
     record_open(&record);
     record.paused = true;
     record_tables(table, &record, cpu_tables[0].ops, cpu_tables[0].ops);
-    Device device = device_of(&table[RECORD_MODEL].ops);
-    device.host_ops = &table[RECORD_HOST].ops;
+    Device device = device_of(&table[RECORD_MODEL].watch.ops);
+    device.host_ops = &table[RECORD_HOST].watch.ops;
     trainer_open(&t, &o, &corpus, comm, device, 1);
     train_step(&t, 0);
     fsdp_record(&t.fsdp, &record);

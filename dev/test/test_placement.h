@@ -76,36 +76,24 @@ TEST(placement_needs_a_workspace_for_each_use,
 }
 // A table over an emulated GPU's: an op has no workspace unless it is said to use it, and no state unless it is said to
 // read some of it. test_plan.h, ops_touch_what_they_declare, is the same for a CPU's ops.
-static struct ContextCheck { TouchSink sink; OpTouch op; int calls; } context_check;
-template <auto Op> struct ContextChecked;
-template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct ContextChecked<Op> {
-  static void call(Ctx *c, P... p) {
-    static const Ops plan = plan_table(true);
-    Ctx teller = *c, real = *c;
-    teller.device = &context_check.sink;
-    (plan.*Op)(&teller, p...);
-    const OpTouch *x = &context_check.op;
-    const Access state = {ACCESS_READ, (uintptr_t)c->state, sizeof *c->state};
-    bool reads = false;
-    for (int i = 0; i < x->count; i++) reads = reads || accesses_overlap(x->access[i], state);
-    real.ops = &ops_cuda_emulated;
-    if (!reads) real.state = NULL;
-    if (!x->workspace) real.workspace = NULL, real.workspace_bytes = 0;
-    (ops_cuda_emulated.*Op)(&real, p...);
-    context_check.calls++;
-  }
-};
+static int context_calls;
+static inline void context_check(OpWatch *, Ctx *c, const OpTouch *x) {
+  const Access state = {ACCESS_READ, (uintptr_t)c->state, sizeof *c->state};
+  bool reads = false;
+  for (int i = 0; i < x->count; i++) reads = reads || accesses_overlap(x->access[i], state);
+  if (!reads) c->state = NULL;
+  if (!x->workspace) c->workspace = NULL, c->workspace_bytes = 0;
+  context_calls++;
+}
 TEST_MPI(placement_gives_cuda_ops_what_they_declare, 1,
          "on an emulated GPU, training steps have the same losses when each op has only that of its context which its "
          "line of ops.h names") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static Corpus corpus;
   static Trainer t;
-  Ops checked = ops_cuda_emulated;
-#define X(op, args, touches) checked.op = ContextChecked<&Ops::op>::call;
-  OPS(X)
-#undef X
-  context_check.sink.take = [](TouchSink *, const Ctx *, const OpTouch *x) { context_check.op = *x; };
+  OpWatch checked;
+  watch_table(&checked, &ops_cuda_emulated);
+  checked.before = context_check;
   test_corpus(&corpus, 64, 2 * 8 * 4 + 1, 20);
   for (const char *mode : {"--dropout 0.2", "--param_dtype bf16 --optimizer sgd --reduce_dtype fp16"}) {
     double loss[2][2];
@@ -113,12 +101,12 @@ TEST_MPI(placement_gives_cuda_ops_what_they_declare, 1,
       Options o;
       test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 64 "
                    "--batch_size 2 --graph off %s", mode);
-      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &checked : &ops_cuda_emulated), 1);
+      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &checked.ops : &ops_cuda_emulated), 1);
       for (double &x : loss[with]) x = train_step(&t, 0).loss;
       trainer_close(&t);
     }
-    EXPECT(!memcmp(loss[0], loss[1], sizeof loss[0]) && context_check.calls > 50, "%s: losses %.9g %.9g, must be %.9g "
-           "%.9g; %d calls", mode, loss[1][0], loss[1][1], loss[0][0], loss[0][1], context_check.calls);
+    EXPECT(!memcmp(loss[0], loss[1], sizeof loss[0]) && context_calls > 50, "%s: losses %.9g %.9g, must be %.9g "
+           "%.9g; %d calls", mode, loss[1][0], loss[1][1], loss[0][0], loss[0][1], context_calls);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

@@ -474,15 +474,12 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
 // not said to use the workspace has none.
 struct TouchBlock { char *at, *saved; size_t bytes; };
 static struct TouchCheck {
-  TouchSink sink;
-  OpTouch op;
-  const Ops *real;
+  OpWatch watch;
   TouchBlock block[64];
   int blocks, calls;
 } touch_check;
-static inline void touch_check_take(TouchSink *, const Ctx *, const OpTouch *x) { touch_check.op = *x; }
 static inline void touch_check_alloc(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
-  touch_check.real->memory_alloc(c, p, bytes, kind);
+  touch_check.watch.real->memory_alloc(c, p, bytes, kind);
   CHECK(touch_check.blocks < 64, "%d blocks", touch_check.blocks);
   if (*p) touch_check.block[touch_check.blocks++] = TouchBlock{(char *)*p, (char *)malloc(bytes), bytes};
 }
@@ -495,43 +492,35 @@ static inline void touch_check_copy(const TouchBlock *b, uintptr_t at, size_t by
   if (save) memcpy(saved, memory, to - from);
   else memcpy(memory, saved, to - from);
 }
-template <auto Op> struct TouchChecked;
-template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct TouchChecked<Op> {
-  static void call(Ctx *c, P... p) {
-    TouchCheck *k = &touch_check;
-    static const Ops plan = plan_table(false);
-    Ctx teller = *c;
-    teller.device = &k->sink;
-    (plan.*Op)(&teller, p...);
-    const OpTouch x = k->op;
-    for (int i = 0; i < k->blocks; i++) {
-      TouchBlock *b = &k->block[i];
-      memcpy(b->saved, b->at, b->bytes);
-      memset(b->at, 0xff, b->bytes);
-      for (int j = 0; j < x.count; j++)
-        if (x.access[j].kind != ACCESS_WRITE) touch_check_copy(b, x.access[j].at, x.access[j].bytes, false);
-    }
-    Ctx real = *c;
-    real.ops = k->real;
-    if (!x.workspace) real.workspace = NULL, real.workspace_bytes = 0;
-    (k->real->*Op)(&real, p...);
-    k->calls++;
-    for (int i = 0; i < k->blocks; i++) {
-      TouchBlock *b = &k->block[i];
-      for (int j = 0; j < x.count; j++) {
-        const Access a = x.access[j];
-        bool only_read = a.kind == ACCESS_READ && a.at >= (uintptr_t)b->at && a.at < (uintptr_t)b->at + b->bytes;
-        for (int l = 0; l < x.count; l++)
-          only_read = only_read && (x.access[l].kind == ACCESS_READ || !accesses_overlap(a, x.access[l]));
-        EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
-               "%s changes argument %d, which it is said to read", op_words[x.op], j);
-      }
-      for (int j = 0; j < x.count; j++)
-        if (x.access[j].kind != ACCESS_READ) touch_check_copy(b, x.access[j].at, x.access[j].bytes, true);
-      memcpy(b->at, b->saved, b->bytes);
-    }
+static inline void touch_check_before(OpWatch *, Ctx *c, const OpTouch *x) {
+  TouchCheck *k = &touch_check;
+  for (int i = 0; i < k->blocks; i++) {
+    TouchBlock *b = &k->block[i];
+    memcpy(b->saved, b->at, b->bytes);
+    memset(b->at, 0xff, b->bytes);
+    for (int j = 0; j < x->count; j++)
+      if (x->access[j].kind != ACCESS_WRITE) touch_check_copy(b, x->access[j].at, x->access[j].bytes, false);
   }
-};
+  if (!x->workspace) c->workspace = NULL, c->workspace_bytes = 0;
+}
+static inline void touch_check_after(OpWatch *, Ctx *, const OpTouch *x) {
+  TouchCheck *k = &touch_check;
+  k->calls++;
+  for (int i = 0; i < k->blocks; i++) {
+    TouchBlock *b = &k->block[i];
+    for (int j = 0; j < x->count; j++) {
+      const Access a = x->access[j];
+      bool only_read = a.kind == ACCESS_READ && a.at >= (uintptr_t)b->at && a.at < (uintptr_t)b->at + b->bytes;
+      for (int l = 0; l < x->count; l++)
+        only_read = only_read && (x->access[l].kind == ACCESS_READ || !accesses_overlap(a, x->access[l]));
+      EXPECT(!only_read || !memcmp((char *)a.at, b->saved + (a.at - (uintptr_t)b->at), a.bytes),
+             "%s changes argument %d, which it is said to read", op_words[x->op], j);
+    }
+    for (int j = 0; j < x->count; j++)
+      if (x->access[j].kind != ACCESS_READ) touch_check_copy(b, x->access[j].at, x->access[j].bytes, true);
+    memcpy(b->at, b->saved, b->bytes);
+  }
+}
 TEST_MPI(ops_touch_what_they_declare, 1,
          "training, evaluation and a sample give the same bits when each op finds NaN in all memory, the step's state "
          "included, that its line of ops.h does not say it reads, loses what it writes elsewhere, and has no workspace "
@@ -545,13 +534,9 @@ TEST_MPI(ops_touch_what_they_declare, 1,
   static Corpus corpus;
   static Trainer t;
   TouchCheck *k = &touch_check;
-  k->real = cpu_tables[0].ops;
-  k->sink.take = touch_check_take;
-  Ops checked = *k->real;
-#define X(op, args, touches) checked.op = TouchChecked<&Ops::op>::call;
-  OPS(X)
-#undef X
-  checked.memory_alloc = touch_check_alloc;
+  watch_table(&k->watch, cpu_tables[0].ops);
+  k->watch.before = touch_check_before, k->watch.after = touch_check_after;
+  k->watch.ops.memory_alloc = touch_check_alloc;
   test_corpus(&corpus, 101, 2 * 7 * 12 + 1, 60);
   for (const char *mode : modes) {
     double loss[2][3], norm[2];
@@ -562,7 +547,7 @@ TEST_MPI(ops_touch_what_they_declare, 1,
       test_options(&o, 1, "--n_layer 3 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                    "--batch_size 2 --grad_accum 2 --temperature 0 --loss_scale 128 %s", mode);
       k->blocks = k->calls = 0;
-      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &checked : k->real), 2);
+      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(with ? &k->watch.ops : k->watch.real), 2);
       for (int s = 0; s < 2; s++) {
         const StepResult r = train_step(&t, false);
         loss[with][s] = r.loss;

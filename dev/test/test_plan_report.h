@@ -924,9 +924,10 @@ TEST(plan_gathers_begin_before_reductions,
     record_open(&l.record);
     l.record.sink.take = timeline_take;
     l.m = &w.on.machine;
-    timeline_running = &l;
+    touch_of_host = &l.record.sink;
     plan_begins = BeginTimes{};
     program.plan_step(&t.run, &l.record, &table, &comm);
+    touch_of_host = NULL;
     record_close(&l.record);
     free(l.event);
     free(l.event_of);

@@ -76,8 +76,8 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   record_open(&record);
   record.paused = true;
   record_tables(table, &record, ops, ops->nccl ? cpu_tables[0].ops : ops);
-  Device device = device_of(&table[RECORD_MODEL].ops);
-  device.host_ops = &table[RECORD_HOST].ops;
+  Device device = device_of(&table[RECORD_MODEL].watch.ops);
+  device.host_ops = &table[RECORD_HOST].watch.ops;
   trainer_open(&t, &o, corpus, comm, device, 1);
   Fsdp *f = &t.fsdp;
   if (v.chunk_numel) fsdp_cut_rounds(f, min64(f->lay.chunk_numel, v.chunk_numel));

@@ -1,0 +1,162 @@
+// op_calls.h: what each call of an op reads and writes, as its line of ops.h says. Those lines are expanded here once,
+// for all who want to know: the record and the placement, predictions, the trace, the search for what is not finite.
+//
+//   touch_ops     ops that compute nothing: each call is told to the TouchSink that its context's device points to
+//   watch_table   ops that are told before and after a real table makes them
+#pragma once
+#include "kernels/all.h"
+
+enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
+struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
+enum { ACCESSES_MOST = 24, ARGS_MOST = 16, IN_PLACE_MOST = SUMMANDS_MOST };
+#define X(op, args, touches) OP_##op,
+enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
+#undef X
+#define X(op, args, touches) #op,
+static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
+#undef X
+// A tensor by the name that the line gives it; an absent one has no data.
+struct OpArg { const char *name; AccessKind kind; Tensor t; };
+// What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
+// Those accesses from `context` on are of its context: c->state, and the workspace, if it uses that. arg: its tensors,
+// in the order of the line. bytes: that its arguments move; what is updated counts twice.
+struct OpTouch {
+  OpNumber op;
+  int count, pairs, context, args;
+  bool workspace;
+  double bytes;
+  Access access[ACCESSES_MOST];
+  uintptr_t in_place[IN_PLACE_MOST][2];
+  OpArg arg[ARGS_MOST];
+};
+// Receives what each call touches. Ctx.device of a planning table's context points to one.
+struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
+static TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
+
+static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+  if (!p || !bytes) return;
+  for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may lie at one place
+    if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
+  CHECK(x->count < ACCESSES_MOST, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MOST);
+  x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
+}
+static inline void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+  touch(x, kind, p, bytes);
+  x->bytes += (kind == ACCESS_UPDATE ? 2 : 1) * (double)bytes;
+}
+static inline void touch_tensor(OpTouch *x, const char *name, AccessKind kind, Tensor t) {
+  CHECK(x->args < ARGS_MOST, "%s has more than %d tensors", op_words[x->op], (int)ARGS_MOST);
+  x->arg[x->args++] = OpArg{name, kind, t};
+  if (t.data) touch_bytes(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
+}
+static inline void touch_context(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+  if (!x->context) x->context = x->count;        // every op has an argument
+  touch(x, kind, p, bytes);
+}
+static inline void touch_in_place(OpTouch *x, const void *written, const void *read) {
+  x->in_place[x->pairs][0] = (uintptr_t)written;
+  x->in_place[x->pairs++][1] = (uintptr_t)read;
+}
+static inline void touch_summands(OpTouch *x, Summands s, Tensor sum) {
+  for (int i = 0; i < s.count; i++) {
+    touch_bytes(x, ACCESS_READ, s.data[i], (size_t)numel(sum) * dtype_bytes(s.dtype));
+    touch_in_place(x, sum.data, s.data[i]);
+  }
+}
+static inline void touch_tell(const Ctx *c, const OpTouch *x) {
+  TouchSink *to = c->device ? (TouchSink *)c->device : touch_of_host;
+  if (to) to->take(to, c, x);
+}
+#define READS(t) touch_tensor(&touched, #t, ACCESS_READ, t);
+#define WRITES(t) touch_tensor(&touched, #t, ACCESS_WRITE, t);
+#define UPDATES(t) touch_tensor(&touched, #t, ACCESS_UPDATE, t);
+#define SUMS(t, mode_) touch_tensor(&touched, #t, (mode_) == ADD ? ACCESS_UPDATE : ACCESS_WRITE, t);
+#define SUMMANDS(s, sum_) touch_summands(&touched, s, sum_);
+#define READS_BYTES(p, n) touch_bytes(&touched, ACCESS_READ, p, n);
+#define WRITES_BYTES(p, n) touch_bytes(&touched, ACCESS_WRITE, p, n);
+#define UPDATES_BYTES(p, n) touch_bytes(&touched, ACCESS_UPDATE, p, n);
+#define IN_PLACE(written, read) touch_in_place(&touched, (written).data, (read).data);
+#define READS_VALUE(x, if_) if (if_) touch_context(&touched, ACCESS_READ, &(x), sizeof(x));
+#define USES_WORKSPACE \
+  touched.workspace = true; \
+  touch_context(&touched, ACCESS_WRITE, c->workspace, c->workspace_bytes);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define X(op_, args, touches) \
+  static inline void op_##_touches args { \
+    OpTouch touched = {}; \
+    touched.op = OP_##op_; \
+    touches \
+    touch_tell(c, &touched); \
+  }
+OPS(X)
+#undef X
+#pragma GCC diagnostic pop
+#undef READS
+#undef WRITES
+#undef UPDATES
+#undef SUMS
+#undef SUMMANDS
+#undef READS_BYTES
+#undef WRITES_BYTES
+#undef UPDATES_BYTES
+#undef IN_PLACE
+#undef READS_VALUE
+#undef USES_WORKSPACE
+static inline void touch_copy(Ctx *c, void *to, const void *from, size_t bytes) {
+  OpTouch x = {};
+  x.op = OP_COPY;
+  touch(&x, ACCESS_READ, from, bytes);
+  touch(&x, ACCESS_WRITE, to, bytes);
+  touch_tell(c, &x);
+}
+static inline void touch_zero(Ctx *c, void *to, size_t bytes) {
+  OpTouch x = {};
+  x.op = OP_ZERO;
+  touch(&x, ACCESS_WRITE, to, bytes);
+  touch_tell(c, &x);
+}
+static inline void touch_ops(Ops *t) {
+#define X(op, args, touches) t->op = op##_touches;
+  OPS(X)
+#undef X
+  t->copy = touch_copy;
+  t->zero = touch_zero;
+}
+
+// ---- watching a real table ------------------------------------------------------------------------------------------
+// before, after: told each call, or NULL. c: the call's own context, over the real table. The first member of what they
+// need besides.
+struct OpWatch {
+  Ops ops;
+  const Ops *real;
+  void (*before)(OpWatch *w, Ctx *c, const OpTouch *x), (*after)(OpWatch *w, Ctx *c, const OpTouch *x);
+};
+struct TouchCopy { TouchSink sink; OpTouch x; };
+template <auto Op> struct Watched;
+template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Watched<Op> {
+  static void call(Ctx *c, P... p) {
+    static const Ops touches = [] { Ops t = {}; touch_ops(&t); return t; }();
+    OpWatch *w = (OpWatch *)c->ops;
+    TouchCopy seen = {{[](TouchSink *to, const Ctx *, const OpTouch *x) { ((TouchCopy *)to)->x = *x; }}, {}};
+    Ctx teller = *c, real = *c;
+    teller.device = &seen.sink;
+    (touches.*Op)(&teller, p...);
+    real.ops = w->real;
+    if (w->before) w->before(w, &real, &seen.x);
+    (w->real->*Op)(&real, p...);
+    if (w->after) w->after(w, &real, &seen.x);
+  }
+};
+// A context that has w->ops must have a device of `real`. Copies are not watched: see watch_copies.
+static inline void watch_table(OpWatch *w, const Ops *real) {
+  *w = OpWatch{*real, real, NULL, NULL};
+#define X(op, args, touches) w->ops.op = Watched<&Ops::op>::call;
+  OPS(X)
+#undef X
+}
+// Also of copies and zeroing: every context for which they are called has a table that is watched.
+static inline void watch_copies(OpWatch *w) {
+  w->ops.copy = Watched<&Ops::copy>::call;
+  w->ops.zero = Watched<&Ops::zero>::call;
+}
