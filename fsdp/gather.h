@@ -23,12 +23,12 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->stage = s;
   slot->state = SLOT_PENDING;
   slot->from_secondary = f->gather.secondary_valid[s];
-  const Doing was = doing(f->record, DOING_GATHER, s, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
     slot->gather = flight_begin("the gather", s);
     f->comm->gather_start(f, s, slot);
   }
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 // Starts gathering the stages that the model will need after s, as far as slots reach.
 static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
@@ -102,7 +102,7 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = true;
-  const Doing was = doing(f->record, DOING_GATHER, s, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) {
     flight_in(slot->gather);
     f->comm->gather_finish(f, s, slot);
@@ -115,13 +115,13 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   fsdp_hold_gathered(f, RECORD_HOLD, s);
   Gathering *g = &f->gather;
   const bool ready = s ? g->expanded_stage == s && (g->expanded_matrices || !matrices) : g->root_is_expanded;
-  doing(f->record, DOING_EXPAND, s, 0);
+  schedule_enter(f->record, SCHEDULE_EXPAND, s, 0);
   if (f->lay.stage[s].expand_numel && !ready) {
     fsdp_expand(f, s, matrices || !s);
     if (!s) g->root_is_expanded = 1;
     else g->expanded_stage = s, g->expanded_matrices = matrices;
   }
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
   fsdp_hold_expanded(f, RECORD_HOLD, s);
   if (!fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
 }

@@ -10,7 +10,7 @@
 //                        where the main thread is: what a report says
 //   liveness_wait, liveness_arrived                    it begins to wait for others; it has what it waited for
 //   liveness_pause, liveness_poll                      one look of a waiting loop
-//   liveness_excuse      it prints: while a terminal or pipe takes nothing that is no hang
+//   watchdog_pause       it prints: while a terminal or pipe takes nothing that is no hang
 //   liveness_device      memory in which a device writes how far it is, also while it replays a graph
 //   liveness_flight      where the flight record goes (kernels/flight.h, flight_file.h)
 //
@@ -103,9 +103,9 @@ static inline void liveness_microbatch(int microbatch) { flight_microbatch(micro
 static inline void liveness_step(int64_t step) { flight_step(step); }
 // The main thread writes text to `fd` from here on; -1: no longer. This is no progress: a save that hangs is reported
 // on as well.
-static inline void liveness_excuse(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
+static inline void watchdog_pause(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
 // Whether it waits for a reader now. A file always takes more: a disk that hangs is no slow reader.
-static inline bool liveness_excused() {
+static inline bool watchdog_paused() {
   pollfd p = {WORD_GET(&liveness_words.prints) - 1, POLLOUT, 0};
   return p.fd >= 0 && !poll(&p, 1, 0);
 }
@@ -140,7 +140,7 @@ struct LivenessProof { uint8_t nonce[PROVE_NONCE], mac[PROVE_MAC]; };
 struct LivenessFrame {
   uint64_t progress;
   int64_t step;
-  int32_t kind, rank, excused, waits;
+  int32_t kind, rank, paused, waits;
   int32_t begun, in;                             // collectives of this step: last begun; waits for, or 0
   char collective[64];                           // which one that is: "the gather of block 2"
   union {
@@ -319,7 +319,7 @@ static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind)
   f.step = WORD_GET(&flight.step);
   f.kind = kind;
   f.rank = l->rank;
-  f.excused = liveness_excused();
+  f.paused = watchdog_paused();
   f.waits = WORD_GET(&w->what) != NULL;
   f.begun = WORD_GET(&flight.begun);
   if (f.waits && in.number) {
@@ -624,19 +624,19 @@ static inline void liveness_tick(Liveness *l) {
   const int64_t timeout = WORD_GET(&l->timeout); // before progress, which is counted before a new deadline is set
   const LivenessFrame mine = liveness_frame(l, FRAME_BEAT);
   uint64_t progress = mine.progress;
-  bool excused = mine.excused;
+  bool paused = mine.paused;
   if (l->open) {
     l->peer[l->rank].last = mine;
     for (int r = 0; r < (l->rank ? 1 : l->world); r++) {
       const LivenessPeer *p = &l->peer[r];
       if (r == l->rank) continue;
       if (!l->left) liveness_tick_peer(l, r);
-      if (!l->rank) progress += p->last.progress, excused = excused || (p->last.excused && !peer_is_lost(p));
+      if (!l->rank) progress += p->last.progress, paused = paused || (p->last.paused && !peer_is_lost(p));
     }
     links_send(l, &mine);
   }
   if (progress != l->progress_before) l->idle = 0;
-  else if (!excused) l->idle++;
+  else if (!paused) l->idle++;
   l->progress_before = progress;
   if (l->open && l->rank && !l->left) return;    // rank 0 judges for all
   if (timeout && l->idle > timeout * TICKS_PER_S + MARGIN_TICKS) liveness_end_stuck(l, timeout);

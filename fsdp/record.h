@@ -45,17 +45,17 @@
   X(COLLECTIVE_RETURN, "return")
 // NONE: only told, for the order and the number; what it is made of follows.
 #define RECORD_COMMUNICATORS(X) \
-  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_SECONDARY, "kept group") \
+  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_SECONDARY, "secondary group") \
   X(OVER_SHARD_REDUCE, "shard group, reductions") X(OVER_REPLICATE, "replicate group") X(OVER_WORLD, "all ranks")
 // Part of the schedule that an entry belongs to.
 #define RECORD_PARTS(X) \
-  X(DOING_MODEL, "model") X(DOING_GATHER, "gather") X(DOING_EXPAND, "expand") X(DOING_REDUCE, "reduce") \
-  X(DOING_CHAIN, "chain") X(DOING_RETURN, "return") X(DOING_SMALL, "small") X(DOING_UPDATE, "update")
+  X(SCHEDULE_MODEL, "model") X(SCHEDULE_GATHER, "gather") X(SCHEDULE_EXPAND, "expand") X(SCHEDULE_REDUCE, "reduce") \
+  X(SCHEDULE_CHAIN, "chain") X(SCHEDULE_RETURN, "return") X(SCHEDULE_SMALL, "small") X(SCHEDULE_UPDATE, "update")
 #define X(id, words) id,
 enum RecordKind { RECORD_KINDS(X) };
 enum CollectiveKind { RECORD_COLLECTIVES(X) };
 enum Communicator { RECORD_COMMUNICATORS(X) COMMUNICATORS };
-enum DoingWhat { RECORD_PARTS(X) };
+enum SchedulePart { RECORD_PARTS(X) };
 #undef X
 enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
 enum Held { HELD_WEIGHTS, HELD_GRADIENT };
@@ -63,7 +63,7 @@ enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_RETURN, CHANNEL_NCCL };
 
 // What the schedule does now, of which stage, in which round of a reduction.
-struct Doing { uint16_t what; int16_t stage; uint32_t round; };
+struct SchedulePlace { uint16_t what; int16_t stage; uint32_t round; };
 // Memory is named by its owner, block and offset; block -1: `at` is an address. pass: number of passes begun so far.
 struct RecordEntry {
   RecordKind kind : 8;
@@ -74,7 +74,7 @@ struct RecordEntry {
   int rank;
   union { int call, event, number; };
   uint32_t pass;
-  Doing doing;
+  SchedulePlace place;
   Access access;
 };
 // Memory at another address in each process. number: the same for all ranks' windows.
@@ -89,7 +89,7 @@ struct Record {
   char error[256];                               // "" or the first call that may not touch what it touches
   bool paused;
   uint32_t pass;
-  Doing doing;
+  SchedulePlace place;
   // Of a real run: what it has memory in, its communicators, and its events and sets of messages by number.
   int rank, blocks, names, names_room;
   RecordBlock block[128];
@@ -109,7 +109,7 @@ static inline void record_entry(Record *r, RecordEntry e) {
     r->entry = (RecordEntry *)realloc(r->entry, sizeof(RecordEntry) * (size_t)r->room);
   }
   e.pass = r->pass;
-  e.doing = r->doing;
+  e.place = r->place;
   r->entry[r->count++] = e;
 }
 static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
@@ -249,13 +249,13 @@ static inline void record_told(Record *r, RecordKind kind, RecordStream stream, 
   if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
 }
 // Notes that the schedule does `what` from here on. Returns what it did before, for doing_again.
-static inline Doing doing(Record *r, DoingWhat what, int stage, uint64_t round) {
-  if (!r) return Doing{};
-  const Doing was = r->doing;
-  r->doing = Doing{(uint16_t)what, (int16_t)stage, (uint32_t)round};
+static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int stage, uint64_t round) {
+  if (!r) return SchedulePlace{};
+  const SchedulePlace was = r->place;
+  r->place = SchedulePlace{(uint16_t)what, (int16_t)stage, (uint32_t)round};
   return was;
 }
-static inline void doing_again(Record *r, Doing was) { if (r) r->doing = was; }
+static inline void schedule_return(Record *r, SchedulePlace was) { if (r) r->place = was; }
 // The host reads or writes memory that a stream accesses, too.
 static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
   if (!r) return;

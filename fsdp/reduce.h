@@ -46,12 +46,12 @@ static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const bool begins = fsdp_begins(f), takes = fsdp_chains(f) && !begins;
   float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
   const size_t bytes = (size_t)x.numel * sizeof(float);
-  doing(f->record, DOING_CHAIN, job->stage, round);
+  schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (takes && !f->comm->chain_arrived(f, round)) return false;
   if (takes) f->comm->chain_take(f, round, x, sum);
   else if (sum != own && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);        // the gaps between pieces
   else if (sum != own) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
-  doing(f->record, DOING_REDUCE, job->stage, round);
+  schedule_enter(f->record, SCHEDULE_REDUCE, job->stage, round);
   if (f->lay.hosts.hosts) f->comm->hosts_begin(f, round, x);
   job->past[REDUCE_BEGIN]++;
   return true;
@@ -97,9 +97,9 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   if (!f->comm->part_arrived(f, round, job->part, x)) return false;
   const bool begins = !h->me && fsdp_begins(f), received = hosts_receives_part(f, job->part);
-  doing(f->record, DOING_CHAIN, job->stage, round);
+  schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (h->hosts && !received && !begins) fsdp_copy_own_sum(f, round, x, false);
-  doing(f->record, DOING_REDUCE, job->stage, round);
+  schedule_enter(f->record, SCHEDULE_REDUCE, job->stage, round);
   EACH_RUN(f, x, run) {
     fsdp_add_run(f, fsdp_part_sum(f, round, job->part, x, run), round, job->part, x, run, begins);
     f->traffic.reduce_bytes += (h->ranks - 1) * run.numel * (int64_t)fsdp_wire_bytes(f);
@@ -120,7 +120,7 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
 // after reduce_end: nobody who waits for the gradient's memory waits for them.
 static inline void fsdp_return(Fsdp *f) {
   const uint64_t end = f->job.round0 + (uint64_t)f->job.rounds;
-  const Doing was = doing(f->record, DOING_RETURN, f->job.stage, end - 1);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, f->job.stage, end - 1);
   EACH_UNIT_OF_STAGE(f, f->job.stage, u) {
     if (!f->lay.unit[u].state_numel) continue;
     SumReturn *r = &f->returns.of[f->returns.begun++];
@@ -130,16 +130,16 @@ static inline void fsdp_return(Fsdp *f) {
     record_collective(f->record, RECORD_HOST, COLLECTIVE_RETURN, OVER_NONE, 1, 0);
     f->comm->return_start(f, r);
   }
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 // Takes the next sum, if it has come. Returns whether it did.
 static inline bool fsdp_return_take(Fsdp *f) {
   SumReturns *all = &f->returns;
   if (all->taken == all->begun) return false;
   SumReturn *r = &all->of[all->taken];
-  const Doing was = doing(f->record, DOING_RETURN, f->lay.unit[r->unit].stage, r->round);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, f->lay.unit[r->unit].stage, r->round);
   const bool came = f->comm->return_arrived(f, r);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
   if (!came) return false;
   liveness_arrived();
   if (++all->taken == all->begun) all->taken = all->begun = 0;
@@ -153,7 +153,7 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (h->hosts && !f->comm->hosts_back(f, round, x)) return false;
   if (h->hosts && h->end == f->mesh.shard.me) fsdp_copy_own_sum(f, round, x, true);
   EACH_RUN(f, x, run) f->traffic.reduce_bytes += h->end != f->mesh.shard.me ? run.numel * 4 : 0;
-  doing(f->record, DOING_CHAIN, job->stage, round);
+  schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_round_sum(f, x));
   liveness_arrived();
   if (++job->past[REDUCE_END] < job->rounds) return true;
@@ -182,7 +182,7 @@ static inline bool fsdp_reduce_step(Fsdp *f) {
   for (int s = 0; s < REDUCE_STEPS && job->active; s++) {
     const uint64_t round = job->round0 + (uint64_t)job->past[s];
     if (job->past[s] >= fsdp_rounds_allowed(f, (ReduceStep)s)) continue;
-    doing(f->record, DOING_REDUCE, job->stage, round);
+    schedule_enter(f->record, SCHEDULE_REDUCE, job->stage, round);
     if (!take[s](f, round, fsdp_span_of(f, round))) continue;
     job->moves++;
     return true;
@@ -191,12 +191,12 @@ static inline bool fsdp_reduce_step(Fsdp *f) {
 }
 // Moves the reduction in flight on as far as it can without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
-  const Doing was = doing(f->record, DOING_REDUCE, 0, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_REDUCE, 0, 0);
   f->comm->progress(f);
   if (f->watch.background) f->watch.background(f->watch.background_to);
   while (fsdp_reduce_step(f)) {}
   while (fsdp_return_take(f)) {}
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;

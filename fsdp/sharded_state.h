@@ -72,14 +72,14 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
 // in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
-  const Doing was = doing(f->record, DOING_RETURN, STAGE_NONE, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, STAGE_NONE, 0);
   const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
   const FlightCollective sums = between ? flight_begin("the sums of all replicas", STAGE_NONE) : FlightCollective{};
   flight_in(sums);
   f->comm->reduce_join(f);
   flight_end(sums);
   flight_out();
-  doing(f->record, DOING_UPDATE, 0, 0);
+  schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (fsdp_offloads(f)) {
     fsdp_sync(f);                                // the host reads what the reductions' stream has copied to it
@@ -87,20 +87,20 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
     if (counts) fsdp_norm_shards(f, &f->host_ctx, f->shards.host_limbs);
     f->ctx->ops->copy(f->ctx, limbs, f->shards.host_limbs, NORM_LIMBS * sizeof(int64_t));
   } else if (counts) fsdp_norm_shards(f, f->ctx, limbs);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 
 // Gathers `bytes` of every rank into `all`, in order of ranks, in device memory; once a step. Collective.
 static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
-  const Doing was = doing(f->record, DOING_SMALL, 0, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_SMALL, 0, 0);
   const FlightCollective exchange = flight_begin("the small exchange", STAGE_NONE);
   flight_in(exchange);
   f->comm->small_all_gather(f, mine, all, bytes);
   flight_out();
   flight_end(exchange);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 
 // ---- from masters to parameter shards
@@ -183,9 +183,9 @@ static inline void fsdp_publish(Fsdp *f) {
 // Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.
 static inline void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
-  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   f->comm->step_end(f);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }
 
 // ---- values from and to the host

@@ -329,10 +329,10 @@ static inline void comm_mpi_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
 static inline void comm_mpi_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   const int me = f->mesh.shard.me;
-  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_CHAIN, f->job.stage, round);
   if (h->begin != me && !fsdp_begins(f))
     hosts_message(f, round, x, OWN_SHARD, HOSTS_SEND, CHANNEL_CHAIN, h->begin);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
   if (h->end != me) hosts_message(f, round, x, OWN_SHARD, HOSTS_RECEIVE, CHANNEL_REDUCE, h->end);
 }
 static inline bool comm_mpi_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan) {
@@ -371,9 +371,9 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   }
   // A slot is complete before its first round: all of its rounds can be read from then on.
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->ready, staged ? round + 1 : f->reduce.rounds_started);
-  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_CHAIN, f->job.stage, round);
   if (fsdp_chains(f)) comm_mpi_chain_post(f, round, x);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
   if (f->lay.hosts.hosts) {
     comm_mpi_hosts_post(f, round, x);
     return;

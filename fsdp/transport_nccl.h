@@ -138,9 +138,9 @@ static inline void comm_nccl_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) 
   nccl->group_begin(&f->reduce_ctx);
   for (int p = 0; p < h->parts && !h->me; p++)
     if (hosts_receives_part(f, p)) comm_nccl_sum(f, round, x, p, HOSTS_RECEIVE, h->part[p].before);
-  const Doing was = doing(f->record, DOING_CHAIN, f->job.stage, round);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_CHAIN, f->job.stage, round);
   if (h->begin != f->mesh.shard.me) comm_nccl_sum(f, round, x, OWN_SHARD, HOSTS_SEND, h->begin);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
   nccl->group_end(&f->reduce_ctx);
 }
 static inline void comm_nccl_hosts_exchange(Fsdp *f, uint64_t round, int gives, int takes, ReduceSpan x) {

@@ -12,7 +12,7 @@ struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArg
 // Computes the momenta of this rank's runs of a round's matrices and gives them to the owners.
 static inline void fsdp_update_give(Fsdp *f, int round, MuonArgs a) {
   Run run;
-  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_FREE, round);
   EACH_OWNED(f, round, x) {
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
@@ -25,7 +25,7 @@ static inline void fsdp_update_give(Fsdp *f, int round, MuonArgs a) {
 }
 // Orthogonalises this rank's matrix of the round, if it has one, and gives the runs back.
 static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
-  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_WHOLE, round);
   EACH_OWNED(f, round, x) {
     if (x->owner != f->mesh.rank) continue;
@@ -40,7 +40,7 @@ static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
 // unit (fsdp_update).
 static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
   Run run;
-  doing(f->record, DOING_UPDATE, 0, (uint64_t)round);
+  schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_ARRIVED, round);
   EACH_OWNED(f, round, x) {
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
@@ -81,7 +81,7 @@ static inline void fsdp_update_owned(Fsdp *f, MuonArgs a) {
   f->muon.rounds += (uint64_t)rounds;
   flight_out();
   flight_end(exchange);
-  doing(f->record, DOING_UPDATE, 0, 0);
+  schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
 }
 
 // ---- the step
@@ -114,7 +114,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
 // for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
 // and publishes what was there. Collective with fp8.
 static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
-  const Doing was = doing(f->record, DOING_UPDATE, 0, 0);
+  const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   layers_begin(f);
   if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
@@ -136,5 +136,5 @@ static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
   }
   fsdp_publish_e4m3(f);
   layers_end(f);
-  doing_again(f->record, was);
+  schedule_return(f->record, was);
 }

@@ -63,10 +63,10 @@ static inline void memory_map_schedule(FILE *f, const Record *r, int stages) {
         memory_map_span(f, s, "reduction", &reduction, reduction.last, &any);
         reduction = MapSpan{i, i};
       }
-      if (e->kind == RECORD_HOLD || e->kind == RECORD_FREE || e->doing.stage != s) continue;
-      const bool gathers = e->doing.what == DOING_GATHER && e->kind != RECORD_POINT;
+      if (e->kind == RECORD_HOLD || e->kind == RECORD_FREE || e->place.stage != s) continue;
+      const bool gathers = e->place.what == SCHEDULE_GATHER && e->kind != RECORD_POINT;
       if (gathers && gather.from < 0 && whole.from < 0) gather.from = i;
-      if (e->doing.what == DOING_REDUCE && reduction.from >= 0) reduction.last = i;
+      if (e->place.what == SCHEDULE_REDUCE && reduction.from >= 0) reduction.last = i;
     }
     memory_map_span(f, s, "weights", &whole, r->count, &any);
     memory_map_span(f, s, "reduction", &reduction, reduction.last, &any);

@@ -69,10 +69,10 @@ static const char *line_end_text() {
 }
 // Ends the open line, so that the next text starts a new one.
 static void line_end() {
-  liveness_excuse(STDOUT_FILENO);
+  watchdog_pause(STDOUT_FILENO);
   fputs(line_end_text(), stdout);
   fflush(stdout);
-  liveness_excuse(-1);
+  watchdog_pause(-1);
 }
 // Opens or overwrites the open line, cut to the terminal's width. transient: it is erased when other text follows.
 static void line_draw(const char *text, bool transient) {
@@ -81,10 +81,10 @@ static void line_draw(const char *text, bool transient) {
   const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than the line
   terminal.transient = transient;
   terminal.shown = n < most ? n : most;
-  liveness_excuse(STDOUT_FILENO);
+  watchdog_pause(STDOUT_FILENO);
   printf("%s\r%.*s\033[K", wrapped ? "\n" : "", most, text);
   fflush(stdout);
-  liveness_excuse(-1);
+  watchdog_pause(-1);
 }
 
 static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
@@ -98,12 +98,12 @@ static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
   memcpy(all, before, head + 1);
   if (shows) text_escape(all + head, (const uint8_t *)text, (size_t)n, false);
   else memcpy(all + head, text, (size_t)n + 1);
-  liveness_excuse(STDOUT_FILENO);                // a reader may take its time
+  watchdog_pause(STDOUT_FILENO);                // a reader may take its time
   fflush(stdout);
-  liveness_excuse(fileno(to));
+  watchdog_pause(fileno(to));
   fwrite(all, 1, strlen(all), to);               // in one piece: other ranks write as well
   fflush(to);
-  liveness_excuse(-1);
+  watchdog_pause(-1);
   free(all);
   free(text);
 }
@@ -130,7 +130,7 @@ static void say_error_line(const char *line) { say_error("%s\n", line); }
 static void say_bytes(const uint8_t *bytes, int n) {
   static uint8_t kept[4];                        // the beginning of a character
   static int kept_count;
-  liveness_excuse(STDOUT_FILENO);
+  watchdog_pause(STDOUT_FILENO);
   if (!terminal.out && bytes) fwrite(bytes, 1, (size_t)n, stdout);
   if (terminal.out) {
     const size_t all = (size_t)(kept_count + (bytes ? n : 0));
@@ -149,7 +149,7 @@ static void say_bytes(const uint8_t *bytes, int n) {
   }
   if (!bytes) fputs("\n", stdout);
   fflush(stdout);
-  liveness_excuse(-1);
+  watchdog_pause(-1);
 }
 
 // ---- signals that end the process -----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ struct SchedRun {
 struct SchedCell {
   int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MOST];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
-  Doing doing;
+  SchedulePlace place;
   unsigned held_what;                            // weights, or a gradient
   bool weights, gradient, updated, modelled, stale;
   bool state, input;                             // of the step's state, of its input
@@ -97,7 +97,7 @@ static bool sched_is_access(const SchedEntry *x) { return x->e.kind == RECORD_AC
 static void sched_line(char *to, size_t bytes, const SchedRun *run, int rank, int at, const SchedEntry *x) {
   const RecordEntry *e = &x->e;
   int n = snprintf(to, bytes, "rank %d %5d pass %u %-6s %-6s of stage %d, round %u: %s ", rank, at, e->pass,
-                   sched_streams[e->stream], sched_doings[e->doing.what], e->doing.stage, e->doing.round,
+                   sched_streams[e->stream], sched_doings[e->place.what], e->place.stage, e->place.round,
                    sched_kinds[e->kind]);
   to += n, bytes -= (size_t)n;
   switch (e->kind) {
@@ -181,11 +181,11 @@ static SchedCut sched_cut(SchedRun *run) {
       const SchedEntry *x = &run->entry[r][i];
       if (!sched_touches(x)) continue;
       const uint64_t from = sched_key(x), to = from + x->e.access.bytes;
-      const int what = x->e.doing.what;
+      const int what = x->e.place.what;
       if (!pass) c.part[c.parts++].key = from, c.part[c.parts++].key = to;
       for (SchedPart *p = pass ? sched_part_at(&c, from) : NULL; p && p->key < to; p++) {
         p->threads |= 1u << sched_thread(run, r, x->e.stream);
-        p->matters = p->matters || x->e.kind != RECORD_ACCESS || (what != DOING_MODEL && what != DOING_UPDATE) ||
+        p->matters = p->matters || x->e.kind != RECORD_ACCESS || (what != SCHEDULE_MODEL && what != SCHEDULE_UPDATE) ||
                      (p->threads & (p->threads - 1)) || sched_is_state(x);
       }
     }
@@ -301,32 +301,32 @@ static bool sched_messages_over(SchedCheck *k, SchedCell *c, const SchedClock *n
 }
 // Why what lies in the cell is not what entry x may read there; NULL: it is.
 static const char *sched_is_wrong_state(const SchedEntry *x, const SchedCell *c) {
-  const bool here = c->pass == x->e.pass, decided = x->e.doing.what == DOING_UPDATE || x->e.op == OP_COPY;
+  const bool here = c->pass == x->e.pass, decided = x->e.place.what == SCHEDULE_UPDATE || x->e.op == OP_COPY;
   if (c->input) return here ? NULL : "the step's input is not there yet";
   return here == decided ? NULL : decided ? "the step is not decided yet" : "the step is decided already";
 }
 static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const SchedEntry *x, const SchedCell *c) {
   if (c->state) return sched_is_wrong_state(x, c);
-  const Doing d = x->e.doing, w = c->doing;
+  const SchedulePlace d = x->e.place, w = c->place;
   const bool shards = x->memory == WORK_PARAMS || x->memory == WORK_PARTS + MEM_HOST_PARAMS;
   const bool here = c->pass == x->e.pass && w.stage == d.stage;
-  const bool model = d.what == DOING_MODEL || d.what == DOING_EXPAND;
-  const int stage = d.what == DOING_MODEL ? c->held_stage : d.stage;
+  const bool model = d.what == SCHEDULE_MODEL || d.what == SCHEDULE_EXPAND;
+  const int stage = d.what == SCHEDULE_MODEL ? c->held_stage : d.stage;
   // Where weights lie at other times, the model's own buffers may: it reads there what it has written in this pass.
-  if (c->weights && d.what == DOING_MODEL && w.what == DOING_MODEL && c->writer && c->pass == x->e.pass &&
+  if (c->weights && d.what == SCHEDULE_MODEL && w.what == SCHEDULE_MODEL && c->writer && c->pass == x->e.pass &&
       !(c->held >> rank & 1)) return NULL;
-  if (shards && c->updated && (model || d.what == DOING_GATHER) &&
-      (x->e.pass == 1 ? w.what == DOING_UPDATE : w.what != DOING_UPDATE || c->pass + 1 != x->e.pass))
+  if (shards && c->updated && (model || d.what == SCHEDULE_GATHER) &&
+      (x->e.pass == 1 ? w.what == SCHEDULE_UPDATE : w.what != SCHEDULE_UPDATE || c->pass + 1 != x->e.pass))
     return "the shard is not that of the update before";
-  if (c->weights && d.what == DOING_MODEL && !(c->held >> rank & 1)) return "no stage is held there";
+  if (c->weights && d.what == SCHEDULE_MODEL && !(c->held >> rank & 1)) return "no stage is held there";
   if (c->weights && model && !(run->in_place && shards) &&
-      ((w.what != DOING_GATHER && w.what != DOING_EXPAND) || w.stage != stage || c->pass != x->e.pass))
+      ((w.what != SCHEDULE_GATHER && w.what != SCHEDULE_EXPAND) || w.stage != stage || c->pass != x->e.pass))
     return "the stage is not what lies there";
-  if (d.what == DOING_GATHER && !shards && (w.what != DOING_GATHER || !here)) return "another stage lies there";
-  if (d.what != DOING_REDUCE || x->writes) return NULL;
-  if (!c->gradient) return w.what != DOING_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
+  if (d.what == SCHEDULE_GATHER && !shards && (w.what != SCHEDULE_GATHER || !here)) return "another stage lies there";
+  if (d.what != SCHEDULE_REDUCE || x->writes) return NULL;
+  if (!c->gradient) return w.what != SCHEDULE_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
   // Gaps too, which are zero: from the start, or because sums of gaps lie there, or zeroed since the buffer was begun.
-  if (c->stale && (c->modelled || (c->writer && w.what != DOING_REDUCE)))
+  if (c->stale && (c->modelled || (c->writer && w.what != SCHEDULE_REDUCE)))
     return "nothing was written there since the buffer was begun";
   return !c->held || c->held_stage != d.stage ? "no gradient of this stage is complete there" : NULL;
 }
@@ -341,15 +341,15 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
     if (c->write_time > now->t[c->write_thread]) return sched_wrong(k, rank, at, "not ordered after the last write");
     const char *why = sched_is_wrong_writer(run, rank, x, c);
     if (why) return sched_wrong(k, rank, at, "%s, but %s of stage %d, round %u of pass %u", why,
-                                sched_doings[c->doing.what], c->doing.stage, c->doing.round, c->pass);
+                                sched_doings[c->place.what], c->place.stage, c->place.round, c->pass);
     c->reads[thread] = time;
     found.writers = (found.writers ^ (uint64_t)c->writer) * 0x9e3779b97f4a7c15ull;
     if (!c->writer) continue;
     const int w = c->writer - 1, of = c->write_thread / RECORD_STREAMS;
-    found.updated = found.updated || c->doing.what == DOING_UPDATE;
+    found.updated = found.updated || c->place.what == SCHEDULE_UPDATE;
     if (of == rank && (found.first < 0 || w < found.first)) found.first = w;
     if (of == rank && w > found.last) found.last = w;
-    if (x->memory == WORK_PARAMS && x->e.doing.what != DOING_UPDATE) k->reads[rank][of] = true;
+    if (x->memory == WORK_PARAMS && x->e.place.what != SCHEDULE_UPDATE) k->reads[rank][of] = true;
   }
   now->t[thread] = time;
   if (run->known && run->found[x->id].writers != found.writers)
@@ -369,15 +369,15 @@ static bool sched_write(SchedCheck *k, int rank, int at, int thread, const Sched
     for (int t = 0; t < SCHED_THREADS; t++)
       if (c->reads[t] > since->t[t]) sched_wrong(k, rank, at, "not ordered after a read");
     if (!sched_messages_over(k, c, since)) return sched_wrong(k, rank, at, "a message from there may not have left");
-    if (c->freed && (c->weights || x->e.doing.what == DOING_MODEL)) k->past[c->freed - 1].useful = true;
+    if (c->freed && (c->weights || x->e.place.what == SCHEDULE_MODEL)) k->past[c->freed - 1].useful = true;
     c->freed = 0;
     if (c->held && c->weights) return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
-    if (c->held && x->e.doing.what == DOING_MODEL)
+    if (c->held && x->e.place.what == SCHEDULE_MODEL)
       return sched_wrong(k, rank, at, "the gradient of stage %d is being reduced there", c->held_stage);
     memset(c->reads, 0, sizeof c->reads);
     c->write_thread = thread, c->write_time = time;
-    c->stale = c->stale && x->e.doing.what != DOING_MODEL;
-    c->writer = run->entry[rank][at].id + 1, c->pass = x->e.pass, c->doing = x->e.doing;
+    c->stale = c->stale && x->e.place.what != SCHEDULE_MODEL;
+    c->writer = run->entry[rank][at].id + 1, c->pass = x->e.pass, c->place = x->e.place;
   }
   now->t[thread] = time;
   return true;
@@ -446,7 +446,7 @@ static bool sched_ended(SchedCheck *k, int rank, int at, int thread) {
 }
 // Chains are messages. Of a broadcast the last rank takes nothing.
 static bool sched_same_collective(const RecordEntry *x, const RecordEntry *y) {
-  return x->op == y->op && x->number == y->number && x->doing.stage == y->doing.stage && x->access.at == y->access.at &&
+  return x->op == y->op && x->number == y->number && x->place.stage == y->place.stage && x->access.at == y->access.at &&
          (x->op == COLLECTIVE_BROADCAST || x->access.bytes == y->access.bytes);
 }
 static bool sched_meet(SchedCheck *k, int rank, int at, int thread) {
@@ -526,7 +526,7 @@ static bool sched_same_order(SchedCheck *k) {
       const RecordEntry *x = &run->entry[0][a].e;
       if (!sched_same_collective(x, &run->entry[r][b].e))
         return sched_wrong(k, r, b, "rank 0 begins %s of stage %d with %zu bytes", sched_collectives[x->op],
-                           x->doing.stage, x->access.bytes);
+                           x->place.stage, x->access.bytes);
     }
   return true;
 }
@@ -542,8 +542,8 @@ static void sched_mark_cells(SchedCheck *k) {
         c->input = c->input || x->e.access.at + x->e.access.bytes <= sizeof(StepInput);
       }
       if (!sched_is_access(x) || !x->writes) continue;
-      if (x->e.doing.what == DOING_UPDATE) c->updated = true;
-      if (x->e.doing.what == DOING_MODEL) c->modelled = true;
+      if (x->e.place.what == SCHEDULE_UPDATE) c->updated = true;
+      if (x->e.place.what == SCHEDULE_MODEL) c->modelled = true;
     }
   }
 }

@@ -29,8 +29,8 @@ static inline void flight_expect_record(const Record *r, const char *what, uint6
     collectives++;
     EXPECT(event <= flight.events.count && words && !strcmp(f->what, words),
            "%s, collective %d: %s, but the ring has %s", what, collectives, words, f->what);
-    EXPECT(e->op != COLLECTIVE_GATHER || f->stage == e->doing.stage, "%s, collective %d: of stage %d, not %d", what,
-           collectives, f->stage, e->doing.stage);
+    EXPECT(e->op != COLLECTIVE_GATHER || f->stage == e->place.stage, "%s, collective %d: of stage %d, not %d", what,
+           collectives, f->stage, e->place.stage);
   }
   int begins = 0, number = 0;
   int64_t step = -1;

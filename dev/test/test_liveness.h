@@ -443,7 +443,7 @@ static inline void liveness_draws() {
   for (int i = 0; i < 6000; i++, usleep(10000)) line_draw("saving: 50 % of 3 GB", true);
 }
 static inline void liveness_writes_file() {
-  liveness_excuse(open(cli_path("text"), O_WRONLY | O_CREAT, 0666));
+  watchdog_pause(open(cli_path("text"), O_WRONLY | O_CREAT, 0666));
   sleep(60);
 }
 static inline void liveness_stands() { for (;;) pause(); }

@@ -24,7 +24,7 @@ static bool returns_before(const SchedRun *run, int rank, const SchedEntry *x, c
 static const SchedEntry *returns_of_model(const SchedRun *run, int rank, int end) {
   for (int i = end - 1; i >= 0; i--) {
     const SchedEntry *x = &run->entry[rank][i];
-    if (sched_is_access(x) && x->e.stream == RECORD_MODEL && x->e.doing.what == DOING_MODEL) return x;
+    if (sched_is_access(x) && x->e.stream == RECORD_MODEL && x->e.place.what == SCHEDULE_MODEL) return x;
   }
   return NULL;
 }
@@ -32,7 +32,7 @@ static const SchedEntry *returns_of_model(const SchedRun *run, int rank, int end
 static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, int rank, int at) {
   const SchedEntry *log = run->entry[rank];
   const uint32_t pass = log[at].e.pass;
-  const int s = log[at].e.doing.stage, own = returns_held(run, rank, pass, s, run->count[rank]);
+  const int s = log[at].e.place.stage, own = returns_held(run, rank, pass, s, run->count[rank]);
   EXPECT(own >= 0 && own < at, "%s %s, rank %d: the sum of stage %d goes back before its last gradient is complete",
          k->comm, k->extra, rank, s);
   for (int before = s - 1; before >= 1 && before >= s - 2; before--) {
@@ -42,8 +42,8 @@ static void returns_beside_backward(const SchedRun *run, const ReturnsMode *k, i
     const SchedEntry *last = returns_of_model(run, rank, end);
     for (int i = at; i < run->count[rank] && returns_by_nccl(k) && last; i++) {
       const SchedEntry *x = &log[i];
-      if (!sched_is_access(x) || x->e.doing.what != DOING_RETURN) continue;
-      if (x->e.pass != pass || x->e.doing.stage != s) continue;
+      if (!sched_is_access(x) || x->e.place.what != SCHEDULE_RETURN) continue;
+      if (x->e.pass != pass || x->e.place.stage != s) continue;
       EXPECT(!returns_before(run, rank, x, last), "%s %s, rank %d: the sum of stage %d must be back before backward of "
              "stage %d ends", k->comm, k->extra, rank, s, before);
       EXPECT(!returns_before(run, rank, last, x), "%s %s, rank %d: the sum of stage %d waits for all of backward of "
@@ -75,11 +75,11 @@ TEST_MPI(returns_go_beside_backward, 4,
       int begun = 0, moved = 0, beside = 0;
       for (int i = 0; i < run.count[r]; i++) {
         const SchedEntry *x = &run.entry[r][i];
-        const bool collective = x->e.kind == RECORD_COLLECTIVE, returns = x->e.doing.what == DOING_RETURN;
+        const bool collective = x->e.kind == RECORD_COLLECTIVE, returns = x->e.place.what == SCHEDULE_RETURN;
         if (collective && x->e.op == COLLECTIVE_RETURN) {
           begun++;
-          beside += x->e.doing.stage > 1;
-          if (x->e.doing.stage > 1) returns_beside_backward(&run, &k, r, i);
+          beside += x->e.place.stage > 1;
+          if (x->e.place.stage > 1) returns_beside_backward(&run, &k, r, i);
         }
         if (returns_by_nccl(&k)) moved += collective && x->e.number == OVER_REPLICATE;
         else if (x->e.kind == RECORD_SEND || x->e.kind == RECORD_RECEIVE) moved += returns;

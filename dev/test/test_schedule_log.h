@@ -15,20 +15,20 @@ static Traffic sched_traffic(const Record *r) {
   for (int i = 0; i < r->count; i++) {
     const RecordEntry *e = &r->entry[i];
     const bool collective = e->kind == RECORD_COLLECTIVE, others = e->rank != r->rank;
-    const bool small = e->doing.what == DOING_SMALL || e->op == COLLECTIVE_BARRIER;
+    const bool small = e->place.what == SCHEDULE_SMALL || e->op == COLLECTIVE_BARRIER;
     if (collective && e->op == COLLECTIVE_GATHER) t.gathers += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_REDUCE) t.reductions += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_RETURN) t.returns += (int64_t)e->access.at;
     if (collective && e->op == COLLECTIVE_UPDATES) t.updates += (int64_t)e->access.at;
-    if (e->kind == RECORD_RECEIVE && e->doing.what == DOING_UPDATE) t.update_bytes += (int64_t)e->access.bytes;
+    if (e->kind == RECORD_RECEIVE && e->place.what == SCHEDULE_UPDATE) t.update_bytes += (int64_t)e->access.bytes;
     t.small += collective && small;
     if (!collective && !(e->kind == RECORD_RECEIVE && others) &&
         !(e->kind == RECORD_ACCESS && others && e->access.kind == ACCESS_READ)) continue;
     const int64_t bytes = (int64_t)e->access.bytes;
-    if (e->doing.what == DOING_GATHER) t.gather_bytes += bytes;
-    if (e->doing.what == DOING_REDUCE) t.reduce_bytes += bytes;
-    if (e->doing.what == DOING_CHAIN || e->doing.what == DOING_RETURN) t.replicate_bytes += bytes;
-    if (e->doing.what == DOING_SMALL) t.small_bytes += bytes;
+    if (e->place.what == SCHEDULE_GATHER) t.gather_bytes += bytes;
+    if (e->place.what == SCHEDULE_REDUCE) t.reduce_bytes += bytes;
+    if (e->place.what == SCHEDULE_CHAIN || e->place.what == SCHEDULE_RETURN) t.replicate_bytes += bytes;
+    if (e->place.what == SCHEDULE_SMALL) t.small_bytes += bytes;
   }
   return t;
 }
@@ -49,7 +49,7 @@ static void sched_tell(SchedTold *told, const Record *r, const Fsdp *f) {
   for (int i = 0; i < r->count; i++) {
     const RecordEntry *e = &r->entry[i];
     if (e->kind == RECORD_SEND || e->kind == RECORD_RECEIVE)
-      strcpy(told->name[e->number], e->doing.what == DOING_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
+      strcpy(told->name[e->number], e->place.what == SCHEDULE_UPDATE ? "updates" : e->op == CHANNEL_GATHER ? "gather" :
                                     e->op == CHANNEL_REDUCE ? "reduce" : e->op == CHANNEL_CHAIN ? "chain" :
                                     e->op == CHANNEL_RETURN ? "return" : "nccl");
   }
@@ -180,16 +180,16 @@ static bool sched_share_a_cell(const SchedEntry *x, const SchedEntry *y) {
 }
 // Whether a counter reports the end of x.
 static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
-  const int m = x->memory, what = x->e.doing.what;
+  const int m = x->memory, what = x->e.place.what;
   if (!sched_is_access(x) || x->e.block != 0) return false;
-  if (!strcmp(sched_counters[counter], "done")) return x->reads && x->owner != rank && what == DOING_REDUCE;
+  if (!strcmp(sched_counters[counter], "done")) return x->reads && x->owner != rank && what == SCHEDULE_REDUCE;
   if (!strcmp(sched_counters[counter], "taken")) return x->reads && m == WORK_UPDATES && x->e.op == OP_muon_update;
   if (!x->writes) return false;
   if (!strcmp(sched_counters[counter], "momenta")) return m == WORK_UPDATES && x->e.op == OP_muon_momentum;
   if (!strcmp(sched_counters[counter], "updates")) return m == WORK_UPDATES && x->e.op == OP_newton_schulz;
   if (!strcmp(sched_counters[counter], "secondary")) return m == WORK_SECONDARY;
   if (!strcmp(sched_counters[counter], "partial")) return m == WORK_SUMS;
-  return (m == WORK_STAGING && what == DOING_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == DOING_MODEL);
+  return (m == WORK_STAGING && what == SCHEDULE_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == SCHEDULE_MODEL);
 }
 // Parameter shards that peers read. Before entry i, a peer's read: the last barrier. Before i, an update: the entry
 // after the last read of shards.
@@ -197,7 +197,7 @@ static int sched_shard_mutant_to(const SchedRun *run, int kind, int rank, int i)
   const SchedEntry *log = run->entry[rank], *x = &log[i];
   const bool update = kind == MUTANT_UPDATE_EARLY;
   if (!sched_is_access(x) || x->memory != WORK_PARAMS || x->e.block) return -1;
-  if (update ? !x->writes || x->e.doing.what != DOING_UPDATE : x->writes || x->owner == rank) return -1;
+  if (update ? !x->writes || x->e.place.what != SCHEDULE_UPDATE : x->writes || x->owner == rank) return -1;
   if (!update && !run->found[x->id].updated) return -1;
   for (i--; i >= 0; i--) {
     if (update && sched_is_access(&log[i]) && log[i].memory == WORK_PARAMS && !log[i].writes && log[i].owner != rank &&
@@ -209,14 +209,14 @@ static int sched_shard_mutant_to(const SchedRun *run, int kind, int rank, int i)
 // Before the entry of its own rank that wrote first, or last, what entry i reads.
 static int sched_read_mutant_to(const SchedRun *run, int kind, int rank, int i) {
   const SchedEntry *x = &run->entry[rank][i];
-  const int what = x->e.doing.what;
+  const int what = x->e.place.what;
   if (!sched_is_access(x) || x->writes || x->owner != rank) return -1;
   const SchedFound *f = &run->found[x->id];
   const int first = f->first < 0 ? -1 : f->first - run->base[rank], last = f->last < 0 ? -1 : f->last - run->base[rank];
   if (last < 0) return -1;
-  const int by = run->entry[rank][last].e.doing.what;
-  const bool sums = what == DOING_REDUCE || what == DOING_CHAIN || what == DOING_RETURN;
-  const bool gradient = sums || (what == DOING_UPDATE && by == DOING_REDUCE);
+  const int by = run->entry[rank][last].e.place.what;
+  const bool sums = what == SCHEDULE_REDUCE || what == SCHEDULE_CHAIN || what == SCHEDULE_RETURN;
+  const bool gradient = sums || (what == SCHEDULE_UPDATE && by == SCHEDULE_REDUCE);
   return gradient != (kind == MUTANT_REDUCE_EARLY) ? -1 : gradient ? last : first;
 }
 // The entry before which a mutant of this kind moves entry i; -1: there is none. SCHED_LEAVE_OUT: it is left out.
@@ -242,16 +242,16 @@ static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
       return j;
     case MUTANT_PARTIAL_EARLY:
       if (!sched_is_access(x) || x->writes) return -1;
-      if (x->e.doing.what != DOING_CHAIN && x->e.doing.what != DOING_RETURN) return -1;
+      if (x->e.place.what != SCHEDULE_CHAIN && x->e.place.what != SCHEDULE_RETURN) return -1;
       if (x->owner == rank) return run->found[x->id].last < 0 ? -1 : run->found[x->id].last - run->base[rank];
       while (j >= 0 && !(log[j].e.kind == RECORD_OBSERVE && sched_counter(&log[j]) == 2)) j--;
       return j;
     case MUTANT_SHARD_EARLY: case MUTANT_UPDATE_EARLY: return sched_shard_mutant_to(run, kind, rank, i);
     case MUTANT_GATHER_EARLY:
-      if (!x->writes || x->e.doing.what != DOING_GATHER) return -1;
+      if (!x->writes || x->e.place.what != SCHEDULE_GATHER) return -1;
       for (; j >= 0; j--) {
         if (!log[j].cells || !sched_share_a_cell(&log[j], x)) continue;
-        if (log[j].writes && log[j].e.doing.what == DOING_GATHER) return -1;
+        if (log[j].writes && log[j].e.place.what == SCHEDULE_GATHER) return -1;
         if (log[j].e.kind == RECORD_FREE && log[j].e.op == HELD_WEIGHTS) return j;
       }
       return -1;
