@@ -87,6 +87,7 @@
 #include "fsdp/units.h"
 #include "fsdp/state.h"
 #include "fsdp/record.h"
+#include "fsdp/note.h"
 #include "fsdp/finite.h"
 #include "fsdp/placement.h"
 #include "fsdp/owned.h"

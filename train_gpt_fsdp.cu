@@ -637,15 +637,10 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   const int L = t->model.L, A = (int)t->opt.grad_accum, lowest = f->cfg.first_backward;
   const int64_t R = (int64_t)x->B * x->T;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
-  c->ops->range_begin(c, "forward");
-  liveness_microbatch(a);
-  liveness_phase("forward");
-  fsdp_mark(f, c, MARK_MODEL, 0);
+  note_phase(f, "forward", a, 0);
   gpt_forward(t, mb);
-  c->ops->range_end(c);
-  c->ops->range_begin(c, "backward");
-  liveness_phase("backward");
-  fsdp_mark(f, c, MARK_MODEL, MARK_BACKWARD);
+  note_phase_end(f);
+  note_phase(f, "backward", a, MARK_BACKWARD);
   fsdp_grads(f, 0);
   Tensor dwte = root_grad(t, WTE), dwpe = root_grad(t, WPE), dembedded = x->dresidual;
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
@@ -677,7 +672,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
-  c->ops->range_end(c);
+  note_phase_end(f);
 }
 
 // ================================================================================================ 5 update
@@ -716,10 +711,7 @@ static void trainer_update(Trainer *t) {
   StepBuffers *b = &t->buffers;
   const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
-  c->ops->range_begin(c, "update");
-  liveness_microbatch(MICROBATCH_NONE);
-  liveness_phase("update");
-  fsdp_mark(f, c, MARK_MODEL, MARK_UPDATE);
+  note_phase(f, "update", MICROBATCH_NONE, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
   c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, sizeof b->state->in.stop);
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
@@ -730,7 +722,7 @@ static void trainer_update(Trainer *t) {
   fsdp_update(f, optimizer_args(&t->opt));
   c->ops->copy(c, t->host.losses, b->losses, sizeof(double) * (size_t)M);
   fsdp_step_end(f);
-  c->ops->range_end(c);
+  note_phase_end(f);
 }
 
 // Copies batch `a` of t->host, (B,T), to the device.

@@ -379,9 +379,9 @@ int main(int argc, char **argv) {
   }
   qsort(step, (size_t)steps, sizeof *step, slower_last);
   if (!rank) {
-    printf("\n%s, %s, table %s, %d rank%s of %d threads, batch %lld x %lld x %lld\n", o.model, o.buffer_dtype,
-           timed.name, world, world > 1 ? "s" : "", threads, (long long)o.batch_size, (long long)o.seq_len,
-           (long long)o.grad_accum);
+    printf("\n%s, %s, table %s, %d rank%s of %d threads, batch %lld x %lld x %lld\n", o.model,
+           option_word(&o, OPT_buffer_dtype), timed.name, world, world > 1 ? "s" : "", threads,
+           (long long)o.batch_size, (long long)o.seq_len, (long long)o.grad_accum);
     printf("limits of a rank, measured: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s\n", fp32, half, memory);
     print_table(&step[steps / 2], fp32, half, memory, o.batch_size * o.seq_len * o.grad_accum);
   }

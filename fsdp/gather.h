@@ -25,7 +25,7 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->from_secondary = f->gather.secondary_valid[s];
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
-    slot->gather = flight_begin("the gather", s);
+    slot->gather = note_begin("the gather", s);
     f->comm->gather_start(f, s, slot);
   }
   schedule_return(f->record, was);
@@ -104,14 +104,12 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   slot->in_use = true;
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) {
-    flight_in(slot->gather);
+    note_wait(slot->gather);
     f->comm->gather_finish(f, s, slot);
-    liveness_arrived();
-    flight_out();
-    flight_end(slot->gather);
+    note_exchanged(slot->gather);
   }
   slot->state = SLOT_WHOLE;
-  liveness_stage(s);
+  note_whole(s);
   fsdp_hold_gathered(f, RECORD_HOLD, s);
   Gathering *g = &f->gather;
   const bool ready = s ? g->expanded_stage == s && (g->expanded_matrices || !matrices) : g->root_is_expanded;

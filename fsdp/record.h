@@ -248,14 +248,6 @@ static inline Ops plan_table(bool gpu) {
 static inline void record_told(Record *r, RecordKind kind, RecordStream stream, int number, Access a) {
   if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
 }
-// Notes that the schedule does `what` from here on. Returns what it did before, for doing_again.
-static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int stage, uint64_t round) {
-  if (!r) return SchedulePlace{};
-  const SchedulePlace was = r->place;
-  r->place = SchedulePlace{(uint16_t)what, (int16_t)stage, (uint32_t)round};
-  return was;
-}
-static inline void schedule_return(Record *r, SchedulePlace was) { if (r) r->place = was; }
 // The host reads or writes memory that a stream accesses, too.
 static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
   if (!r) return;

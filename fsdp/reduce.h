@@ -157,7 +157,7 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_round_sum(f, x));
   liveness_arrived();
   if (++job->past[REDUCE_END] < job->rounds) return true;
-  flight_end(job->collective);
+  note_end(job->collective);
   f->comm->reduce_end(f);
   job->active = false;
   if (job->last && f->cfg.mesh.replicas > 1) fsdp_return(f);
@@ -200,15 +200,14 @@ static inline void fsdp_poll(Fsdp *f) {
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;
-  flight_in(f->job.collective);
+  note_wait(f->job.collective);
   for (int spins = 0; f->job.active;) {
     const int64_t before = f->job.moves;
     fsdp_poll(f);
     if (f->job.active && f->job.moves == before)
       liveness_pause(&spins, fsdp_chains(f) ? "the reduction along the replicas" : "the reduction", f->job.stage);
   }
-  liveness_arrived();
-  flight_out();
+  note_arrived();
 }
 
 // Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s for the whole gradient of stage s.
@@ -228,11 +227,10 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
 // Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
-  flight_in(f->reduce.slot_collective[slot]);
+  note_wait(f->reduce.slot_collective[slot]);
   for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
-  liveness_arrived();
-  flight_out();
+  note_arrived();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
     if (i != slot && f->reduce.slot_rounds[i] <= f->reduce.slot_rounds[slot])
@@ -326,7 +324,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->last = a == microbatches - 1;
   job->stage = s;
   job->slot = slot;
-  job->collective = flight_begin("the reduction", s);
+  job->collective = note_begin("the reduction", s);
   job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->reduce.rounds_started;
   job->last_round0 = f->reduce.stage_round0[s];

@@ -74,11 +74,9 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, STAGE_NONE, 0);
   const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
-  const FlightCollective sums = between ? flight_begin("the sums of all replicas", STAGE_NONE) : FlightCollective{};
-  flight_in(sums);
+  const FlightCollective sums = between ? note_exchange("the sums of all replicas") : FlightCollective{};
   f->comm->reduce_join(f);
-  flight_end(sums);
-  flight_out();
+  note_exchanged(sums);
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (fsdp_offloads(f)) {
@@ -95,11 +93,9 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_SMALL, 0, 0);
-  const FlightCollective exchange = flight_begin("the small exchange", STAGE_NONE);
-  flight_in(exchange);
+  const FlightCollective exchange = note_exchange("the small exchange");
   f->comm->small_all_gather(f, mine, all, bytes);
-  flight_out();
-  flight_end(exchange);
+  note_exchanged(exchange);
   schedule_return(f->record, was);
 }
 

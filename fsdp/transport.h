@@ -20,6 +20,7 @@
 #pragma once
 #include <errno.h>
 #include "layout.h"
+#include "note.h"
 
 // What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written.
 // GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of

@@ -60,11 +60,9 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   }
   f->traffic.small++;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
-  const FlightCollective barrier = flight_begin("the barrier after the update", STAGE_NONE);
-  flight_in(barrier);
+  const FlightCollective barrier = note_exchange("the barrier after the update");
   MPI_Barrier(f->mesh.comm);
-  flight_out();
-  flight_end(barrier);
+  note_exchanged(barrier);
 }
 
 // A message of one of the mesh's communicators joins a set.

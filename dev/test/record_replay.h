@@ -324,7 +324,8 @@ static const char *sched_is_wrong_writer(const SchedRun *run, int rank, const Sc
     return "the stage is not what lies there";
   if (d.what == SCHEDULE_GATHER && !shards && (w.what != SCHEDULE_GATHER || !here)) return "another stage lies there";
   if (d.what != SCHEDULE_REDUCE || x->writes) return NULL;
-  if (!c->gradient) return w.what != SCHEDULE_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
+  if (!c->gradient)
+    return w.what != SCHEDULE_REDUCE || (here && w.round == d.round) ? NULL : "another round lies there";
   // Gaps too, which are zero: from the start, or because sums of gaps lie there, or zeroed since the buffer was begun.
   if (c->stale && (c->modelled || (c->writer && w.what != SCHEDULE_REDUCE)))
     return "nothing was written there since the buffer was begun";

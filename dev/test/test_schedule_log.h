@@ -189,7 +189,8 @@ static bool sched_told_by(const SchedEntry *x, int counter, int rank) {
   if (!strcmp(sched_counters[counter], "updates")) return m == WORK_UPDATES && x->e.op == OP_newton_schulz;
   if (!strcmp(sched_counters[counter], "secondary")) return m == WORK_SECONDARY;
   if (!strcmp(sched_counters[counter], "partial")) return m == WORK_SUMS;
-  return (m == WORK_STAGING && what == SCHEDULE_REDUCE) || ((m == WORK_SLOTS || m == WORK_WHOLE) && what == SCHEDULE_MODEL);
+  return (m == WORK_STAGING && what == SCHEDULE_REDUCE) ||
+         ((m == WORK_SLOTS || m == WORK_WHOLE) && what == SCHEDULE_MODEL);
 }
 // Parameter shards that peers read. Before entry i, a peer's read: the last barrier. Before i, an update: the entry
 // after the last read of shards.

@@ -1,0 +1,47 @@
+// note.h: the schedule's transitions. Each is told by one of these calls and read by all who watch: the record, which
+// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (kernels/flight.h); the
+// report of a rank that hangs (liveness.h); a device's marks of where it is; ranges of profilers and of --trace.
+//
+//   schedule_enter, schedule_return   what follows is of this part, until it is again of the one before
+//   note_begin, note_end              a collective
+//   note_wait, note_arrived           the model cannot go on before it has ended; what it waited for is there
+//   note_exchange, note_exchanged     all four, around a call that waits for everybody
+//   note_phase, note_phase_end        forward, backward, update
+//   note_whole                        a stage's weights may be read: its ops follow
+#pragma once
+#include "record.h"
+
+// Notes that the schedule does `what` from here on. Returns what it did before. r: NULL where nothing is recorded.
+static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int stage, uint64_t round) {
+  if (!r) return SchedulePlace{};
+  const SchedulePlace was = r->place;
+  r->place = SchedulePlace{(uint16_t)what, (int16_t)stage, (uint32_t)round};
+  return was;
+}
+static inline void schedule_return(Record *r, SchedulePlace was) { if (r) r->place = was; }
+
+static inline FlightCollective note_begin(const char *what, int stage) { return flight_begin(what, stage); }
+static inline void note_end(FlightCollective c) { flight_end(c); }
+static inline void note_wait(FlightCollective c) { flight_in(c); }
+static inline void note_arrived() {
+  liveness_arrived();
+  flight_out();
+}
+static inline FlightCollective note_exchange(const char *what) {
+  const FlightCollective c = note_begin(what, STAGE_NONE);
+  note_wait(c);
+  return c;
+}
+static inline void note_exchanged(FlightCollective c) {
+  note_arrived();
+  note_end(c);
+}
+// microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
+static inline void note_phase(Fsdp *f, const char *phase, int microbatch, int mark) {
+  f->ctx->ops->range_begin(f->ctx, phase);
+  liveness_microbatch(microbatch);
+  liveness_phase(phase);
+  fsdp_mark(f, f->ctx, MARK_MODEL, mark);
+}
+static inline void note_phase_end(Fsdp *f) { f->ctx->ops->range_end(f->ctx); }
+static inline void note_whole(int stage) { liveness_stage(stage); }
