@@ -713,10 +713,11 @@ static void trainer_update(Trainer *t) {
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   note_phase(f, "update", MICROBATCH_NONE, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
-  c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, sizeof b->state->in.stop);
+  c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, 2 * sizeof b->state->in.stop);      // and untrained
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
-              StepRule{f->mesh.world, A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale});
+              StepRule{f->mesh.world, A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
+                       t->opt.global_batch * t->model.T});
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
   if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
   fsdp_update(f, optimizer_args(&t->opt));
@@ -793,7 +794,9 @@ static StepResult train_step(Trainer *t, int stop) {
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
   for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
-  *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop};
+  int64_t untrained = 0;
+  for (int64_t i = 0; i < (int64_t)A * B * T; i++) untrained += t->host.targets[i] < 0;
+  *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop, untrained};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
@@ -805,7 +808,7 @@ static StepResult train_step(Trainer *t, int stop) {
   const StepState *s = t->host.state;
   record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->loss_scale = s->loss_scale;
-  return StepResult{s->loss, s->grad_norm, lr, s->skip != 0, (Stop)s->stop};
+  return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained};
 }
 
 // ================================================================================================ 6 eval, sample

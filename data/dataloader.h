@@ -2,7 +2,7 @@
 // tokens into samples and validation windows.
 //
 //   1 random numbers, hashes
-//   2 token files       llm.c and nanoGPT .bin, mapped and checked
+//   2 token files       llm.c, llmq and nanoGPT .bin, mapped and checked
 //   3 text              words and lines, encoding
 //   4 generated text    a source of sentences whose entropy is known exactly
 //   5 cache             tokenizer and ids of a text, found again by its hash
@@ -15,7 +15,7 @@
 //     No communication happens here and nothing here knows a rank.
 //   - A split is one stream of ids. Text is preceded by one newline as context, so each of its tokens has a token in
 //     front and is predicted exactly once; a token file has no such context and its first token is not predicted.
-//     Either way tokens 1 .. tokens_numel-1 are the targets.
+//     Either way tokens 1 .. tokens_numel-1 are the targets, or those of them that a mask says are trained on.
 //   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). With token files and random tokens a
 //     given one only serves prompts and samples.
 //   - No library random generator is used: all choices are functions of (seed, stream, counter).
@@ -80,6 +80,7 @@ struct Split {
   const void *tokens;          // (tokens_numel) uint16_t or uint32_t
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
+  bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
   bool has_context;            // token 0 is not of the text: a newline, or what it begins with
   int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
                                // no blanks between words)
@@ -96,6 +97,16 @@ struct Split {
 static inline int32_t split_token(const Split *s, int64_t i) {
   return s->token_bytes == 2 ? ((const uint16_t *)s->tokens)[i] : (int32_t)((const uint32_t *)s->tokens)[i];
 }
+// Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
+static inline size_t split_bytes(const Split *s) {
+  return (size_t)s->tokens_numel * (size_t)s->token_bytes + (s->masked ? (size_t)(s->tokens_numel + 7) / 8 : 0);
+}
+static inline bool split_trained(const Split *s, int64_t i) {
+  const uint8_t *bits = (const uint8_t *)s->tokens + s->tokens_numel * s->token_bytes;
+  return !s->masked || (bits[i / 8] >> i % 8 & 1);
+}
+// Token i as a target: -1, which the loss ignores, where it is not trained on.
+static inline int32_t split_target(const Split *s, int64_t i) { return split_trained(s, i) ? split_token(s, i) : -1; }
 // Tokens that are predicted: all but the first.
 static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
 
@@ -105,10 +116,10 @@ static inline void split_free(Split *s) {
   *s = {};
 }
 
-// Identifies a stream without reading gigabytes: its length, and 256 evenly spaced blocks of 64 KiB (all of a stream of
-// up to 16 MiB).
+// Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
+// of a stream of up to 16 MiB).
 static inline uint64_t split_hash(const Split *s) {
-  const size_t block = 65536, blocks = 256, bytes = (size_t)s->tokens_numel * (size_t)s->token_bytes;
+  const size_t block = 65536, blocks = 256, bytes = split_bytes(s);
   const uint8_t *p = (const uint8_t *)s->tokens;
   uint64_t h = data_mix(bytes * 8 + (uint64_t)s->token_bytes);
   if (bytes <= block * blocks) return data_hash(h, p, bytes);
@@ -120,6 +131,26 @@ static inline uint64_t split_hash(const Split *s) {
 struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
 static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
 enum { TOKEN_FILE_HEADER_BYTES = 1024 };
+
+// llmq's token file: "BIN.TOK\n", int32 version (1, 2), bytes of a token, count, vocabulary, whether there are masks;
+// from byte 1024 on int32 tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it.
+static const char token_file_llmq[] = "BIN.TOK\n";
+static inline bool token_file_llmq_layout(Split *s, DataError *e) {
+  int32_t header[7] = {};
+  memcpy(header, s->mapped, s->file_bytes < sizeof header ? s->file_bytes : sizeof header);
+  s->token_bytes = 4;
+  s->offset_bytes = TOKEN_FILE_HEADER_BYTES;
+  s->tokens_numel = header[4];
+  s->masked = header[6] == 1;
+  if ((header[2] != 1 && header[2] != 2) || header[3] != 4 || header[4] < 2)
+    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: version "
+                     "1 or 2, at least 2 tokens of 4 bytes", s->path, header[2], header[4], header[3]);
+  if (s->file_bytes != TOKEN_FILE_HEADER_BYTES + split_bytes(s))
+    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %zu bytes, "
+                     "but it has %zu; copy or write it again", s->path, header[4], s->masked ? " and a mask" : "",
+                     TOKEN_FILE_HEADER_BYTES + split_bytes(s), s->file_bytes);
+  return true;
+}
 
 // What a .bin that is not an llm.c token file clearly is instead; NULL: it may be bare uint16 tokens (nanoGPT).
 static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
@@ -151,6 +182,7 @@ static inline bool token_file_layout(Split *s, DataError *e) {
   const long long bytes = (long long)s->file_bytes;
   int32_t header[3] = {};
   if (s->file_bytes >= sizeof header) memcpy(header, p, sizeof header);
+  if (s->file_bytes >= 8 && !memcmp(p, token_file_llmq, 8)) return token_file_llmq_layout(s, e);
   for (const TokenFileKind &k : token_file_kinds) {
     if (header[0] != k.magic) continue;
     if (header[1] != k.version)
@@ -211,6 +243,14 @@ static inline bool split_check_ids(const Split *s, int vocab_size, int threads, 
                    "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
                    "largest token is %u, so --vocab_size must be at least %u (GPT-2's is 50257)",
                    s->path, (long long)at, (uint32_t)split_token(s, at), vocab_size, largest, largest + 1);
+}
+
+// Refuses a split none of whose targets is trained on.
+static inline bool split_check_mask(const Split *s, const char *name, DataError *e) {
+  int64_t i = 1;
+  while (i < s->tokens_numel && !split_trained(s, i)) i++;
+  return i < s->tokens_numel || s->tokens_numel < 2 ||
+         data_fail(e, EXIT_USAGE, "%s: none of its %lld tokens is trained on", name, (long long)s->tokens_numel);
 }
 
 // Opens the token file s->path. Does not check the ids.
@@ -475,7 +515,7 @@ struct Corpus {
 static inline uint64_t cache_payload_hash(const Split *splits) {
   uint64_t h = 0;
   for (int i = 0; i < SPLIT_COUNT; i++)
-    h = data_hash(h, splits[i].tokens, (size_t)splits[i].tokens_numel * (size_t)splits[i].token_bytes);
+    h = data_hash(h, splits[i].tokens, split_bytes(&splits[i]));
   return h;
 }
 
@@ -659,8 +699,8 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
   if (!split_map(train, e) || !find_tokens_beside(f, e)) return false;
   memcpy(valid->path, f->valid, sizeof valid->path);
   if (!split_map(valid, e)) return false;
-  if (!split_check_ids(train, o->vocab_size, o->threads, e) || !split_check_ids(valid, o->vocab_size, o->threads, e))
-    return false;
+  for (const Split *s : {(const Split *)train, (const Split *)valid})
+    if (!split_check_ids(s, o->vocab_size, o->threads, e) || !split_check_mask(s, s->path, e)) return false;
   c->vocab_size = o->vocab_size;
   return true;
 }
@@ -804,7 +844,7 @@ static inline bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *
 static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
   size_t at = (sizeof(Corpus) + 63) / 64 * 64;
   for (int i = 0; i < split; i++)
-    if (!c->split[i].path[0]) at += ((size_t)c->split[i].tokens_numel * (size_t)c->split[i].token_bytes + 63) / 64 * 64;
+    if (!c->split[i].path[0]) at += (split_bytes(&c->split[i]) + 63) / 64 * 64;
   return at;
 }
 static inline size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
@@ -820,8 +860,7 @@ static inline void corpus_image(const Corpus *c, void *image) {
     Split *s = &head->split[i];
     s->tokens = s->owned = s->mapped = NULL;
     if (c->split[i].path[0] || !c->split[i].tokens_numel) continue;
-    memcpy((char *)image + corpus_image_place(c, i), c->split[i].tokens,
-           (size_t)s->tokens_numel * (size_t)s->token_bytes);
+    memcpy((char *)image + corpus_image_place(c, i), c->split[i].tokens, split_bytes(s));
   }
 }
 
@@ -937,7 +976,7 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
     const int64_t first = sampler_sample(s, (step_in_epoch * o->microbatches + m) * o->batch + b) * o->seq_len;
     for (int64_t t = 0; t < o->seq_len; t++) {
       inputs[b * o->seq_len + t] = split_token(s->split, first + t);
-      targets[b * o->seq_len + t] = split_token(s->split, first + t + 1);
+      targets[b * o->seq_len + t] = split_target(s->split, first + t + 1);
     }
   }
 }
@@ -950,14 +989,14 @@ static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
 }
 
 // Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
-// Past the last window all is padding, so a batch can be filled up. Returns the number of targets.
+// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones included.
 static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
                                        int32_t *targets) {
   const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
   const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
   for (int64_t t = 0; t < seq_len; t++) {
     inputs[t] = t < count ? split_token(split, first + t) : 0;
-    targets[t] = t < count ? split_token(split, first + t + 1) : -1;
+    targets[t] = t < count ? split_target(split, first + t + 1) : -1;
   }
   return count;
 }

@@ -38,6 +38,7 @@ struct StepInput {                               // uploaded by the host before 
   uint32_t step;                                 // keys dropout
   float lr;
   int64_t stop;                                  // this rank's stop request: 0 none; the greatest of all ranks counts
+  int64_t untrained;                             // targets of this rank's microbatches that a mask leaves out
 };
 struct StepState {
   StepInput in;
@@ -45,18 +46,27 @@ struct StepState {
   int32_t good_steps;                            // since loss_scale last changed
   int64_t updates;                               // steps not skipped
   double beta1_power, beta2_power;               // beta^updates, of the betas in fp32
-  int32_t skip, stop;                            // from here on: set by step_decide, the same on every rank
+  int32_t skip, stop;                            // from here on: set by step_decide, the same on every rank; enum Skip
   float grad_scale;                              // multiplies the gradient first: unscale and clip in one factor
   float bias_correction1, bias_correction2;      // 1 - beta^t of this update
   double grad_norm, loss;
+  int64_t untrained;                             // of all ranks
 };
+enum Skip { SKIP_NOT, SKIP_NOT_FINITE, SKIP_NOTHING_TRAINED };
 // What every rank sends to every other once per step. This rank's losses follow, one double per microbatch.
 enum { NORM_LIMBS = 14 };                        // of the exact norm, optimizer.cuh
-struct Exchange { int64_t limbs[NORM_LIMBS], stop, reserved; };
+struct Exchange { int64_t limbs[NORM_LIMBS], stop, untrained; };
 HD size_t exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(double) * (size_t)microbatches; }
 
 // Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
-struct StepRule { int world, microbatches; float beta1, beta2; double clip; bool dynamic_scale; };
+// targets: of all microbatches of all ranks, masked ones included; 0 where none can be.
+struct StepRule {
+  int world, microbatches;
+  float beta1, beta2;
+  double clip;
+  bool dynamic_scale;
+  int64_t targets = 0;
+};
 
 // lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
 struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };

@@ -7,10 +7,14 @@
 //                 order, and decides the same on every rank:
 //                   losses[a world + r]   rank r's a-th loss: the order of the step's microbatches; state->loss is
 //                                         their mean, added in that order
+//                   untrained             the masked targets of all ranks. Microbatches divide by all their targets;
+//                                         mean = theirs x targets / (targets - untrained): over trained targets of the
+//                                         whole step, however microbatches have them. Exactly 1 without a mask
 //                   grad_norm             of the mean gradient, exact until one final rounding (optimizer.cuh)
-//                   grad_scale            1 / (microbatches world loss_scale), times the factor of
+//                   grad_scale            1 / (microbatches world loss_scale) x that factor, times the one of
 //                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), if that is below 1
-//                   skip                  the norm or the loss is not finite: no update
+//                   skip                  the norm or the loss is not finite, or no target of the step is trained on,
+//                                         so that there is no mean (loss 0): no update
 //                   bias_correction1, 2   1 - beta^t, with t counting the updates that were not skipped
 //                   loss_scale            dynamic (Micikevicius et al. 2018): halved by a skip, doubled by 2000 good
 //                                         steps in a row; grad_scale still uses the old value
@@ -40,19 +44,24 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
   int64_t limbs[NORM_LIMBS] = {};
   const int M = rule.world * rule.microbatches;
   s->stop = 0;
+  s->untrained = 0;
   for (int r = 0; r < rule.world; r++) {
     const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * exchange_bytes(rule.microbatches));
     norm_add_carried(limbs, e->limbs);
     s->stop = e->stop > s->stop ? (int32_t)e->stop : s->stop;
+    s->untrained += e->untrained;
     for (int a = 0; a < rule.microbatches; a++) losses[a * rule.world + r] = ((const double *)(e + 1))[a];
   }
   double loss = 0;
   for (int m = 0; m < M; m++) loss += losses[m];
-  s->loss = loss / M;
-  const double unscale = 1.0 / ((double)M * (double)s->loss_scale);
+  const int64_t trained = rule.targets - s->untrained;
+  const double share = s->untrained && trained ? (double)rule.targets / (double)trained : 1.0;
+  s->loss = loss / M * share;
+  const double unscale = share / ((double)M * (double)s->loss_scale);
   s->grad_norm = norm_finish(limbs) * unscale;
   const double most = 1.7976931348623157e308;
-  s->skip = !(s->grad_norm <= most && s->loss <= most && s->loss >= -most);    // NaN too
+  s->skip = !(s->grad_norm <= most && s->loss <= most && s->loss >= -most) ? SKIP_NOT_FINITE      // NaN too
+            : s->untrained && !trained                                     ? SKIP_NOTHING_TRAINED : SKIP_NOT;
   const double factor = rule.clip > 0 ? rule.clip / (s->grad_norm + 1e-6) : 1.0;
   s->grad_scale = (float)(unscale * (factor < 1.0 ? factor : 1.0));
   if (!s->skip) {
@@ -62,7 +71,7 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
     s->bias_correction1 = (float)(1.0 - s->beta1_power);
     s->bias_correction2 = (float)(1.0 - s->beta2_power);
   }
-  if (!rule.dynamic_scale) return;
+  if (!rule.dynamic_scale || s->skip == SKIP_NOTHING_TRAINED) return;
   if (s->skip) {
     s->loss_scale = s->loss_scale > 2.0f ? s->loss_scale * 0.5f : 1.0f;
     s->good_steps = 0;

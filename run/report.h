@@ -287,6 +287,8 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(run->plan, MEMORY_ALL) / 0x1p20);
   const bool overflow = run->dtype == F16 && isfinite(r->loss);
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
+  else if (r->untrained == run->opt->global_batch * run->model.T)
+    snprintf(p.text[PROGRESS_SKIPPED], BYTES, "nothing to train on");
   if (run->store->phase != STORE_IDLE)
     snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%",
              (long long)(100 * saved / max64(1, run->store->bytes_total)));
@@ -337,6 +339,8 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
+    if (run->corpus->split[SPLIT_TRAIN].masked)
+      fprintf(log->metrics, ",\"trained_tokens\":%lld", (long long)tokens - (long long)r->untrained);
     if (run->device->peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
     const Traffic *w = run->step_traffic;
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"

@@ -953,7 +953,7 @@ static inline float *sums_of_microbatches(const Corpus *corpus, int64_t *numel_)
   trainer_carve(&t, 1, (int)t.model.T, PASS_TRAIN);
   for (int m = 0; m < SUMS_M; m++) {
     microbatch_fill(&t.sampler, 0, m, t.host.inputs, t.host.targets);
-    *t.host.input = StepInput{0, 0.01f, 0};
+    *t.host.input = StepInput{0, 0.01f, 0, 0};
     trainer_step_begin(&t);
     trainer_load_batch(&t, 0, 1, (int)t.model.T);
     gpt_forward_backward(&t, Microbatch{m, PASS_TRAIN}, 0);

@@ -193,7 +193,7 @@ static inline void ten_steps(const char *name, const Ops *ops, const char *extra
   const int32_t *targets = (const int32_t *)fixture_tensor(&x, "targets10", "", I32).data;
   const int64_t n = t->opt.batch_size * t->model.T;
   for (int step = 0; step < 10; step++) {
-    *t->host.input = StepInput{(uint32_t)step, (float)t->opt.lr, 0};
+    *t->host.input = StepInput{(uint32_t)step, (float)t->opt.lr, 0, 0};
     fixture_forward_backward(&x, inputs + step * n, targets + step * n);
     trainer_update(t);
     loss[step] = t->host.state->loss;
