@@ -143,11 +143,12 @@ static inline bool token_file_llmq_layout(Split *s, DataError *e) {
   s->tokens_numel = header[4];
   s->masked = header[6] == 1;
   if ((header[2] != 1 && header[2] != 2) || header[3] != 4 || header[4] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: version "
-                     "1 or 2, at least 2 tokens of 4 bytes", s->path, header[2], header[4], header[3]);
+    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: "
+                     "version 1 or 2, at least 2 tokens of 4 bytes", s->path, header[2], header[4], header[3]);
   if (s->file_bytes != TOKEN_FILE_HEADER_BYTES + split_bytes(s))
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %zu bytes, "
-                     "but it has %zu; copy or write it again", s->path, header[4], s->masked ? " and a mask" : "",
+    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %zu "
+                     "bytes, but it has %zu; copy or write it again", s->path, header[4],
+                     s->masked ? " and a mask" : "",
                      TOKEN_FILE_HEADER_BYTES + split_bytes(s), s->file_bytes);
   return true;
 }
@@ -989,7 +990,7 @@ static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
 }
 
 // Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
-// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones included.
+// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones counted.
 static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
                                        int32_t *targets) {
   const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
