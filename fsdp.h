@@ -3,7 +3,7 @@
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
 // The parts, each a file, in the order in which they are built on each other:
-//   fsdp/liveness.h        no rank waits for ever
+//   base/heartbeats.h      no rank waits for ever
 //   fsdp/memory_plan.h     every byte is planned under a name, printed, then taken under it
 //   fsdp/mesh.h            replicas x shards: who is where
 //   fsdp/units.h           parameters -> units -> pieces: which rank owns which elements, as data
@@ -81,7 +81,7 @@
 // microbatches, every mesh, layout, wrap and slot count. Replicas pass the running sum on, in order. Only --reduce
 // native gives the order away, to NCCL, and --accumulate local adds a rank's own microbatches first.
 #pragma once
-#include "fsdp/liveness.h"
+#include "base/heartbeats.h"
 #include "fsdp/memory_plan.h"
 #include "fsdp/mesh.h"
 #include "fsdp/units.h"

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <initializer_list>                      // for (x : {a, b})
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
-#include "fsdp.h"
+#include "base/liveness.h"
+#include "kernels/device.h"
 
 // Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
 enum { FILE_PIECE_BYTES = 4 << 20 };

@@ -7,6 +7,7 @@
 #pragma once
 #include <stdlib.h>
 
+#include "base/errors.h"
 #include "base/text.h"
 #include "unicode_nfc.h"
 

@@ -28,7 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fsdp.h"
+#include "base/liveness.h"
 #include "kernels/cpu/threads.h"
 #include "nfc.h"
 #include "unicode_classes.h"

@@ -1,6 +1,6 @@
 // note.h: the schedule's transitions. Each is told by one of these calls and read by all who watch: the record, which
-// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (kernels/flight.h); the
-// report of a rank that hangs (liveness.h); a device's marks of where it is; ranges of profilers and of --trace.
+// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (base/flight.h); the
+// report of a rank that hangs (heartbeats.h); a device's marks of where it is; ranges of profilers and of --trace.
 //
 //   schedule_enter, schedule_return   what follows is of this part, until it is again of the one before
 //   note_begin, note_end              a collective

@@ -2,7 +2,7 @@
 // (FsdpLayout), and what changes while it runs (struct Fsdp, which has both).
 #pragma once
 #include "kernels/all.h"
-#include "liveness.h"
+#include "base/heartbeats.h"
 #include "memory_plan.h"
 #include "mesh.h"
 #include "units.h"
@@ -244,7 +244,7 @@ struct Messages {
 // With COMM_NCCL.
 struct Communicators { void *gather, *secondary, *reduce, *replicate, *world; };
 struct Watch {
-  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress (liveness.h)
+  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress
   void (*background)(void *to);                  // NULL, or called whenever messages are moved on
   void *background_to;
 };

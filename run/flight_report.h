@@ -1,4 +1,4 @@
-// flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, fsdp/flight_file.h) and says where each
+// flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, base/flight_file.h) and says where each
 // stands and where they first differ.
 //
 //   flight_read       one file, checked: no value of it is trusted

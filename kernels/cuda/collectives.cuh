@@ -21,10 +21,10 @@
 // NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, which is the same on all ranks.
 //
 // Communicators are nonblocking: work that involves other ranks (opening, and the first call of a kind, which connects)
-// is done by a thread of NCCL while this thread polls, until --timeout ends the run (liveness.h). Every call is waited
-// for before the next, because until then NCCL allows neither another NCCL call nor work on the stream, and because
-// only then is the order of the calls that of the host. The wait lasts until the call is enqueued, not until it has
-// communicated.
+// is done by a thread of NCCL while this thread polls, until --timeout ends the run (heartbeats.h). Every call is
+// waited for before the next, because until then NCCL allows neither another NCCL call nor work on the stream, and
+// because only then is the order of the calls that of the host. The wait lasts until the call is enqueued, not until it
+// has communicated.
 // Polling makes no CUDA call, so it may happen inside a capture; the capture is thread-local, so NCCL's thread is free
 // to do what it needs.
 #pragma once

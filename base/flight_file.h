@@ -14,8 +14,8 @@
 // block l, -1 none. microbatch: -1 none.
 #pragma once
 #if PART_LAUNCH
-#include "base/text.h"
-#include "kernels/flight.h"
+#include "flight.h"
+#include "text.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

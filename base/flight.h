@@ -1,14 +1,14 @@
 // flight.h: what this process did last, for the report of a run that does not go on: the flight recorder. Two rings of
 // fixed memory, one of ops and one of all else (steps, phases, stages, collectives, waits), always on: an entry is a
 // time stamp and a few stores. The main thread writes; the heartbeat thread reads them whenever it must
-// (fsdp/flight_file.h).
+// (flight_file.h).
 //
 // A step's collectives (gathers, reductions, exchanges, barriers) are numbered from 1 in the order in which they are
 // begun, which is the same on all ranks. On a device they begin when its stream comes to them; the host has only
 // enqueued them then.
 #pragma once
 #if PART_LAUNCH
-#include "base/clock.h"
+#include "clock.h"
 #include <stddef.h>
 
 // X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
