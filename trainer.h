@@ -263,7 +263,7 @@ static void memory_map(const RunView *run, FILE *to) {
   fsdp_pools(&dry.fsdp, &again);
   trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
   pass_lifetimes(&again, &pass, &r);
-  pass_take_places(&pass, &t->placement, &t->pass[PASS_TRAIN]);
+  pass_take_places(&pass, &t->pass[PASS_TRAIN]);
   memory_map_write(to, &t->fsdp, &t->plan, &t->placement, &pass, &r);
   pass_free(&pass);
   trainer_dry_close(&dry);

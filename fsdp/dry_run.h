@@ -48,21 +48,19 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
   const size_t staging = f->lay.part[WORK_STAGING].bytes;
   const char *const work = f->mem.work + f->lay.part[WORK_STAGING].at;
-  p->pool[POOL_ACTS] = PoolSpace{own, own, SIZE_MAX, true};
-  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, staging, SIZE_MAX, true};
-  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, 0, sums, true};
+  p->pool[POOL_ACTS] = PoolSpace{own, SIZE_MAX, true};
+  if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, SIZE_MAX, true};
+  if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};
   if (fsdp_shares_slots(f)) placement_fix(p, "staging out", 0, POOL_SLOTS, 0, staging, work);
   for (int k = 0; k < 2 && slot && fsdp_shares_slots(f); k++) {
     const size_t at = staging + (size_t)k * slot;
     placement_fix(p, "gradient slot", k, POOL_SLOTS, at, slot, work + at);
     p->fixed[p->fixed_count - 1].slot = k;
   }
-  const PoolPlace *place = f->lay.pool_place;
+  const size_t *at = f->lay.pool_at;
   for (int i = 0; i < POOL_PARTS; i++)
-    for (int k = 0, parts = pool_buffers(f, i); k < parts; k++, place++) {
-      placement_fix(p, names[i], k, POOL_ACTS, place->at, f->lay.pool[i] / (size_t)parts, f->mem.pool + place->at);
-      p->fixed[p->fixed_count - 1].own = true;
-    }
+    for (int k = 0, parts = pool_buffers(f, i); k < parts; k++, at++)
+      placement_fix(p, names[i], k, POOL_ACTS, *at, f->lay.pool[i] / (size_t)parts, f->mem.pool + *at);
   for (int s = 0; s < f->lay.stages && fsdp_shares_sums(f); s++) {
     const size_t at = (size_t)fsdp_sums_before(f, s) * 4, end = (size_t)fsdp_sums_before(f, s + 1) * 4;
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
@@ -75,11 +73,9 @@ static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *
   f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
   f->cfg.workspace_bytes = p->workspace_bytes;
   f->shared.slot[0] = f->shared.slot[1] = f->shared.staging = false;
-  PoolPlace *place = f->lay.pool_place;          // in the order of fsdp_pools
   for (int i = 0; i < p->fixed_count; i++) {
     const FixedBuffer *x = &p->fixed[i];
-    if (x->own) *place++ = PoolPlace{x->buffer.pool == POOL_SLOTS, x->buffer.at};
-    else if (x->slot >= 0) f->shared.slot[x->slot] = x->shared;
+    if (x->slot >= 0) f->shared.slot[x->slot] = x->shared;
     else if (x->buffer.pool == POOL_SLOTS) f->shared.staging = x->shared;
     else if (x->buffer.pool == POOL_SHARDS) f->shared.sums[x->buffer.layer] = x->shared;
   }

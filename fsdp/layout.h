@@ -199,7 +199,7 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
 // What changes while the layer runs, of which there is one a stage, a unit or a slot; and places in the pool.
 static inline void fsdp_state_open(Fsdp *f) {
   const size_t stages = (size_t)f->lay.stages, buffers = 2 + stages, slots = (size_t)f->cfg.gather_slots;
-  f->lay.pool_place = (PoolPlace *)calloc(slots + POOL_PARTS, sizeof(PoolPlace));
+  f->lay.pool_at = (size_t *)calloc(slots + POOL_PARTS, sizeof(size_t));
   f->shared.sums = (bool *)calloc(stages, sizeof(bool));
   f->gather.slot = (GatherSlot *)calloc(slots + 1, sizeof(GatherSlot));
   f->gather.secondary_valid = (bool *)calloc(stages, sizeof(bool));
@@ -211,7 +211,7 @@ static inline void fsdp_state_open(Fsdp *f) {
   f->events.grads_free = (StepEvent *)calloc(buffers, sizeof(StepEvent));
 }
 static inline void fsdp_state_free(Fsdp *f) {
-  void *const owned[] = {f->lay.pool_place, f->shared.sums, f->gather.slot, f->gather.secondary_valid,
+  void *const owned[] = {f->lay.pool_at, f->shared.sums, f->gather.slot, f->gather.secondary_valid,
                          f->gather.secondary_number, f->reduce.stage_round0, f->reduce.slot_rounds,
                          f->reduce.slot_collective, f->returns.of, f->events.grads_free};
   for (void *p : owned) free(p);
@@ -395,13 +395,12 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
                                     fsdp_offloads(f) * 4 * (f->cfg.native_reduce ? (size_t)most.state : chunk),
                                     apart ? 0 : in,
                                     owned_pool_bytes(f), f->lay.owned.work_bytes};
-  PoolPlace *place = f->lay.pool_place;
-  size_t at = 0;
+  size_t *place = f->lay.pool_at, at = 0;
   for (int i = 0; i < POOL_PARTS; i++) {
     f->lay.pool[i] = bytes[i];
     memory_declare(m, line[i], bytes[i], NULL);
-    for (int k = pool_buffers(f, i); k > 0 && !f->cfg.pool_bytes; k--)
-      *place++ = PoolPlace{false, at + bytes[i] - (size_t)k * (bytes[i] / (size_t)pool_buffers(f, i))};
+    for (int k = pool_buffers(f, i); k > 0; k--)
+      *place++ = at + bytes[i] - (size_t)k * (bytes[i] / (size_t)pool_buffers(f, i));
     at += bytes[i];
   }
   f->lay.pool_bytes = at;
@@ -413,14 +412,13 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
 }
 // Sets the pointers to the pool's parts.
 static inline void fsdp_open_pool(Fsdp *f) {
-  char *const slots = f->mem.work + f->lay.part[WORK_STAGING].at;
-  const PoolPlace *place = f->lay.pool_place;
+  const size_t *at = f->lay.pool_at;
   char **const to[POOL_PARTS] = {NULL, &f->gather.slot[f->cfg.gather_slots].data, &f->mem.expanded,
                                  &f->mem.root_expanded, (char **)&f->mem.sum, &f->mem.staging_in, &f->muon.slots,
                                  &f->muon.orthogonal};
   for (int i = 0; i < POOL_PARTS; i++)
-    for (int k = 0; k < pool_buffers(f, i); k++, place++)
-      *(i == POOL_BLOCK_SLOTS ? &f->gather.slot[k].data : to[i]) = (place->in_slots ? slots : f->mem.pool) + place->at;
+    for (int k = 0; k < pool_buffers(f, i); k++, at++)
+      *(i == POOL_BLOCK_SLOTS ? &f->gather.slot[k].data : to[i]) = f->mem.pool + *at;
 }
 // Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
 static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {

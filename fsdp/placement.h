@@ -32,8 +32,8 @@ struct Buffer {
   bool workspace;                                // of the ops
 };
 // A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
-// read, its number, else -1. own: nobody else touches it, so it may lie elsewhere, too.
-struct FixedBuffer { Buffer buffer; int slot; bool own, shared; };
+// read, its number, else -1.
+struct FixedBuffer { Buffer buffer; int slot; bool shared; };
 enum { FIXED_MOST = 1024 };
 // Entries of the record's points.
 struct Points { int *entry, count; };
@@ -54,9 +54,8 @@ struct Pass {
   Points at;
   Interval *natural[2];
 };
-// open: buffers may be placed there. most: its size limit. behind: where the first fixed buffers end; placing
-// everything behind them, without sharing their memory, is tried too.
-struct PoolSpace { size_t bytes, behind, most; bool open; };
+// open: buffers may be placed there. most: its size limit.
+struct PoolSpace { size_t bytes, most; bool open; };
 enum { PASSES_MOST = 3 };
 struct Placement {
   PoolSpace pool[POOLS];
@@ -258,9 +257,6 @@ static inline void buffers_join(Meets *m, int a, int b) {
   m->bit[(size_t)a * (size_t)m->words + (size_t)b / 64] |= (uint64_t)1 << (b & 63);
   m->bit[(size_t)b * (size_t)m->words + (size_t)a / 64] |= (uint64_t)1 << (a & 63);
 }
-static inline bool buffers_meet(const Meets *m, int a, int b) {
-  return m->bit[(size_t)a * (size_t)m->words + (size_t)b / 64] >> (b & 63) & 1;
-}
 // Goes through the pass, of `times` entries: which of `count` buffers meet. Returns the largest sum of bytes alive at
 // once. Free m->bit.
 static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count, int times, Meets *m) {
@@ -344,30 +340,28 @@ static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
   memmove(&to->buffer[low + 1], &to->buffer[low], sizeof(PoolBuffer) * (size_t)(to->count++ - low));
   to->buffer[low] = PoolBuffer{b->at, b->at + align_bytes(b->bytes), b->number};
 }
-// The lowest place for `b` from `at` on that overlaps no placed buffer which is alive at the same time.
-static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed, size_t at) {
+// The lowest place for `b` that overlaps no placed buffer which is alive at the same time.
+static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed) {
+  size_t at = 0;
   const uint64_t *const meets = m->bit + (size_t)b->number * (size_t)m->words;
   const PoolBuffer *const end = placed.buffer + placed.count;
   for (const PoolBuffer *x = placed.buffer; x < end && x->at < at + b->bytes; x++)
     if (x->end > at && (meets[x->number / 64] >> (x->number & 63) & 1)) at = x->end;
   return at;
 }
-// How often the best way and order is tried again, each time placing the buffers that ended highest sooner.
+// How often the best order is tried again, each time placing the buffers that ended highest sooner.
 enum { PLACE_AGAIN = 12 };
-// Ways to treat fixed buffers. Others may lie there at other times; or this rank's own ones get places like others, in
-// the first pass; or others lie behind the first ones, whose memory is not shared.
-enum PlaceWay { PLACE_SHARED, PLACE_MOVED, PLACE_APART, PLACE_WAYS };
 // Room to place in: of each pool what lies there, and the order to place in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
 // Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on. The
 // workspace lies in no memory that peers read.
-static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, bool behind, int first) {
+static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;
   for (int k = first; k < POOLS; k++) {
     const PoolSpace *space = &pl->pool[k];
     if (!space->open || (b->workspace && k == POOL_SLOTS)) continue;
-    const size_t at = pool_place(m, b, room->placed[k], behind ? space->behind : 0), end = at + b->bytes;
+    const size_t at = pool_place(m, b, room->placed[k]), end = at + b->bytes;
     const size_t grows = end > space->bytes ? end - space->bytes : 0;
     if (end > space->most || grows >= least) continue;
     least = grows;
@@ -378,8 +372,8 @@ static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceR
   if (b->at + b->bytes > space->bytes) space->bytes = b->at + b->bytes;
   pool_insert(&room->placed[b->pool], b);
 }
-// A way and an order to place in, with the workspace or without, and the total that makes it useless.
-struct PlaceTry { PlaceWay way; int order; bool workspace; size_t limit; };
+// An order to place in, with the workspace or without, and the total that makes it useless.
+struct PlaceTry { int order; bool workspace; size_t limit; };
 // Places the buffers of a pass, unless pools grow to the limit. Only the first pass may lie in gradient shards: what
 // others write there would have to be zeroed. What nobody touches in the pass gets no place, unless it is fixed.
 static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x, bool first) {
@@ -387,8 +381,7 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
   for (PoolBuffers &k : room->placed) k.count = 0;
   for (int i = 0; i < pl->fixed_count; i++) {
     Buffer *b = &p->fixed[i];
-    if (x.way == PLACE_MOVED && first && pl->fixed[i].own) room->order[count++] = b;
-    else if (b->intervals) pool_insert(&room->placed[b->pool], b);
+    if (b->intervals) pool_insert(&room->placed[b->pool], b);
   }
   for (int i = 0; i < p->count; i++)
     if (p->buffer[i].intervals && (x.workspace || !p->buffer[i].workspace)) room->order[count++] = &p->buffer[i];
@@ -399,13 +392,10 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
     for (; at > 0 && b->urgent > room->order[at - 1]->urgent; at--) room->order[at] = room->order[at - 1];
     room->order[at] = b;
   }
-  for (int i = 0; i < count && placement_bytes(pl) < x.limit; i++) {
-    const bool declared = room->order[i] >= p->buffer && room->order[i] < p->buffer + p->count;
-    buffer_place(pl, &p->meets, room->order[i], room, x.way == PLACE_APART,
-                 first && declared ? POOL_SHARDS : POOL_ACTS);
-  }
+  for (int i = 0; i < count && placement_bytes(pl) < x.limit; i++)
+    buffer_place(pl, &p->meets, room->order[i], room, first ? POOL_SHARDS : POOL_ACTS);
 }
-// A placement: where each buffer of a pass lies, the fixed ones first, and how large pools are.
+// A placement: where each declared buffer of a pass lies, and how large pools are.
 struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES_MOST]; size_t *at[PASSES_MOST], total; };
 static inline Buffer *pass_buffer(const Placement *pl, const Pass *p, int i) {
   return i < pl->fixed_count ? &p->fixed[i] : &p->buffer[i - pl->fixed_count];
@@ -414,23 +404,18 @@ static inline void places_note(Places *to, const Placement *pl, const Pass *pass
   memcpy(to->pool, pl->pool, sizeof pl->pool);
   to->total = placement_bytes(pl);
   for (int k = 0; k < passes; k++)
-    for (int i = 0; i < pl->fixed_count + pass[k].count; i++) {
-      const Buffer *b = pass_buffer(pl, &pass[k], i);
-      to->in[k][i] = b->pool, to->at[k][i] = b->at;
-    }
+    for (int i = 0; i < pass[k].count; i++) to->in[k][i] = pass[k].buffer[i].pool, to->at[k][i] = pass[k].buffer[i].at;
 }
 static inline void places_restore(const Places *from, Placement *pl, Pass *pass, int passes) {
   memcpy(pl->pool, from->pool, sizeof pl->pool);
   for (int k = 0; k < passes; k++)
-    for (int i = 0; i < pl->fixed_count + pass[k].count; i++) {
-      Buffer *b = pass_buffer(pl, &pass[k], i);
-      b->pool = from->in[k][i], b->at = from->at[k][i];
-    }
+    for (int i = 0; i < pass[k].count; i++)
+      pass[k].buffer[i].pool = from->in[k][i], pass[k].buffer[i].at = from->at[k][i];
 }
 static inline Places places_open(const Placement *pl, const Pass *pass, int passes) {
   Places x = {};
   for (int k = 0; k < passes; k++) {
-    const size_t count = (size_t)(pl->fixed_count + pass[k].count + 1);
+    const size_t count = (size_t)pass[k].count + 1;
     x.in[k] = (Pool *)malloc(sizeof(Pool) * count);
     x.at[k] = (size_t *)malloc(sizeof(size_t) * count);
   }
@@ -438,21 +423,10 @@ static inline Places places_open(const Placement *pl, const Pass *pass, int pass
   return x;
 }
 static inline void places_free(Places *x) { for (int k = 0; k < PASSES_MOST; k++) { free(x->in[k]); free(x->at[k]); } }
-// Own buffers that meet in any pass must not share memory in the first one, which places them.
-static inline void passes_join_own(const Placement *pl, Pass *pass, int passes) {
-  for (int i = 0; i < pl->fixed_count; i++) for (int j = 0; j < pl->fixed_count; j++)
-    for (int k = 1; k < passes && pl->fixed[i].own && pl->fixed[j].own; k++)
-      if (buffers_meet(&pass[k].meets, pass[k].fixed[i].number, pass[k].fixed[j].number))
-        buffers_join(&pass->meets, pass->fixed[i].number, pass->fixed[j].number);
-}
-// Places the passes in one way, the first in one order, each other one in that which lets the pools grow least.
+// Places the passes, the first in one order, each other one in that which lets the pools grow least.
 static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceTry x) {
   pass_put(pl, pass, room, x, true);
   for (int k = 1; k < passes && placement_bytes(pl) < x.limit; k++) {
-    for (int i = 0; i < pl->fixed_count; i++) {
-      pass[k].fixed[i].pool = pass->fixed[i].pool;
-      pass[k].fixed[i].at = pass->fixed[i].at;
-    }
     PoolSpace before[POOLS];
     memcpy(before, pl->pool, sizeof before);
     const size_t bytes = placement_bytes(pl);
@@ -460,13 +434,13 @@ static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *
     for (int i = 0, best = 0; i <= BUFFER_ORDERS && least > bytes; i++) {
       const size_t limit = i < BUFFER_ORDERS ? least : SIZE_MAX;
       memcpy(pl->pool, before, sizeof before);
-      pass_put(pl, &pass[k], room, PlaceTry{x.way, i < BUFFER_ORDERS ? i : best, x.workspace, limit}, false);
+      pass_put(pl, &pass[k], room, PlaceTry{i < BUFFER_ORDERS ? i : best, x.workspace, limit}, false);
       if (placement_bytes(pl) < least) least = placement_bytes(pl), best = i;
     }
   }
 }
 // Places the workspace of each pass in a gap between the buffers that have their places, or behind them.
-static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceWay way) {
+static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, PlaceRoom *room) {
   for (int k = 0; k < passes; k++) {
     Buffer *workspace = NULL;
     for (PoolBuffers &x : room->placed) x.count = 0;
@@ -476,37 +450,30 @@ static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, P
       else if (b->intervals) pool_insert(&room->placed[b->pool], b);
     }
     if (workspace && workspace->intervals)
-      buffer_place(pl, &pass[k].meets, workspace, room, way == PLACE_APART, k ? POOL_ACTS : POOL_SHARDS);
+      buffer_place(pl, &pass[k].meets, workspace, room, k ? POOL_ACTS : POOL_SHARDS);
   }
 }
-// Places the passes, whose lifetimes are known. No order is best for all, and fixed buffers whose memory is not shared
-// may leave better places: the smallest of all ways is taken, or the first one that no other can beat.
+// Places the passes, whose lifetimes are known. No order is best for all: that which takes least is taken, or the first
+// one that no other can beat.
 static inline void passes_try(Placement *pl, Pass *pass, int passes) {
   int most = 0;
-  bool own = false, behind = false;
   for (int k = 0; k < passes; k++) most = pass[k].count > most ? pass[k].count : most;
-  for (int i = 0; i < pl->fixed_count; i++) own = own || pl->fixed[i].own;
-  for (const PoolSpace &k : pl->pool) behind = behind || k.behind;
   const size_t room_bytes = sizeof(Buffer *) * (size_t)(most + pl->fixed_count + 1);
   PlaceRoom room = {{}, (Buffer **)malloc(room_bytes)};
   for (PoolBuffers &k : room.placed)
     k.buffer = (PoolBuffer *)malloc(sizeof(PoolBuffer) * (size_t)(most + pl->fixed_count + 1));
-  passes_join_own(pl, pass, passes);
   Places start = places_open(pl, pass, passes), best = places_open(pl, pass, passes);
   size_t workspace = 0;
   for (int i = 0; i < pass->count; i++) if (pass->buffer[i].workspace) workspace = pass->buffer[i].bytes;
   const size_t alive = pl->alive_most_bytes - workspace;         // at least, of the others
   const size_t bound = alive > start.total ? alive : start.total;
   best.total = SIZE_MAX;
-  PlaceTry taken = {};
-  for (int way = 0; way < PLACE_WAYS; way++)
-    for (int k = 0; k < BUFFER_ORDERS && best.total > bound; k++) {
-      if ((way == PLACE_MOVED && !own) || (way == PLACE_APART && !behind)) continue;
-      places_restore(&start, pl, pass, passes);
-      const PlaceTry x = {(PlaceWay)way, k, false, best.total};
-      passes_put(pl, pass, passes, &room, x);
-      if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes), taken = x;
-    }
+  int taken = 0;
+  for (int k = 0; k < BUFFER_ORDERS && best.total > bound; k++) {
+    places_restore(&start, pl, pass, passes);
+    passes_put(pl, pass, passes, &room, PlaceTry{k, false, best.total});
+    if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes), taken = k;
+  }
   for (int i = 1; i <= PLACE_AGAIN && best.total > bound; i++) {
     for (int k = 0; k < pl->fixed_count + pass->count; k++) {
       Buffer *b = pass_buffer(pl, pass, k);
@@ -514,20 +481,18 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
           b->at + b->bytes == pl->pool[b->pool].bytes) b->urgent = i;
     }
     places_restore(&start, pl, pass, passes);
-    passes_put(pl, pass, passes, &room, PlaceTry{taken.way, taken.order, false, best.total});
+    passes_put(pl, pass, passes, &room, PlaceTry{taken, false, best.total});
     if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
   }
   places_restore(&best, pl, pass, passes);
   const size_t without = best.total;
-  passes_put_workspace(pl, pass, passes, &room, taken.way);
+  passes_put_workspace(pl, pass, passes, &room);
   places_note(&best, pl, pass, passes);
-  for (int way = 0; way < PLACE_WAYS; way++)
-    for (int k = 0; k < BUFFER_ORDERS && best.total > pl->alive_most_bytes; k++) {
-      if ((way == PLACE_MOVED && !own) || (way == PLACE_APART && !behind)) continue;
-      places_restore(&start, pl, pass, passes);
-      passes_put(pl, pass, passes, &room, PlaceTry{(PlaceWay)way, k, true, best.total});
-      if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
-    }
+  for (int k = 0; k < BUFFER_ORDERS && best.total > pl->alive_most_bytes; k++) {
+    places_restore(&start, pl, pass, passes);
+    passes_put(pl, pass, passes, &room, PlaceTry{k, true, best.total});
+    if (placement_bytes(pl) < best.total) places_note(&best, pl, pass, passes);
+  }
   places_restore(&best, pl, pass, passes);
   pl->workspace_bytes = best.total > without ? best.total - without : 0;
   for (PoolBuffers &k : room.placed) free(k.buffer);
@@ -664,21 +629,17 @@ static inline void pass_forget(Pass *p) {
   p->at = Points{};
   p->fixed = NULL;
 }
-// Places the buffers of all passes, whose lifetimes are known, and those of the sharding layer that may lie anywhere.
+// Places the buffers of all passes, whose lifetimes are known.
 static inline void placement_place(Placement *pl, Pass *pass, int passes) {
   CHECK(passes <= PASSES_MOST, "%d passes", passes);
   passes_try(pl, pass, passes);
   for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
-  for (int i = 0; i < pl->fixed_count; i++)
-    pl->fixed[i].buffer.pool = pass->fixed[i].pool, pl->fixed[i].buffer.at = pass->fixed[i].at;
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
 }
-// Gives p, which has lifetimes, the places that the same pass got in `pl`.
-static inline void pass_take_places(Pass *p, const Placement *pl, const Pass *placed) {
+// Gives p the places that the same pass got.
+static inline void pass_take_places(Pass *p, const Pass *placed) {
   CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
   for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;
-  for (int i = 0; i < pl->fixed_count; i++)
-    p->fixed[i].pool = pl->fixed[i].buffer.pool, p->fixed[i].at = pl->fixed[i].buffer.at;
 }
 static inline void pass_free(Pass *p) {
   free(p->buffer);

@@ -119,7 +119,6 @@ enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
                 POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
                 POOL_UPDATES, POOL_ORTHOGONAL,           // Muon: updates on their way; scratch of newton_schulz
                 POOL_PARTS };
-struct PoolPlace { bool in_slots; size_t at; };  // of a buffer there; in_slots: of the pool that has gradient slots
 // Which contributions a rank adds to which sums. A part: what an owner's shard gets in a round. Ranks are numbers in
 // the shard group. before, after: from where its sum comes to this rank, and where it goes.
 struct HostPart { int owner, before, after; };
@@ -168,7 +167,7 @@ struct FsdpLayout {
   WorkPart part[WORK_PARTS];
   size_t work_bytes, work_on_host;               // on_host: of the parts that lie in the mirror alone; they come first
   size_t pool[POOL_PARTS], pool_bytes;           // of each part; of all
-  PoolPlace *pool_place;                         // of each block's gather slot, then of the other parts that there are
+  size_t *pool_at;                               // of each block's gather slot, then of the other parts that there are
   OwnedLayout owned;
   HostsLayout hosts;
 };

@@ -1,59 +1,7 @@
-// test_placement.h: what a placement of several passes must keep, and what the proof of the schedule says about an op's
-// context: the workspace and the step's state. Plans of whole models are in test_plan.h.
+// test_placement.h: what the proof of the schedule says about an op's context: the workspace and the step's state. Plans
+// of whole models are in test_plan.h.
 
-// ================================================================================================ 1 several passes
-// Places two buffers of the sharding layer, of which the first pass needs one after the other while an activation is
-// alive, and the second pass, if they meet there, both at once. Returns the bytes that all three take.
-static size_t placed_own_buffers(bool meet, FixedBuffer *first, FixedBuffer *second) {
-  enum { BYTES = 4096 };
-  static Placement pl;
-  Pass pass[2] = {};
-  Record r;
-  const Ops table = plan_table(false);
-  Ctx c = {};
-  record_open(&r);
-  c.device = &r;
-  pl = Placement{};
-  pl.pool[POOL_ACTS] = PoolSpace{2 * BYTES, 2 * BYTES, SIZE_MAX, true};
-  char *const own[] = {record_addresses(&r, BYTES), record_addresses(&r, BYTES)};
-  char *const elsewhere = record_addresses(&r, BYTES);
-  for (int i = 0; i < 2; i++) {
-    placement_fix(&pl, "own buffer", i, POOL_ACTS, (size_t)i * BYTES, BYTES, own[i]);
-    pl.fixed[i].own = true;
-  }
-  for (int k = 0; k < 2; k++) {
-    Declare d = {&pass[k], &r, {}, 0};
-    r.count = 0;
-    char *activation = declare_bytes(&d, "activation", -1, k ? 0 : BYTES);
-    if (!k) table.zero(&c, activation, BYTES);
-    for (int i = 0; i < 2; i++) {
-      table.zero(&c, own[i], BYTES);
-      if (!k || !meet) table.copy(&c, elsewhere, own[i], BYTES);
-    }
-    for (int i = 0; i < 2 && k && meet; i++) table.copy(&c, elsewhere, own[i], BYTES);
-    if (!k) table.copy(&c, elsewhere, activation, BYTES);
-    pass_lifetimes(&pl, &pass[k], &r);
-  }
-  placement_place(&pl, pass, 2);
-  *first = pl.fixed[0];
-  *second = pl.fixed[1];
-  for (Pass &p : pass) pass_free(&p);
-  record_close(&r);
-  return placement_bytes(&pl);
-}
-TEST(placement_of_own_buffers_suits_every_pass,
-     "buffers of the sharding layer that never meet in a training step, which places them, but in an evaluation, do "
-     "not share memory; if they meet nowhere, they do") {
-  FixedBuffer x, y;
-  for (bool meet : {true, false}) {
-    const size_t bytes = placed_own_buffers(meet, &x, &y);
-    const bool apart = x.buffer.at >= y.buffer.at + y.buffer.bytes || y.buffer.at >= x.buffer.at + x.buffer.bytes;
-    EXPECT(apart == meet && bytes == (meet ? 3u : 2u) * 4096, "they %s, and lie at %zu and %zu of %zu bytes",
-           meet ? "meet" : "meet nowhere", x.buffer.at, y.buffer.at, bytes);
-  }
-}
-
-// ================================================================================================ 2 an op's context
+// ================================================================================================ 1 an op's context
 TEST(placement_needs_a_workspace_for_each_use,
      "a dry run in which an op uses the workspace on a side stream, which has none, is an error that names the op") {
   Record r;

@@ -12,13 +12,13 @@ static const char plan_table_path[] = "dev/results/2026-11-23-plans.tsv";
 static const char plan_table_now_path[] = "dev/results/2026-11-23-plans-now.tsv";
 // Rows whose total is larger than in the first table, and by how much at most: dev/results/2026-11-23-plans.md lists
 // them, and why.
-static const int PLAN_LARGER_ROWS = 5;
+static const int PLAN_LARGER_ROWS = 6;
 static const double PLAN_LARGER_MOST = 1.0068;
 // The same for rows of CUDA in two bytes, whose gradients of logits have memory of their own, for one launch a chunk.
 static const int PLAN_LARGER_APART_ROWS = 77;
 static const double PLAN_LARGER_APART_MOST = 1.122;
 // Rows of models, and of the covering set, whose places take more than a fiftieth more than what is alive at once.
-static const int PLAN_OVER_MODELS = 34, PLAN_OVER_MODES = 3;
+static const int PLAN_OVER_MODELS = 34, PLAN_OVER_MODES = 13;
 enum { PLAN_ROWS_MOST = 2048, PLAN_LINE_MOST = 2048 };
 struct PlanRow { char name[640]; size_t total, placed, alive; bool mode; };
 struct PlanTable { PlanRow row[PLAN_ROWS_MOST]; int rows; };
