@@ -109,8 +109,8 @@ static int train(Call *call) {
   catch_stop_signals();
   t.trace.from = t.step;
   open_files(&log, &t.run, &start);
-  const bool first = !t.fsdp.mesh.rank;
-  if (first && run_trains(o)) options_save(&asked, o, t.fsdp.mesh.world, start.resume ? start.path : "");
+  const bool first = !fsdp_rank(&t.fsdp);
+  if (first && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();

@@ -370,7 +370,7 @@ static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((
 // Lays out StepBuffers on the device and HostBuffers on the host, in their arenas. Returns the bytes of both.
 struct StepBytes { size_t device, host; };
 static StepBytes trainer_carve_buffers(Trainer *t) {
-  const int64_t A = t->opt.grad_accum, N = t->fsdp.mesh.world, T = t->model.T;
+  const int64_t A = t->opt.grad_accum, N = fsdp_world(&t->fsdp), T = t->model.T;
   const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
   Arena on_device = {t->step_arena, 0}, on_host = {t->host_arena, 0}, *device = &on_device, *host = &on_host;
   t->buffers.state = (StepState *)arena_bytes(device, sizeof(StepState));
@@ -709,14 +709,14 @@ static void trainer_update(Trainer *t) {
   Fsdp *f = &t->fsdp;
   Ctx *c = &t->ctx;
   StepBuffers *b = &t->buffers;
-  const int A = (int)t->opt.grad_accum, M = A * f->mesh.world;
+  const int A = (int)t->opt.grad_accum, M = A * fsdp_world(f);
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   note_phase(f, "update", MICROBATCH_NONE, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
   c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, 2 * sizeof b->state->in.stop);      // and untrained
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
-              StepRule{f->mesh.world, A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
+              StepRule{fsdp_world(f), A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
                        t->opt.global_batch * t->model.T});
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
   if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
@@ -744,7 +744,7 @@ static void trainer_step_begin(Trainer *t) {
 static void trainer_microbatch(Trainer *t, int a) {
   const int B = (int)t->opt.batch_size;
   trainer_load_batch(t, a, B, (int)t->model.T);
-  gpt_forward_backward(t, Microbatch{(int64_t)(a * t->fsdp.mesh.world + t->fsdp.mesh.rank) * B, PASS_TRAIN}, a);
+  gpt_forward_backward(t, Microbatch{(int64_t)(a * fsdp_world(&t->fsdp) + fsdp_rank(&t->fsdp)) * B, PASS_TRAIN}, a);
 }
 // The whole step, from t->host to t->host, without waiting for the device. This is what a graph captures.
 static void trainer_enqueue_step(Trainer *t) {
@@ -783,13 +783,13 @@ static void trainer_run_step(Trainer *t) {
 // One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: what this rank was
 // asked for (enum Stop). Collective.
 static StepResult train_step(Trainer *t, int stop) {
-  const int A = (int)t->opt.grad_accum, N = t->fsdp.mesh.world, B = (int)t->opt.batch_size, T = (int)t->model.T;
+  const int A = (int)t->opt.grad_accum, N = fsdp_world(&t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
   liveness_step(t->step + 1);
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
   trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
-    microbatch_fill(&t->sampler, in_epoch, a * N + t->fsdp.mesh.rank, t->host.inputs + (int64_t)a * B * T,
+    microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(&t->fsdp), t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
@@ -837,7 +837,7 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
 // Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
-  const int N = t->fsdp.mesh.world, E = (int)t->opt.test_batch_size, T = (int)t->model.T;
+  const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t windows = eval_windows_numel(split, T), batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
@@ -845,7 +845,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   trainer_carve(t, E, T, PASS_EVAL);
   fsdp_step_begin(&t->fsdp, false);
   for (int64_t round = 0; round < rounds; round++) {
-    const int64_t batch = round * N + t->fsdp.mesh.rank;
+    const int64_t batch = round * N + fsdp_rank(&t->fsdp);
     for (int e = 0; e < E; e++)
       eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_enqueue_eval(t, E, T);
@@ -858,7 +858,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
     }
   }
   const int count = fsdp_mpi_count(rounds * E * 3);
-  MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, t->fsdp.mesh.comm);
+  MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, fsdp_comm(&t->fsdp));
   double loss = 0, correct = 0, tokens = 0;
   for (int64_t w = 0; w < windows; w++) {
     const int64_t batch = w / E;
@@ -918,13 +918,13 @@ static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more
     for (int i = 0; i < T; i++) t->host.targets[i] = -1;
     trainer_enqueue_sample(t, T);
     fsdp_sync(&t->fsdp);
-    if (t->fsdp.mesh.rank == 0) {
+    if (fsdp_rank(&t->fsdp) == 0) {
       const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
       const double uniform = r.x * 0x1p-32;
       ids[count] = sample_token(t->host.logits, t->model.V, t->opt.temperature, t->opt.top_k, uniform);
     }
-    MPI_Bcast(&ids[count], 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
-    if (t->fsdp.mesh.rank || !sink) continue;
+    MPI_Bcast(&ids[count], 1, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+    if (fsdp_rank(&t->fsdp) || !sink) continue;
     char number[16];
     int length = snprintf(number, sizeof number, " %d", ids[count]);           // without a tokenizer: the id itself
     const uint8_t *bytes = (const uint8_t *)number;
@@ -941,7 +941,7 @@ static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
 // Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
 static bool print_sample(Trainer *t) {
   if (!t->opt.sample_tokens) return false;
-  const bool first = t->fsdp.mesh.rank == 0;
+  const bool first = fsdp_rank(&t->fsdp) == 0;
   const size_t prompt_bytes = strlen(t->opt.prompt);
   const Tokenizer *tokenizer = &t->corpus->tokenizer;
   const size_t most = 1 + NFC_MOST_GROWTH * prompt_bytes + (size_t)t->opt.sample_tokens;
@@ -949,8 +949,8 @@ static bool print_sample(Trainer *t) {
   ids[0] = 0;
   if (first && t->corpus->has_tokenizer)
     count = (int32_t)tokenizer_begin(tokenizer, (const uint8_t *)t->opt.prompt, prompt_bytes, ids);
-  MPI_Bcast(&count, 1, MPI_INT32_T, 0, t->fsdp.mesh.comm);
-  MPI_Bcast(ids, count, MPI_INT32_T, 0, t->fsdp.mesh.comm);
+  MPI_Bcast(&count, 1, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(ids, count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
   FILE *file = NULL;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/sample.txt", t->opt.out);
@@ -1010,11 +1010,11 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   not_finite_text(&found, first, sizeof first);
   not_finite_log(log, &t->run, &found, goes_on);
   const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
-  if (goes_on && !t->fsdp.mesh.rank)
+  if (goes_on && !fsdp_rank(&t->fsdp))
     say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n", (long long)t->step,
               what, first);
   if (goes_on) return -1;
-  if (!t->fsdp.mesh.rank)
+  if (!fsdp_rank(&t->fsdp))
     say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
               who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "", first);
   if (t->opt.on_nan == OPT_on_nan_dump) not_finite_dump(&step, log, saver, &found);
@@ -1054,7 +1054,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, &t->run);
   }
   log_trace(log, &t->run);                       // a run that ends before its last step to trace
-  if (!stop) stop = agree_on_stop(t->fsdp.mesh.comm);            // a signal during the last evaluation or save
+  if (!stop) stop = agree_on_stop(fsdp_comm(&t->fsdp));            // a signal during the last evaluation or save
   if (!stop) return -1;
   if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
   const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
@@ -1081,7 +1081,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
     evaluate(t, log, SPLIT_TEST);
   const bool sampled = !o->eval_only && print_sample(t);
   const size_t taken = run_device_bytes(&t->run);
-  if (taken && !t->fsdp.mesh.rank)
+  if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
@@ -1091,7 +1091,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
-  if (!t->fsdp.mesh.rank)
+  if (!fsdp_rank(&t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", sample.txt" : "");

@@ -140,7 +140,7 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps, &t->plan,
-                t->step_calls, t->fsdp.lay.stages, t->fsdp.mesh.world, t->ctx.ops->nccl != NULL);
+                t->step_calls, t->fsdp.lay.stages, fsdp_world(&t->fsdp), t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
 }

@@ -276,6 +276,18 @@ struct Fsdp {
   Traffic traffic;
 };
 
+// What the rest of the program asks. shard, replica: numbers of this rank in its groups. comm: of all ranks.
+static inline int fsdp_rank(const Fsdp *f) { return f->mesh.rank; }
+static inline int fsdp_world(const Fsdp *f) { return f->mesh.world; }
+static inline int fsdp_hosts(const Fsdp *f) { return f->mesh.hosts; }
+static inline int fsdp_shard(const Fsdp *f) { return f->mesh.shard.me; }
+static inline int fsdp_replica(const Fsdp *f) { return f->mesh.replicate.me; }
+static inline MPI_Comm fsdp_comm(const Fsdp *f) { return f->mesh.comm; }
+static inline int fsdp_params(const Fsdp *f) { return f->lay.params; }
+static inline const Param *fsdp_param(const Fsdp *f, int p) { return &f->lay.param[p]; }
+static inline int fsdp_units(const Fsdp *f) { return f->lay.units; }
+static inline const Unit *fsdp_unit(const Fsdp *f, int u) { return &f->lay.unit[u]; }
+
 // Marks on the stream of c that it has reached `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
   if (!f->watch.marks) return;

@@ -240,7 +240,7 @@ static void agree_on_memory(const RunView *run) {
              "smaller --model, or use more GPUs", sharing,
              sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
              (double)device_total / 0x1p30);
-  agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
+  agree_no_error(fsdp_comm(run->fsdp), error, EXIT_MISSING);
 }
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no

@@ -43,9 +43,9 @@ struct NotFiniteStep {
 // The parameter that has this byte of a gathered stage, as it is stored or computed with, or of its gradient; -1: none.
 static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *element) {
   const int here = flight.stage > 0 ? flight.stage : 0;
-  for (int i = 0; i < 2 * f->lay.params; i++) {  // of the stage at work, then of what is outside the blocks
-    const int p = i % f->lay.params, s = i < f->lay.params ? here : 0;
-    const Param *q = &f->lay.param[p];
+  for (int i = 0; i < 2 * fsdp_params(f); i++) {  // of the stage at work, then of what is outside the blocks
+    const int p = i % fsdp_params(f), s = i < fsdp_params(f) ? here : 0;
+    const Param *q = fsdp_param(f, p);
     const GatherSlot *slot = fsdp_slot(f, s);
     if (q->stage != s || slot->stage != s || !slot->in_use) continue;
     const Tensor seen[] = {gradient ? fsdp_grad(f, p) : fsdp_weight(f, p), gradient ? Tensor{} : fsdp_stored(f, p)};
@@ -61,10 +61,10 @@ static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *eleme
 }
 // The rank that holds an element of a parameter: of the first replica.
 static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
-  const Param *q = &f->lay.param[p];
+  const Param *q = fsdp_param(f, p);
   Run run;
   for (int i = 0; i < fsdp_shards(f); i++)
-    if (shard_run(&f->lay.unit[q->unit], q, i, &run) && element >= run.in_range && element < run.in_range + run.numel)
+    if (shard_run(fsdp_unit(f, q->unit), q, i, &run) && element >= run.in_range && element < run.in_range + run.numel)
       return i;
   return -1;
 }
@@ -78,8 +78,8 @@ static void not_finite_tell(void *to, const Finite *found) {
   const bool bias = !found->read && !strcmp(found->name, "dbias");
   int64_t element = found->element, in_weight;
   x->kind = FOUND_IN_OP;
-  x->microbatch = s->a * f->mesh.world + f->mesh.rank;
-  x->rank = f->mesh.rank;
+  x->microbatch = s->a * fsdp_world(f) + fsdp_rank(f);
+  x->rank = fsdp_rank(f);
   x->stage = flight.stage;
   x->param = not_finite_param(f, at, gradient || bias, &element);
   x->numel = numel(found->t), x->count = found->count, x->value = found->value, x->element = element;
@@ -104,8 +104,8 @@ static void not_finite_tell(void *to, const Finite *found) {
 static void not_finite_sums(Fsdp *f, NotFinite *x) {
   enum { PIECE = 4096 };
   float piece[PIECE], *at;
-  for (int p = 0; p < f->lay.params && !x->kind; p++) {
-    const Param *q = &f->lay.param[p];
+  for (int p = 0; p < fsdp_params(f) && !x->kind; p++) {
+    const Param *q = fsdp_param(f, p);
     Run run;
     if (q->frozen || !fsdp_own(f, STATE_GRAD, p, &run, &at) || !at) continue;
     for (int64_t i = 0; i < run.numel; i++) {
@@ -114,7 +114,7 @@ static void not_finite_sums(Fsdp *f, NotFinite *x) {
       if (!x->count++) x->element = run.in_range + i, x->value = piece[i % PIECE];
     }
     if (!x->count) continue;
-    x->kind = FOUND_IN_SUM, x->param = p, x->rank = f->mesh.rank, x->microbatch = -1, x->stage = q->stage;
+    x->kind = FOUND_IN_SUM, x->param = p, x->rank = fsdp_rank(f), x->microbatch = -1, x->stage = q->stage;
     x->numel = param_numel(q);
     snprintf(x->what, sizeof x->what, "the sum of the gradients of %s", q->name);
   }
@@ -138,7 +138,7 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
   const RunView *run = step->run;
   Fsdp *f = run->fsdp;
   Ctx *c = run->ctx;
-  const int A = (int)run->opt->grad_accum, N = f->mesh.world;
+  const int A = (int)run->opt->grad_accum, N = fsdp_world(f);
   const StepState after = *run->state;
   const Traffic traffic = f->traffic;
   StepState again = after;
@@ -169,7 +169,7 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
   not_finite_state(run, &after);
   NotFinite *all = (NotFinite *)calloc((size_t)N, sizeof(NotFinite)), first = {};
   gethostname(mine.host, sizeof mine.host - 1);
-  MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, f->mesh.comm);
+  MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, fsdp_comm(f));
   for (int r = 0; r < N; r++) if (not_finite_before(&all[r], &first)) first = all[r];
   int m = 0;
   while (m < A * N && isfinite(step->losses[m])) m++;
@@ -238,7 +238,7 @@ static bool not_finite_write(const RunView *run, const NotFinite *x, const char 
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"version\":\"%s\",\"build\":\"%s\",\"step\":%lld,\"ranks\":%d,\"loss_scale\":%.9g,\"checkpoint\":",
-          PROGRAM_VERSION, BUILD_ID, (long long)*run->step + 1, run->fsdp->mesh.world, run->state->loss_scale);
+          PROGRAM_VERSION, BUILD_ID, (long long)*run->step + 1, fsdp_world(run->fsdp), run->state->loss_scale);
   json_text(f, checkpoint);
   fprintf(f, ",");
   not_finite_json(f, x);
@@ -261,22 +261,22 @@ static bool not_finite_write(const RunView *run, const NotFinite *x, const char 
 // Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
 static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
   const RunView *run = step->run;
-  const int N = run->fsdp->mesh.world, m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
+  const int N = fsdp_world(run->fsdp), m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
   const int64_t numel_ = run->opt->batch_size * run->model.T;
   const size_t bytes = sizeof(int32_t) * (size_t)numel_;
   int32_t *ids = (int32_t *)calloc(2, bytes);
-  if (run->fsdp->mesh.rank == root) {
+  if (fsdp_rank(run->fsdp) == root) {
     memcpy(ids, step->inputs + (m / N) * numel_, bytes);
     memcpy(ids + numel_, step->targets + (m / N) * numel_, bytes);
   }
-  MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, run->fsdp->mesh.comm);
+  MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, fsdp_comm(run->fsdp));
   --*run->step;
   *run->loss_scale = step->before.loss_scale;
   not_finite_state(run, &step->before);
   const bool saved = saver_save_now(saver, log);
   char checkpoint[MAP_PATH_BYTES] = "";
   if (saved) path_join(checkpoint, sizeof checkpoint, saver->directory, saver->name);
-  if (!run->fsdp->mesh.rank && not_finite_write(run, x, checkpoint, ids, ids + numel_) && saved)
+  if (!fsdp_rank(run->fsdp) && not_finite_write(run, x, checkpoint, ids, ids + numel_) && saved)
     say_error("  %s is the state before the step, %s/not_finite.json says what was found%s; --resume auto runs it "
               "again\n", checkpoint, run->opt->out, x->microbatch >= 0 ? " and has the tokens" : "");
   ++*run->step;

@@ -297,7 +297,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   const MeshShape mesh = p->run->fsdp->cfg.mesh;
   fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"ranks_per_host\":%d,\"hosts\":%d,\"device\":\"%s\","
           "\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d}", PROGRAM_VERSION, BUILD_ID, (int)o->world,
-          (int)o->ranks_per_host, p->run->fsdp->mesh.hosts, p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,
+          (int)o->ranks_per_host, fsdp_hosts(p->run->fsdp), p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,
           mesh.secondary);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"parameters\":%lld,\"flops_per_token\":%.17g}", m->L, m->H, (long long)m->C,

@@ -350,14 +350,14 @@ static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float
   Timeline *l = timeline_of(f);
   const CommTime t = message_time(l->m, &f->mesh, chain_before(f), (double)x.numel * 4);
   timeline_expect(l, RECORD_REDUCE, t);
-  l->not_before = l->job_began + f->mesh.replicate.me * (t.latency + t.moving);
+  l->not_before = l->job_began + fsdp_replica(f) * (t.latency + t.moving);
   comm_plan.chain_take(f, round, x, sum);
 }
 // A unit's sum goes back to all replicas round a ring.
 static inline void timed_return_start(Fsdp *f, SumReturn *r) {
   Timeline *l = timeline_of(f);
   const GroupPlace place = group_place(&f->mesh, &f->mesh.replicate);
-  const double bytes = (double)f->lay.unit[r->unit].state_numel * 4;
+  const double bytes = (double)fsdp_unit(f, r->unit)->state_numel * 4;
   timeline_expect(l, RECORD_REDUCE,
                   ring_time(l->m, place, f->cfg.native_reduce ? 2 * bytes * (place.size - 1) / place.size : bytes));
   comm_plan.return_start(f, r);
@@ -365,15 +365,15 @@ static inline void timed_return_start(Fsdp *f, SumReturn *r) {
 }
 // A round of Muon's matrices, one way: links carry what is sent and what is received at once.
 static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, bool back) {
-  const int S = fsdp_shards(f), me = f->mesh.rank, host = f->mesh.peer[me].host;
+  const int S = fsdp_shards(f), me = fsdp_rank(f), host = f->mesh.peer[me].host;
   double bytes[2][2] = {};                       // sent, received; between hosts, inside
   Run run;
   EACH_OWNED(f, round, x) {
     const bool own = x->owner == me;
-    for (int r = back ? 0 : me / S * S; r < (back ? f->mesh.world : me / S * S + S) && own; r++)
+    for (int r = back ? 0 : me / S * S; r < (back ? fsdp_world(f) : me / S * S + S) && own; r++)
       if (r != me && owned_run(f, x, r % S, &run))
         bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
-    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run))
+    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, fsdp_shard(f), &run))
       bytes[back][f->mesh.peer[x->owner].host == host] += (double)owned_bytes(run.numel);
   }
   const double between = fmax(bytes[0][0], bytes[1][0]) / m->between;
@@ -389,7 +389,7 @@ static inline void timed_updates(Fsdp *f, UpdateMove move, int round) {
 }
 static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   Timeline *l = timeline_of(f);
-  RankGroup world = rank_group(0, 1, f->mesh.world, f->mesh.rank);
+  RankGroup world = rank_group(0, 1, fsdp_world(f), fsdp_rank(f));
   const GroupPlace place = group_place(&f->mesh, &world);
   const CommTime t = ring_time(l->m, place, (double)bytes * (place.size - 1));
   free(world.rank);

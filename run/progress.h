@@ -71,9 +71,9 @@ static void show_progress(const char *what, int64_t done, int64_t total) {
 // is cancelled, so that the run can end in order.
 static void log_save_progress(Store *s) {
   if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
-  if (!s->f->mesh.rank)
-    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * s->f->mesh.world,
-                  s->bytes_total * s->f->mesh.world);
+  if (!fsdp_rank(s->f))
+    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * fsdp_world(s->f),
+                  s->bytes_total * fsdp_world(s->f));
 }
 static void log_load_progress(const StoreLoad *l, void *fsdp) {
   const Mesh *m = &((const Fsdp *)fsdp)->mesh;

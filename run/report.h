@@ -136,7 +136,7 @@ static void report_open_trace(const RunView *run, char *error, size_t error_byte
   const char *path = run->trace->path;
   char aside[OPTION_TEXT_BYTES + 64];
   struct stat st;
-  if (!path[0] || run->fsdp->mesh.rank) return;
+  if (!path[0] || fsdp_rank(run->fsdp)) return;
   if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
   FILE *f = fopen(path, "a");
@@ -176,7 +176,7 @@ static FILE *log_file(const char *path, bool append) {
 // Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
 // line in `error` when it cannot be written.
 static void log_open_board(Log *log, const RunView *run, bool append, char *error, size_t error_bytes) {
-  if (!run->opt->tensorboard || run->opt->sample_only || run->fsdp->mesh.rank || error[0]) return;
+  if (!run->opt->tensorboard || run->opt->sample_only || fsdp_rank(run->fsdp) || error[0]) return;
   char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
   snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
   const int64_t first_step = !append ? -1 : run_trains(run->opt) ? *run->step + 1 : 0;
@@ -207,7 +207,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
   log->cores_told = run->crowded;
   log->start_ms = now_ms();
   log->every = run->opt->log_every ? run->opt->log_every : max64(1, run->steps_total / 50);
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
   char aside[OPTION_TEXT_BYTES + 64];
@@ -219,7 +219,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
-  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", run->fsdp->mesh.world, run->fsdp->mesh.hosts,
+  fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp),
           run->ctx->threads);
   fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);
   json_text(f, run->device->words);
@@ -312,10 +312,10 @@ static void log_layers(FILE *to, const RunView *run, double grad_norm) {
   const double scale = grad_norm / layer_norms(f, -1).gradient;      // loss scale: a power of two
   fprintf(to, ",\"layers\":[");
   bool any = false;
-  for (int u = 0; u < f->lay.units; u++) {
+  for (int u = 0; u < fsdp_units(f); u++) {
     const LayerNorms x = layer_norms(f, u);
-    if (!f->lay.unit[u].state_numel) continue;
-    fprintf(to, "%s{\"unit\":\"%s\"", any ? "," : "", f->lay.unit[u].name);
+    if (!fsdp_unit(f, u)->state_numel) continue;
+    fprintf(to, "%s{\"unit\":\"%s\"", any ? "," : "", fsdp_unit(f, u)->name);
     json_number(to, "grad_norm", x.gradient * scale);
     json_number(to, "update_ratio", x.change / x.weights);
     fprintf(to, "}");
@@ -324,7 +324,7 @@ static void log_layers(FILE *to, const RunView *run, double grad_norm) {
   fprintf(to, "]");
 }
 static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   log->steps++;
   log->skipped += r->skipped;
@@ -368,7 +368,7 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
 }
 
 static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   say("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
@@ -392,7 +392,7 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
 // The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
 static void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   const bool ok = !s->error[0];
   if (ok)
     say("checkpoint: %s%s, %.1f MB in %.2f s, training paused %.2f s\n", s->path, s->best ? " (best)" : "",
@@ -436,7 +436,7 @@ static void log_trace_stages(const RunView *run, const TraceFound *x) {
 static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   char error[1100] = "";
-  if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || run->fsdp->mesh.rank) return;
+  if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
   if (error[0]) say_error("notice: the trace is lost: %s\n", error);
   else
     say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,

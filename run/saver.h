@@ -102,7 +102,7 @@ static void saver_print_plan(Saver *s) {
   TensorMap map;
   char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "";
   const int blind = saver_streaming_ranks(s);
-  if (run->fsdp->mesh.rank || !run_trains(o)) return;
+  if (fsdp_rank(run->fsdp) || !run_trains(o)) return;
   checkpoint_map(&saved, s->directory, &map, header);
   if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
   else snprintf(when, sizeof when, o->save_every ? "only on a signal" : "every epoch and at the end");
@@ -231,7 +231,7 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   s->in_flight_step = *run->step;
   snprintf(s->name, sizeof s->name, "step_%08lld", (long long)*run->step);
   memset(r, 0, sizeof *r);
-  if (!run->fsdp->mesh.rank) {
+  if (!fsdp_rank(run->fsdp)) {
     char hidden[64];
     snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)*run->step, file_nonce());
     path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
@@ -273,7 +273,7 @@ static bool saver_report(Saver *s, Log *log) {
   if (!r->failed) restarts_saved(s->saved_step);
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->run, &report);
-  if (!r->failed && !s->pruned && !s->run->fsdp->mesh.rank)
+  if (!r->failed && !s->pruned && !fsdp_rank(s->run->fsdp))
     say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
             (long long)s->run->opt->keep, s->directory);
   saver_free_texts(s);
@@ -317,7 +317,7 @@ static bool saver_save_now(Saver *s, Log *log) {
 }
 // The last line of a run that a signal has ended, on rank 0.
 static void saver_print_stop(const Saver *s) {
-  if (s->run->fsdp->mesh.rank) return;
+  if (fsdp_rank(s->run->fsdp)) return;
   say("stopped by signal after step %lld; ", (long long)*s->run->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
@@ -357,7 +357,7 @@ static bool save_weights(const RunView *run, TensorMap *map, char *header) {
   *strrchr(w.directory, '/') = 0;
   unsigned long long nonce = file_nonce();
   MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, run->store->comm);
-  if (!run->fsdp->mesh.rank) directory_sweep(w.directory, weights_leftovers);
+  if (!fsdp_rank(run->fsdp)) directory_sweep(w.directory, weights_leftovers);
   snprintf(w.temporary, sizeof w.temporary, "%.1255s.tmp%llu", w.path, nonce);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
   const bool begun = store_save_begin(run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
@@ -365,7 +365,7 @@ static bool save_weights(const RunView *run, TensorMap *map, char *header) {
   if (begun) store_wait(run->store, log_save_progress);
   free(header);
   const StoreRecord *r = run->store->result;
-  if (!run->fsdp->mesh.rank && r->failed) say_error("%s: %s\n", who_am_i, r->error);
+  if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
 // OUT/NAME: the same bytes as a checkpoint's. Collective.
@@ -377,12 +377,12 @@ static bool save_weights_as(const RunView *run, const char *name) {
   path_join(map.path[0], sizeof map.path[0], run->opt->out, name);
   map.files = 1;
   free(header[1]);
-  if (run->fsdp->mesh.rank) tensor_map_free(&map);
+  if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
   return save_weights(run, &map, header[0]);
 }
 static bool save_model(const RunView *run) {
   const bool written = save_weights_as(run, "model.safetensors");
-  if (written && !run->fsdp->mesh.rank) say("weights: %s/model.safetensors\n", run->opt->out);
+  if (written && !fsdp_rank(run->fsdp)) say("weights: %s/model.safetensors\n", run->opt->out);
   return written;
 }
 
@@ -442,14 +442,14 @@ static bool export_hf(const RunView *run, const char *directory) {
   char *header = NULL, error[1024] = "";
   int64_t header_bytes = 0;
   int ok = 1;
-  if (!f->mesh.rank)
-    ok = export_map(&map, directory, f->lay.param, f->lay.params, &shape, &header, &header_bytes, error, sizeof error);
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
+  if (!fsdp_rank(f))
+    ok = export_map(&map, directory, f->lay.param, fsdp_params(f), &shape, &header, &header_bytes, error, sizeof error);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (ok && !save_weights(run, &map, header)) return false;
-  if (ok && !f->mesh.rank) ok = export_texts(run, directory, error, sizeof error);
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
-  if (!f->mesh.rank && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
-  if (!f->mesh.rank && ok) say("exported: %s\n", directory);
+  if (ok && !fsdp_rank(f)) ok = export_texts(run, directory, error, sizeof error);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
+  if (!fsdp_rank(f) && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
+  if (!fsdp_rank(f) && ok) say("exported: %s\n", directory);
   return ok;
 }
 // OUT/model.gguf for llama.cpp, which rank 0 writes from a file of fp32 weights that all ranks write, and removes.
@@ -464,9 +464,9 @@ static bool export_gguf(const RunView *run) {
   path_join(path, sizeof path, run->opt->out, "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;
-  if (!f->mesh.rank) {
+  if (!fsdp_rank(f)) {
     const TextEnds ends = text_ends(k);
-    ok = gguf_write(path, weights, f->lay.param, f->lay.params, &shape, k, &ends,
+    ok = gguf_write(path, weights, f->lay.param, fsdp_params(f), &shape, k, &ends,
                     (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
     free(ends.bos_text);
@@ -474,6 +474,6 @@ static bool export_gguf(const RunView *run) {
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
     else say("exported: %s\n", path);
   }
-  MPI_Bcast(&ok, 1, MPI_INT, 0, f->mesh.comm);
+  MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
 }

@@ -547,19 +547,19 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
     }
   } else {
     TensorMap map = {};
-    if (!f->mesh.rank) import_map(&s->import, f->lay.param, f->lay.params, &map, error, sizeof error);
-    agree_no_error(f->mesh.comm, error, EXIT_MISSING);
-    tensor_map_share(&map, f->mesh.comm);
+    if (!fsdp_rank(f)) import_map(&s->import, f->lay.param, fsdp_params(f), &map, error, sizeof error);
+    agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+    tensor_map_share(&map, fsdp_comm(f));
     StoreLoad l = {};
     l.map = &map;
     store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
-    agree_no_error(f->mesh.comm, error, EXIT_MISSING);
+    agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
     tensor_map_free(&map);
-    if (!f->mesh.rank) import_close(&s->import);
+    if (!fsdp_rank(f)) import_close(&s->import);
   }
   fsdp_publish(f);
   fsdp_step_end(f);
-  if (f->mesh.rank) return;
+  if (fsdp_rank(f)) return;
   start_print_notices(s);
   say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
   if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(*run->step ? *run->step : cJSON_GetNumberValue(
@@ -719,7 +719,7 @@ static void open_files(Log *log, const RunView *run, const Start *start) {
   report_open_trace(run, error, sizeof error);
   if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);   // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
-  if (!error[0] && !run->fsdp->mesh.rank && run->corpus->has_tokenizer && trains && !start->here)
+  if (!error[0] && !fsdp_rank(run->fsdp) && run->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
-  agree_no_error(run->fsdp->mesh.comm, error, EXIT_MISSING);
+  agree_no_error(fsdp_comm(run->fsdp), error, EXIT_MISSING);
 }

@@ -49,7 +49,7 @@ static const char *transport_words(const RunView *run) {
     return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
   if (comm == COMM_NCCL) return "by NCCL";
   if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
-  return run->fsdp->mesh.hosts > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
+  return fsdp_hosts(run->fsdp) > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
 }
 // How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
 static const char *cpu_products(const RunView *run) {
@@ -63,7 +63,7 @@ static const char *cpu_products(const RunView *run) {
 static void whole_words(FILE *to, const RunView *run) {
   const FsdpConfig *c = &run->fsdp->cfg;
   bool in_blocks = false;
-  for (int u = 0; u < run->fsdp->lay.units; u++) in_blocks = in_blocks || run->fsdp->lay.unit[u].stage;
+  for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit(run->fsdp, u)->stage;
   if (run->fsdp->lay.in_place)
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
@@ -88,11 +88,11 @@ static void sharding_words(FILE *to, const RunView *run) {
 // ---- units ----------------------------------------------------------------------------------------------------------
 struct UnitFigures { int64_t params, numel, trained; };
 static UnitFigures unit_figures(const Fsdp *f, int u) {
-  UnitFigures x = {f->lay.unit[u].params, 0, 0};
-  for (int p = 0; p < f->lay.params; p++) {
-    if (f->lay.param[p].unit != u) continue;
-    x.numel += param_numel(&f->lay.param[p]);
-    x.trained += f->lay.param[p].frozen ? 0 : param_numel(&f->lay.param[p]);
+  UnitFigures x = {fsdp_unit(f, u)->params, 0, 0};
+  for (int p = 0; p < fsdp_params(f); p++) {
+    if (fsdp_param(f, p)->unit != u) continue;
+    x.numel += param_numel(fsdp_param(f, p));
+    x.trained += fsdp_param(f, p)->frozen ? 0 : param_numel(fsdp_param(f, p));
   }
   return x;
 }
@@ -106,22 +106,22 @@ static UnitName unit_name(const Unit *u) {
 }
 static bool units_are_alike(const Fsdp *f, int a, int b) {
   const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
-  const Unit *u = &f->lay.unit[a], *v = &f->lay.unit[b];
+  const Unit *u = fsdp_unit(f, a), *v = fsdp_unit(f, b);
   return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
 }
 // A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
 // blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
 struct UnitRow { int first, last, alike; UnitFigures x; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
-  bool *told = (bool *)calloc((size_t)f->lay.units, sizeof(bool));
-  UnitRow *row = (UnitRow *)calloc((size_t)f->lay.units, sizeof(UnitRow));
+  bool *told = (bool *)calloc((size_t)fsdp_units(f), sizeof(bool));
+  UnitRow *row = (UnitRow *)calloc((size_t)fsdp_units(f), sizeof(UnitRow));
   *rows = 0;
-  for (int u = 0; u < f->lay.units; u++) {
+  for (int u = 0; u < fsdp_units(f); u++) {
     if (told[u]) continue;
-    const UnitName first = unit_name(&f->lay.unit[u]);
+    const UnitName first = unit_name(fsdp_unit(f, u));
     int last = u, block = first.block;
-    for (int v = u + 1; v < f->lay.units && first.block >= 0; v++) {
-      const UnitName other = unit_name(&f->lay.unit[v]);
+    for (int v = u + 1; v < fsdp_units(f) && first.block >= 0; v++) {
+      const UnitName other = unit_name(fsdp_unit(f, v));
       if (strcmp(other.kind, first.kind) || other.block < 0) continue;
       if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
       told[last = v] = true;
@@ -136,16 +136,16 @@ static void units_words(FILE *to, const RunView *run) {
   const Fsdp *f = run->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
-  fprintf(to, "units: %d, each moved by one collective\n", f->lay.units);
+  fprintf(to, "units: %d, each moved by one collective\n", fsdp_units(f));
   fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
           "bytes, a rank");
   for (int i = 0; i < rows; i++) {
     const UnitRow *r = &row[i];
     char name[160];
-    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", f->lay.unit[r->first].name,
-             f->lay.unit[r->last].name);
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", fsdp_unit(f, r->first)->name,
+             fsdp_unit(f, r->last)->name);
     fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
-            (long long)r->x.trained, f->lay.unit[r->first].full_bytes, f->lay.unit[r->first].shard_bytes,
+            (long long)r->x.trained, fsdp_unit(f, r->first)->full_bytes, fsdp_unit(f, r->first)->shard_bytes,
             r->alike > 1 ? "  each" : "");
   }
   free(row);
@@ -168,11 +168,11 @@ static void record_units(FILE *f, const RunView *run) {
   int rows;
   UnitRow *row = unit_rows(run->fsdp, &rows);
   for (int i = 0; i < rows; i++) {
-    const Unit *first = &run->fsdp->lay.unit[row[i].first];
+    const Unit *first = fsdp_unit(run->fsdp, row[i].first);
     fprintf(f, "%s{\"first\":", i ? "," : "");
     json_text(f, first->name);
     fprintf(f, ",\"last\":");
-    json_text(f, run->fsdp->lay.unit[row[i].last].name);
+    json_text(f, fsdp_unit(run->fsdp, row[i].last)->name);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
             (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
@@ -216,7 +216,7 @@ static void start_record(FILE *f, const RunView *run) {
   fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(run));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
-          mesh.shards, mesh.secondary, run->fsdp->lay.units);
+          mesh.shards, mesh.secondary, fsdp_units(run->fsdp));
   record_units(f, run);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
@@ -266,7 +266,7 @@ __attribute__((format(printf, 2, 3))) static void start_line(const char *name, c
 static void ranks_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   const bool gpu = run->ctx->ops->nccl, one = option_dtype(o, OPT_param_dtype) == option_dtype(o, OPT_buffer_dtype);
-  fprintf(to, "%d on %d host%s, ", run->fsdp->mesh.world, run->fsdp->mesh.hosts, run->fsdp->mesh.hosts > 1 ? "s" : "");
+  fprintf(to, "%d on %d host%s, ", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp), fsdp_hosts(run->fsdp) > 1 ? "s" : "");
   if (!gpu) fprintf(to, "%d thread%s each, ", run->ctx->threads, run->ctx->threads > 1 ? "s" : "");
   fprintf(to, "%s, ", run->device->words);
   if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
@@ -290,7 +290,7 @@ static void cores_short_words(FILE *to, const RunView *run) {
 static void shards_words(FILE *to, const RunView *run) {
   const MeshShape m = run->fsdp->cfg.mesh;
   fputs(strategy_name(run->opt), to);
-  if (run->fsdp->mesh.world == 1) fprintf(to, " over 1 rank: it holds everything");
+  if (fsdp_world(run->fsdp) == 1) fprintf(to, " over 1 rank: it holds everything");
   else {
     if (m.replicas > 1) fprintf(to, ", %d replicas of %d shard%s; ", m.replicas, m.shards, m.shards > 1 ? "s" : "");
     else fprintf(to, " over %d ranks; ", m.shards);
@@ -402,7 +402,7 @@ static void print_block(const RunView *run) {
 }
 // The head of every run, on rank 0.
 static void print_start(const RunView *run) {
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", run->opt->model,
@@ -417,7 +417,7 @@ static void print_start(const RunView *run) {
   if (run->device->sm_margin) start_words("margin", run, sm_margin_words);
   start_words("sharding", run, shards_words);
   start_words("memory", run, memory_short_words);
-  if (run->fsdp->mesh.world > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
+  if (fsdp_world(run->fsdp) > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
   start_words("files", run, files_words);
 }
 
@@ -435,7 +435,7 @@ static void plan_words(FILE *to, const RunView *run) {
           placement_bytes(run->placement), run->placement->alive_most_bytes);
 }
 static void traffic_words(FILE *to, const RunView *run) {
-  if (run->fsdp->mesh.world == 1 || !run_trains(run->opt)) return;
+  if (fsdp_world(run->fsdp) == 1 || !run_trains(run->opt)) return;
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
           (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
@@ -465,7 +465,7 @@ static void cores_lines(FILE *to, const RunView *run) {
 }
 // --verbose: every figure, on rank 0.
 static void print_details(const RunView *run) {
-  if (run->fsdp->mesh.rank || !run->opt->verbose) return;
+  if (fsdp_rank(run->fsdp) || !run->opt->verbose) return;
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
   else if (run->device->peak_flops > 0)
     say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device->peak_flops * 1e-12,
@@ -523,8 +523,8 @@ static void print_sharding_notices(const RunView *run) {
            "all owners on other hosts; place ranks host by host (mpirun --map-by slot) and sums can go along the "
            "hosts\n", mixed, m->world / m->shape.shards);
   bool rounded = false;
-  for (int p = 0; p < run->fsdp->lay.params; p++)
-    rounded = rounded || (run->fsdp->lay.param[p].frozen && run->fsdp->lay.param[p].dtype != F32);
+  for (int p = 0; p < fsdp_params(run->fsdp); p++)
+    rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
   if (rounded)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != OPT_fp8_off ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
@@ -537,10 +537,10 @@ static void print_sharding_notices(const RunView *run) {
 }
 // Notices about this start, on rank 0.
 static void print_start_notices(const RunView *run) {
-  if (run->fsdp->mesh.rank) return;
+  if (fsdp_rank(run->fsdp)) return;
   const Device *d = run->device;
-  if (d->gpus < run->fsdp->mesh.world && run->ctx->ops->nccl)
-    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", run->fsdp->mesh.world,
+  if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
+    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
         d->gpus, d->gpus > 1 ? "s" : "");
   cores_print_notices(run->cores);
   const char *omp = getenv("OMP_NUM_THREADS");
@@ -594,7 +594,7 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
 }
 // What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
 static void print_old_runs(const RunView *run, const char *from) {
-  if (run->fsdp->mesh.rank || !run_trains(run->opt)) return;
+  if (fsdp_rank(run->fsdp) || !run_trains(run->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
   size_t words_bytes = 0;
   struct stat st;

@@ -247,11 +247,11 @@ static inline int trace_stage(const TraceTable *t) {
 }
 // The stage whose gradient lies at p; p may be inside of it.
 static inline int trace_stage_at(const Fsdp *f, const void *p) {
-  for (int u = 0; u < f->lay.units; u++)
-    for (int i = 0; i < f->lay.unit[u].pieces; i++) {
+  for (int u = 0; u < fsdp_units(f); u++)
+    for (int i = 0; i < fsdp_unit(f, u)->pieces; i++) {
       const float *g = fsdp_piece_state(f, STATE_GRAD, u, i);
-      if (g && (const float *)p >= g && (const float *)p < g + f->lay.unit[u].piece[i].numel)
-        return f->lay.unit[u].stage;
+      if (g && (const float *)p >= g && (const float *)p < g + fsdp_unit(f, u)->piece[i].numel)
+        return fsdp_unit(f, u)->stage;
     }
   return STAGE_NONE;
 }
@@ -365,8 +365,8 @@ static inline void trace_reduce_end(Fsdp *f) {
 static inline void trace_return_start(Fsdp *f, SumReturn *r) {
   const int64_t begin = trace_time(tracing, &f->reduce_ctx);
   tracing->comm->return_start(f, r);
-  trace_add(tracing, TRACE_RETURN, 0, f->lay.unit[r->unit].stage, begin, trace_time(tracing, &f->reduce_ctx), r->round,
-            PART_OF_MODEL);
+  trace_add(tracing, TRACE_RETURN, 0, fsdp_unit(f, r->unit)->stage, begin, trace_time(tracing, &f->reduce_ctx),
+            r->round, PART_OF_MODEL);
 }
 static inline bool trace_chain_arrived(Fsdp *f, uint64_t round) {
   return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->chain_arrived(f, round));

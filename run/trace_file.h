@@ -134,23 +134,23 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
   if (x->graph) f->ctx->ops->graph_close(f->ctx, x->graph);
   x->graph = NULL;
   double device_within_ns = x->device_within_ns;
-  MPI_Allreduce(MPI_IN_PLACE, &device_within_ns, 1, MPI_DOUBLE, MPI_MAX, f->mesh.comm);
-  const int parts = EXPOSED_PARTS * x->stages + TRACE_COMMONS, world = f->mesh.world;
+  MPI_Allreduce(MPI_IN_PLACE, &device_within_ns, 1, MPI_DOUBLE, MPI_MAX, fsdp_comm(f));
+  const int parts = EXPOSED_PARTS * x->stages + TRACE_COMMONS, world = fsdp_world(f);
   const double mean = 1e-6 / ((double)world * x->steps);
   double sums[2] = {x->step_ns, (double)x->dropped};
-  MPI_Allreduce(MPI_IN_PLACE, x->exposed_ns, parts, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
-  MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, f->mesh.comm);
+  MPI_Allreduce(MPI_IN_PLACE, x->exposed_ns, parts, MPI_DOUBLE, MPI_SUM, fsdp_comm(f));
+  MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, fsdp_comm(f));
   int64_t count = x->count;
   char host[64];
   memcpy(host, f->mesh.host, sizeof host);
-  if (f->mesh.rank) {
-    MPI_Send(&count, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm);
-    MPI_Send(host, sizeof host, MPI_CHAR, 0, TRACE_TAG, f->mesh.comm);
+  if (fsdp_rank(f)) {
+    MPI_Send(&count, 1, MPI_INT64_T, 0, TRACE_TAG, fsdp_comm(f));
+    MPI_Send(host, sizeof host, MPI_CHAR, 0, TRACE_TAG, fsdp_comm(f));
     int64_t most = 0;
-    MPI_Recv(&most, 1, MPI_INT64_T, 0, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
+    MPI_Recv(&most, 1, MPI_INT64_T, 0, TRACE_TAG, fsdp_comm(f), MPI_STATUS_IGNORE);
     for (int64_t at = 0; at < count; at += most) {
       const int64_t n = min64(most, count - at);
-      MPI_Send(x->event + at, fsdp_mpi_count(n * (int64_t)sizeof(TraceEvent)), MPI_BYTE, 0, TRACE_TAG, f->mesh.comm);
+      MPI_Send(x->event + at, fsdp_mpi_count(n * (int64_t)sizeof(TraceEvent)), MPI_BYTE, 0, TRACE_TAG, fsdp_comm(f));
     }
     return true;
   }
@@ -166,15 +166,15 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
   for (int r = 0; r < world; r++) {
     int64_t n = count;
     uint64_t slots = 0;
-    if (r) MPI_Recv(&n, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
-    if (r) MPI_Recv(host, sizeof host, MPI_CHAR, r, TRACE_TAG, f->mesh.comm, MPI_STATUS_IGNORE);
+    if (r) MPI_Recv(&n, 1, MPI_INT64_T, r, TRACE_TAG, fsdp_comm(f), MPI_STATUS_IGNORE);
+    if (r) MPI_Recv(host, sizeof host, MPI_CHAR, r, TRACE_TAG, fsdp_comm(f), MPI_STATUS_IGNORE);
     const int64_t most = min64(x->room, (1 << 30) / (int64_t)sizeof(TraceEvent));
-    if (r) MPI_Send(&most, 1, MPI_INT64_T, r, TRACE_TAG, f->mesh.comm);
+    if (r) MPI_Send(&most, 1, MPI_INT64_T, r, TRACE_TAG, fsdp_comm(f));
     if (to) trace_write_rank(to, x, r, host);
     for (int64_t at = 0; at < n; at += most) {   // others' events come to where its own lay, which are written
       const int64_t some = min64(most, n - at);
       if (r)
-        MPI_Recv(x->event, fsdp_mpi_count(some * (int64_t)sizeof(TraceEvent)), MPI_BYTE, r, TRACE_TAG, f->mesh.comm,
+        MPI_Recv(x->event, fsdp_mpi_count(some * (int64_t)sizeof(TraceEvent)), MPI_BYTE, r, TRACE_TAG, fsdp_comm(f),
                  MPI_STATUS_IGNORE);
       if (to) trace_write_events(to, x, r ? x->event : x->event + at, some, r, base, &slots);
     }

@@ -58,20 +58,20 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
   const Fsdp *f = saved->fsdp;
   const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD;
   typedef char Name[96];
-  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * f->lay.params));
-  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * f->lay.params),
+  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * fsdp_params(f)));
+  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * fsdp_params(f)),
                                                         sizeof(SafetensorsTensor));
   char heads[16];
   snprintf(heads, sizeof heads, "%d", saved->heads);
   const char *const metadata[] = {"format", "pt", "layout", "out,in", saved->heads ? "n_head" : NULL, heads, NULL};
-  tensor_map_open(m, f->lay.params);
+  tensor_map_open(m, fsdp_params(f));
   m->files = CHECKPOINT_FILES;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
     const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : MAP_STATES;
     int count = 0;
-    for (int i = 0; i < (to - from) * f->lay.params; i++) {
-      const Param *p = &f->lay.param[i % f->lay.params];
-      const int state = from + i / f->lay.params;
+    for (int i = 0; i < (to - from) * fsdp_params(f); i++) {
+      const Param *p = fsdp_param(f, i % fsdp_params(f));
+      const int state = from + i / fsdp_params(f);
       if (state > fsdp_param_moments(f, p) && state) continue;
       const char *first = sgd || p->owned ? "momentum_buffer." : "exp_avg.";
       snprintf(names[count], sizeof names[count], "%s%s", !state ? "" : state == 1 ? first : "exp_avg_sq.", p->name);
@@ -83,9 +83,9 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
       count++;
     }
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
-    for (int i = 0, at = 0; i < (to - from) * f->lay.params; i++)
-      if (!from || from + i / f->lay.params <= fsdp_param_moments(f, &f->lay.param[i % f->lay.params]))
-        *tensor_place(m, from + i / f->lay.params, i % f->lay.params) = {file, F32, false, list[at++].at, 0, 0};
+    for (int i = 0, at = 0; i < (to - from) * fsdp_params(f); i++)
+      if (!from || from + i / fsdp_params(f) <= fsdp_param_moments(f, fsdp_param(f, i % fsdp_params(f))))
+        *tensor_place(m, from + i / fsdp_params(f), i % fsdp_params(f)) = {file, F32, false, list[at++].at, 0, 0};
     m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }
@@ -118,7 +118,7 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, "{\n\"format\":\"train_gpt_fsdp checkpoint\",\"format_version\":%d,\"program\":\"%s\",\"build\":\"%s\",\n",
           CHECKPOINT_VERSION, saved->program, saved->build);
   fprintf(f, "\"written\":\"%s\",\"serial\":%lld,\"ranks\":%d,\"ops\":\"%s\",\"device\":", date, (long long)serial,
-          saved->fsdp->mesh.world, saved->ctx->ops->name);
+          fsdp_world(saved->fsdp), saved->ctx->ops->name);
   json_text(f, saved->device_words);
   fprintf(f, ",\"gpu_head_chunk_bytes\":%lld", (long long)saved->gpu_head_chunk_bytes);
   fprintf(f, ",\n\"step\":%lld,\"steps_total\":%lld,\"epoch\":%lld,\"step_in_epoch\":%lld,\"samples\":%lld,\n",
@@ -486,12 +486,12 @@ static void checkpoint_load(const Saved *saved, const char *directory, const cJS
   char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];
   TensorMap map;
   CheckpointState c;
-  MPI_Comm comm = saved->fsdp->mesh.comm;
+  MPI_Comm comm = fsdp_comm(saved->fsdp);
   checkpoint_map(saved, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
   if (!resume) map.files = 1;                    // the optimizer's may be of another kind
   checkpoint_state(directory, json, &c, error, sizeof error);
-  for (int i = 0; i < map.files && !saved->fsdp->mesh.rank && !error[0]; i++)       // first: it names the tensor
+  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error[0]; i++)       // first: it names the tensor
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
   if (!error[0]) checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
   if (error[0]) checkpoint_hint(directory, error, sizeof error);

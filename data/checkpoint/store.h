@@ -63,10 +63,10 @@ static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_
 static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states, ChunkCursor *c, Chunk *k) {
   for (; c->state < MAP_STATES; c->state++, c->param = 0) {
     for (; c->param < m->params && states >> c->state & 1; c->param++, c->done = 0) {
-      const Param *p = &f->lay.param[c->param];
+      const Param *p = fsdp_param(f, c->param);
       const TensorPlace *place = tensor_place(m, c->state, c->param);
       Run run;
-      if (place->file < 0 || !shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) continue;
+      if (place->file < 0 || !shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) continue;
       int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done, first = run.in_range + c->done;
       if (left <= 0) continue;
       place = tensor_part(place, param_cols(p), &first, &left);
@@ -161,13 +161,13 @@ struct Store {
 // same: the first one writes.
 static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
   int64_t numel = 0;
-  for (int i = 0; i < MAP_STATES * f->lay.params && !f->mesh.replicate.me; i++) {
-    const Param *p = &f->lay.param[i % f->lay.params];
-    const int state = i / f->lay.params;
+  for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
+    const Param *p = fsdp_param(f, i % fsdp_params(f));
+    const int state = i / fsdp_params(f);
     Run run;
     if (at) at[i] = numel;
     if (state > fsdp_param_moments(f, p) && state) continue;
-    if (shard_run(&f->lay.unit[p->unit], p, f->mesh.shard.me, &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
+    if (shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
 }
@@ -175,18 +175,18 @@ static inline int64_t store_snapshot_bytes(const Fsdp *f) { return store_snapsho
 // Blocks of all tensors of all states, over both files of a checkpoint.
 static inline int64_t store_blocks(const Fsdp *f) {
   int64_t numel = 0, moments = 0;
-  for (int p = 0; p < f->lay.params; p++) {
-    numel += param_numel(&f->lay.param[p]);
-    moments += fsdp_param_moments(f, &f->lay.param[p]) * param_numel(&f->lay.param[p]);
+  for (int p = 0; p < fsdp_params(f); p++) {
+    numel += param_numel(fsdp_param(f, p));
+    moments += fsdp_param_moments(f, fsdp_param(f, p)) * param_numel(fsdp_param(f, p));
   }
   const int64_t block = STORE_BLOCK_BYTES;
   return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
 }
 enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
 static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
-  return (size_t)(2 * STORE_CHUNK_BYTES + (f->mesh.hosts > 1 ? 2 * STREAM_BYTES : 0) +
+  return (size_t)(2 * STORE_CHUNK_BYTES + (fsdp_hosts(f) > 1 ? 2 * STREAM_BYTES : 0) +
                   (background ? store_snapshot_bytes(f) : 0) + round_up(store_blocks(f) * 8, 256) +
-                  round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
+                  round_up((int64_t)sizeof(StoreRecord) * (fsdp_world(f) + 1), 256));
 }
 
 // s->memory has store_plan_bytes and stays the caller's. Collective.
@@ -195,16 +195,16 @@ static inline void store_open(Store *s, Fsdp *f, bool background) {
   *s = Store{};
   s->memory = at;
   s->f = f;
-  MPI_Comm_dup(f->mesh.comm, &s->comm);
+  MPI_Comm_dup(fsdp_comm(f), &s->comm);
   s->blocks = store_blocks(f);
   s->bytes = store_plan_bytes(f, background);
   for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
-  for (int i = 0; i < 2 && f->mesh.hosts > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
-  s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * f->lay.params), sizeof(int64_t));
+  for (int i = 0; i < 2 && fsdp_hosts(f) > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
+  s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * fsdp_params(f)), sizeof(int64_t));
   if (background) { s->snapshot = at; at += store_snapshot_layout(f, s->snapshot_at); }
   s->records = (StoreRecord *)at;
-  s->result = s->records + f->mesh.world;
-  s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (f->mesh.world + 1), 256));
+  s->result = s->records + fsdp_world(f);
+  s->parts = (uint32_t *)(at + round_up((int64_t)sizeof(StoreRecord) * (fsdp_world(f) + 1), 256));
   s->checksums = s->parts + s->blocks;
   // The first use of a page costs more than copying it: pay now, so that the first save does not pause training longer.
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
@@ -230,7 +230,7 @@ __attribute__((format(printf, 2, 3))) static inline bool store_fail(StoreRecord 
   r->failed = 1;
   return false;
 }
-static inline StoreRecord *store_mine(Store *s) { return &s->records[s->f->mesh.rank]; }
+static inline StoreRecord *store_mine(Store *s) { return &s->records[fsdp_rank(s->f)]; }
 
 // Copies host memory past the caches: a snapshot is not read soon, and lines that are written whole need not be read
 // first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may begin anywhere, since
@@ -251,8 +251,8 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
 static inline void store_take_snapshot(Store *s) {
   Fsdp *f = s->f;
   const bool on_host = !f->ctx->ops->nccl;
-  for (int i = 0; i < MAP_STATES * f->lay.params && !f->mesh.replicate.me; i++) {
-    const int state = i / f->lay.params, p = i % f->lay.params;
+  for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
+    const int state = i / fsdp_params(f), p = i % fsdp_params(f);
     float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
     Run run;
     if (!fsdp_own(f, (ShardState)state, p, &run, &from) || (!from && state)) continue;
@@ -269,14 +269,14 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   float *from = (float *)s->scratch[0], *run = NULL;
   Run unused;
   if (s->request.background) {
-    from = (float *)s->snapshot + s->snapshot_at[k->state * f->lay.params + k->param] + k->in_run;
+    from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
     fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
     if (run && !f->ctx->ops->nccl) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
   }
   if (!chunk_is_turned(k)) return (const char *)from;
-  const int64_t in = f->lay.param[k->param].shape[1];
+  const int64_t in = fsdp_param(f, k->param)->shape[1];
   transpose_to_f32((float *)s->scratch[1], from, F32, k->numel / in, in);
   return s->scratch[1];
 }
@@ -459,20 +459,20 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
   s->map = *map;
   *map = TensorMap{};
   s->request = request;
-  if (s->f->mesh.replicate.me) s->request.states = 0;            // the first replica has the same and writes it
+  if (fsdp_replica(s->f)) s->request.states = 0;            // the first replica has the same and writes it
   s->cursor = ChunkCursor{};
   s->own_done = s->cancelled = s->threaded = false;
   s->bytes_done = 0;
   s->bytes_total = store_own_bytes(s->f, &s->map, s->request.states);
-  memset(s->records, 0, sizeof(StoreRecord) * (size_t)(s->f->mesh.world + 1));
+  memset(s->records, 0, sizeof(StoreRecord) * (size_t)(fsdp_world(s->f) + 1));
   memset(s->parts, 0, sizeof(uint32_t) * (size_t)s->blocks);
   for (int &fd : s->fd) fd = -1;
   s->ended_ms = now_ms();
-  const int rank = s->f->mesh.rank;
+  const int rank = fsdp_rank(s->f);
   if (!rank && !store_create_files(s, s->result)) request.end.discard(request.end.to);
   MPI_Bcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm);
   const bool idle = rank && !s->bytes_total;     // it neither opens the files nor streams
-  s->direct = !rank || idle || s->f->mesh.hosts == 1 || !access(s->map.path[0], W_OK);
+  s->direct = !rank || idle || fsdp_hosts(s->f) == 1 || !access(s->map.path[0], W_OK);
   for (int i = 0; i < s->map.files && rank && !idle && s->direct && !s->result->failed; i++)
     if ((s->fd[i] = file_open(s->map.path[i])) < 0)
       store_fail(store_mine(s), "cannot write %.300s: %s", s->map.path[i], strerror(errno));
@@ -487,7 +487,7 @@ static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest reque
 }
 
 static inline bool store_written(Store *s) {
-  if (!s->f->mesh.rank && s->stream[0].data) store_receive(s);
+  if (!fsdp_rank(s->f) && s->stream[0].data) store_receive(s);
   if (!s->direct) {
     store_send(s);
     return s->own_done && s->stream[0].state == STREAM_FREE && s->stream[1].state == STREAM_FREE;
@@ -511,7 +511,7 @@ static inline void store_conclude(Store *s) {
     for (int64_t from = 0; from < bytes; from += STORE_BLOCK_BYTES, at++)
       s->checksums[at] = crc32c_of_parts(s->checksums[at], (uint64_t)min64(STORE_BLOCK_BYTES, bytes - from));
   }
-  for (int r = s->f->mesh.world - 1; r >= 0; r--)
+  for (int r = fsdp_world(s->f) - 1; r >= 0; r--)
     if (s->records[r].failed) {
       s->result->failed = 1;
       const int most = STORE_ERROR_BYTES - 32;
@@ -534,14 +534,14 @@ static inline bool store_poll(Store *s) {
     if (!done) return false;
     s->phase = STORE_COMMITTING;
     store_conclude(s);
-    if (!s->f->mesh.rank) {
+    if (!fsdp_rank(s->f)) {
       liveness_arrived();                        // it waits for nobody but the disk
       store_start(s, store_commit_thread);
     }
   }
   if (s->phase == STORE_COMMITTING) {
-    if (!s->f->mesh.rank && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
-    if (s->threaded && !s->f->mesh.rank) pthread_join(s->thread, NULL);
+    if (!fsdp_rank(s->f) && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
+    if (s->threaded && !fsdp_rank(s->f)) pthread_join(s->thread, NULL);
     s->threaded = false;
     MPI_Ibcast(s->result, sizeof(StoreRecord), MPI_BYTE, 0, s->comm, &s->requests[0]);
     s->phase = STORE_TELLING;
@@ -668,7 +668,7 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 // Puts a chunk that was read into its shard: converted to fp32, and transposed back if the file has it transposed.
 static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
   Fsdp *f = s->f;
-  const Param *p = &f->lay.param[k->param];
+  const Param *p = fsdp_param(f, k->param);
   const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
   const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
   if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);
@@ -692,7 +692,7 @@ static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
       mine = ok ? crc32c(mine, s->scratch[0], (size_t)n) : ~mine;
     }
     if (fd >= 0) close(fd);
-    mine = ok ? mine : mine ^ (uint32_t)(s->f->mesh.rank + 1);
+    mine = ok ? mine : mine ^ (uint32_t)(fsdp_rank(s->f) + 1);
   }
   first = mine;
   MPI_Bcast(&first, 1, MPI_UINT32_T, 0, s->comm);
@@ -701,18 +701,18 @@ static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
 
 // Whether a pass needs a chunk: only frozen E4M3 matrices are measured.
 static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *k) {
-  const Param *p = &f->lay.param[k->param];
+  const Param *p = fsdp_param(f, k->param);
   return pass == PASS_STORE || (p->frozen && p->dtype == F8);
 }
 // One pass of store_load, over the wanted states.
 static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
                               void (*progress)(const StoreLoad *l, void *to), void *to) {
   StoreRecord r = {};
-  const int rank = s->f->mesh.rank;
+  const int rank = fsdp_rank(s->f);
   const TensorMap *map = l.map;
   l.held_file = -1;
   for (int &fd : l.fd) fd = -1;
-  l.direct = store_sees(s, map, l.seen) || !rank || s->f->mesh.hosts == 1;
+  l.direct = store_sees(s, map, l.seen) || !rank || fsdp_hosts(s->f) == 1;
   int asks = !l.direct, asking = 0;
   MPI_Allreduce(&asks, &asking, 1, MPI_INT, MPI_SUM, s->comm);
   if (l.direct) store_open_files(&l, &r);
@@ -728,7 +728,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
       char reason[STORE_ERROR_BYTES];
       snprintf(reason, sizeof reason, "%s", r.error);
       r.failed = 0;
-      store_fail(&r, "%s %s: %.300s", of[k.state], s->f->lay.param[k.param].name, reason);
+      store_fail(&r, "%s %s: %.300s", of[k.state], fsdp_param(s->f, k.param)->name, reason);
     }
   }
   Span last = {};
