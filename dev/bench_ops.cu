@@ -25,167 +25,52 @@
 #include "main.cu"
 #include "dev/cpu_peaks.h"
 
-struct OpWork { double flops, bytes; };
 struct OpRow { char name[64]; int calls; double ms, flops, bytes; bool half; };
 enum { MOST_ROWS = 96 };
 struct OpTable { OpRow row[MOST_ROWS]; int rows; double ms; };
-static const Ops *real_ops;
 static OpTable now_table;
+static double op_begun;
 
-static double bytes_of(Tensor t) { return t.data ? (double)numel(t) * (double)dtype_bytes(t.dtype) : 0; }
-static void op_note(const char *op, Tensor shape, int64_t more, double start, OpWork w, bool half) {
-  const double ms = now_ms() - start;
+// The row of a call: of its op and shape, with the terms of a matrix multiply's sums or attention's heads; of ops whose
+// pieces differ in size, of all shapes.
+static OpRow *op_row(const OpTouch *o, const OpKind *kind) {
+  const bool products = kind->part == STEP_PRODUCTS, attends = kind->part == STEP_ATTENTION;
+  const bool pieces = kind->part == STEP_OPTIMIZER || o->op >= OP_COPY || o->op == OP_convert ||
+                      o->op == OP_accumulate || o->op == OP_param_from_master;
   char name[sizeof(OpRow::name)];
-  int n = snprintf(name, sizeof name, "%s", op);
-  for (int i = 0; i < shape.ndim; i++)
-    n += snprintf(name + n, sizeof name - (size_t)n, "%s%lld", i ? "," : " ", (long long)shape.shape[i]);
-  if (more) snprintf(name + n, sizeof name - (size_t)n, ",%lld", (long long)more);
-  OpTable *t = &now_table;
+  int n = snprintf(name, sizeof name, "%s", op_words[o->op]);
+  const Tensor t = o->args ? o->arg[0].t : Tensor{};
+  for (int i = 0; i < t.ndim && !pieces; i++)
+    n += snprintf(name + n, sizeof name - (size_t)n, "%s%lld", i ? "," : " ", (long long)t.shape[i]);
+  double more = products && o->op != OP_newton_schulz ? kind->flops(o) / (2 * (double)numel(t)) : 0;
+  for (int i = 0; i < o->args && attends; i++) if (!strcmp(o->arg[i].name, "lse")) more = (double)o->arg[i].t.shape[1];
+  if (more > 0) snprintf(name + n, sizeof name - (size_t)n, ",%.0f", more);
+  OpTable *table = &now_table;
   int i = 0;
-  while (i < t->rows && strcmp(t->row[i].name, name)) i++;
+  while (i < table->rows && strcmp(table->row[i].name, name)) i++;
   CHECK(i < MOST_ROWS, "more than %d ops and shapes", (int)MOST_ROWS);
-  OpRow *r = &t->row[i];
-  if (i == t->rows) { t->rows++; *r = OpRow{}; strcpy(r->name, name); }
+  OpRow *r = &table->row[i];
+  if (i == table->rows) { table->rows++; *r = OpRow{}; strcpy(r->name, name); }
+  return r;
+}
+static void op_begins(OpWatch *, Ctx *, const OpTouch *) { op_begun = now_ms(); }
+static void op_ends(OpWatch *, Ctx *, const OpTouch *o) {
+  const double ms = now_ms() - op_begun;
+  const OpKind *kind = op_kind(o->op);
+  OpRow *r = op_row(o, kind);
   r->calls++;
   r->ms += ms;
-  r->flops += w.flops;
-  r->bytes += w.bytes;
-  r->half = half;
+  r->flops += kind->flops ? kind->flops(o) : 0;
+  r->bytes += kind->bytes ? kind->bytes(o) : o->bytes;
+  for (int i = 0; i < o->count && o->op >= OP_COPY; i++) r->bytes += (double)o->access[i].bytes;
+  for (int i = 0; i < o->args; i++) r->half = r->half || dtype_bytes(o->arg[i].t.dtype) == 2;
 }
 
-// TIMED(op, parameters, their names, the tensor whose shape names the row, one more dimension or 0, operations, bytes,
-// whether it multiplies two-byte numbers): a function timed_<op> that calls the real op and records it.
-#define TIMED(op, params, args, shape, more, flops, bytes, half) \
-  static void timed_##op params { \
-    const double start = now_ms(); \
-    real_ops->op args; \
-    op_note(#op, shape, more, start, OpWork{flops, bytes}, half); \
-  }
-static double product(Tensor a, int64_t k) { return 2.0 * (double)numel(a) * (double)k; }
-static double triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }      // B T^2 C
 // Three products of a step, the two symmetric ones half.
 static double newton_schulz_flops(Tensor x, int steps) {
   const double m = (double)min64(x.shape[0], x.shape[1]), n = (double)max64(x.shape[0], x.shape[1]);
   return steps * m * m * (3 * n + m);
 }
-static const Tensor any_shape = {};              // rows of ops whose pieces differ in size
-
-TIMED(matmul_forward, (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), (c, out, in, weight, e), out,
-      in.shape[1], product(out, in.shape[1]), bytes_of(out) + bytes_of(in) + bytes_of(weight) + bytes_of(e.gelu),
-      in.dtype != F32)
-TIMED(matmul_backward_input, (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre), (c, din, dout, weight, pre),
-      din, dout.shape[1],
-      product(din, dout.shape[1]), bytes_of(din) + bytes_of(dout) + bytes_of(weight) + bytes_of(pre),
-      dout.dtype != F32)
-TIMED(matmul_backward_weight, (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode),
-      (c, dweight, dbias, dout, in, mode), dweight, dout.shape[0],
-      product(dweight, dout.shape[0]), bytes_of(dweight) * (mode == ADD ? 2 : 1) + bytes_of(dout) + bytes_of(in),
-      in.dtype != F32)
-TIMED(attention_forward, (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int H, Dropout d), (c, out, lse, qkv, H, d),
-      out, H, 2 * triangle(out), bytes_of(out) + bytes_of(lse) + bytes_of(qkv), qkv.dtype != F32)
-TIMED(attention_backward, (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int H, Dropout d),
-      (c, dqkv, dout, qkv, out, lse, H, d), out, H,
-      5 * triangle(out), bytes_of(dqkv) + bytes_of(dout) + bytes_of(qkv) + bytes_of(out) + bytes_of(lse),
-      qkv.dtype != F32)
-TIMED(embedding_forward, (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout d),
-      (c, out, tokens, wte, wpe, d), out, 0, 0, 2 * bytes_of(out), false)
-TIMED(embedding_backward, (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout d, Accumulate m),
-      (c, dwte, dwpe, dout, tokens, d, m), dout, 0, 0, bytes_of(dout) * 3, false)
-TIMED(layernorm_forward, (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor w, Tensor b, float eps),
-      (c, out, mean, rstd, in, w, b, eps), out, 0, 0, 2 * bytes_of(out), false)
-TIMED(residual_layernorm_forward,
-      (Ctx * c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor branch, Tensor w, Tensor b,
-       float eps, Dropout d),
-      (c, residual, out, mean, rstd, in, branch, w, b, eps, d), out, 0, 0, 4 * bytes_of(out), false)
-TIMED(layernorm_backward,
-      (Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dw, Tensor db, Tensor dout, Tensor residual, Tensor w,
-       Tensor mean, Tensor rstd, Dropout d, Accumulate m),
-      (c, dresidual, dbranch, dw, db, dout, residual, w, mean, rstd, d, m), dout, 0, 0,
-      bytes_of(dout) * (dbranch.data && dbranch.data != dresidual.data ? 5 : 4), false)
-// Bytes of q and k, of `times` that they are read or written.
-static double rope_bytes(Tensor qkv, RopeArgs a, int times) {
-  const double heads = (double)qkv.shape[qkv.ndim - 1] / a.head_size, kv_heads = (heads - a.n_head) / 2;
-  return bytes_of(qkv) * times * (a.n_head + kv_heads) / heads;
-}
-TIMED(rope_forward, (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor qw, Tensor kw, RopeArgs a),
-      (c, qkv, raw, table, qw, kw, a), qkv, 0, 0, rope_bytes(qkv, a, raw.data ? 3 : 2), false)
-TIMED(rope_backward, (Ctx *c, Tensor dqkv, Tensor dqw, Tensor dkw, Tensor raw, Tensor table, Tensor qw, Tensor kw,
-                      RopeArgs a, Accumulate mode),
-      (c, dqkv, dqw, dkw, raw, table, qw, kw, a, mode), dqkv, 0, 0, rope_bytes(dqkv, a, raw.data ? 3 : 2), false)
-TIMED(relu2_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
-TIMED(relu2_backward, (Ctx *c, Tensor din, Tensor dout, Tensor in), (c, din, dout, in), din, 0, 0, 3 * bytes_of(in),
-      false)
-TIMED(swiglu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
-TIMED(swiglu_backward, (Ctx *c, Tensor din, Tensor dout, Tensor in), (c, din, dout, in), dout, 0, 0,
-      2 * bytes_of(in) + bytes_of(dout), false)
-TIMED(softcap_forward, (Ctx *c, Tensor logits, float cap), (c, logits, cap), logits, 0, 0, 2 * bytes_of(logits), false)
-TIMED(gelu_forward, (Ctx *c, Tensor out, Tensor in), (c, out, in), out, 0, 0, bytes_of(out) + bytes_of(in), false)
-TIMED(cross_entropy_forward_backward,
-      (Ctx * c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab, float scale, float cap),
-      (c, losses, dlogits, logits, targets, vocab, scale, cap), logits, 0, 0, bytes_of(logits) + bytes_of(dlogits),
-      false)
-TIMED(adamw_update, (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a),
-      (c, param, master, m, v, grad, a), any_shape, 0,
-      0, 2 * (bytes_of(master) + bytes_of(m) + bytes_of(v)) + bytes_of(grad) +
-              (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
-TIMED(sgd_update, (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a),
-      (c, param, master, momentum, grad, a), any_shape, 0,
-      0, 2 * (bytes_of(master) + bytes_of(momentum)) + bytes_of(grad) +
-              (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
-TIMED(muon_momentum, (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), (c, update, momentum, grad, a),
-      any_shape, 0, 0, bytes_of(update) + 2 * bytes_of(momentum) + bytes_of(grad), false)
-TIMED(newton_schulz, (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), (c, out, in, scratch, steps), out, 0,
-      newton_schulz_flops(out, steps), bytes_of(in) + bytes_of(out), in.dtype != F32)
-TIMED(muon_update, (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, int64_t cols),
-      (c, param, master, update, a, rows, cols), any_shape, 0,
-      0, 2 * bytes_of(master) + bytes_of(update) + (master.dtype == LOW16 ? 2 : 1) * bytes_of(param), false)
-TIMED(param_from_master, (Ctx *c, Tensor param, Tensor low, Tensor master), (c, param, low, master), any_shape, 0, 0,
-      bytes_of(param) + bytes_of(low) + bytes_of(master), false)
-TIMED(norm_accumulate, (Ctx *c, int64_t *limbs, Tensor grad), (c, limbs, grad), any_shape, 0, 0, bytes_of(grad), false)
-TIMED(norm_change, (Ctx *c, int64_t *limbs, Tensor now, Tensor before), (c, limbs, now, before), any_shape, 0, 0,
-      bytes_of(now) + bytes_of(before), false)
-TIMED(convert, (Ctx *c, Tensor out, Tensor in), (c, out, in), any_shape, 0, 0, bytes_of(out) + bytes_of(in), false)
-TIMED(accumulate, (Ctx *c, Tensor sum, Summands in, Accumulate m), (c, sum, in, m), any_shape, 0, 0,
-      bytes_of(sum) * (m == ADD ? 2 : 1) + (double)numel(sum) * in.count * (double)dtype_bytes(in.dtype), false)
-TIMED(copy, (Ctx *c, void *to, const void *from, size_t n), (c, to, from, n), any_shape, 0, 0, 2.0 * (double)n, false)
-TIMED(zero, (Ctx *c, void *to, size_t n), (c, to, n), any_shape, 0, 0, (double)n, false)
-
-static Ops timed_table(const Ops *real) {
-  Ops t = *(real_ops = real);
-  t.matmul_forward = timed_matmul_forward;
-  t.matmul_backward_input = timed_matmul_backward_input;
-  t.matmul_backward_weight = timed_matmul_backward_weight;
-  t.attention_forward = timed_attention_forward;
-  t.attention_backward = timed_attention_backward;
-  t.embedding_forward = timed_embedding_forward;
-  t.embedding_backward = timed_embedding_backward;
-  t.layernorm_forward = timed_layernorm_forward;
-  t.residual_layernorm_forward = timed_residual_layernorm_forward;
-  t.layernorm_backward = timed_layernorm_backward;
-  t.gelu_forward = timed_gelu_forward;
-  t.rope_forward = timed_rope_forward;
-  t.rope_backward = timed_rope_backward;
-  t.relu2_forward = timed_relu2_forward;
-  t.relu2_backward = timed_relu2_backward;
-  t.swiglu_forward = timed_swiglu_forward;
-  t.swiglu_backward = timed_swiglu_backward;
-  t.softcap_forward = timed_softcap_forward;
-  t.cross_entropy_forward_backward = timed_cross_entropy_forward_backward;
-  t.adamw_update = timed_adamw_update;
-  t.sgd_update = timed_sgd_update;
-  t.muon_momentum = timed_muon_momentum;
-  t.newton_schulz = timed_newton_schulz;
-  t.muon_update = timed_muon_update;
-  t.param_from_master = timed_param_from_master;
-  t.norm_accumulate = timed_norm_accumulate;
-  t.norm_change = timed_norm_change;
-  t.convert = timed_convert;
-  t.accumulate = timed_accumulate;
-  t.copy = timed_copy;
-  t.zero = timed_zero;
-  return t;
-}
-
 static int longer_first(const void *a, const void *b) {
   const double x = ((const OpRow *)a)->ms, y = ((const OpRow *)b)->ms;
   return x < y ? 1 : x > y ? -1 : 0;
@@ -347,13 +232,16 @@ int main(int argc, char **argv) {
   if (!error[0]) options_resolve(&o, world, world, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
-  const Ops timed = timed_table(device.ops);
-  if (!o.trace[0] && whole) device.ops = &timed;
+  OpWatch timed;
+  watch_table(&timed, device.ops);
+  watch_copies(&timed);
+  timed.before = op_begins, timed.after = op_ends;
+  if (!o.trace[0] && whole) device.ops = &timed.ops;
   static Cores cores;
   cores_take(&cores, (int)o.threads, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   const int threads = cores.share.threads;
   if (peaks) {
-    bench_peaks(timed.name, &o, threads, rank);
+    bench_peaks(timed.ops.name, &o, threads, rank);
     cores_give_back(&cores);
     MPI_Finalize();
     return 0;
@@ -368,7 +256,7 @@ int main(int argc, char **argv) {
     MPI_Finalize();
     return 0;
   }
-  const double fp32 = cpu_peak_fp32(timed.name, threads), half = cpu_peak_bf16(timed.name, threads);
+  const double fp32 = cpu_peak_fp32(timed.ops.name, threads), half = cpu_peak_bf16(timed.ops.name, threads);
   const double memory = cpu_peak_memory(threads);
   for (int s = -1; s < steps; s++) {
     now_table = OpTable{};
@@ -380,7 +268,7 @@ int main(int argc, char **argv) {
   qsort(step, (size_t)steps, sizeof *step, slower_last);
   if (!rank) {
     printf("\n%s, %s, table %s, %d rank%s of %d threads, batch %lld x %lld x %lld\n", o.model,
-           option_word(&o, OPT_buffer_dtype), timed.name, world, world > 1 ? "s" : "", threads,
+           option_word(&o, OPT_buffer_dtype), timed.ops.name, world, world > 1 ? "s" : "", threads,
            (long long)o.batch_size, (long long)o.seq_len, (long long)o.grad_accum);
     printf("limits of a rank, measured: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, memory %.1f GB/s\n", fp32, half, memory);
     print_table(&step[steps / 2], fp32, half, memory, o.batch_size * o.seq_len * o.grad_accum);
