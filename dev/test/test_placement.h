@@ -1,5 +1,5 @@
-// test_placement.h: what the proof of the schedule says about an op's context: the workspace and the step's state. Plans
-// of whole models are in test_plan.h.
+// test_placement.h: what the proof of the schedule says about an op's context: the workspace and the step's state.
+// Plans of whole models are in test_plan.h.
 
 // ================================================================================================ 1 an op's context
 TEST(placement_needs_a_workspace_for_each_use,
