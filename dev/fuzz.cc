@@ -596,7 +596,7 @@ static void fuzz_seeds_checkpoint() {
   free(text);
 }
 
-// ---- the rendezvous (run/rdzv_wire.h, run/rdzv_file.h) --------------------------------------------------------------
+// ---- the rendezvous (launch/rdzv_wire.h, launch/rdzv_file.h) ------------------------------------------------------
 // The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens, and it
 // answers with no more than a challenge or a proof, and a refusal.
 static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {

@@ -9,13 +9,13 @@
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 //
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
-// programs that do not know of each other: they meet (run/rdzv.h), or each would train the whole model, all of them
+// programs that do not know of each other: they meet (launch/rdzv.h), or each would train the whole model, all of them
 // into the same OUT.
 #pragma once
 #include "fsdp.h"
 #include "option_file.h"
 #include "options.h"
-#include "rdzv.h"
+#include "launch/rdzv.h"
 #include "sharding.h"
 #include "terminal.h"
 #include "version.h"

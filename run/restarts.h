@@ -13,12 +13,13 @@
 // lost or stuck. A wrong request, a missing file or a loss that is not finite would come again, and so would what ended
 // three starts in a row before a new checkpoint.
 //
-// Ranks that meet by --rdzv are started again by host 0 (run/rdzv_again.h); they tell it here what it must know. Ranks
-// that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to type.
+// Ranks that meet by --rdzv are started again by host 0 (launch/rdzv_again.h); they tell it here what it must know.
+// Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
+// type.
 #pragma once
 #include "fsdp.h"
 #include "options.h"
-#include "rdzv_again.h"
+#include "launch/rdzv_again.h"
 #include "terminal.h"
 #include <math.h>
 #include <signal.h>

@@ -10,13 +10,13 @@
 //      |  (token, HMAC)       |  (Open MPI)
 //   host 1: this process -- orted -- rank 1 ...
 //
-//   run/rdzv_wire.h    what is said, and how the token is proved
-//   run/rdzv_where.h   options, addresses, sockets
-//   run/rdzv_file.h    a shared directory in place of an address
-//   run/rdzv_local.h   children and ranks on one host
-//   run/rdzv_again.h   --restarts: what is started again
-//   run/rdzv_host.h    host 0
-//   run/rdzv_agent.h   the others
+//   launch/rdzv_wire.h    what is said, and how the token is proved
+//   launch/rdzv_where.h   options, addresses, sockets
+//   launch/rdzv_file.h    a shared directory in place of an address
+//   launch/rdzv_local.h   children and ranks on one host
+//   launch/rdzv_again.h   --restarts: what is started again
+//   launch/rdzv_host.h    host 0
+//   launch/rdzv_agent.h   the others
 #pragma once
 #include "rdzv_agent.h"
 
