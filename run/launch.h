@@ -17,7 +17,7 @@
 #include "options.h"
 #include "launch/rdzv.h"
 #include "sharding.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 #include "version.h"
 #include <signal.h>
 #include <sys/statvfs.h>

@@ -11,7 +11,7 @@
 //   options_save            OUT/options.txt
 #pragma once
 #include "options.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 #include "version.h"
 #include <ctype.h>
 #include "data/files.h"

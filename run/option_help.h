@@ -3,7 +3,7 @@
 //   options_help    prints what was asked for
 #pragma once
 #include "options.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 #include "version.h"
 
 // The short page: at most 50 lines of 80 columns.

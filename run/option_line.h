@@ -4,7 +4,7 @@
 //   options_whole_line    the line to type, where the command line is such a one
 #pragma once
 #include "options.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 #include <limits.h>
 
 enum { LINE_WORDS_MOST = 256 };

@@ -7,9 +7,9 @@
 //   preflight_print    one table of all hosts, what differs marked by an asterisk
 #pragma once
 #include "base/net.h"
-#include "cores.h"
-#include "machine.h"
-#include "terminal.h"
+#include "launch/cores.h"
+#include "launch/machine.h"
+#include "launch/terminal.h"
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>

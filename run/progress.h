@@ -5,7 +5,7 @@
 #pragma once
 #include "data/checkpoint/store.h"
 #include "launch.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 
 // The fields of a progress line, in this order. Each is text; an empty one is left out.
 enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_LR, PROGRESS_NORM, PROGRESS_RATE,

@@ -20,7 +20,7 @@
 #include "fsdp.h"
 #include "options.h"
 #include "launch/rdzv_again.h"
-#include "terminal.h"
+#include "launch/terminal.h"
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>

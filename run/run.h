@@ -5,7 +5,7 @@
 //   StepResult, EvalResult     what a step and an evaluation give
 //   RunView                    a view of the trainer: pointers to what it owns. The trainer fills it in
 #pragma once
-#include "cores.h"
+#include "launch/cores.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/dataloader.h"
 #include "launch.h"

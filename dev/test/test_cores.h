@@ -1,4 +1,4 @@
-// test_cores.h: which cores a rank takes (run/cores.h), on machines that hwloc describes and nobody has here; the
+// test_cores.h: which cores a rank takes (launch/cores.h), on machines that hwloc describes and nobody has here; the
 // binding of threads and the exchange of masks on this one.
 #include <hwloc.h>
 

@@ -1,4 +1,4 @@
-// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: run/cores.h.)
+// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 //
 // Defines: cpu_tables, cpu_best_table(), launcher_pid(), host_available_bytes(), core_watch(), choose_gpu().
 #pragma once
