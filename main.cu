@@ -1,10 +1,10 @@
 // main.cu: the program as a table of commands, what each of them needs before, and the life of a run that trains.
 #include "trainer.h"
+#include "launch/preflight_net.h"
 #include "run/flight_report.h"
 #include "run/option_help.h"
 #include "run/option_line.h"
 #include "run/plan_search.h"
-#include "run/preflight_net.h"
 
 // Options as they are typed.
 static void call_parse(Call *call) {
@@ -85,6 +85,23 @@ static void train_open(Call *call, Trainer *t, Corpus *corpus, void **image, Cor
   report_check_trace(&t->run, start_step(start, o), error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (o->tune == OPT_tune_on) trainer_tune(t);
+}
+// --preflight, or its short form at the start of a run. Collective.
+static int preflight(const Options *o, bool at_start) {
+  static DeviceProbe gpu;
+  const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
+  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
+  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
+  liveness_phase("preflight");
+  if (!at_start) return preflight_run(&ask);
+  preflight_start(&ask, MPI_COMM_WORLD);
+  return 0;
+}
+static int preflight_main(Call *call) {
+  if (!call->o.preflight || call->error[0]) return -1;
+  const int code = preflight(&call->o, false);
+  MPI_Finalize();
+  return code;
 }
 static int train(Call *call) {
   static Options asked;

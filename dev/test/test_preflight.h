@@ -1,5 +1,5 @@
-// test_preflight.h: what --preflight finds (run/preflight.h) on hosts that are made up, what its messages do when they
-// do not arrive (run/preflight_net.h), and the whole of it on two hosts made of network namespaces.
+// test_preflight.h: what --preflight finds (launch/preflight.h) on hosts that are made up, what its messages do when
+// they do not arrive (launch/preflight_net.h), and the whole of it on two hosts made of network namespaces.
 
 // ---- findings -------------------------------------------------------------------------------------------------------
 // Three hosts of two ranks on which nothing is wrong; hosts are their first ranks 0, 2, 4.

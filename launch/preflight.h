@@ -1,5 +1,5 @@
 // preflight.h: whether hosts, libraries and the network between them fit together: what is looked at, what follows from
-// it, and how it is printed. run/preflight_net.h asks the network, and has --preflight itself.
+// it, and how it is printed. launch/preflight_net.h asks the network, and has --preflight itself.
 //
 //   preflight_look     what this rank's host is: versions, devices, limits, networks
 //   preflight_group    which ranks share a host

@@ -1,6 +1,6 @@
 // preflight_net.h: what the network between hosts does, and --preflight.
 //
-//   preflight_run     --preflight: the table of run/preflight.h, with latency and bandwidth between every two hosts,
+//   preflight_run     --preflight: the table of launch/preflight.h, with latency and bandwidth between every two hosts,
 //                     or ranks when these are few; findings; the first thing to mend
 //   preflight_start   at each start of several ranks: what is wrong, a line each
 //
@@ -9,8 +9,6 @@
 // for: a pair to measure, its clock, whether it sees a file. A rank that hears nothing of rank 0 says so on stderr,
 // which mpirun carries by another way.
 #pragma once
-#include "sharding.h"
-#include "version.h"
 #include "preflight.h"
 
 enum PreflightTag { TAG_HELLO = 71, TAG_FACTS, TAG_CALL, TAG_ANSWER, TAG_SMALL, TAG_LARGE };
@@ -344,23 +342,4 @@ static inline void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
   preflight_free(&f, &k);
   free(is_first);
   free(all);
-}
-
-// --preflight, or its short form at the start of a run. Collective.
-static int preflight(const Options *o, bool at_start) {
-  static DeviceProbe gpu;
-  const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
-  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
-  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
-  liveness_phase("preflight");
-  if (!at_start) return preflight_run(&ask);
-  preflight_start(&ask, MPI_COMM_WORLD);
-  return 0;
-}
-// The command --preflight.
-static int preflight_main(Call *call) {
-  if (!call->o.preflight || call->error[0]) return -1;
-  const int code = preflight(&call->o, false);
-  MPI_Finalize();
-  return code;
 }
