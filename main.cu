@@ -18,11 +18,14 @@ static void call_join(Call *call) {
   char host[64] = "";
   Options *o = &call->o;
   int provided, rank, world;
-  const bool watched = !call->error[0] && restarts_watches(o, call->error, sizeof call->error);
+  const bool watched = !call->error[0] && launch_watches(o->restarts, o->given[OPT_restart_wait], o->rdzv, call->error,
+                                                         sizeof call->error);
   if (call->error[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error);    // no need to start MPI first
-  if (watched) restarts_supervise(o);
+  const RestartsAsk ask = {o->restarts, o->resume, o->out};
+  if (watched && restarts_supervise(&ask)) option_set(o, OPT_resume, "auto", call->error, sizeof call->error);
   restarts_open();
-  if (!o->config[0]) launch_refuse_alone(o, true);               // the file may say --rdzv none
+  liveness_died = restarts_died;
+  if (!o->config[0]) launch_refuse_alone(o->rdzv, true);         // the file may say --rdzv none
   liveness_start(o->timeout);
   launch_no_daemon();
   launch_one_host();
@@ -31,7 +34,7 @@ static void call_join(Call *call) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   alone = !call->launched && world == 1;
-  if (alone && !o->config[0]) launch_refuse_alone(o, false);
+  if (alone && !o->config[0]) launch_refuse_alone(o->rdzv, false);
   gethostname(host, sizeof host - 1);
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
   who_am_i = who;
@@ -50,7 +53,7 @@ static void train_options(Call *call, Options *asked, Start *start) {
     snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config",
              o->preflight ? "preflight" : o->flight[0] ? "flight" : "restarts");
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  if (alone) launch_refuse_alone(o, false);
+  if (alone) launch_refuse_alone(o->rdzv, false);
   liveness_timeout(o->timeout);
   liveness_open(MPI_COMM_WORLD, error, bytes);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);

@@ -67,7 +67,7 @@ static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signal
   h->signals = signals;
   const NetAddresses at = h->offer.at;          // of listeners that are open already
   if (w->members > 1 && w->kind == RDZV_FILE) {
-    if (!rdzv_file_offer(w, &h->offer, h->job, error, sizeof error)) rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", error);
+    if (!rdzv_file_offer(w, &h->offer, h->job, error, sizeof error)) rdzv_host_end(h, EXIT_USAGE, "%s", error);
     h->offer.at = at;
     if (at.count && !h->over) rdzv_offer_write(w, &h->offer);
   }
@@ -78,7 +78,7 @@ static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signal
     rdzv_host_interfaces(h);
     rdzv_needs(&h->seats.needs, ask, h->machines > 1 ? h->interface : "", ranks_here, &h->own);
     if (!rdzv_seats_open(&h->seats, h->job, m->first, (int)m->ranks, error, sizeof error))
-      rdzv_host_end(h, RDZV_EXIT_MISSING, "%s", error);
+      rdzv_host_end(h, EXIT_MISSING, "%s", error);
     if (rdzv_host_ready(h)) rdzv_host_run(h);
   }
   *goes_on = rdzv_host_goes_on(h);
@@ -94,7 +94,7 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   RdzvEnv env;
   RdzvAgain again = {};
   char error[1024] = "";
-  int listener[NET_ADDRESSES_MOST], listeners = 0, major, code = RDZV_EXIT_MISSING;
+  int listener[NET_ADDRESSES_MOST], listeners = 0, major, code = EXIT_MISSING;
   const RdzvKey token = w->token;
   rdzv_env_copy(&env);
   const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
@@ -102,9 +102,9 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   rdzv_raise_files(w->members);
   if (starts && w->members > 1 && w->kind == RDZV_TCP) {
     listener[listeners] = rdzv_listen(w, error, sizeof error);
-    if (listener[listeners++] < 0) code = RDZV_EXIT_USAGE;
+    if (listener[listeners++] < 0) code = EXIT_USAGE;
   }
-  if (!starts || code == RDZV_EXIT_USAGE) {
+  if (!starts || code == EXIT_USAGE) {
     rdzv_say("%s", error);
     free(h);
     return code;
@@ -148,7 +148,7 @@ static inline int rdzv_main(const RdzvAsk *ask) {
   char error[1024] = "";
   if (!rdzv_where(ask, &w, error, sizeof error) || !rdzv_describe(ask, &w, &me, error, sizeof error)) {
     rdzv_say("%s", error);
-    return RDZV_EXIT_USAGE;
+    return EXIT_USAGE;
   }
   return w.index ? rdzv_main_agent(ask, &w, &me) : rdzv_main_host(ask, &w, &me);
 }

@@ -108,7 +108,7 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
   if (fd >= 0 || !a->last.bytes || errno != ECONNREFUSED) return false;
   snprintf(a->end.text, sizeof a->end.text, "%s", a->left ? a->lost :
            "host 0 has ended before this process could come again");
-  a->end.code = RDZV_EXIT_LOST;
+  a->end.code = EXIT_LOST;
   return true;
 }
 // Connects to host 0 and proves the token, within --timeout. False: a->end says why not.
@@ -136,7 +136,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
     const bool late = limit > 0 && now - begun > limit;
     if (met || late) rdzv_file_leave(a->where, job);
     if (met > 0) return true;
-    a->end.code = met < 0 ? RDZV_EXIT_USAGE : RDZV_EXIT_MISSING;
+    a->end.code = met < 0 ? EXIT_USAGE : EXIT_MISSING;
     if (met < 0)
       snprintf(a->end.text, sizeof a->end.text, "host 0 at %.300s knows another token: give all processes the same "
                "--rdzv_token, or %s", a->where->text, RDZV_TOKEN_VARIABLE);
@@ -227,13 +227,13 @@ static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
   char error[300] = "";
   if (a->planned || !rdzv_plan_read(&a->plan, f->payload, f->n) ||
       (a->plan.start ? a->plan.ranks > a->where->ranks : a->plan.ranks != a->where->ranks)) {
-    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+    rdzv_agent_end(a, EXIT_LOST, "host 0 does not speak as it should");
     return;
   }
   a->planned = true;
   rdzv_needs(&a->seats.needs, a->ask, a->plan.machines > 1 ? a->interface : "", a->plan.here, &a->plan);
   if (!rdzv_seats_open(&a->seats, a->plan.job, a->plan.first, (int)a->plan.ranks, error, sizeof error)) {
-    rdzv_agent_end(a, RDZV_EXIT_MISSING, "%s", error);
+    rdzv_agent_end(a, EXIT_MISSING, "%s", error);
     return;
   }
   if (a->plan.lead)
@@ -248,7 +248,7 @@ static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
   RdzvBytes b = {};
   char why[400] = "";
   if (!rdzv_words_read(&w, f->payload, f->n)) {
-    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+    rdzv_agent_end(a, EXIT_LOST, "host 0 does not speak as it should");
     return;
   }
   char *uri = (char *)malloc(RDZV_FRAME_MOST);
@@ -282,7 +282,7 @@ static inline void rdzv_agent_frame(RdzvAgent *a, const RdzvFrame *f) {
   else if (f->type == RDZV_DAEMON) rdzv_agent_daemon(a, f);
   else if ((f->type == RDZV_END || f->type == RDZV_AGAIN) && rdzv_end_read(&a->end, f->payload, f->n))
     a->over = true, a->again = f->type == RDZV_AGAIN;
-  else rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0 does not speak as it should");
+  else rdzv_agent_end(a, EXIT_LOST, "host 0 does not speak as it should");
 }
 static inline void rdzv_agent_signals(RdzvAgent *a) {
   for (int s; (s = rdzv_signal_next(a->signals));) {
@@ -306,7 +306,7 @@ static inline void rdzv_agent_look(RdzvAgent *a) {
   while (!a->over && (got = rdzv_link_next(&a->link, &f, &a->used)) > 0) rdzv_agent_frame(a, &f);
   if (!a->over && (!rdzv_send(a->fd, &a->link) || !alive || got < 0)) {
     a->left = a->again = a->ask->restarts > 0;
-    rdzv_agent_end(a, RDZV_EXIT_LOST, "host 0%s%s has ended or is out of reach: what runs here ends",
+    rdzv_agent_end(a, EXIT_LOST, "host 0%s%s has ended or is out of reach: what runs here ends",
                    a->planned ? " on " : "", a->planned ? a->plan.host : "");
   }
   rdzv_seats_look(&a->seats);

@@ -11,6 +11,7 @@
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes. Its own table decides who may come, once each.
 #pragma once
+#include "base/errors.h"
 #include "rdzv_again.h"
 #include "rdzv_file.h"
 #include <ctype.h>
@@ -18,7 +19,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { RDZV_EXIT_USAGE = 2, RDZV_EXIT_MISSING = 3, RDZV_EXIT_LOST = 4 };       // as EXIT_ in kernels/device.h
 enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
        RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
@@ -126,7 +126,7 @@ static inline void rdzv_client_close(RdzvHost *h, int i) {
   RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
   if (m && h->planned && m->ranks) {
     h->lost_one = true;
-    rdzv_host_end(h, RDZV_EXIT_LOST, "%s has ended or is out of reach: all ranks end",
+    rdzv_host_end(h, EXIT_LOST, "%s has ended or is out of reach: all ranks end",
                   rdzv_name(h, c->member, m->host, m->pid));
   } else if (m && h->planned) {
     rdzv_say("%s, which has no rank now, has ended or is out of reach", rdzv_name(h, c->member, m->host, m->pid));
@@ -232,10 +232,10 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
     if (!why[0]) snprintf(why, sizeof why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
     if (only || h->planned || later) {
       rdzv_say("%s; it is sent away", why);
-      rdzv_client_end(c, false, later ? RDZV_EXIT_LOST : RDZV_EXIT_USAGE, why);
+      rdzv_client_end(c, false, later ? EXIT_LOST : EXIT_USAGE, why);
     } else {
-      rdzv_host_end(h, RDZV_EXIT_USAGE, "%s", why);
-      rdzv_client_end(c, false, RDZV_EXIT_USAGE, why);
+      rdzv_host_end(h, EXIT_USAGE, "%s", why);
+      rdzv_client_end(c, false, EXIT_USAGE, why);
     }
     return;
   }
@@ -296,7 +296,7 @@ static inline void rdzv_host_frame(RdzvHost *h, RdzvClient *c, const RdzvFrame *
     if (passed) rdzv_host_signal(h, (int)s, c->member);
   } else if (f->type == RDZV_DAEMON_ENDED && m && rdzv_end_read(&end, f->payload, f->n)) {
     const char *who = rdzv_name(h, c->member, m->host, m->pid);
-    if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, RDZV_EXIT_MISSING, "%s: %s", who, end.text);
+    if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, EXIT_MISSING, "%s: %s", who, end.text);
     else if (!h->daemon_gone_ms) {               // mpirun knows too; if not, this will end it
       h->daemon_gone_ms = now_ms();
       snprintf(h->daemon_gone, sizeof h->daemon_gone, "%s: %.300s", who, end.text);
@@ -392,7 +392,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
     rdzv_host_list(h, true, there, sizeof there);
     rdzv_host_list(h, false, missing, sizeof missing);
     if (late)
-      rdzv_host_end(h, RDZV_EXIT_MISSING, "after %lld s (--timeout) at %.300s there came %s %.300s; there did not come "
+      rdzv_host_end(h, EXIT_MISSING, "after %lld s (--timeout) at %.300s there came %s %.300s; there did not come "
                     "%.300s", (long long)h->ask->timeout_s, h->where->text, kind, there, missing);
     else rdzv_say("waiting at %s for %s %s of %lld; there is %s", h->where->text, kind, missing,
                   (long long)h->where->members, there);
@@ -465,7 +465,7 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
                                                                              : batch * accum * a->first_world;
   const int64_t microbatches = sequences / batch, ranks = k->mesh ? k->mesh : rdzv_again_ranks(microbatches, left);
   if (ranks > left) {
-    rdzv_host_end(h, RDZV_EXIT_LOST, "--mesh names %lld ranks, %lld are left: nothing is started again",
+    rdzv_host_end(h, EXIT_LOST, "--mesh names %lld ranks, %lld are left: nothing is started again",
                   (long long)ranks, (long long)left);
     return false;
   }
@@ -571,7 +571,7 @@ static inline bool rdzv_host_ready(RdzvHost *h) {
     }
     if (late < 0) return true;
     if (now_ms() - begun > RDZV_READY_MS)
-      rdzv_host_end(h, RDZV_EXIT_LOST, "%s does not answer", rdzv_name(h, late, h->member[late].host,
+      rdzv_host_end(h, EXIT_LOST, "%s does not answer", rdzv_name(h, late, h->member[late].host,
                     h->member[late].pid));
     rdzv_host_look(h, 100);
   }
@@ -674,7 +674,7 @@ static inline bool rdzv_host_start(RdzvHost *h) {
   h->hand = h->machines > 1 ? net_listen(&a, 1024, false) : -1;
   const int file = rdzv_hostfile(h, hosts, sizeof hosts);
   if (file < 0 || (h->machines > 1 && h->hand < 0)) {
-    rdzv_host_end(h, RDZV_EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
+    rdzv_host_end(h, EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
   } else {
     rdzv_mpi_version(version, sizeof version, h->ask->mpi);
     snprintf(ranks, sizeof ranks, "%lld", (long long)h->world);
@@ -688,7 +688,7 @@ static inline bool rdzv_host_start(RdzvHost *h) {
     words[n] = NULL;
     rdzv_mpirun_env(h, &env);
     if (!rdzv_child_start(&h->mpirun, words, &env))
-      rdzv_host_end(h, RDZV_EXIT_MISSING, "cannot start %.200s: %s", words[0], strerror(errno));
+      rdzv_host_end(h, EXIT_MISSING, "cannot start %.200s: %s", words[0], strerror(errno));
   }
   rdzv_env_free(&env);
   return !h->over;
@@ -730,11 +730,11 @@ static inline void rdzv_host_run(RdzvHost *h) {
   while (!h->over && !rdzv_child_ended(&h->mpirun)) {
     rdzv_host_look(h, 500);
     if (h->daemon_gone_ms && now_ms() - h->daemon_gone_ms > RDZV_GONE_MS)
-      rdzv_host_end(h, RDZV_EXIT_LOST, "%s: all ranks end", h->daemon_gone);
+      rdzv_host_end(h, EXIT_LOST, "%s: all ranks end", h->daemon_gone);
     if (!rdzv_seats_ended(&h->seats)) ended = 0;                 // mpirun or a daemon may be stopped
     else if (!ended) ended = now_ms();
     if (ended && now_ms() - ended > RDZV_LINGER_MS)
-      rdzv_host_end(h, RDZV_EXIT_LOST, "ranks on host 0 have ended, but mpirun has not for %d s: is it, or one of its "
+      rdzv_host_end(h, EXIT_LOST, "ranks on host 0 have ended, but mpirun has not for %d s: is it, or one of its "
                     "daemons, stopped or out of reach?", RDZV_LINGER_MS / 1000);
   }
   if (h->over) {

@@ -177,7 +177,7 @@ static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
 // ---- places of ranks ------------------------------------------------------------------------------------------------
 // A rank's place: where it comes for what it needs, then the connection that lasts as long as it lives.
 struct RdzvSeat { int listener, fd; pid_t pid; };
-// What ranks say over that connection (run/restarts.h), and what was heard. Rank 0 says a: the step that it has done;
+// What ranks say over that connection (restarts.h), and what was heard. Rank 0 says a: the step that it has done;
 // the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code; that OUT/ckpt is
 // this run's from now on. Any rank: rank a has died; Open MPI's number of the job.
 enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END, NOTE_OURS };

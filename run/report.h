@@ -10,10 +10,10 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
+#include "launch/restarts.h"
 #include "overwrite.h"
 #include "program.h"
 #include "report_html.h"
-#include "restarts.h"
 #include "sm_margin.h"
 #include "start_report.h"
 #include "tensorboard.h"

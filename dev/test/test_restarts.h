@@ -12,18 +12,15 @@ static inline int restarts_watched(int64_t restarts, const char *does, const cha
   fflush(NULL);
   const pid_t watcher = fork();
   if (!watcher) {
-    static Options o;
-    options_default(&o);
-    o.restarts = restarts;
-    snprintf(o.resume, sizeof o.resume, "%s", resume);
+    const RestartsAsk ask = {restarts, resume, "out"};
     const int err = open(cli_path("err"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(err, STDERR_FILENO);
     rdzv_again_first_pause_s = 0.01;
-    restarts_supervise(&o);
+    if (restarts_supervise(&ask)) resume = "auto";
     FILE *f = fopen(path, "a+");
     int starts = 0;
     for (int c; (c = fgetc(f)) != EOF;) starts += c == '\n';
-    fprintf(f, "%s\n", o.resume[0] ? o.resume : "-");
+    fprintf(f, "%s\n", resume[0] ? resume : "-");
     fclose(f);
     restarts_step(10 * (starts + 1));
     char name[1200];

@@ -4,7 +4,7 @@
 //   restarts_supervise   this process waits; the run is a child of it, in which the call returns
 //   restarts_step, restarts_saved      the run: how far it is, and from where the next one would go on
 //   restarts_ours                      the run: where its checkpoints lie, and no other run's
-//   restarts_open, restarts_batch      a rank that met others: whom it tells that, and of a rank that died; its batch
+//   restarts_open, restarts_died, restarts_batch   a rank that met others: whom it tells that; a rank died; its batch
 //
 // A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
 // no GPU. It passes on what signals ask and ends with the run's exit code.
@@ -17,16 +17,17 @@
 // Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
 // type.
 #pragma once
-#include "fsdp.h"
-#include "options.h"
-#include "launch/rdzv_again.h"
-#include "launch/terminal.h"
+#include "kernels/flight.h"
+#include "rdzv_again.h"
+#include "terminal.h"
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+// How many restarts at most; --resume and --out.
+struct RestartsAsk { int64_t most; const char *resume, *out; };
 // Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none. ckpt: where all
 // checkpoints are of this run; "": it has not saved yet.
 struct RestartsShared { int64_t step, saved; char ckpt[4096]; };
@@ -51,7 +52,6 @@ static inline void restarts_open() {
   if (restarts_seat < 0) return;
   fcntl(restarts_seat, F_SETFD, FD_CLOEXEC);
   restarts_first = rank && !strcmp(rank, "0");
-  liveness_died = restarts_died;
   if (restarts_first) on_exit(restarts_ended, NULL);
   const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text there (restarts_job)
   if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
@@ -98,10 +98,9 @@ static volatile sig_atomic_t restarts_child;     // its PID; 0: none
 static inline void restarts_pass_on(int signal, siginfo_t *from, void *) {
   if (restarts_child && from->si_code <= 0) kill((pid_t)restarts_child, signal);
 }
-static inline bool restarts_worth(int status) {
-  if (WIFEXITED(status)) return WEXITSTATUS(status) == EXIT_FAULT || WEXITSTATUS(status) == EXIT_LOST;
-  const int by = WTERMSIG(status);
-  return by != SIGINT && by != SIGTERM && by != SIGHUP && by != SIGQUIT;
+// The exit code of what ended so.
+static inline int restarts_code(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 // A checkpoint that got its name, but was not told any more.
 static inline void restarts_find() {
@@ -110,9 +109,9 @@ static inline void restarts_find() {
   if (newest > s->saved) s->saved = newest;
   if (newest > s->step) s->step = newest;
 }
-// The notice before a start. number: of this start, of o->restarts. fruitless: starts in a row that reached no new
-// checkpoint. False: there are too many of them.
-static inline bool restarts_say(const Options *o, int status, int64_t number, int64_t fruitless) {
+// The notice before a start. number: of this start. fruitless: starts in a row that reached no new checkpoint. False:
+// there are too many of them.
+static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t number, int64_t fruitless) {
   const RestartsShared *s = restarts_shared;
   char ended[64], again[64], waits[40] = "", from[256] = "the beginning";
   if (WIFEXITED(status)) snprintf(ended, sizeof ended, "ended with exit code %d", WEXITSTATUS(status));
@@ -120,7 +119,7 @@ static inline bool restarts_say(const Options *o, int status, int64_t number, in
   if (s->saved >= 0)
     snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)s->saved,
              steps_again(again, sizeof again, s->step - s->saved));
-  else if (o->resume[0]) snprintf(from, sizeof from, "--resume %.200s", o->resume);
+  else if (ask->resume[0]) snprintf(from, sizeof from, "--resume %.200s", ask->resume);
   if (fruitless >= RDZV_FRUITLESS_MOST) {
     say_error("notice: the run %s after step %lld; it is not started again: %d starts in a row reached no new "
               "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MOST);
@@ -128,7 +127,7 @@ static inline bool restarts_say(const Options *o, int status, int64_t number, in
   }
   if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", rdzv_again_pause_s(fruitless));
   say_error("notice: the run %s after step %lld; it starts again%s (%lld of %lld) from %s\n", ended, (long long)s->step,
-            waits, (long long)number, (long long)o->restarts, from);
+            waits, (long long)number, (long long)ask->most, from);
   return true;
 }
 // Waits before a start. One of the signals, which are blocked, ends that, and is passed on to the run once it is there.
@@ -137,12 +136,9 @@ static inline void restarts_pause(double seconds, const sigset_t *signals) {
   const int s = seconds > 0 ? sigtimedwait(signals, NULL, &t) : -1;
   if (s > 0) kill(getpid(), s);
 }
-static inline void restarts_exit(int status) {
-  exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-}
-// Returns in the run, which is a child of this process: o->resume says what it goes on from. Ends this process when the
-// run has. Before MPI and threads are started.
-static inline void restarts_supervise(Options *o) {
+// Returns in the run, which is a child of this process: whether it goes on from its own newest checkpoint (--resume
+// auto). Ends this process when the run has. Before MPI and threads are started.
+static inline bool restarts_supervise(const RestartsAsk *ask) {
   static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
   struct sigaction before[4], pass = {};
   void *shared = mmap(NULL, sizeof(RestartsShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -168,8 +164,7 @@ static inline void restarts_supervise(Options *o) {
       if (getppid() != parent) _exit(EXIT_STOPPED);              // it went before that
       for (int i = 0; i < 4 && starts; i++) sigaction(passed[i], &before[i], NULL);
       sigprocmask(SIG_SETMASK, &mask, NULL);
-      if (restarts_shared->saved >= 0) snprintf(o->resume, sizeof o->resume, "auto"), o->given[OPT_resume] = true;
-      return;
+      return restarts_shared->saved >= 0;
     }
     restarts_child = child;
     for (int i = 0; i < 4 && !starts; i++) {
@@ -179,28 +174,11 @@ static inline void restarts_supervise(Options *o) {
     sigprocmask(SIG_SETMASK, &mask, NULL);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     restarts_child = 0;
-    if (!restarts_worth(status) || starts == o->restarts) restarts_exit(status);
+    const int code = restarts_code(status);
+    if (!rdzv_again_worth(code) || starts == ask->most) exit(code);
     restarts_find();
     fruitless = restarts_shared->saved > saved_before ? 0 : fruitless + 1;
-    if (!restarts_say(o, status, starts + 1, fruitless)) restarts_exit(status);
-    rdzv_keep_flights(o->out, starts + 1);
+    if (!restarts_say(ask, status, starts + 1, fruitless)) exit(code);
+    rdzv_keep_flights(ask->out, starts + 1);
   }
-}
-// Whether this process, which meets no others, is to be watched. One line in `error` where a launcher has started it.
-static inline bool restarts_watches(const Options *o, char *error, size_t error_bytes) {
-  static const struct { const char *size, *rank, *line; } launchers_[] = {
-      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun -np"},
-      {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun -n"},
-      {"PMI_SIZE", "PMI_RANK", "mpirun -np"}, {"WORLD_SIZE", "RANK", "mpirun -np"}};
-  const bool none = !strcmp(o->rdzv, "none");
-  if (getenv("TRAIN_GPT_FSDP_RDZV")) return false;               // a rank whose host 0 does that
-  REFUSE(o->given[OPT_restart_wait], "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
-  for (const auto &l : launchers_) {
-    const char *size = getenv(l.size);
-    if (none && &l != launchers_) continue;      // whatever they have set
-    REFUSE(o->restarts && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when "
-           "one is lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... "
-           "--resume auto && break; done", (long long)o->restarts, (long long)o->restarts + 1, l.line, size);
-  }
-  return o->restarts > 0;
 }
