@@ -62,33 +62,6 @@ static void train_options(Call *call, Options *asked, Start *start) {
   restarts_batch(o->global_batch, o->batch_size);
   liveness_flight(o->out, PROGRAM_VERSION " (" BUILD_ID ")");
 }
-// A trainer on this rank's device and cores, with its tokens. Collective.
-static void train_open(Call *call, Trainer *t, Corpus *corpus, void **image, Cores *cores, const Start *start) {
-  Options *o = &call->o;
-  char *error = call->error;
-  int rank;
-  MPI_Comm node;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  liveness_phase("looking for devices");
-  const Device device = agree_on_device(o, MPI_COMM_WORLD, node);
-  cores_take(cores, (int)o->threads, !device.ops->nccl, node, MPI_COMM_WORLD);
-  MPI_Comm_free(&node);
-  liveness_phase("reading the corpus");
-  load_corpus(corpus, image, o, start, MPI_COMM_WORLD, cores->share.threads);
-  if (!rank && o->prompt[0] && !corpus->has_tokenizer)
-    snprintf(error, sizeof call->error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens",
-             o->data);
-  else start_check(start, o, corpus, error, sizeof call->error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  liveness_phase("start-up");
-  trainer_open(t, o, corpus, MPI_COMM_WORLD, device, cores->share.threads);
-  t->run.cores = cores;
-  t->run.crowded = cores_are_crowded(cores);
-  report_check_trace(&t->run, start_step(start, o), error, sizeof call->error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  if (o->tune == OPT_tune_on) trainer_tune(t);
-}
 // --preflight, or its short form at the start of a run. Collective.
 static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
@@ -115,10 +88,32 @@ static int train(Call *call) {
   static Cores cores;
   Log log;
   void *image;
-  const Options *o = &call->o;
+  MPI_Comm node;
+  int rank;
+  Options *o = &call->o;
+  char *error = call->error;
   train_options(call, &asked, &start);
   preflight(o, true);
-  train_open(call, &t, &corpus, &image, &cores, &start);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  liveness_phase("looking for devices");
+  const Device device = agree_on_device(o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o->threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  MPI_Comm_free(&node);
+  liveness_phase("reading the corpus");
+  load_corpus(&corpus, &image, o, &start, MPI_COMM_WORLD, cores.share.threads);
+  if (!rank && o->prompt[0] && !corpus.has_tokenizer)
+    snprintf(error, sizeof call->error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens",
+             o->data);
+  else start_check(&start, o, &corpus, error, sizeof call->error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  liveness_phase("start-up");
+  trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
+  t.run.cores = &cores;
+  t.run.crowded = cores_are_crowded(&cores);
+  report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (o->tune == OPT_tune_on) trainer_tune(&t);
   saver_init(&saver, &t.run);
   print_start(&t.run);
   saver_print_plan(&saver);
@@ -129,8 +124,7 @@ static int train(Call *call) {
   catch_stop_signals();
   t.trace.from = t.step;
   open_files(&log, &t.run, &start);
-  const bool first = !fsdp_rank(&t.fsdp);
-  if (first && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
+  if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
   const int code = trainer_run(&t, &log, &saver);
   line_end();

@@ -246,20 +246,22 @@ static void agree_on_memory(const RunView *run) {
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
 // such check: every rank gets it from rank 0 (corpus_share). Collective.
 static void agree_on_run(MPI_Comm comm, const Options *o) {
-  enum { LINE = OPTION_TEXT_BYTES + 128, LINES = OPTION_COUNT + 1 };
-  char(*text)[LINE] = (char(*)[LINE])calloc(2 * LINES, LINE), (*first)[LINE] = text + LINES, error[3 * LINE] = "";
-  snprintf(text[0], LINE, "build %s %s", PROGRAM_VERSION, BUILD_ID);
-  for (int i = 0; i < OPTION_COUNT; i++) {
-    char value[OPTION_TEXT_BYTES];
-    option_print(value, sizeof value, o, &option_specs[i]);
-    snprintf(text[1 + i], LINE, "--%s %s", option_specs[i].name, value);
+  static Options first;
+  static const char differs[] = "this rank differs from rank 0: '%s %s' here, '%s %s' there";
+  char here[OPTION_TEXT_BYTES] = PROGRAM_VERSION " " BUILD_ID, there[sizeof here], error[3 * sizeof here] = "";
+  memcpy(there, here, sizeof here);
+  MPI_Bcast(there, sizeof there, MPI_CHAR, 0, comm);
+  if (strcmp(here, there)) snprintf(error, sizeof error, differs, "build", here, "build", there);
+  agree_no_error(comm, error, EXIT_USAGE);       // another may have other options
+  first = *o;
+  MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm);
+  for (int i = 0; i < OPTION_COUNT && !error[0]; i++) {
+    char name[OPTION_NAME_BYTES];
+    snprintf(name, sizeof name, "--%s", option_specs[i].name);
+    option_print(here, sizeof here, o, &option_specs[i]);
+    option_print(there, sizeof there, &first, &option_specs[i]);
+    if (strcmp(here, there)) snprintf(error, sizeof error, differs, name, here, name, there);
   }
-  memcpy(first, text, (size_t)LINES * LINE);
-  MPI_Bcast(first, LINES * LINE, MPI_CHAR, 0, comm);
-  for (int i = LINES - 1; i >= 0; i--)
-    if (strcmp(text[i], first[i]))
-      snprintf(error, sizeof error, "this rank differs from rank 0: '%s' here, '%s' there", text[i], first[i]);
-  free(text);
   agree_no_error(comm, error, EXIT_USAGE);
 }
 // Ranks per host if all hosts have the same number, else 0. Collective.

@@ -31,47 +31,32 @@ __attribute__((format(printf, 2, 3))) static inline void line_leave(OptionLine *
   va_end(ap);
 }
 
-// llm.c's -e: a file of weights, or dN, the depth of one of these.
-static inline bool line_model(OptionLine *l, const char *value) {
-  static const struct { const char *depth, *options; } models[] = {
-      {"d6", "--model gpt2 --n_layer 6 --n_head 6 --n_embd 384"}, {"d12", "--model gpt2"},
-      {"d24", "--model gpt2-medium"}, {"d36", "--model gpt2-large"}, {"d48", "--model gpt2-xl"},
-      {"d60", "--model gpt2-xl --n_layer 60 --n_head 30 --n_embd 1920"}};
-  const size_t n = strlen(value);
-  char options[128], *save = NULL;
-  for (const auto &m : models) {
-    if (strcmp(m.depth, value)) continue;
-    snprintf(options, sizeof options, "%s", m.options);
-    for (char *word = strtok_r(options, " ", &save); word; word = strtok_r(NULL, " ", &save)) line_add(l, "%s", word);
-    return true;
-  }
-  if (n < 5 || strcmp(value + n - 4, ".bin")) return false;
-  line_add(l, "--init_from"), line_add(l, "%s", value);
-  return true;
-}
+// Values of llm.c's short options that are other words here; * is any other value.
+static const struct { const char *name, *value, *words; } line_values[] = {
+    {"-e", "d6", "--model gpt2 --n_layer 6 --n_head 6 --n_embd 384"}, {"-e", "d12", "--model gpt2"},
+    {"-e", "d24", "--model gpt2-medium"}, {"-e", "d36", "--model gpt2-large"}, {"-e", "d48", "--model gpt2-xl"},
+    {"-e", "d60", "--model gpt2-xl --n_layer 60 --n_head 30 --n_embd 1920"}, {"-z", "0", "--strategy ddp"},
+    {"-z", "1", "--strategy zero1"}, {"-z", "2", "--strategy zero2"}, {"-z", "3", "--strategy zero3"},
+    {"-r", "0", "--recompute none"}, {"-r", "1", "--recompute gelu"}, {"-r", "2", "--recompute norm"},
+    {"-y", "0", ""}, {"-y", "*", "--resume"}, {"-f", "0", ""}, {"-f", "*", "--matmul_precision high"},
+    {"-x", "-1", ""}, {"-x", "0", ""},           // it ends with the epoch
+    {"-n", "0", "--save_every -1"}, {"-v", "0", "--eval_every -1"}};           // never; 0 is an epoch here
 // One short option of llm.c. False: it has no place here.
 static inline bool line_letter(OptionLine *l, const char *name, const char *value) {
-  static const char *const strategies[] = {"ddp", "zero1", "zero2", "zero3"};
-  static const char *const levels[] = {"none", "gelu", "norm"};
   const int is = option_index(name);
-  const int64_t n = atoll(value);
-  const bool one = value[0] && !value[1];
-  if (!strcmp(name, "-pn")) { l->ranks = n; return true; }
-  if (!strcmp(name, "-d")) { l->tokens = n; return true; }
-  if (!strcmp(name, "-t")) l->seq_len = n;
-  if (!strcmp(name, "-e")) return line_model(l, value);
-  const char *with = !strcmp(name, "-z") && one && n >= 0 && n < 4 ? strategies[n]
-                     : !strcmp(name, "-r") && one && n >= 0 && n < 3 ? levels[n] : !strcmp(name, "-f") ? "high" : NULL;
-  if (!strcmp(name, "-y") || !strcmp(name, "-f")) {
-    if (n) line_add(l, *(name + 1) == 'y' ? "--resume" : "--matmul_precision");
-    if (n && with) line_add(l, "%s", with);
+  const size_t n = strlen(value);
+  if (!strcmp(name, "-pn")) { l->ranks = atoll(value); return true; }
+  if (!strcmp(name, "-d")) { l->tokens = atoll(value); return true; }
+  if (!strcmp(name, "-t")) l->seq_len = atoll(value);
+  for (const auto &v : line_values) {
+    char word[OPTION_NAME_BYTES];
+    if (strcmp(v.name, name) || (strcmp(v.value, value) && *v.value != '*')) continue;
+    for (const char *words = v.words; name_next(&words, word);) line_add(l, "%s", word);
     return true;
   }
-  if (with) { line_add(l, *(name + 1) == 'z' ? "--strategy" : "--recompute"), line_add(l, "%s", with); return true; }
-  if (is < 0) return false;
-  if (!strcmp(name, "-x") && n <= 0) return true;                // it ends with the epoch
-  const bool never = (!strcmp(name, "-n") || !strcmp(name, "-v")) && !n;         // 0 is an epoch here
-  line_add(l, "--%s", option_specs[is].name), line_add(l, "%s", never ? "-1" : value);
+  const bool weights = !strcmp(name, "-e") && n > 4 && !strcmp(value + n - 4, ".bin");
+  if (is < 0 && !weights) return false;
+  line_add(l, "--%s", weights ? "init_from" : option_specs[is].name), line_add(l, "%s", value);
   return true;
 }
 // One option with two dashes; next: what follows it, or NULL. Returns how many words it has.

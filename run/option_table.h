@@ -142,6 +142,7 @@ enum { LAYERS_MOST = 1000 };
   INT(threads, 0, 0, 4096, OWN, "threads per rank (0: one for each core it is dealt)", "num_threads n_threads") \
   INT(timeout, 600, 0, 1 << 30, OWN, "end all after N seconds without progress or word of a rank (0: never)") \
   INT(restarts, 0, 0, 1000000, OWN, "start again after a crash, from the newest checkpoint, at most N times") \
+  INT(restart_wait, 30, 1, 1 << 30, OWN, "--restarts: seconds to wait for a host before going on without it") \
   TEXT(flight, "", NULL, OWN, "compare what ranks did last: OUT, or FILE... of its flight-RANK.json; then end") \
   GROUP(RANKS, "ranks") \
   TEXT(rdzv, "auto", "auto|none|...", OWN, "or env://, tcp://HOST:PORT, file:///shared/dir; none: one rank alone") \
@@ -149,7 +150,6 @@ enum { LAYERS_MOST = 1000 };
   INT(node_rank, 0, 0, 1 << 20, OWN, "which of them this is; 0 on HOST") \
   INT(nproc_per_node, 1, 1, 65536, OWN, "ranks to run in its place") \
   TEXT(rdzv_token, "", NULL, OWN, "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
-  INT(restart_wait, 30, 1, 1 << 30, OWN, "--restarts: seconds to wait for a host before going on without it") \
   GROUP(EVALUATION, "evaluation and samples") \
   INT(eval_every, 0, -1, INT64_MAX, QUIET, "steps between validations (0: an epoch; -1: never)", \
       "eval_interval eval_steps -v") \

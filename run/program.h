@@ -57,3 +57,17 @@ static inline ModelShape shape_of(const Options *o) {
   s.block = block_of(o);
   return s;
 }
+// The options that describe a shape.
+static inline void options_of_shape(Options *o, const ModelShape *s) {
+  const Block *b = &s->block;
+  o->n_layer = s->n_layer, o->n_head = s->n_head, o->n_embd = s->n_embd, o->n_positions = s->n_positions;
+  o->vocab_size = s->vocab_size, o->n_kv_head = s->n_kv_head, o->head_size = s->head_size, o->mlp_width = s->mlp_width;
+  o->tie_head = s->tied ? OPT_tie_head_on : OPT_tie_head_off;
+  o->norm = (Choice_norm)b->norm, o->norm_eps = b->norm_eps;
+  o->norm_weight = b->norm_weightless ? OPT_norm_weight_off : OPT_norm_weight_on;
+  o->norm_embedding = b->norm_embedding ? OPT_norm_embedding_on : OPT_norm_embedding_off;
+  o->position = (Choice_position)b->position, o->rope_theta = b->rope_theta, o->rope_skip = b->rope_skip;
+  rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &b->rope_scaling);
+  o->qk_norm = (Choice_qk_norm)b->qk_norm, o->mlp = (Choice_mlp)b->mlp, o->bias = (Choice_bias)b->bias;
+  o->logit_softcap = b->logit_softcap;
+}

@@ -340,14 +340,12 @@ static void start_adjust(Start *s, Options *o) {
                  "%s: the run continues differently from here on", option_word(o, OPT_accumulate));
 }
 // An option of the block in a checkpoint of a program that had GPT-2's alone; its sizes are in `o` already.
-static void start_old_block(const Options *o, OptionId id, char *to, size_t bytes) {
-  char name[OPTION_NAME_BYTES];
-  const int n = snprintf(name, sizeof name, "%s=", option_specs[id].name);
-  const char *at = strstr(preset_block, name);
-  if (at) snprintf(to, bytes, "%.*s", (int)strcspn(at + n, " "), at + n);
-  else snprintf(to, bytes, "%lld", (long long)(id == OPT_n_kv_head   ? o->n_head
-                                               : id == OPT_head_size ? o->n_embd / max64(1, o->n_head)
-                                                                     : 4 * o->n_embd));
+static void start_old_block(const Options *o, const OptionSpec *spec, char *to, size_t bytes) {
+  static Options old;
+  options_default(&old);
+  preset_fill(&old, preset_block);
+  old.n_kv_head = o->n_head, old.head_size = o->n_embd / max64(1, o->n_head), old.mlp_width = 4 * o->n_embd;
+  option_print(to, bytes, &old, spec);
 }
 // Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
 // asked for and not what its tokenizer reached.
@@ -365,7 +363,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
-      else start_old_block(o, (OptionId)i, theirs, sizeof theirs);
+      else start_old_block(o, spec, theirs, sizeof theirs);
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
@@ -387,36 +385,6 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
   start_adjust(s, o);
   return true;
 }
-// What imported weights decide of one option, as text.
-struct BlockValue { OptionId id; char text[96]; };
-static int start_block_values(const ModelShape *m, BlockValue *v) {
-  const Block *b = &m->block;
-  const bool rope = b->position == POSITION_ROPE;
-  const RopeScaling *s = &b->rope_scaling;
-  char scaling[96];
-  rope_scaling_print(scaling, sizeof scaling, s);
-  const struct { OptionId id; double number;
-  } numbers[] = {{OPT_n_kv_head, (double)m->n_kv_head}, {OPT_head_size, (double)m->head_size},
-                 {OPT_mlp_width, (double)m->mlp_width}, {OPT_norm_eps, b->norm_eps},
-                 {OPT_logit_softcap, b->logit_softcap}, {OPT_rope_theta, b->rope_theta},
-                 {OPT_rope_skip, (double)b->rope_skip}};
-  const struct { OptionId id; int choice; } choices[] = {
-      {OPT_norm, b->norm}, {OPT_norm_weight, b->norm_weightless}, {OPT_norm_embedding, !b->norm_embedding},
-      {OPT_position, b->position}, {OPT_qk_norm, b->qk_norm}, {OPT_mlp, b->mlp}, {OPT_bias, b->bias}};
-  int n = 0;
-  for (const auto &x : numbers)
-    if (rope || (x.id != OPT_rope_theta && x.id != OPT_rope_skip)) {
-      v[n].id = x.id;
-      snprintf(v[n++].text, sizeof v->text, "%.10g", x.number);
-    }
-  for (const auto &x : choices) {
-    v[n].id = x.id;
-    snprintf(v[n++].text, sizeof v->text, "%s", choice_word(&option_specs[x.id], x.choice));
-  }
-  v[n].id = OPT_rope_scaling;
-  snprintf(v[n].text, sizeof v->text, "%s", scaling);
-  return n + rope;
-}
 // The preset whose learning rate and sequence length imported weights get: the widest that is not wider, of the same
 // kind of block.
 static const Preset *start_preset(const ModelShape *m) {
@@ -430,40 +398,32 @@ static const Preset *start_preset(const ModelShape *m) {
 }
 // Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
 static bool start_options_of_import(const Start *s, Options *o, char *error, size_t error_bytes) {
-  const struct { OptionId id; int64_t *option, value; } shapes[] = {
-      {OPT_n_layer, &o->n_layer, s->shape.n_layer},
-      {OPT_n_head, &o->n_head, s->shape.n_head},
-      {OPT_n_embd, &o->n_embd, s->shape.n_embd},
-      {OPT_n_positions, &o->n_positions, s->shape.n_positions},
-      {OPT_vocab_size, &o->vocab_size, s->shape.vocab_size}};
-  const Preset *near = start_preset(&s->shape);
-  for (const Preset &p : presets) {
+  static Options shape;
+  const ModelShape *m = &s->shape;
+  for (const Preset &p : presets)
     REFUSE(o->given[OPT_model] && !strcmp(p.name, o->model) &&
-           (p.n_layer != s->shape.n_layer || p.n_head != s->shape.n_head || p.n_embd != s->shape.n_embd),
+           (p.n_layer != m->n_layer || p.n_head != m->n_head || p.n_embd != m->n_embd),
            "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out", o->model, s->path,
-           (long long)s->shape.n_layer, (long long)s->shape.n_head, (long long)s->shape.n_embd);
-  }
-  if (!o->given[OPT_model]) strcpy(o->model, near->name);
-  for (const auto &x : shapes) {
-    REFUSE(o->given[x.id] && *x.option != x.value, "--%s %lld contradicts %.900s, which has %lld: leave it out",
-           option_specs[x.id].name, (long long)*x.option, s->path, (long long)x.value);
-    *x.option = x.value;
-  }
-  BlockValue v[16];
-  for (int i = 0, n = start_block_values(&s->shape, v); i < n; i++) {
-    char ours[OPTION_TEXT_BYTES], fault[256];
-    const OptionSpec *spec = &option_specs[v[i].id];
+           (long long)m->n_layer, (long long)m->n_head, (long long)m->n_embd);
+  if (!o->given[OPT_model]) strcpy(o->model, start_preset(m)->name);
+  if (!o->given[OPT_dropout]) o->dropout = m->dropout;
+  options_default(&shape);
+  options_of_shape(&shape, m);
+  for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
+    char ours[OPTION_TEXT_BYTES], theirs[OPTION_TEXT_BYTES], fault[256];
+    const bool of_rope = i == OPT_rope_theta || i == OPT_rope_scaling || i == OPT_rope_skip;
+    if (i == OPT_model || i == OPT_seq_len || i == OPT_dropout) continue;
+    if (of_rope && m->block.position != POSITION_ROPE) continue;
+    const OptionSpec *spec = &option_specs[i];
     option_print(ours, sizeof ours, o, spec);
-    const bool number = spec->type == OPTION_INT || spec->type == OPTION_NUM;
-    const bool same = number ? strtod(ours, NULL) == strtod(v[i].text, NULL) : !strcmp(ours, v[i].text);
-    REFUSE(o->given[v[i].id] && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours,
-           s->path, v[i].text);
-    REFUSE(!option_put(o, v[i].id, v[i].text, fault, sizeof fault), "%.900s: %s", s->path, fault);
+    option_print(theirs, sizeof theirs, &shape, spec);
+    if (spec->type == OPTION_NUM) snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
+    const bool same = spec->type == OPTION_NUM ? strtod(ours, NULL) == strtod(theirs, NULL) : !strcmp(ours, theirs);
+    REFUSE(o->given[i] && !same && i == OPT_tie_head, "--tie_head %s contradicts %.900s: leave it out", ours, s->path);
+    REFUSE(o->given[i] && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours,
+           s->path, theirs);
+    REFUSE(!option_put(o, i, theirs, fault, sizeof fault), "%.900s: %s", s->path, fault);
   }
-  REFUSE(o->given[OPT_tie_head] && (o->tie_head == OPT_tie_head_on) != s->shape.tied,
-         "--tie_head %s contradicts %.900s: leave it out", option_word(o, OPT_tie_head), s->path);
-  o->tie_head = s->shape.tied ? OPT_tie_head_on : OPT_tie_head_off;
-  if (!o->given[OPT_dropout]) o->dropout = s->shape.dropout;
   return true;
 }
 // Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
