@@ -441,66 +441,54 @@ static inline void preflight_names(FILE *to, const PreflightFound *f, const bool
   }
   if (more) fprintf(to, " and %d more", more);
 }
-// A row: the value of all hosts, or each value with who has it, marked with an asterisk.
-static inline void preflight_row(const PreflightFound *f, const char *name,
-                                 void (*value)(const PreflightFacts *p, char *to, size_t bytes)) {
-  enum { BYTES = 256 };
-  char(*text)[BYTES] = (char(*)[BYTES])calloc((size_t)f->hosts + 1, BYTES), *line = NULL;
-  bool *told = (bool *)calloc(2 * (size_t)f->hosts + 2, sizeof(bool)), *same = told + f->hosts + 1, differs = false;
-  size_t bytes = 0;
-  for (int h = 0; h < f->hosts; h++) {
-    value(f->host[h].facts, text[h], BYTES);
-    differs = differs || strcmp(text[h], text[0]);
-  }
-  FILE *to = open_memstream(&line, &bytes);
-  for (int h = 0; h < f->hosts; h++) {
-    if (told[h]) continue;
-    for (int k = 0; k < f->hosts; k++) {
-      same[k] = !strcmp(text[k], text[h]);
-      told[k] = told[k] || same[k];
-    }
-    fprintf(to, "%s%s", h ? "; " : "", text[h][0] ? text[h] : "none");
-    if (differs) fprintf(to, ": "), preflight_names(to, f, same);
-  }
-  fclose(to);
-  say("%s %-9s %s\n", differs ? "*" : " ", name, line);
-  free(line);
-  free(told);
-  free(text);
-}
 static inline const char *preflight_bytes_words(int64_t n, char *to, size_t bytes) {
   const bool gib = n >= 1LL << 30;
   if (n == INT64_MAX) snprintf(to, bytes, "unlimited");
   else snprintf(to, bytes, "%.*f %s", gib ? 1 : 0, (double)n / (gib ? 0x1p30 : 0x1p20), gib ? "GiB" : "MiB");
   return to;
 }
-static inline void preflight_build_value(const PreflightFacts *p, char *to, size_t n) {
-  snprintf(to, n, "%s", p->build);
-}
-static inline void preflight_mpi_value(const PreflightFacts *p, char *to, size_t n) { snprintf(to, n, "%s", p->mpi); }
-static inline void preflight_kernel_value(const PreflightFacts *p, char *to, size_t n) {
-  snprintf(to, n, "Linux %s", p->kernel);
-}
-static inline void preflight_cpu_value(const PreflightFacts *p, char *to, size_t n) {
-  char memory[32];
-  snprintf(to, n, "%s, %d cores, %d CPUs, %s, %s", p->cpu, p->cores, p->cpus, p->isa,
-           preflight_bytes_words(p->memory, memory, sizeof memory));
-}
-static inline void preflight_gpu_value(const PreflightFacts *p, char *to, size_t n) {
-  if (!p->gpus) snprintf(to, n, "none%s%.150s", p->gpu_missing[0] ? ": " : "", p->gpu_missing);
-  else
-    snprintf(to, n, "%d x %s, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d", p->gpus, p->gpu, p->driver / 1000,
-             p->driver % 1000 / 10, p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
-}
-static inline void preflight_shm_value(const PreflightFacts *p, char *to, size_t n) {
-  char all[32];
-  snprintf(to, n, "%s of %s", preflight_bytes_words(p->shm_bytes, all, sizeof all), p->shm_dir);
-}
-static inline void preflight_limit_value(const PreflightFacts *p, char *to, size_t n) {
-  char memory[32], files[32];
+enum { PREFLIGHT_ROWS = 7, PREFLIGHT_ROW_BYTES = 256 };
+static const char *const preflight_row_names[] = {"build", "MPI", "kernel", "CPU", "GPU", "shared", "limits"};
+// The facts of a host, a row each.
+typedef char PreflightRows[PREFLIGHT_ROWS][PREFLIGHT_ROW_BYTES];
+static inline void preflight_rows(const PreflightFacts *p, PreflightRows row) {
+  const size_t n = PREFLIGHT_ROW_BYTES;
+  char memory[32], shm[32], locked[32], files[32];
+  preflight_bytes_words(p->memory, memory, sizeof memory);
+  preflight_bytes_words(p->shm_bytes, shm, sizeof shm);
+  preflight_bytes_words(p->memlock, locked, sizeof locked);
   snprintf(files, sizeof files, p->files == INT64_MAX ? "unlimited" : "%lld", (long long)p->files);
-  preflight_bytes_words(p->memlock, memory, sizeof memory);
-  snprintf(to, n, "%s open files, %s of locked memory", files, memory);
+  snprintf(row[0], n, "%s", p->build);
+  snprintf(row[1], n, "%s", p->mpi);
+  snprintf(row[2], n, "Linux %s", p->kernel);
+  snprintf(row[3], n, "%s, %d cores, %d CPUs, %s, %s", p->cpu, p->cores, p->cpus, p->isa, memory);
+  if (!p->gpus) snprintf(row[4], n, "none%s%.150s", p->gpu_missing[0] ? ": " : "", p->gpu_missing);
+  else
+    snprintf(row[4], n, "%d x %s, driver %d.%d, runtime %d.%d, cuBLASLt %d, NCCL %d", p->gpus, p->gpu,
+             p->driver / 1000, p->driver % 1000 / 10, p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
+  snprintf(row[5], n, "%s of %s", shm, p->shm_dir);
+  snprintf(row[6], n, "%s open files, %s of locked memory", files, locked);
+}
+// Row k: the value of all hosts, or each value with who has it, marked with an asterisk.
+static inline void preflight_row(const PreflightFound *f, const PreflightRows *rows, int k) {
+  bool *told = (bool *)calloc(2 * (size_t)f->hosts + 2, sizeof(bool)), *same = told + f->hosts + 1, differs = false;
+  char *line = NULL;
+  size_t bytes = 0;
+  for (int h = 0; h < f->hosts; h++) differs = differs || strcmp(rows[h][k], rows[0][k]);
+  FILE *to = open_memstream(&line, &bytes);
+  for (int h = 0; h < f->hosts; h++) {
+    if (told[h]) continue;
+    for (int i = 0; i < f->hosts; i++) {
+      same[i] = !strcmp(rows[i][k], rows[h][k]);
+      told[i] = told[i] || same[i];
+    }
+    fprintf(to, "%s%s", h ? "; " : "", rows[h][k][0] ? rows[h][k] : "none");
+    if (differs) fprintf(to, ": "), preflight_names(to, f, same);
+  }
+  fclose(to);
+  say("%s %-9s %s\n", differs ? "*" : " ", preflight_row_names[k], line);
+  free(line);
+  free(told);
 }
 static inline void preflight_print_network(const PreflightFound *f) {
   for (int h = 0; h < f->hosts; h++) {
@@ -544,12 +532,7 @@ static inline void preflight_print_pairs(const PreflightFound *f) {
   free(us);
 }
 static inline void preflight_print(const PreflightFound *f) {
-  static const struct {
-    const char *name;
-    void (*value)(const PreflightFacts *p, char *to, size_t bytes);
-  } rows[] = {{"build", preflight_build_value}, {"MPI", preflight_mpi_value}, {"kernel", preflight_kernel_value},
-              {"CPU", preflight_cpu_value}, {"GPU", preflight_gpu_value}, {"shared", preflight_shm_value},
-              {"limits", preflight_limit_value}};
+  PreflightRows *rows = (PreflightRows *)calloc((size_t)f->hosts + 1, sizeof(PreflightRows));
   say("preflight: %d rank%s on %d host%s\n", f->world, f->world > 1 ? "s" : "", f->hosts, f->hosts > 1 ? "s" : "");
   for (int h = 0; h < f->hosts && h < 32; h++) {
     const PreflightHost *x = &f->host[h];
@@ -562,7 +545,9 @@ static inline void preflight_print(const PreflightFound *f) {
   for (int r = 0; r < f->world; r++)
     if (f->facts[r].lost) say("* host      %s: rank %d, of which only short messages arrive\n", f->facts[r].host, r);
     else if (!f->facts[r].host[0]) say("* host      not known: rank %d, of which nothing arrives\n", r);
-  for (const auto &row : rows) preflight_row(f, row.name, row.value);
+  for (int h = 0; h < f->hosts; h++) preflight_rows(f->host[h].facts, rows[h]);
+  for (int k = 0; k < PREFLIGHT_ROWS; k++) preflight_row(f, rows, k);
+  free(rows);
   preflight_print_network(f);
   preflight_print_pairs(f);
   int see = 0;

@@ -28,11 +28,17 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   if (!o->mlp_width) o->mlp_width = 4 * o->n_embd;
   REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
          (long long)o->n_head);
+  static const struct { OptionId id, of; int choice; } belong[] = {
+      {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, OPT_position_rope},
+      {OPT_rope_scaling, OPT_position, OPT_position_rope}, {OPT_rope_skip, OPT_position, OPT_position_rope},
+      {OPT_muon_momentum, OPT_optimizer, OPT_optimizer_muon}, {OPT_muon_nesterov, OPT_optimizer, OPT_optimizer_muon},
+      {OPT_muon_adjust, OPT_optimizer, OPT_optimizer_muon}};
+  for (const auto &x : belong) {
+    const OptionSpec *of = &option_specs[x.of];
+    REFUSE(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",
+           option_specs[x.id].name, of->name, choice_word(of, x.choice), option_word(o, x.of));
+  }
   const bool rope = o->position == OPT_position_rope;
-  static const OptionId of_rope[] = {OPT_rope_theta, OPT_rope_scaling, OPT_rope_skip};
-  for (OptionId k : of_rope)
-    REFUSE(!rope && o->given[k], "--%s belongs to --position rope, not to %s", option_specs[k].name,
-           option_word(o, OPT_position));
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
   REFUSE((rope || o->qk_norm != OPT_qk_norm_off) && o->head_size > ROPE_HEAD_MOST,
          "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
@@ -59,13 +65,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
   if (o->no_cuda) o->device = OPT_device_cpu;
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
-  REFUSE(o->given[OPT_gamma] && o->schedule != OPT_schedule_step, "--gamma belongs to --schedule step, not to %s",
-         option_word(o, OPT_schedule));
   if (!block_resolve(o, p, error, error_bytes)) return false;
-  static const OptionId muon[] = {OPT_muon_momentum, OPT_muon_nesterov, OPT_muon_adjust};
-  for (OptionId k : muon)
-    REFUSE(o->given[k] && o->optimizer != OPT_optimizer_muon, "--%s belongs to --optimizer muon, not to %s",
-           option_specs[k].name, option_word(o, OPT_optimizer));
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
