@@ -6,7 +6,6 @@
 #include "run/option_line.h"
 #include "run/plan_search.h"
 
-// Options as they are typed.
 static void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   if (!options_parse(&call->o, call->argc, call->argv, call->error, sizeof call->error))

@@ -1,10 +1,10 @@
 // trainer.h: the life of a trainer, from options to memory that is taken and given back.
 //
 //   trainer_open, trainer_close    a trainer that runs
-//   program                        what run/ may ask: plans of ranks that are not there, steps of them once more, a map
+//   plan_open, plan_close          what run/ may ask (run/program.h): ranks that are not there, steps of theirs, a map
 //
-// What a trainer takes is known before it is taken: a dry run of each pass, which computes nothing, tells which buffers
-// are alive when (fsdp/record.h), and a placement gives them their memory.
+// A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
+// them their memory before any is taken.
 #pragma once
 #include "train_gpt_fsdp.cu"
 #include "run/memory_map.h"
@@ -219,21 +219,21 @@ static void trainer_plan_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
-static Param *params_of_shape(const ModelShape *s, int *params) {
+Param *params_of_shape(const ModelShape *s, int *params) {
   const Model m = model_of_shape(s, 1);
   return model_params(&m, params);
 }
-static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
+RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
   Trainer *t = (Trainer *)malloc(sizeof(Trainer));
   trainer_plan_as(t, o, *device, rank, world, per_host, threads);
   return &t->run;
 }
-static void plan_close(RunView *run) {
+void plan_close(RunView *run) {
   Trainer *t = trainer_of(run);
   trainer_plan_close(t);
   free(t);
 }
-static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
+int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
   static Trainer dry;
   const Trainer *t = trainer_of(run);
   Pass pass = {};
@@ -248,7 +248,7 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   return microbatches;
 }
 // Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
-static void memory_map(const RunView *run, FILE *to) {
+void memory_map(const RunView *run, FILE *to) {
   static Trainer dry;
   static Flight before;
   before = flight;
@@ -270,7 +270,6 @@ static void memory_map(const RunView *run, FILE *to) {
   record_close(&r);
   flight = before;
 }
-const Program program = {params_of_shape, plan_open, plan_step, plan_close, memory_map};
 
 // Computes what rope turns by, if the model has it.
 static void trainer_fill_rope(Trainer *t) {

@@ -17,12 +17,11 @@ static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree o
 static bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
 static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 
-// Options about the meeting of processes differ between them and say nothing about the run: one group.
-enum { LAUNCH_FIRST = GROUP_RANKS, LAUNCH_END = GROUP_EVALUATION };
+// The options of the group "ranks" differ between processes that meet, and say nothing about the run.
 // In a rank that took its place at a meeting: as if these options had not been given.
 static void launch_forget(Options *o) {
   if (!getenv("TRAIN_GPT_FSDP_RDZV")) return;
-  for (int id = LAUNCH_FIRST; id < LAUNCH_END; id++) option_forget(o, id);
+  for (int id = GROUP_RANKS; id < GROUP_EVALUATION; id++) option_forget(o, id);
 }
 // The options that all processes must have been given alike, a line for each. Static.
 static const char *launch_lines(const Options *o) {
@@ -30,7 +29,7 @@ static const char *launch_lines(const Options *o) {
   size_t n = 0;
   for (int i = 0; i < OPTION_COUNT; i++) {
     char value[OPTION_TEXT_BYTES];
-    if (i >= LAUNCH_FIRST && i < LAUNCH_END) continue;
+    if (i >= GROUP_RANKS && i < GROUP_EVALUATION) continue;
     option_print(value, sizeof value, o, &option_specs[i]);
     n += (size_t)snprintf(text + n, sizeof text - n, "--%s %s\n", option_specs[i].name, value);
   }
@@ -59,7 +58,7 @@ static int launch_rendezvous(Call *call) {
              "has started this: leave --rdzv out", seen.rdzv);
   }
   const bool chosen = automatic && rdzv_env_is_set() && !getenv("PMI_RANK");
-  for (int id = LAUNCH_FIRST; id < LAUNCH_END; id++)
+  for (int id = GROUP_RANKS; id < GROUP_EVALUATION; id++)
     if (id != OPT_rdzv && seen.given[id] && (none || (automatic && !chosen)))
       die_user("train_gpt_fsdp: --%s belongs to --rdzv tcp://HOST:PORT or file:///shared/dir", option_specs[id].name);
   if (none || (automatic && !chosen)) return -1;

@@ -13,7 +13,8 @@ enum { LINE_WORDS_MOST = 256 };
 struct OptionLine {
   char *word[LINE_WORDS_MOST + 1];
   int words;
-  char left[1024];
+  FILE *left;
+  int lefts;
   int64_t ranks, tokens, seq_len;
 };
 __attribute__((format(printf, 2, 3))) static inline void line_add(OptionLine *l, const char *fmt, ...) {
@@ -22,13 +23,10 @@ __attribute__((format(printf, 2, 3))) static inline void line_add(OptionLine *l,
   if (l->words < LINE_WORDS_MOST && vasprintf(&l->word[l->words], fmt, ap) >= 0) l->words++;
   va_end(ap);
 }
-__attribute__((format(printf, 2, 3))) static inline void line_leave(OptionLine *l, const char *fmt, ...) {
-  const size_t n = strlen(l->left);
-  va_list ap;
-  va_start(ap, fmt);
-  if (n) snprintf(l->left + n, sizeof l->left - n, ", ");
-  vsnprintf(l->left + strlen(l->left), sizeof l->left - strlen(l->left), fmt, ap);
-  va_end(ap);
+// Where to write one thing more that is left out.
+static inline FILE *line_left(OptionLine *l) {
+  if (l->lefts++) fputs(", ", l->left);
+  return l->left;
 }
 
 // Values of llm.c's short options that are other words here; * is any other value.
@@ -78,9 +76,9 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
   } else if (instead == say_warmup && value) {
     line_add(l, "--warmup"), line_add(l, "%s", value);
   } else if (instead && !strstr(instead, "leave it out")) {
-    line_leave(l, "--%.60s (%s)", name, instead);
-  } else if (instead) line_leave(l, "--%.60s", name);
-  else line_leave(l, "%.200s", error);
+    fprintf(line_left(l), "--%.60s (%s)", name, instead);
+  } else if (instead) fprintf(line_left(l), "--%.60s", name);
+  else fprintf(line_left(l), "%.200s", error);
   return words;
 }
 // Makes the line; false where nothing in it is of those programs.
@@ -99,14 +97,14 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
       continue;
     }
     theirs = theirs || letter;
-    if (!letter || !next || !line_letter(l, word, next)) line_leave(l, "%.100s", word);
+    if (!letter || !next || !line_letter(l, word, next)) fprintf(line_left(l), "%.100s", word);
     a += letter && next ? 2 : 1;
   }
   const int64_t T = l->seq_len ? l->seq_len : 1024;              // llm.c's default
   if (l->tokens > 0 && T > 0 && l->tokens % T == 0) {
     if (!l->seq_len) line_add(l, "--seq_len"), line_add(l, "%lld", (long long)T);
     line_add(l, "--global_batch"), line_add(l, "%lld", (long long)(l->tokens / T));
-  } else if (l->tokens) line_leave(l, "-d (not a multiple of -t)");
+  } else if (l->tokens) fprintf(line_left(l), "-d (not a multiple of -t)");
   return theirs;
 }
 // Where the command line has short options of llm.c or nanoGPT's --init_from scratch or resume, `error` becomes the
@@ -114,10 +112,13 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
 static inline void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) {
   static OptionLine l;
   static Options o;
-  char *text = NULL, why[1024] = "";
+  char *text = NULL, *left = NULL, why[1024] = "";
   size_t bytes = 0;
   l = OptionLine{};
-  if (!line_make(&l, argc, argv)) return;
+  l.left = open_memstream(&left, &bytes);
+  const bool theirs = line_make(&l, argc, argv);
+  fclose(l.left);
+  if (!theirs) return;                           // the process ends with this line or another
   FILE *f = open_memstream(&text, &bytes);
   if (l.ranks > 1 && !getenv("OMPI_COMM_WORLD_SIZE")) fprintf(f, " mpirun -np %lld", (long long)l.ranks);
   fprintf(f, " ./train_gpt_fsdp");
@@ -129,8 +130,6 @@ static inline void options_whole_line(int argc, char **argv, char *error, size_t
   for (int i = 0; i < l.words; i++) words[i + 1] = l.word[i];
   options_parse(&o, l.words + 1, words, why, sizeof why);
   snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,
-           l.left[0] ? "; left out, as it has no place here: " : "", l.left, why[0] ? "; then: " : "", why);
+           left[0] ? "; left out, as it has no place here: " : "", left, why[0] ? "; then: " : "", why);
   text_to_line(error, "");
-  for (int i = 0; i < l.words; i++) free(l.word[i]);
-  free(text);
 }

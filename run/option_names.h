@@ -8,19 +8,16 @@
 struct OptionName { const char *names, *say; };
 static const char say_warmup[] = "--warmup takes both: below 1 a fraction of all steps (0.05), else steps (2000)";
 static const OptionName option_names[] = {
-    // model
     {"model_name model_name_or_path", "--model gpt2 is a preset, --init_from DIRECTORY reads weights"},
     {"model_size model_type",
      "--model tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl, or --n_layer, --n_head, --n_embd"},
     {"resid_pdrop attn_pdrop embd_pdrop attention_dropout hidden_dropout",
      "--dropout is one value for embeddings, attention and residual branches"},
-    // training
     {"train_batch_size", "--batch_size N is per rank and microbatch, --global_batch N a step of all ranks"},
     {"total_batch_size", "--global_batch N is a step of all ranks in sequences, not tokens"},
     {"gradient_accumulation_steps grad_accum_steps gradient_accumulation accumulate_grad_batches accumulation_steps",
      "--grad_accum N counts microbatches of each rank, --global_batch N sequences of a step over all ranks"},
     {"dry_run", "type --max_steps 1"},
-    // optimizer
     {"warmup_steps warmup_iters warmup_ratio num_warmup_steps lr_warmup_iters lr_warmup_steps", say_warmup},
     {"min_lr", "--min_lr_ratio is its share of --lr: 0.1 ends at a tenth"},
     {"decay_lr", "--schedule cosine decays it, --schedule constant does not"},
@@ -28,20 +25,16 @@ static const OptionName option_names[] = {
     {"lr_scheduler_type lr_scheduler lr_schedule scheduler lr_decay_style",
      "--schedule cosine|linear|constant|step|wsd, which ends at --min_lr_ratio of --lr"},
     {"optim", "--optimizer adamw, sgd or muon"}, {"adam", "--optimizer adamw is the default"},
-    // data
     {"dataset dataset_name train_file train_data input_bin",
      "--data takes a text file, a directory of texts, or a token file .bin"},
     {"tokenizer_name", "--tokenizer takes a tokenizer.json, or a directory that holds one"},
     {"num_workers pin_memory", "tokens are in memory, nothing loads them: leave it out; --threads N is for computing"},
-    // precision
     {"bf16 amp autocast mixed_precision precision torch_dtype",
      "type --dtype bf16; --param_dtype, --reduce_dtype, --buffer_dtype set its parts"},
     {"fp16 half", "type --dtype fp16; --param_dtype, --reduce_dtype, --buffer_dtype set its parts"},
     {"fp32", "it is the default: leave it out"}, {"tf32 allow_tf32", "type --matmul_precision high"},
-    {"grad_scaler", "--loss_scale; with fp16 it is dynamic"},
-    // sharding
-    {"fsdp", "it is the default; --strategy has others"}, {"ddp", "type --strategy ddp"},
-    {"hsdp", "type --strategy hybrid_shard, or --mesh RxS"},
+    {"grad_scaler", "--loss_scale; with fp16 it is dynamic"}, {"fsdp", "it is the default; --strategy has others"},
+    {"ddp", "type --strategy ddp"}, {"hsdp", "type --strategy hybrid_shard, or --mesh RxS"},
     {"backward_prefetch forward_prefetch fsdp_backward_prefetch fsdp_forward_prefetch",
      "--gather_slots 2 gathers one block ahead, 3 two"},
     {"limit_all_gathers", "--gather_slots N allows N whole blocks at once: there is always a limit"},
@@ -58,15 +51,13 @@ static const OptionName option_names[] = {
     {"device_mesh dp_replicate dp_shard", "--mesh RxS is R replicas of S shards"},
     {"tensor_parallel* pipeline_parallel* tensor_model_parallel* pipeline_model_parallel*",
      "there is no such parallelism here, only --strategy and --mesh"},
-    {"backend", "--comm mpi|self|nccl is the transport; auto chooses"},
-    // device and ranks
-    {"cpu use_cpu no_accel", "type --device cpu"}, {"cuda gpu use_cuda", "type --device cuda"},
+    {"backend", "--comm mpi|self|nccl is the transport; auto chooses"}, {"cpu use_cpu no_accel", "type --device cpu"},
+    {"cuda gpu use_cuda", "type --device cuda"},
     {"compile torch_compile*", "there is nothing to compile: leave it out"},
     {"num_processes num_gpus gpus devices world_size rank local_rank master_addr master_port",
      "ranks are started by mpirun -np N ./train_gpt_fsdp ..."},
     {"rdzv_endpoint rdzv_backend rdzv_id rdzv_conf standalone",
      "type --rdzv env://, tcp://HOST:PORT or file:///shared/dir"},
-    // evaluation, samples, output, checkpoints
     {"eval_iters", "an evaluation covers the whole split; --eval_every sets how often"},
     {"sample_every", "a sample is drawn at the end: --sample_tokens N"},
     {"top_p", "--top_k K draws among the K likeliest tokens"},
@@ -78,7 +69,6 @@ static const OptionName option_names[] = {
     {"always_save_checkpoint", "--save_every N sets how often; --keep_best saves the best too"},
     {"load_checkpoint", "--resume PATH continues a run, --init_from PATH takes its weights"},
     {"pretrained", "--init_from PATH reads weights"},
-    // llm.c, train_gpt2.cu
     {"-j", "is part of --data, which finds the file of validation tokens beside the other"},
     {"-e", "is --init_from FILE for weights, --model or --n_layer, --n_head, --n_embd for new ones"},
     {"-d", "counts tokens per step: --global_batch counts sequences, so divide by --seq_len"},

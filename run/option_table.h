@@ -24,10 +24,8 @@ enum OptionResume {
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, FLAG) \
   GROUP(MODEL, "model") \
-  TEXT(model, "tiny", \
-       "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|qwen2.5-0.5b|" \
-       "qwen3-0.6b", SHAPE, \
-      "preset; options below override it") \
+  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|" \
+      "qwen2.5-0.5b|qwen3-0.6b", SHAPE, "preset; options below override it") \
   INT(n_layer, 0, 1, LAYERS_MOST, SHAPE, "blocks (default: the preset's)", "num_layers num_hidden_layers n_layers") \
   INT(n_head, 0, 1, 1000, SHAPE, "attention heads; must divide n_embd without --head_size (default: the preset's)", \
       "num_heads n_heads num_attention_heads") \

@@ -82,18 +82,16 @@ struct OptionSpec {
 static const OptionSpec option_specs[] = {
 #define CHOICE_JOINED(name, choice) "|" #choice
 #define CHOICE_WORD(name, choice) #choice "\0"
-#define OPTION_SPEC_INT(name, def, lo, hi, resume, ...) \
-  {#name, OPTION_INT, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), NULL, NULL, NULL, \
+#define OPTION_SPEC(name, type, def, lo, hi, text, choices, words, resume, ...) \
+  {#name, type, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), text, choices, words, \
    RESUME_##resume, __VA_ARGS__},
-#define OPTION_SPEC_NUM(name, def, lo, hi, resume, ...) \
-  {#name, OPTION_NUM, offsetof(Options, name), def, lo, hi, NULL, NULL, NULL, RESUME_##resume, __VA_ARGS__},
-#define OPTION_SPEC_TEXT(name, def, choices, resume, ...) \
-  {#name, OPTION_TEXT, offsetof(Options, name), 0, 0, 0, def, choices, NULL, RESUME_##resume, __VA_ARGS__},
-#define OPTION_SPEC_CHOICE(name, def, choices, resume, ...) \
-  {#name, OPTION_CHOICE, offsetof(Options, name), OPT_##name##_##def, 0, 0, NULL, \
-   &(CHOICES(CHOICE_JOINED, name, choices))[1], CHOICES(CHOICE_WORD, name, choices), RESUME_##resume, __VA_ARGS__},
-#define OPTION_SPEC_FLAG(name, resume, ...) \
-  {#name, OPTION_FLAG, offsetof(Options, name), 0, 0, 0, NULL, NULL, NULL, RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_INT(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_INT, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_NUM(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_NUM, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_TEXT(name, def, choices, ...) OPTION_SPEC(name, OPTION_TEXT, 0, 0, 0, def, choices, 0, __VA_ARGS__)
+#define OPTION_SPEC_CHOICE(name, def, choices, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, OPT_##name##_##def, 0, 0, 0, &(CHOICES(CHOICE_JOINED, name, choices))[1], \
+              CHOICES(CHOICE_WORD, name, choices), __VA_ARGS__)
+#define OPTION_SPEC_FLAG(name, ...) OPTION_SPEC(name, OPTION_FLAG, 0, 0, 0, 0, 0, 0, __VA_ARGS__)
   OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_FLAG)
 };
 static const struct { int first; const char *title; } option_groups[] = {

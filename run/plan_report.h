@@ -346,6 +346,6 @@ static inline bool report_make(PlanReport *p, const Options *asked, char *error,
   return true;
 }
 static inline void report_free(PlanReport *p) {
-  program.plan_close(p->run);
+  plan_close(p->run);
   world_plan_free(&p->plan);
 }

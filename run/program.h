@@ -1,5 +1,4 @@
-// program.h: what run/ asks of the program that it belongs to. Only the trainer knows its model's parameters and can
-// run it; it defines `program`.
+// program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer.h).
 #pragma once
 #include "data/checkpoint/interchange.h"
 #include "fsdp.h"
@@ -17,20 +16,17 @@ enum { DRY_BATCHES = 2 };
 
 struct Device;
 struct RunView;
-// params      the parameters of a model of that shape, malloc'ed
-// plan_open   plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI,
-//             data or memory. o: resolved. Until plan_close
-// plan_step   runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns
-//             how many microbatches it had: at most TIMED_MICROBATCHES
-// memory_map  writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h)
-struct Program {
-  Param *(*params)(const ModelShape *shape, int *count);
-  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
-  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-  void (*plan_close)(RunView *run);
-  void (*memory_map)(const RunView *run, FILE *to);
-};
-extern const Program program;
+// The parameters of a model of that shape, malloc'ed.
+Param *params_of_shape(const ModelShape *shape, int *count);
+// Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
+// memory. o: resolved. Until plan_close.
+RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+void plan_close(RunView *run);
+// Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
+// microbatches it had: at most TIMED_MICROBATCHES.
+int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+// Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
+void memory_map(const RunView *run, FILE *to);
 
 // The block that resolved options describe. Choices are in the order of their enums (model_shape.h).
 static inline Block block_of(const Options *o) {

@@ -106,7 +106,7 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
 // Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
 static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   int params;
-  Param *param = program.params(&s->import.shape, &params);
+  Param *param = params_of_shape(&s->import.shape, &params);
   TensorMap map = {};
   const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
   tensor_map_free(&map);

@@ -210,7 +210,7 @@ TEST(families_refuse_what_they_are_not,
              s.notice);
       int params;
       TensorMap map = {};
-      Param *param = program.params(&s.shape, &params);
+      Param *param = params_of_shape(&s.shape, &params);
       ok = import_map(&s, param, params, &map, error, sizeof error);
       tensor_map_free(&map);
       free(param);

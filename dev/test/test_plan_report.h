@@ -926,7 +926,7 @@ TEST(plan_gathers_begin_before_reductions,
     l.m = &w.on.machine;
     touch_of_host = &l.record.sink;
     plan_begins = BeginTimes{};
-    program.plan_step(&t.run, &l.record, &table, &comm);
+    plan_step(&t.run, &l.record, &table, &comm);
     touch_of_host = NULL;
     record_close(&l.record);
     free(l.event);
@@ -1014,7 +1014,7 @@ TEST(memory_map_is_whole,
     if (!world_plan(&w, &o, false, &run, error, sizeof error)) { EXPECT(false, "%s: %s", row, error); continue; }
     FILE *f = open_memstream(&text, &bytes);
     fputc('{', f);
-    program.memory_map(run, f);
+    memory_map(run, f);
     fputc('}', f);
     fclose(f);
     cJSON *json = cJSON_Parse(text), *map = cJSON_GetObjectItemCaseSensitive(json, "memory_map"), *x, *y;
@@ -1052,7 +1052,7 @@ TEST(memory_map_is_whole,
     }
     cJSON_Delete(json);
     free(text);
-    program.plan_close(run);
+    plan_close(run);
     world_plan_free(&w);
   }
   EXPECT(slots && gathered && shards, "gradient slots, gathered weights or gradient shards share no memory anywhere");
