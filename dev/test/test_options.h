@@ -178,6 +178,38 @@ TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run
   start_free(&start);
 }
 
+TEST(option_choices_are_their_enums,
+     "a choice that becomes one of an enum of the model, of sharding, of an optimizer or of a CPU's tables is that of "
+     "its name; what nobody gave has its default") {
+  static const struct { OptionId id; const char *word; int is; } rows[] = {
+      {OPT_norm, "layernorm", NORM_LAYERNORM}, {OPT_norm, "rmsnorm", NORM_RMSNORM},
+      {OPT_position, "learned", POSITION_LEARNED}, {OPT_position, "rope", POSITION_ROPE},
+      {OPT_qk_norm, "off", QK_NORM_OFF}, {OPT_qk_norm, "before", QK_NORM_BEFORE},
+      {OPT_qk_norm, "after", QK_NORM_AFTER}, {OPT_mlp, "gelu", MLP_GELU}, {OPT_mlp, "relu2", MLP_RELU2},
+      {OPT_mlp, "swiglu", MLP_SWIGLU}, {OPT_bias, "all", BIAS_ALL}, {OPT_bias, "none", BIAS_NONE},
+      {OPT_bias, "qkv", BIAS_QKV}, {OPT_bias, "qkvo", BIAS_QKVO}, {OPT_shard, "flat", SHARD_FLAT},
+      {OPT_shard, "dim0", SHARD_DIM0}, {OPT_fp8, "off", FP8_OFF}, {OPT_fp8, "gather", FP8_GATHER},
+      {OPT_fp8, "matmul", FP8_MATMUL}, {OPT_offload, "none", OFFLOAD_NONE},
+      {OPT_offload, "optimizer", OFFLOAD_OPTIMIZER}, {OPT_offload, "params", OFFLOAD_PARAMS},
+      {OPT_between_hosts, "auto", BETWEEN_AUTO}, {OPT_between_hosts, "chain", BETWEEN_CHAIN},
+      {OPT_between_hosts, "direct", BETWEEN_DIRECT}, {OPT_optimizer, "adamw", OPTIMIZER_ADAMW},
+      {OPT_optimizer, "sgd", OPTIMIZER_SGD}, {OPT_optimizer, "muon", OPTIMIZER_MUON}};
+  Options o;
+  char error[256];
+  options_default(&o);
+  EXPECT(o.strategy == OPT_strategy_full_shard && o.norm == OPT_norm_preset && !*option_word(&o, OPT_norm),
+         "defaults: --strategy %s --norm %s", option_word(&o, OPT_strategy), option_word(&o, OPT_norm));
+  for (const auto &row : rows) {
+    option_pick(&o, row.id, row.word);
+    const int is = option_choice(&o, &option_specs[row.id]);
+    EXPECT(is == row.is && !strcmp(option_word(&o, row.id), row.word), "--%s %s is %d, not %d",
+           option_specs[row.id].name, row.word, is, row.is);
+  }
+  for (int i = 0; i < CPU_TABLES; i++) {
+    option_pick(&o, OPT_isa, cpu_tables[i].name);
+    EXPECT(cpu_table_wanted(&o, CPU_TABLES, error, sizeof error) == i, "--isa %s is another", cpu_tables[i].name);
+  }
+}
 TEST(option_names_are_of_options,
      "each other name appears once, is no option itself, and stands for one or says what to type") {
   char name[OPTION_NAME_BYTES], said[OPTION_NAME_BYTES];
