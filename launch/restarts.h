@@ -17,7 +17,7 @@
 // Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
 // type.
 #pragma once
-#include "kernels/flight.h"
+#include "base/flight.h"
 #include "rdzv_again.h"
 #include "terminal.h"
 #include <math.h>

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/text.h"
-#include "fsdp.h"
+#include "base/heartbeats.h"
 #include "machine.h"
 
 static struct {
