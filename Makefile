@@ -157,7 +157,7 @@ check-style:
 # of the sharding layer past its entrance; headers of launch/ and run/ do not know the trainer.
 ROOMS := base kernels kernels/cpu kernels/cuda fsdp data data/checkpoint launch run
 SOURCES := $(foreach r,$(ROOMS),$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
-HEADERS := trainer.h fsdp.h $(filter %.h %.cuh,$(SOURCES))
+HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
 check-rooms:
 	@awk -F'"' 'BEGIN { n = split("base kernels fsdp data launch run", r, " "); for (i = 1; i <= n; i++) level[r[i]] = i } \
@@ -202,7 +202,7 @@ SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=ad
   -fno-sanitize-recover=undefined)
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
-BUILD_ID := $(shell export LC_ALL=C; { cat Makefile main.cu trainer.h train_gpt_fsdp.cu fsdp.h $(SOURCES); $(CXX) --version; \
+BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu trainer/open.h fsdp.h $(SOURCES); $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
   2>/dev/null | sha256sum | cut -c 1-12)
 
@@ -218,7 +218,7 @@ M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 $(foreach i,$(ISAS) amx_emulated,$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i := kernels/cpu/cpu.cc))
 cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
-src_train_gpt_fsdp := main.cu
+src_train_gpt_fsdp := train_gpt_fsdp.cu
 cmd_test_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
 cmd_bench_ops := $(cmd_test_gpt_fsdp)

@@ -8,7 +8,7 @@
 // waits (TEST_WAITS). A test's output is shown only if it fails. One late test of a run, late while processors were
 // under pressure, runs once more, alone (test_is_excused). The last line has the counts.
 #define TRAINER_AS_LIBRARY 1
-#include "main.cu"
+#include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
 #include <sched.h>
 #include <sys/resource.h>

@@ -8,16 +8,19 @@
 //   5 update        microbatches, exact norm, clipping, learning rate, AdamW, SGD or Muon
 //   6 eval, sample  every token of a split once; text from a prompt
 //   7 loop          steps, evaluations, saves; a sample and files at the end
+//   8 commands      the table of what the program does; the life of a run
 //
 // Sharding is in fsdp.h, arithmetic in kernels/, text and checkpoints in data/; how a run starts, agrees, reports and
-// saves is in run/, and so is the one table of options (run/option_table.h). trainer.h gives a trainer its memory;
-// main.cu has main. Nothing here asks which device it runs on.
-#pragma once
+// saves is in run/, and so is the one table of options (run/option_table.h). trainer/open.h gives a trainer its memory.
+// Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
 #include "kernels/all.h"
 #include "fsdp.h"
+#include "run/call.h"
+#include "run/flight_report.h"
 #include "run/not_finite.h"
-#include "run/start.h"
+#include "run/option_help.h"
+#include "run/plan_search.h"
 
 const char *who_am_i;
 void (*error_hook)(const char *line);
@@ -1097,3 +1100,95 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
         sampled ? ", sample.txt" : "");
   return saved ? 0 : EXIT_MISSING;
 }
+
+// ================================================================================================ 8 commands
+#include "trainer/open.h"
+
+static int train(Call *call) {
+  static Options asked;
+  static Start start;
+  static Trainer t;
+  static Corpus corpus;
+  static Saver saver;
+  static Cores cores;
+  Log log;
+  void *image;
+  MPI_Comm node;
+  int rank;
+  Options *o = &call->o;
+  char *error = call->error;
+  train_options(call, &asked, &start);
+  preflight(o, true);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  liveness_phase("looking for devices");
+  const Device device = agree_on_device(o, MPI_COMM_WORLD, node);
+  cores_take(&cores, (int)o->threads, !device.ops->nccl, node, MPI_COMM_WORLD);
+  MPI_Comm_free(&node);
+  liveness_phase("reading the corpus");
+  load_corpus(&corpus, &image, o, &start, MPI_COMM_WORLD, cores.share.threads);
+  if (!rank && o->prompt[0] && !corpus.has_tokenizer)
+    snprintf(error, sizeof call->error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens",
+             o->data);
+  else start_check(&start, o, &corpus, error, sizeof call->error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  liveness_phase("start-up");
+  trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
+  t.run.cores = &cores;
+  t.run.crowded = cores_are_crowded(&cores);
+  report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (o->tune == OPT_tune_on) trainer_tune(&t);
+  saver_init(&saver, &t.run);
+  print_start(&t.run);
+  saver_print_plan(&saver);
+  print_details(&t.run);
+  print_start_notices(&t.run);
+  liveness_phase("loading");
+  start_load(&start, &t.run, &saver);
+  catch_stop_signals();
+  t.trace.from = t.step;
+  open_files(&log, &t.run, &start);
+  if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
+  print_old_runs(&t.run, start.path);
+  const int code = trainer_run(&t, &log, &saver);
+  line_end();
+  liveness_phase("end");
+  trainer_close(&t);
+  start_free(&start);
+  corpus_free(&corpus);
+  free(image);
+  cores_give_back(&cores);
+  MPI_Finalize();
+  liveness_close();
+  return code;
+}
+
+// The first that was asked for is what the program does.
+static const Command commands[] = {
+    {"rdzv_rank, rdzv_hand", NEEDS_NOTHING, launch_hidden},      // mpirun's, for --rdzv
+    {"--help, --version", NEEDS_NOTHING, options_answer},
+    {"--report RUN1,RUN2,...", NEEDS_OPTIONS, report_compare},
+    {"--plan", NEEDS_OPTIONS, plan_main},
+    {"--flight", NEEDS_OPTIONS, flight_answer},
+    {"--rdzv", NEEDS_OPTIONS, launch_rendezvous},
+    {"--preflight", NEEDS_MPI, preflight_main},
+    {"train, evaluate, sample", NEEDS_MPI, train}};
+
+// The whole program; main, unless a test includes this file.
+int train_main(int argc, char **argv) {
+  static Call call;
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  call.argc = argc, call.argv = argv;
+  call.launched = under_mpirun = rank != NULL;
+  call.first = !rank || !strcmp(rank, "0");
+  terminal_open();
+  int code = -1, ready = NEEDS_NOTHING;
+  for (const Command *c = commands; code < 0; code = c++->run(&call))
+    for (; ready < c->needs; ready++) (ready == NEEDS_NOTHING ? call_parse : call_join)(&call);
+  return code;
+}
+
+#ifndef TRAINER_AS_LIBRARY
+int main(int argc, char **argv) { return train_main(argc, argv); }
+#endif

@@ -22,7 +22,7 @@
 //   mpirun -np 2 build/bench_ops peaks --dtype bf16
 // The figures of a rank for --plan --on cpu,...: what it reaches at least while all measure.
 #define TRAINER_AS_LIBRARY 1
-#include "main.cu"
+#include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
 
 struct OpRow { char name[64]; int calls; double ms, flops, bytes; bool half; };

@@ -13,7 +13,7 @@
 // no code after the size check would be reached.
 #include <initializer_list>                      // for (x : {a, b})
 #define TRAINER_AS_LIBRARY 1
-#include "main.cu"
+#include "train_gpt_fsdp.cu"
 #include "data/checkpoint/interchange.h"
 #include <ftw.h>
 

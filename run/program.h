@@ -1,4 +1,4 @@
-// program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer.h).
+// program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer/open.h).
 #pragma once
 #include "data/checkpoint/interchange.h"
 #include "fsdp.h"

@@ -174,7 +174,7 @@ static void readme_checkout() {
   static const char setup[] =
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
       "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh $C/dev\n"
-      "cp -p Makefile fsdp.h main.cu trainer.h train_gpt_fsdp.cu $C; cp -rp base kernels fsdp launch run $C\n"
+      "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base kernels fsdp launch run trainer $C\n"
       "cp -rp data/checkpoint data/*.h data/*.sh $C/data\n"
       "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; cp $TESTS $C/build/test_gpt_fsdp\n"
       "for o in build/c*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
@@ -419,7 +419,7 @@ TEST(docs_experiments_are_built,
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(1);
   experiment_run("a factor for each channel",
-                 "for o in cpu_avx2:kernels/cpu/cpu.cc train_gpt_fsdp:main.cu\n"
+                 "for o in cpu_avx2:kernels/cpu/cpu.cc train_gpt_fsdp:train_gpt_fsdp.cu\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,

@@ -1,4 +1,5 @@
-// trainer.h: the life of a trainer, from options to memory that is taken and given back.
+// open.h: the life of a trainer, from options to memory that is taken and given back. A part of train_gpt_fsdp.cu,
+// which includes it below the model that it needs.
 //
 //   trainer_open, trainer_close    a trainer that runs
 //   plan_open, plan_close          what run/ may ask (run/program.h): ranks that are not there, steps of theirs, a map
@@ -6,7 +7,6 @@
 // A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
 // them their memory before any is taken.
 #pragma once
-#include "train_gpt_fsdp.cu"
 #include "run/memory_map.h"
 
 static void trainer_take_memory(Trainer *t) {

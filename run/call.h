@@ -1,0 +1,82 @@
+// call.h: what a command of the program needs before it runs: options, or to be a rank among others.
+//
+//   call_parse, call_join      the command line; MPI, with all that watches over ranks
+//   train_options              options of all ranks, complete
+//   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
+#pragma once
+#include "launch/preflight_net.h"
+#include "option_line.h"
+#include "start.h"
+
+static void call_parse(Call *call) {
+  catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
+  if (!options_parse(&call->o, call->argc, call->argv, call->error, sizeof call->error))
+    options_whole_line(call->argc, call->argv, call->error, sizeof call->error);
+}
+// This process becomes a rank.
+static void call_join(Call *call) {
+  static char who[128];
+  char host[64] = "";
+  Options *o = &call->o;
+  int provided, rank, world;
+  const bool watched = !call->error[0] && launch_watches(o->restarts, o->given[OPT_restart_wait], o->rdzv, call->error,
+                                                         sizeof call->error);
+  if (call->error[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error);    // no need to start MPI first
+  const RestartsAsk ask = {o->restarts, o->resume, o->out};
+  if (watched && restarts_supervise(&ask)) option_set(o, OPT_resume, "auto", call->error, sizeof call->error);
+  restarts_open();
+  liveness_died = restarts_died;
+  if (!o->config[0]) launch_refuse_alone(o->rdzv, true);         // the file may say --rdzv none
+  liveness_start(o->timeout);
+  launch_no_daemon();
+  launch_one_host();
+  launch_notice_pmi();
+  MPI_Init_thread(&call->argc, &call->argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  alone = !call->launched && world == 1;
+  if (alone && !o->config[0]) launch_refuse_alone(o->rdzv, false);
+  gethostname(host, sizeof host - 1);
+  snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);
+  who_am_i = who;
+  die_hook = die_everywhere;
+}
+
+// Options of all ranks, complete; `asked` as they were asked for. Collective.
+static void train_options(Call *call, Options *asked, Start *start) {
+  Options *o = &call->o;
+  char *error = call->error;
+  const size_t bytes = sizeof call->error;
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  take_config(o, MPI_COMM_WORLD);
+  launch_forget(o);
+  if (o->preflight || o->flight[0] || o->in_file[OPT_restarts])
+    snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config",
+             o->preflight ? "preflight" : o->flight[0] ? "flight" : "restarts");
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (alone) launch_refuse_alone(o->rdzv, false);
+  liveness_timeout(o->timeout);
+  liveness_open(MPI_COMM_WORLD, error, bytes);
+  agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  mpi_abort_delay(0, MPI_PATIENCE_S);
+  resolve_options(o, asked, start, MPI_COMM_WORLD);
+  restarts_batch(o->global_batch, o->batch_size);
+  liveness_flight(o->out, PROGRAM_VERSION " (" BUILD_ID ")");
+}
+// --preflight, or its short form at the start of a run. Collective.
+static int preflight(const Options *o, bool at_start) {
+  static DeviceProbe gpu;
+  const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
+  if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
+  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
+  liveness_phase("preflight");
+  if (!at_start) return preflight_run(&ask);
+  preflight_start(&ask, MPI_COMM_WORLD);
+  return 0;
+}
+static int preflight_main(Call *call) {
+  if (!call->o.preflight || call->error[0]) return -1;
+  const int code = preflight(&call->o, false);
+  MPI_Finalize();
+  return code;
+}
