@@ -10,6 +10,7 @@
 //   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
+#include "fsdp.h"
 #include "options.h"
 #include "launch/terminal.h"
 #include "version.h"
