@@ -16,8 +16,9 @@ CUDA     python3 dev/bench_pytorch.py --device cuda --model gpt2 --dtype bf16 --
          vocabulary padded to a multiple of 64 as in train_gpt_fsdp, ranks on NCCL, one per GPU, with FSDP2
          (--parallel ddp: DDP).
 Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
-         300 steps of batch 32: AdamW lr 1e-3, betas .9 .95, decay .1 on matrices, 5 % warm-up, cosine to 10 %, clip 1,
-         on the ids that train_gpt_fsdp made. Samples are the same windows, in a random order by --seed.
+         300 steps (--steps) of batch 32 (--global_batch): AdamW lr 1e-3 (--lr), betas .9 .95, decay .1 on matrices,
+         5 % warm-up, cosine to 10 %, clip 1, on the ids that train_gpt_fsdp made. Samples are the same windows, in a
+         random order by --seed.
          One JSON line per step and a last one with the mean validation loss, every validation token predicted once.
 AdamW is the fused one, attention scaled_dot_product_attention. Weights start as N(0, 0.02), projections into the
 residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
@@ -45,6 +46,7 @@ GPT2 = dict(norm="layernorm", norm_weight=True, norm_embedding=False, rope_theta
             softcap=0, eps=1e-5, tied=True)
 LLAMA = dict(norm="rmsnorm", rope_theta=1e4, mlp="swiglu", bias=False)
 MODELS = {
+    "tiny": dict(n_layer=4, n_head=4, n_embd=128, vocab_size=2048, seq_len=128, batch=32),
     "small": dict(n_layer=6, n_head=8, n_embd=512, vocab_size=5000, seq_len=256, batch=32),
     "gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024, vocab_size=50257, seq_len=256, batch=4),
@@ -317,13 +319,13 @@ def serve(args):
     os._exit(0)                                # no goodbye between ranks: the other may be gone
 
 
-def learning_rate(step, steps):
+def learning_rate(step, steps, peak):
     """Linear warm-up over the first 5 % of the steps, then a cosine down to 10 %."""
     warmup = max(1, round(WARMUP * steps))
     if step < warmup:
-        return LR * (step + 1) / warmup
+        return peak * (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)
-    return LR * (LR_FLOOR + (1 - LR_FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return peak * (LR_FLOOR + (1 - LR_FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 @torch.no_grad()
@@ -343,7 +345,7 @@ def read_cache(path):
     """The train and valid ids of a token cache of train_gpt_fsdp (CacheHeader in data/dataloader.h)."""
     with open(path, "rb") as f:
         head = f.read(64)
-        if head[:8] != b"tokens01":
+        if head[:8] != b"tokens02":
             raise SystemExit(f"{path} is no token cache: it starts with {head[:8]!r}")
         train, valid, _, token_bytes = np.frombuffer(head[32:64], "<i8")
         ids = np.fromfile(f, "<u2" if token_bytes == 2 else "<u4", train + valid).astype(np.int64)
@@ -363,7 +365,7 @@ def curve(args):
     order = torch.cat([torch.randperm(samples) for _ in range(-(-args.steps * B // samples))])
     for step in range(args.steps):
         at = order[step * B:(step + 1) * B, None] * T + torch.arange(T)
-        lr = learning_rate(step, args.steps)
+        lr = learning_rate(step, args.steps, args.lr)
         for group in optimizer.param_groups:
             group["lr"] = lr
         start = time.perf_counter()
@@ -396,6 +398,7 @@ def main():
     p.add_argument("--serve", action="store_true", help="on the CPU: measure as the standard input says")
     p.add_argument("--curve", action="store_true")
     p.add_argument("--cache", help="with --curve: the token cache that train_gpt_fsdp left")
+    p.add_argument("--lr", type=float, default=LR, help="with --curve")
     p.add_argument("--vocab_size", type=int, help="with --curve; otherwise the largest id decides")
     args = p.parse_args()
     cuda = args.device == "cuda"

@@ -16,7 +16,7 @@ static const char help_short[] =
     "  ./train_gpt_fsdp --config out/options.txt --out again\n"
     "\n"
     "what to train\n"
-    "  --model gpt2              tiny, small, gpt2, gpt2-medium, -large, -xl [tiny]\n"
+    "  --model gpt2              tiny, small, gpt2, gpt2-xl, modern-small, ... [tiny]\n"
     "  --n_layer 6               blocks; also --n_head, --n_embd, --vocab_size\n"
     "  --seq_len 256             tokens per training sequence\n"
     "  --data PATH               a text file, a directory of texts, or tokens .bin\n"
@@ -59,8 +59,10 @@ static void help_option(const OptionSpec *s) {
   if (s->type == OPTION_NUM) snprintf(def, sizeof def, "%g", s->def);
   const char *const value[] = {"N", "X", s->choices ? s->choices : "TEXT", s->choices, ""};      // by OptionType
   snprintf(left, sizeof left, "--%s %s", s->name, value[s->type]);
+  int cut = (int)strlen(left);                   // a long list of choices takes two lines
+  if (cut > 118) for (cut = 118; left[cut - 1] != '|'; cut--) {}
   if (strlen(left) <= 34) printf("  %-34s %s", left, s->help);
-  else printf("  %s\n  %-34s %s", left, "", s->help);
+  else printf("  %.*s%s%s\n  %-34s %s", cut, left, left[cut] ? "\n      " : "", left + cut, "", s->help);
   const bool numeric = s->type == OPTION_INT || s->type == OPTION_NUM;
   if (s->type != OPTION_FLAG && def[0] && !(numeric && s->def < s->lo)) printf(" [%s]", def);
   printf("\n");

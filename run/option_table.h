@@ -24,8 +24,8 @@ enum OptionResume {
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, FLAG) \
   GROUP(MODEL, "model") \
-  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|smollm2-135m|smollm2-360m|llama-3.2-1b|" \
-      "qwen2.5-0.5b|qwen3-0.6b", SHAPE, "preset; options below override it") \
+  TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|modern-tiny|modern-small|modern|smollm2-135m|" \
+      "smollm2-360m|llama-3.2-1b|qwen2.5-0.5b|qwen3-0.6b", SHAPE, "preset; options below override it") \
   INT(n_layer, 0, 1, LAYERS_MOST, SHAPE, "blocks (default: the preset's)", "num_layers num_hidden_layers n_layers") \
   INT(n_head, 0, 1, 1000, SHAPE, "attention heads; must divide n_embd without --head_size (default: the preset's)", \
       "num_heads n_heads num_attention_heads") \
@@ -37,7 +37,8 @@ enum { LAYERS_MOST = 1000 };
   INT(vocab_size, 0, 1, 1 << 24, SHAPE, "vocabulary of the tokenizer or token files (default: the preset's)", \
       "n_vocab") \
   NUM(dropout, 0.0, 0.0, 0.99, TAKES, "dropout on embeddings, attention and both residual branches") \
-  CHOICE(tie_head, on, (on, off), SHAPE, "LM head shares the token embedding", "tie_word_embeddings") \
+  CHOICE(tie_head, preset, (on, off), SHAPE, "LM head shares the token embedding (default: the preset's)", \
+      "tie_word_embeddings") \
   GROUP(BLOCK, "block") \
   INT(n_kv_head, 0, 1, 1000, SHAPE, "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
   INT(head_size, 0, 1, 65536, SHAPE, "columns of a head (default: the preset's, or n_embd / n_head)") \
@@ -72,7 +73,8 @@ enum { LAYERS_MOST = 1000 };
   INT(seed, 1, 0, INT64_MAX, ORDER, "seed of initialisation, data order, dropout and sampling", \
       "random_seed manual_seed") \
   GROUP(OPTIMIZER, "optimizer") \
-  CHOICE(optimizer, adamw, (adamw, sgd, muon), STATE, "AdamW; SGD; Muon: for blocks' matrices, else AdamW") \
+  CHOICE(optimizer, preset, (adamw, sgd, muon), STATE, \
+      "AdamW; SGD; Muon: for blocks' matrices, else AdamW (default: the preset's)") \
   NUM(lr, 0.0, 1e-20, 1000.0, STEP, "peak learning rate (default: the preset's)", "learning_rate max_lr -l") \
   CHOICE(schedule, cosine, (cosine, linear, constant, step, wsd), STEP, "after warm-up; step: StepLR, by --gamma", \
       "-k") \
@@ -192,8 +194,8 @@ enum { LAYERS_MOST = 1000 };
   GROUP(OTHER, "other") \
   TEXT(config, "", NULL, OWN, "file of options, one per line: key = value; the command line wins (OUT/options.txt)")
 
-// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1. block: options of the block that differ from
-// GPT-2's; the first value counts, and what is left out is in preset_block.
+// Learning rates of the GPT-2 sizes: Brown et al. 2020, table 2.1; of modern ones, measured for Muon (docs/results.md).
+// block: options that differ from GPT-2's; the first value counts, and what is left out is in preset_block.
 struct Preset {
   const char *name;
   int64_t n_layer, n_head, n_embd, seq_len, n_positions, vocab_size;
@@ -201,9 +203,11 @@ struct Preset {
   const char *block;
 };
 static const char preset_block[] = "norm=layernorm norm_weight=on norm_embedding=off norm_eps=1e-5 position=learned "
-    "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0";
+    "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 tie_head=on "
+    "optimizer=adamw";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
 #define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
+#define MODERN_BLOCK "qk_norm=before tie_head=off optimizer=muon " LLAMA_BLOCK
 static const Preset presets[] = {
     {"tiny", 4, 4, 128, 128, 128, 2048, 3e-3, ""},
     {"small", 6, 8, 512, 256, 256, 5000, 1e-3, ""},
@@ -211,6 +215,9 @@ static const Preset presets[] = {
     {"gpt2-medium", 24, 16, 1024, 1024, 1024, 50257, 3e-4, ""},
     {"gpt2-large", 36, 20, 1280, 1024, 1024, 50257, 2.5e-4, ""},
     {"gpt2-xl", 48, 25, 1600, 1024, 1024, 50257, 2e-4, ""},
+    {"modern-tiny", 4, 2, 128, 128, 128, 2048, 4e-3, "mlp_width=352 " MODERN_BLOCK},
+    {"modern-small", 6, 8, 512, 256, 256, 5000, 4e-3, "mlp_width=1376 " MODERN_BLOCK},
+    {"modern", 12, 12, 768, 1024, 1024, 50257, 2.4e-3, "mlp_width=2048 " MODERN_BLOCK},
     {"smollm2-135m", 30, 9, 576, 1024, 8192, 49152, 6e-4, "n_kv_head=3 mlp_width=1536 " SMOLLM2_BLOCK},
     {"smollm2-360m", 32, 15, 960, 1024, 8192, 49152, 5e-4, "n_kv_head=5 mlp_width=2560 " SMOLLM2_BLOCK},
     {"llama-3.2-1b", 16, 32, 2048, 1024, 131072, 128256, 3e-4, "n_kv_head=8 head_size=64 mlp_width=8192 "

@@ -3,7 +3,7 @@
 #pragma once
 #include "report.h"
 
-// What a preset says of the block, for options that have no value: a list of NAME=VALUE. Values are known to be good.
+// What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.
 static void preset_fill(Options *o, const char *list) {
   char item[128], fault[256];
   for (const char *c = list; *c; c += strcspn(c, " "), c += strspn(c, " ")) {
@@ -58,7 +58,6 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!o->n_head) o->n_head = p->n_head;
   if (!o->n_embd) o->n_embd = p->n_embd;
   if (!o->vocab_size) o->vocab_size = p->vocab_size;
-  if (o->lr == 0) o->lr = p->lr;
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
@@ -66,6 +65,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (o->no_cuda) o->device = OPT_device_cpu;
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
   if (!block_resolve(o, p, error, error_bytes)) return false;
+  // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
+  if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPT_optimizer_muon ? p->lr / 4 : p->lr;
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,

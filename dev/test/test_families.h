@@ -115,6 +115,30 @@ TEST(families_have_published_sizes, "presets of published models have their numb
   }
 }
 
+TEST(families_modern_presets,
+     "modern, in each size: Qwen 3's block with a head of its own and Muon at its rate; AdamW and SGD have a quarter "
+     "of it; what is given overrides; GPT-2's presets have AdamW and a tied head") {
+  static const struct { const char *options; double lr; Choice_optimizer optimizer; bool tied; } cases[] = {
+      {"--model modern-tiny", 4e-3, OPT_optimizer_muon, false},
+      {"--model modern-small", 4e-3, OPT_optimizer_muon, false},
+      {"--model modern", 2.4e-3, OPT_optimizer_muon, false},
+      {"--model modern-small --optimizer adamw", 1e-3, OPT_optimizer_adamw, false},
+      {"--model modern-small --optimizer sgd --lr 5", 5, OPT_optimizer_sgd, false},
+      {"--model modern-small --optimizer muon --tie_head on", 4e-3, OPT_optimizer_muon, true},
+      {"--model small", 1e-3, OPT_optimizer_adamw, true},
+      {"--model small --optimizer muon", 1e-3, OPT_optimizer_muon, true}};
+  for (const auto &c : cases) {
+    Options o;
+    test_options(&o, 1, "%s", c.options);
+    const ModelShape s = shape_of(&o);
+    const Family *f = family_of_shape(&s);
+    EXPECT(o.lr == c.lr && o.optimizer == c.optimizer && s.tied == c.tied, "%s: --lr %g --optimizer %s --tie_head %s",
+           c.options, o.lr, option_word(&o, OPT_optimizer), option_word(&o, OPT_tie_head));
+    const bool modern = strstr(c.options, "modern") != NULL;
+    EXPECT(modern ? f && !strcmp(f->model_type, "qwen3") : shape_is_gpt2(&s), "%s is another class", c.options);
+  }
+}
+
 // A directory's config.json and weights, copied to where the test may change them.
 static inline void family_copy(char dir[1024], const char *name) {
   static int copies;
