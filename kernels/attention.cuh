@@ -4,6 +4,7 @@
 //   lse (B,H,T) fp32. With KV < H, head h reads k and v of head h / (H/KV) (Ainslie et al. 2023, "GQA"), which are
 //   nowhere copied; dk and dv of a head are the sums over its H/KV query heads, in order. KV follows from the shapes
 //   s_qk = q . k / sqrt(hs) for k <= q       lse_q = ln sum_k e^(s_qk)       p_qk = e^(s_qk - lse_q)
+//   with starts (ops.h) only for k >= starts[q]: documents of one sequence do not see each other
 //   out_q = sum_k w_qk p_qk v_k              w = 1/(1-p) where dropout keeps the probability, 0 where it drops it
 //   dv_k  = sum_q w_qk p_qk dout_q           D_q = dout_q . out_q
 //   ds_qk = p_qk (w_qk dout_q . v_k - D_q)   dq_q = sum_k ds_qk k_k / sqrt(hs)     dk_k = sum_q ds_qk q_q / sqrt(hs)
@@ -38,7 +39,8 @@ static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv,
 // qkv (B,T,C+2 KV hs), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head,
 // query, key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not
 // divide C.
-static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                                     Tensor starts = Tensor{}) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1];
   attention_check_heads("attention_forward", out, qkv, n_head);
@@ -48,13 +50,14 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
   CHECK_SHAPE(lse, B, n_head, T);
   CHECK_DTYPE(lse, F32);
   CHECK_DTYPE(qkv, out.dtype);
-  CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop);
+  starts_check(starts, B, T);
+  CALL_OP(c, attention_forward, out, lse, qkv, n_head, drop, starts);
 }
 
-// dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv and the same drop; dout
-// (B,T,C).
+// dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv, the same drop and starts;
+// dout (B,T,C).
 static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                      Dropout drop) {
+                                      Dropout drop, Tensor starts = Tensor{}) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
   attention_check_heads("attention_backward", out, qkv, n_head);
@@ -68,7 +71,8 @@ static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor q
   CHECK_DTYPE(qkv, out.dtype);
   CHECK_DTYPE(dout, out.dtype);
   CHECK_DTYPE(dqkv, out.dtype);
-  CALL_OP(c, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop);
+  starts_check(starts, B, T);
+  CALL_OP(c, attention_backward, dqkv, dout, qkv, out, lse, n_head, drop, starts);
 }
 #endif
 
@@ -98,21 +102,22 @@ static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const size_t backward = attention_thread_bytes(&s, q.dtype, true);
   return (size_t)c->threads * (forward > backward ? forward : backward);
 }
-static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                                   Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   attention_check_workspace(c, out, qkv, n_head, false);
 #ifdef __AVX512BF16__
-  if (out.dtype == BF16) { attention_forward16(c, out, lse, qkv, n_head, &drop); return; }
+  if (out.dtype == BF16) { attention_forward16(c, out, lse, qkv, n_head, &drop, starts); return; }
 #endif
-  DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop));
+  DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop, starts));
 }
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                    Dropout drop) {
+                                    Dropout drop, Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   attention_check_workspace(c, out, qkv, n_head, true);
 #ifdef __AVX512BF16__
-  if (out.dtype == BF16) { attention_backward16(c, dqkv, dout, qkv, out, lse, n_head, &drop); return; }
+  if (out.dtype == BF16) { attention_backward16(c, dqkv, dout, qkv, out, lse, n_head, &drop, starts); return; }
 #endif
-  DISPATCH(out.dtype, T, attention_backward_typed<T>(c, dqkv, dout, qkv, out, lse, n_head, &drop));
+  DISPATCH(out.dtype, T, attention_backward_typed<T>(c, dqkv, dout, qkv, out, lse, n_head, &drop, starts));
 }
 #endif

@@ -277,9 +277,17 @@ template <vf (*OP)(vf, vf)> INLINE vf attention_over_lanes(const vf r[16]) {
   }
   return OP(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
 }
+// The first block of keys that queries of block i see.
+static int64_t attention_first_block(const AttentionShape *s, int64_t i) { return attention_first_key(s, i * 32) / 32; }
+// Masks the scores that queries of block i have of keys of documents before theirs.
+static void attention_mask_documents(AttentionForward16 *f, const AttentionShape *s, int64_t i) {
+  for (int64_t row = 0; s->starts && row < attention_min(32, s->T - i * 32); row++)
+    for (int64_t key = attention_first_block(s, i) * 32; key < s->starts[i * 32 + row]; key++)
+      f->s[key / 32 * ATTENTION_SUMS + row * 32 + key % 32] = ATTENTION_NEVER;
+}
 // Masks the scores of queries row .. row+15 of block i and stores the largest of each, scaled.
 static void attention_softmax_max(AttentionForward16 *f, const AttentionShape *s, int64_t i, int64_t row) {
-  float *const from = f->s + row * 32, *const own = from + i * ATTENTION_SUMS;
+  float *const all = f->s + row * 32, *const own = all + i * ATTENTION_SUMS;
   vf most[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; r++) {
@@ -291,7 +299,7 @@ static void attention_softmax_max(AttentionForward16 *f, const AttentionShape *s
     }
     most[r] = vf_max(x[0], x[1]);
   }
-  for (const float *at = from; at < own; at += ATTENTION_SUMS)
+  for (const float *at = all + attention_first_block(s, i) * ATTENTION_SUMS; at < own; at += ATTENTION_SUMS)
 #pragma GCC unroll 16
     for (int r = 0; r < 16; r++) most[r] = vf_max(most[r], vf_max(vf_load(at + r * 32), vf_load(at + r * 32 + VF)));
   vf_store(f->max + row, vf_mul(attention_over_lanes<vf_max>(most), vf_set1(s->scale * 1.44269504f)));
@@ -311,7 +319,7 @@ INLINE void attention_softmax_rows(vf *sum, AttentionForward16 *f, const Attenti
     shift[r] = vf_set1(-f->max[row + r]);
     total[r][0] = total[r][1] = vf_zero();
   }
-  for (int64_t j = 0; j <= i; j++) {
+  for (int64_t j = attention_first_block(s, i); j <= i; j++) {
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; r++) {
       const float *const from = f->s + j * ATTENTION_SUMS + (row + r) * 32;
@@ -354,12 +362,13 @@ static void attention_forward16_pack(AttentionForward16 *f, const AttentionShape
 static void attention_forward16_block(AttentionForward16 *f, const AttentionShape *s, bf16 *out, float *lse,
                                       const bf16 *q, int64_t i, AttentionDrop d, AttentionAhead<bf16> *ahead) {
   const AttentionBlocks n = attention_count(s);
-  const int64_t queries = attention_min(32, s->T - i * 32);
+  const int64_t queries = attention_min(32, s->T - i * 32), begin = attention_first_block(s, i);
   for (int64_t c = 0; c < n.columns; c++)
     attention_left(f->q + c * ATTENTION_WORDS, attention_source(s, q, s->ld, i, c));
-  for (int64_t j = 0; j <= i; j++) {
+  for (int64_t j = begin; j <= i; j++) {
     attention_blocks(f->s + j * ATTENTION_SUMS, f->q, f->k + j * n.columns * ATTENTION_WORDS, n.columns, false);
   }
+  attention_mask_documents(f, s, i);
   if (d.drop->p > 0.0f) attention_softmax<true>(f, s, i, d, ahead);
   else attention_softmax<false>(f, s, i, d, ahead);
   for (int64_t row = 0; row < queries; row += VF) {  // the largest term of a total is 1
@@ -368,14 +377,16 @@ static void attention_forward16_block(AttentionForward16 *f, const AttentionShap
     vf_store(f->total + row, vf_div(vf_set1(1.0f), total));
   }
   for (int64_t c = 0; c < n.columns; c++) {
-    attention_blocks(f->out, f->p, f->v + c * n.rows * ATTENTION_WORDS, i + 1, false);
+    attention_blocks(f->out, f->p + begin * ATTENTION_WORDS, f->v + (c * n.rows + begin) * ATTENTION_WORDS,
+                     i + 1 - begin, false);
     attention_put(out + i * 32 * s->C + c * 32, s->C, f->out, f->total, queries, s->hs - c * 32);
   }
 }
 static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop,
-                                     int64_t item, int64_t runs) {
+                                     Tensor starts, int64_t item, int64_t runs) {
   const int64_t len = out.shape[1], C = out.shape[2], heads = out.shape[0] * n_head;
-  const AttentionShape s = attention_shape(out, qkv, n_head);
+  AttentionShape s = attention_shape(out, qkv, n_head);
+  s.starts = attention_starts(starts, item / runs / n_head);
   AttentionForward16 f = attention_forward16_scratch(attention_thread_memory(c, attention_forward16_bytes(&s)), &s);
   const int64_t rows = attention_count(&s).rows;
   const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
@@ -393,7 +404,8 @@ static void attention_forward16_item(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
     attention_forward16_block(&f, &s, to, to_lse, head.q, i, AttentionDrop{drop, drop->sample0 + b, h}, &ahead);
   }
 }
-static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop) {
+static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop,
+                                Tensor starts) {
   const int64_t heads = out.shape[0] * n_head, blocks = (out.shape[1] + 31) / 32;
   const int64_t runs = attention_runs(c, heads, blocks);
   const int64_t chunk = attention_chunk(heads * runs, c->threads);
@@ -401,7 +413,7 @@ static void attention_forward16(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int 
   parallel(c->threads, [=](int, int) {
     amx_thread_begin();
     thread_tasks(taken, heads * runs, chunk, [=](int64_t item) {
-      attention_forward16_item(c, out, lse, qkv, n_head, drop, item, runs);
+      attention_forward16_item(c, out, lse, qkv, n_head, drop, starts, item, runs);
     });
     amx_thread_end();
   });
@@ -445,7 +457,8 @@ static void attention_softmax16_backward(AttentionBackward16 *w, const Attention
                                          uint32_t *p_left, uint32_t *ds_left, uint32_t *ds_right, AttentionDrop d,
                                          AttentionAhead<bf16> *ahead) {
   const bool dropped = d.drop->p > 0.0f;
-  const AttentionTile tile = {j * 32, i * 32, 2, {32, 32}};
+  AttentionTile tile = attention_tile(s, j * 32, i * 32);        // whole: what pads it has weight 0
+  tile.vectors = 2, tile.rows[0] = tile.rows[1] = 32;
   if (dropped) attention_mask(w->mask, &tile, s, d);
   const vf factor = vf_set1(s->scale * 1.44269504f);
   const vf lse[2] = {vf_load(w->lse + i * 32), vf_load(w->lse + i * 32 + VF)};
@@ -456,7 +469,7 @@ static void attention_softmax16_backward(AttentionBackward16 *w, const Attention
     for (int v = 0; v < 2; v++) {
       const int64_t at = row * 32 + v * VF;
       p[v] = attention_exp2_short(vf_fma(vf_load(w->s + at), factor, lse[v]));
-      if (i == j) p[v] = vf_select(vm_first(row - v * VF), vf_zero(), p[v]);
+      if (i == j || tile.cut) p[v] = attention_causal(&tile, v, row, p[v], vf_zero());
       const vf mask = dropped ? vf_load(w->mask + at) : vf_set1(1.0f), dp = vf_load(w->dp + at);
       ds[v] = vf_mul(p[v], vf_sub(dropped ? vf_mul(dp, mask) : dp, dot[v]));
       if (dropped) p[v] = vf_mul(p[v], mask);
@@ -517,15 +530,17 @@ static void attention_backward16_head(AttentionBackward16 *w, const AttentionSha
   }
 }
 static void attention_backward16(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                 const Dropout *drop) {
-  const AttentionShape s = attention_shape(out, qkv, n_head);
-  const int64_t heads = out.shape[0] * n_head, groups = heads / s.group, chunk = attention_chunk(groups, c->threads);
+                                 const Dropout *drop, Tensor starts) {
+  const AttentionShape all = attention_shape(out, qkv, n_head);
+  const int64_t heads = out.shape[0] * n_head, groups = heads / all.group, chunk = attention_chunk(groups, c->threads);
   int64_t counter = 0, *const taken = &counter;
   parallel(c->threads, [=](int, int) {
     amx_thread_begin();
     AttentionBackward16 w =
-        attention_backward16_scratch(attention_thread_memory(c, attention_backward16_bytes(&s)), &s);
+        attention_backward16_scratch(attention_thread_memory(c, attention_backward16_bytes(&all)), &all);
     thread_tasks(taken, groups, chunk, [&](int64_t item) {
+      AttentionShape s = all;
+      s.starts = attention_starts(starts, item * s.group / n_head);
       for (int64_t i = item * s.group; i < (item + 1) * s.group; i++) {
         const AttentionHead<bf16> head = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, i);
         const AttentionHead<bf16> next = attention_head<bf16>(&s, dqkv, dout, qkv, out, lse, i + 1);

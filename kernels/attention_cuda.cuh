@@ -50,6 +50,9 @@
 // per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished sums
 // (out, dv) or to dout . v (ds).
 //
+// Documents: with starts (ops.h), forward and dq begin at the tile of the first key that a block's first query sees;
+// what is left of documents before a query's is masked. dk and dv of tensor cores run over all later queries.
+//
 // Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
 // dv; as keys they are in the future of every real query.
 #pragma once
@@ -154,7 +157,8 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
     attention_plain_forward<T, 64>(c, a, B);
   }
 }
-static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                                   Tensor starts) {
   attention_check("attention_forward", out, n_head);
   attention_check_aligned("attention_forward", out, n_head, qkv.data);
   if (numel(out) == 0) return;
@@ -162,7 +166,7 @@ static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, i
   const AttentionDrop d = attention_drop(c, drop);
   float *stats = (float *)lse.data;
   DISPATCH(out.dtype, T,
-           AttentionForward<T> a = {(T *)out.data, stats, (const T *)qkv.data, s, d};
+           AttentionForward<T> a = {(T *)out.data, stats, (const T *)qkv.data, (const int32_t *)starts.data, s, d};
            attention_forward_typed(c, a, out.shape[0]));
 }
 
@@ -192,7 +196,7 @@ static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, Atten
   LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
 }
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                    Dropout drop) {
+                                    Dropout drop, Tensor starts) {
   attention_check("attention_backward", out, n_head);
   attention_check_aligned("attention_backward", out, n_head, qkv.data, dout.data, dqkv.data);
   if (numel(out) == 0) return;
@@ -204,7 +208,8 @@ static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv
   float *dot = (float *)c->workspace;
   DISPATCH(out.dtype, T,
            attention_dot(c, dot, (const T *)dout.data, (const T *)out.data, s, numel(lse));
-           AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot, s, d};
+           AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot,
+                                     (const int32_t *)starts.data, s, d};
            attention_backward_typed(c, a, out.shape[0]));
 }
 

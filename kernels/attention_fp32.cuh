@@ -232,16 +232,23 @@ struct AttentionShape {
   int64_t T, hs, width, C;                       // width: hs rounded up to whole vectors
   int64_t n_head, group, ld;                     // group: heads of q for one of k and v; ld: columns of qkv
   float scale;                                   // 1/sqrt(hs)
+  const int32_t *starts;                         // of the sequence at work; NULL: it is one document
 };
 static AttentionShape attention_shape_of(int64_t T, int64_t hs, int64_t n_head, int64_t kv_heads) {
   const float scale = vf_first_lane(vf_div(vf_set1(1.0f), vf_sqrt(vf_set1((float)hs))));
   return AttentionShape{T, hs, (hs + VF - 1) / VF * VF, n_head * hs, n_head, n_head / kv_heads,
-                        (n_head + 2 * kv_heads) * hs, scale};
+                        (n_head + 2 * kv_heads) * hs, scale, NULL};
 }
 static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
   return attention_shape_of(out.shape[1], out.shape[2] / n_head, n_head, attention_kv_heads(out, qkv, n_head));
 }
 static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
+// Sequence b's starts.
+static const int32_t *attention_starts(Tensor starts, int64_t b) {
+  return starts.data ? (const int32_t *)starts.data + b * starts.shape[1] : NULL;
+}
+// The first key that any query from `query` on sees.
+static int64_t attention_first_key(const AttentionShape *s, int64_t query) { return s->starts ? s->starts[query] : 0; }
 
 // The columns of one head of q, and of its k and v, in the arrays of its sequence: rows of q, k, v and of dq, dk, dv
 // are ld apart, the others C. item counts the heads of q of all sequences.
@@ -283,9 +290,14 @@ static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const Atten
 // The tile where keys first_key .. meet queries first_query ..: how much of it lies on or below the diagonal. Rows
 // 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last vector (the block above the
 // diagonal is skipped). first_key <= first_query, so neither range is empty.
-struct AttentionTile { int64_t first_key, first_query, vectors, rows[2]; };
+// cut: some query does not see the first keys, because its document begins behind them, at `starts`.
+struct AttentionTile { int64_t first_key, first_query, vectors, rows[2]; bool cut; int32_t starts[2 * VF]; };
 static AttentionTile attention_tile(const AttentionShape *s, int64_t first_key, int64_t first_query) {
-  AttentionTile t = {first_key, first_query, attention_min(2, (s->T - first_query + VF - 1) / VF), {0, 0}};
+  AttentionTile t = {first_key, first_query, attention_min(2, (s->T - first_query + VF - 1) / VF), {0, 0}, false, {}};
+  for (int i = 0; s->starts && i < 2 * VF; i++) {                // behind the last query: as there
+    t.starts[i] = s->starts[attention_min(first_query + i, s->T - 1)];
+    t.cut |= t.starts[i] > first_key;
+  }
   for (int v = 0; v < t.vectors; v++) {
     t.rows[v] = attention_min(attention_min(first_key + ATTENTION_KEYS, s->T), first_query + (v + 1) * VF) - first_key;
   }
@@ -334,14 +346,16 @@ static void attention_over_queries(float *sum, const AttentionTile *t, const Att
   attention_product<false>(p, t->rows[1] - t->rows[0], s->width / VF);
 }
 
-// The first row of vector v that is in the future of some of its queries.
+// The first row of vector v that is in the future of some of its queries, or in a document before theirs.
 static int64_t attention_first_masked(const AttentionTile *t, int v) {
   int64_t row = t->first_query + v * VF + 1 - t->first_key;
-  return row < 0 ? 0 : attention_min(row, t->rows[v]);
+  return row < 0 || t->cut ? 0 : attention_min(row, t->rows[v]);
 }
-// x where this row's key is not in the future of the lane's query, else other.
+// x where the lane's query sees this row's key, else other.
 INLINE vf attention_causal(const AttentionTile *t, int v, int64_t row, vf x, vf other) {
-  return vf_select(vm_first(t->first_key + row - t->first_query - v * VF), other, x);
+  x = vf_select(vm_first(t->first_key + row - t->first_query - v * VF), other, x);
+  if (!t->cut) return x;
+  return vf_select(vi_gt(vi_load(t->starts + v * VF), vi_set1((int32_t)(t->first_key + row))), other, x);
 }
 
 // The dropout factors of a tile, transposed to its layout. The mask's elements follow the keys of one query.
@@ -427,13 +441,14 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
     vf_store(f->max + v * VF, vf_set1(-FLT_MAX));
     vf_store(f->total + v * VF, vf_zero());
   }
-  for (int64_t key = 0; key < first_query + queries; key += ATTENTION_KEYS) {
+  const int64_t begin = attention_first_key(s, first_query) / ATTENTION_KEYS * ATTENTION_KEYS;
+  for (int64_t key = begin; key < first_query + queries; key += ATTENTION_KEYS) {
     const AttentionTile t = attention_tile(s, key, first_query);
     attention_scores(f->p, &t, f->k + key * s->hs, f->q, s->hs);
     attention_ahead(ahead, 1);
     if (d.drop->p > 0.0f) attention_mask(f->mask, &t, s, d);
     for (int v = 0; v < t.vectors; v++) attention_softmax_step(f, &t, v, d.drop->p > 0.0f);
-    const AttentionStart start = key == 0 ? START_ZERO : START_SCALED;
+    const AttentionStart start = key == begin ? START_ZERO : START_SCALED;
     attention_over_keys(f->sum, &t, f->v + key * s->hs, f->p, s->hs, start, f->correction);
   }
   for (int64_t i = 0; i < queries; i += VF) {    // every query sees itself, so total >= about 1
@@ -445,12 +460,15 @@ static void attention_forward_queries(AttentionForward *f, const AttentionShape 
 }
 
 template <class T>
-static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop) {
+static void attention_forward_typed(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, const Dropout *drop,
+                                    Tensor starts) {
   const int64_t B = out.shape[0], len = out.shape[1], C = out.shape[2];
-  const AttentionShape s = attention_shape(out, qkv, n_head);
+  const AttentionShape all = attention_shape(out, qkv, n_head);
   const int64_t tiles = (len + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES, heads = B * n_head;
   const int64_t runs = attention_runs(c, heads, tiles);
   parallel_tasks(c->threads, heads * runs, attention_chunk(heads * runs, c->threads), [=](int64_t item) {
+    AttentionShape s = all;
+    s.starts = attention_starts(starts, item / runs / n_head);
     AttentionForward f = attention_forward_scratch(attention_thread_memory(c, attention_forward_bytes(&s)), &s);
     const int64_t b = item / runs / n_head, h = item / runs % n_head, run = runs - 1 - item % runs;  // longest first
     const int64_t first = run * tiles / runs * ATTENTION_QUERIES;
@@ -574,6 +592,8 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
     if (turn == 0) memset(dk, 0, (size_t)(keys * s->width) * sizeof(float));
     if (turn == 0) memset(dv, 0, (size_t)(keys * s->width) * sizeof(float));
     for (int64_t query = key; query < s->T; query += ATTENTION_QUERIES) {
+      const int64_t seen = attention_first_key(s, query);
+      if (seen >= key + keys) break;             // nor does any later query see these keys
       const AttentionTile t = attention_tile(s, key, query);
       attention_scores(w->p, &t, w->k + key * s->hs, w->q_panels + query * s->width, s->hs);
       attention_scores(w->ds, &t, w->v + key * s->hs, w->dout_panels + query * s->width, s->hs);
@@ -582,7 +602,7 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
       for (int v = 0; v < t.vectors; v++) attention_softmax_backward(w, &t, v, d.drop->p > 0.0f);
       attention_over_queries(dv, &t, s, w->p, w->dout + query * s->width);
       attention_over_queries(dk, &t, s, w->ds, w->q + query * s->width);
-      const AttentionStart start = key == 0 ? START_ZERO : START_C;
+      const AttentionStart start = key <= seen ? START_ZERO : START_C;
       attention_over_keys(w->dq_panels + query * s->width, &t, w->k + key * s->hs, w->ds, s->hs, start, NULL);
     }
     for (int64_t i = 0; i < keys && turn == s->group - 1; i++)
@@ -599,10 +619,12 @@ static void attention_backward_head(AttentionBackward *w, const AttentionShape *
 
 template <class T>
 static void attention_backward_typed(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                     const Dropout *drop) {
-  const AttentionShape s = attention_shape(out, qkv, n_head);
-  const int64_t heads = out.shape[0] * n_head, groups = heads / s.group;
+                                     const Dropout *drop, Tensor starts) {
+  const AttentionShape all = attention_shape(out, qkv, n_head);
+  const int64_t heads = out.shape[0] * n_head, groups = heads / all.group;
   parallel_tasks(c->threads, groups, attention_chunk(groups, c->threads), [=](int64_t item) {
+    AttentionShape s = all;
+    s.starts = attention_starts(starts, item * s.group / n_head);
     AttentionBackward w = attention_backward_scratch(attention_thread_memory(c, attention_backward_bytes(&s)), &s);
     for (int64_t i = item * s.group; i < (item + 1) * s.group; i++) {
       const AttentionHead<T> head = attention_head<T>(&s, dqkv, dout, qkv, out, lse, i);

@@ -10,12 +10,13 @@ struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const Ste
 // len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e). group: heads of q for one of k and v; ld: columns
 // of qkv.
 struct AttentionShape { int len, n_head, hs, C, group, ld; float scale, scale2; };
+// starts: (B,len), NULL where a sequence is one document.
 template <class T> struct AttentionForward {
-  T *out; float *lse; const T *qkv;
+  T *out; float *lse; const T *qkv; const int32_t *starts;
   AttentionShape s; AttentionDrop d;
 };
 template <class T> struct AttentionBackward {
-  T *dqkv; const T *dout, *qkv; const float *lse, *dot;
+  T *dqkv; const T *dout, *qkv; const float *lse, *dot; const int32_t *starts;
   AttentionShape s; AttentionDrop d;
 };
 
@@ -38,6 +39,10 @@ __device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_
 HD int attention_min(int a, int b) { return a < b ? a : b; }
 __device__ static inline uint32_t attention_step(const AttentionDrop &d) {
   return d.drop.p > 0.0f ? d.state->in.step : 0;
+}
+// Where the document of a query of the block's sequence begins; behind the last query as there.
+__device__ static inline int attention_start(const int32_t *starts, const AttentionShape &s, int query) {
+  return starts ? starts[(int64_t)blockIdx.z * s.len + attention_min(query, s.len - 1)] : 0;
 }
 // Index of (head, query, key) in the mask.
 __device__ static inline int64_t attention_element(const AttentionShape &s, int head, int query, int key) {

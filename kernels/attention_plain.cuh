@@ -148,7 +148,8 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     top[i] = -FLT_MAX;
     sum[i] = 0.0f;
   }
-  for (int key = 0; key < end; key += ATTENTION_EDGE) {
+  const int begin = attention_start(a.starts, s, first) / ATTENTION_EDGE * ATTENTION_EDGE;
+  for (int key = begin; key < end; key += ATTENTION_EDGE) {
     float p[4][4];
     const AttentionOperand<T> of_q = {a.qkv + at.q, s.ld, first}, of_k = {a.qkv + at.k, s.ld, key};
     const AttentionOperand<T> of_v = {a.qkv + at.v, s.ld, key};
@@ -157,8 +158,9 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     const uint32_t keep = attention_plain_keep(a.d, step, s, (int)blockIdx.y, my_query, my_key);
     UNROLL for (int i = 0; i < 4; i++) {
       float most = -INFINITY, total = 0.0f;
+      const int start = attention_start(a.starts, s, my_query + i);
       UNROLL for (int j = 0; j < 4; j++) {
-        p[i][j] = my_key + j > my_query + i ? -INFINITY : p[i][j] * s.scale2;
+        p[i][j] = my_key + j > my_query + i || my_key + j < start ? -INFINITY : p[i][j] * s.scale2;
         most = fmaxf(most, p[i][j]);
       }
       most = fmaxf(top[i], attention_plain_max(most));
@@ -201,6 +203,7 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     const AttentionPlace at = attention_place(s, head);
     const T *q = a.qkv + at.q, *dout = a.dout + at.out;
     for (int query = first; query < s.len; query += ATTENTION_EDGE) {
+      if (attention_start(a.starts, s, query) >= first + ATTENTION_EDGE) break;      // nor does a later one see these
       float p[4][4], dp[4][4];
       const AttentionOperand<T> of_q = {q, s.ld, query}, of_dout = {dout, s.C, query};
       attention_plain_scores(p, shared, AttentionOperand<T>{a.qkv + at.k, s.ld, first}, of_q, s);
@@ -208,8 +211,10 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
       UNROLL for (int j = 0; j < 4; j++) {
         const int my_query = query + attention_plain_column() + j;
         const float lse = my_query < s.len ? a.lse[at.stat + my_query] * 1.44269504f : 0.0f;
+        const int start = attention_start(a.starts, s, my_query);
         UNROLL for (int i = 0; i < 4; i++) {
-          const float x = my_key + i > my_query ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
+          const bool unseen = my_key + i > my_query || my_key + i < start;
+          const float x = unseen ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
           p[i][j] = keep >> (4 * j + i) & 1 ? x : -x;
           dp[i][j] = signbit(p[i][j]) ? 0.0f : x;
         }
@@ -250,7 +255,8 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   const T *q = a.qkv + at.q, *dout = a.dout + at.out;
   const uint32_t step = attention_step(a.d);
   float dq[4][COLUMNS / 16] = {};
-  for (int key = 0; key < end; key += ATTENTION_EDGE) {
+  const int begin = attention_start(a.starts, s, first) / ATTENTION_EDGE * ATTENTION_EDGE;
+  for (int key = begin; key < end; key += ATTENTION_EDGE) {
     float p[4][4], dp[4][4];
     const AttentionOperand<T> of_k = {a.qkv + at.k, s.ld, key};
     attention_plain_scores(p, shared, AttentionOperand<T>{q, s.ld, first}, of_k, s);
@@ -261,8 +267,10 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
     UNROLL for (int i = 0; i < 4; i++) {
       const float lse = my_query + i < s.len ? a.lse[at.stat + my_query + i] * 1.44269504f : 0.0f;
       const float dot = my_query + i < s.len ? a.dot[at.stat + my_query + i] : 0.0f;
+      const int start = attention_start(a.starts, s, my_query + i);
       UNROLL for (int j = 0; j < 4; j++) {
-        const float x = my_key + j > my_query + i ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
+        const bool unseen = my_key + j > my_query + i || my_key + j < start;
+        const float x = unseen ? 0.0f : fast_exp2(fmaf(p[i][j], s.scale2, -lse));
         dp[i][j] = x * ((keep >> (4 * i + j) & 1 ? dp[i][j] * a.d.factor : 0.0f) - dot);
       }
     }

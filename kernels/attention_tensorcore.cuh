@@ -179,6 +179,19 @@ __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int firs
         if (n * 8 + e % 2 > ahead + m * 16 + e / 2 * 8) p[m][n][e] = -INFINITY;
 }
 
+// Scores of keys in documents before the row's become -INFINITY. Rows are queries.
+template <int M, int N>
+__device__ static inline void attention_mask_keys_before(float (*p)[N / 8][4], const int32_t *starts,
+                                                         const AttentionShape &s, int first_query, int first_key) {
+  const int lane = (int)threadIdx.x % WARP;
+  UNROLL for (int i = 0; i < 2 * M; i++) {
+    const int start = attention_start(starts, s, first_query + i * 8 + lane / 4) - first_key - lane % 4 * 2;
+    UNROLL for (int n = 0; n < N / 8; n++)
+      UNROLL for (int e = 0; e < 2; e++)
+        if (n * 8 + e < start) p[i / 2][n][i % 2 * 2 + e] = -INFINITY;
+  }
+}
+
 // Tiles of queries run from the last, which is the longest, to the first; grid (tiles, heads, sequences).
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_forward_kernel(AttentionForward<T> a) {
@@ -192,6 +205,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
+  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows;
@@ -202,14 +216,14 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     w.sum[i / 2][i % 2] = 0.0f;
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
-  attention_load<N, HS>(kv, k_in, s.ld, 0, s);
-  attention_load<N, HS>(kv + TILE, v_in, s.ld, 0, s);
+  attention_load<N, HS>(kv, k_in, s.ld, begin, s);
+  attention_load<N, HS>(kv + TILE, v_in, s.ld, begin, s);
   cp_async_commit();
-  for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
+  for (int key = begin, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
     __syncthreads();                             // every thread sees this tile, and no thread reads the previous one
-    if (key == 0) attention_keep_rows<M, HS, KEPT>(&rows, own);
+    if (key == begin) attention_keep_rows<M, HS, KEPT>(&rows, own);
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, k_in, s.ld, key + N, s);
@@ -220,6 +234,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     float p[M][N / 8][4] = {};
     attention_dot_rows<M, N, HS, KEPT>(p, &rows, own, k);
     if (key + N > first) attention_mask_keys<M, N>(p, first, key);
+    if (a.starts) attention_mask_keys_before<M, N>(p, a.starts, s, first, key);
     attention_softmax<M, N, HS>(&w, p, out, s.scale2);
     if (a.d.drop.p > 0.0f) {
       uint32_t keep[M][2][N / 32];
@@ -254,6 +269,18 @@ __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int f
     UNROLL for (int n = 0; n < N / 8; n++)
       UNROLL for (int e = 0; e < 4; e++)
         if (m * 16 + e / 2 * 8 > ahead + n * 8 + e % 2) p[m][n][e] = -INFINITY;
+}
+// Scores of queries whose document begins behind a row's key become -INFINITY. Rows are keys.
+template <int M, int N>
+__device__ static inline void attention_mask_queries_behind(float (*p)[N / 8][4], const int32_t *starts,
+                                                            const AttentionShape &s, int first_key, int first_query) {
+  const int lane = attention_anew((int)threadIdx.x) % WARP;
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 2; e++) {
+      const int start = attention_start(starts, s, first_query + n * 8 + lane % 4 * 2 + e) - first_key - lane / 4;
+      UNROLL for (int i = 0; i < 2 * M; i++)
+        if (i * 8 < start) p[i / 2][n][i % 2 * 2 + e] = -INFINITY;
+    }
 }
 // S^T becomes the dropped P^T, dP^T becomes ds^T. A lane's columns, the queries of lse and dot, come in pairs.
 template <int M, int N, bool DROP>
@@ -350,6 +377,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
       attention_dot_rows<M, N, HS, KEPT>(p, &rows_k, own_k, q);
       attention_dot_rows<M, N, HS, KEPT_V>(dp, &rows_v, own_v, d);
       if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
+      if (a.starts) attention_mask_queries_behind<M, N>(p, a.starts, s, first, query);
       if (a.d.drop.p > 0.0f) {
         attention_transposed_ds<M, N, true>(p, dp, lse + column, lse + STAGE + column, s.scale2, a.d.factor, word,
                                             column);
@@ -383,6 +411,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
+  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows_q, rows_d;
@@ -395,8 +424,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
-  attention_load<N, HS>(kv, k_in, s.ld, 0, s);
-  attention_load<N, HS>(kv + TILE, v_in, s.ld, 0, s);
+  attention_load<N, HS>(kv, k_in, s.ld, begin, s);
+  attention_load<N, HS>(kv + TILE, v_in, s.ld, begin, s);
   cp_async_commit();
   if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
     cp_async_wait<0>();
@@ -404,7 +433,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     attention_keep_rows<M, HS, KEPT>(&rows_q, own_q);
     attention_keep_rows<M, HS, KEPT>(&rows_d, own_d);
   }
-  for (int key = 0, odd = 0; key < end; key += N, odd ^= 1) {
+  for (int key = begin, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
     __syncthreads();
@@ -419,6 +448,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     attention_dot_rows<M, N, HS, KEPT>(p, &rows_q, own_q, k);
     attention_dot_rows<M, N, HS, KEPT>(dp, &rows_d, own_d, v);
     if (key + N > first) attention_mask_keys<M, N>(p, first, key);
+    if (a.starts) attention_mask_keys_before<M, N>(p, a.starts, s, first, key);
     if (a.d.drop.p > 0.0f) {
       uint32_t keep[M][2][N / 32];
       attention_keep_keys<M, N>(keep, a.d, step, s, first, key);

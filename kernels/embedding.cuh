@@ -4,6 +4,8 @@
 //   backward   dwte[tokens[b,t],:] += dropout(dout[b,t,:])                    fp32, added in the order of (b,t)
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
 //                       or += that sum, computed first           rows t >= T unchanged
+//   With starts (ops.h) wpe's row is t - starts[b,t], and dwpe is 0, or what it was, plus all its gradients, added one
+//   by one in the order of (b,t).
 //
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T; wpe may be
 //   absent (data NULL): positions are told by rope.cuh
@@ -14,8 +16,10 @@
 
 #if PART_LAUNCH
 // Overwrites out. A token outside [0, Vp) ends the program.
-static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
+static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                                     Tensor starts = Tensor{}) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = wte.shape[1];
+  starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);
   CHECK_SHAPE(out, B, T, C);
   CHECK_SHAPE(wte, wte.shape[0], C);
@@ -27,14 +31,15 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   }
   CHECK_DTYPE(tokens, I32);
   CHECK_DTYPE(wte, out.dtype);
-  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop);
+  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop, starts);
 }
 
 // Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
 // token outside [0, Vp) ends the program if dwte is present; dwpe does not depend on tokens.
 static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                      Accumulate mode) {
+                                      Accumulate mode, Tensor starts = Tensor{}) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = dout.shape[2];
+  starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);
   CHECK_SHAPE(dout, B, T, C);
   CHECK_DTYPE(tokens, I32);
@@ -48,7 +53,7 @@ static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor d
     CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
           (long long)dwpe.shape[0]);
   }
-  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode);
+  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode, starts);
 }
 #endif
 
@@ -68,14 +73,15 @@ INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dr
 
 template <class T, bool DROP>
 static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows,
-                                   int64_t seq_len, Dropout drop) {
+                                   int64_t seq_len, Dropout drop, const int32_t *starts) {
   const int64_t C = wte.shape[1], vocab = wte.shape[0];
   parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const int64_t t = r % seq_len, sample = drop.sample0 + r / seq_len, token = tokens[r];
     CHECK(token >= 0 && token < vocab, "embedding: token %lld at position %lld, the table has %lld rows",
           (long long)token, (long long)r, (long long)vocab);
     const Dropout d = drop;                      // a private copy stays in registers
-    const T *row = (const T *)wte.data + token * C, *position = wpe ? wpe + t * C : NULL;
+    const T *row = (const T *)wte.data + token * C;
+    const T *position = wpe ? wpe + (t - (starts ? starts[r] : 0)) * C : NULL;
     T *to = out + r * C;
     int64_t i = 0;
     for (; i + VF <= C; i += VF)
@@ -84,16 +90,17 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
       embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i, C - i);
   });
 }
-static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
+static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                                   Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
-  const int32_t *ids = (const int32_t *)tokens.data;
+  const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
   if (drop.p > 0.0f)
     DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
+             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s));
   else
     DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop));
+             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s));
 }
 
 struct EmbeddingBackward {                       // one call; dwte or dwpe NULL: absent
@@ -102,6 +109,7 @@ struct EmbeddingBackward {                       // one call; dwte or dwpe NULL:
   int64_t B, seq_len, n_positions, C;
   bool add;                                      // to dwpe; dwte is always added to
   Dropout drop;
+  const int32_t *starts;                         // NULL: sequences are documents
 };
 // n <= 16 elements of dout after dropout.
 template <class T, bool DROP>
@@ -152,18 +160,30 @@ static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int
     for (int64_t t = rows; t < p.n_positions; t++)
       memset(p.dwpe + t * p.C + from, 0, (size_t)(to - from) * sizeof(float));
 }
+// The same with documents: gradients are added one by one.
+template <class T, bool DROP>
+static void embedding_backward_documents(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
+  for (int64_t r = 0; !p.add && to > from && r < p.n_positions; r++)
+    memset(p.dwpe + r * p.C + from, 0, (size_t)(to - from) * sizeof(float));
+  for (int64_t r = 0; r < p.B * p.seq_len; r++)
+    for (int64_t i = from, t = r % p.seq_len; i < to; i += VF)
+      embedding_add_word<T, DROP>(p.dwpe + (t - p.starts[r]) * p.C + i, dout + r * p.C + i, &p.drop,
+                                  p.drop.sample0 + r / p.seq_len, t * p.C + i, to - i < VF ? to - i : VF);
+}
 template <class T, bool DROP>
 static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
   if (p.dwte) embedding_backward_words<T, DROP>(p, dout, from, to);
-  if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
+  if (p.dwpe && p.starts) embedding_backward_documents<T, DROP>(p, dout, from, to);
+  else if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
 }
 // Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode) {
+                                    Accumulate mode, Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t C = dout.shape[2], vectors = (C + VF - 1) / VF;
   const EmbeddingBackward p = {(float *)dwte.data, (float *)dwpe.data, (const int32_t *)tokens.data, tokens.shape[0],
-                               tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop};
+                               tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop,
+                               (const int32_t *)starts.data};
   for (int64_t r = 0; p.dwte && r < p.B * p.seq_len; r++)
     CHECK(p.tokens[r] >= 0 && p.tokens[r] < dwte.shape[0],
           "embedding: token %d at position %lld, the table has %lld rows", p.tokens[r], (long long)r,

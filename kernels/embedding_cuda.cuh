@@ -17,13 +17,13 @@
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
 embedding_forward_kernel(T *out, const int32_t *tokens, const T *wte, const T *wpe, int64_t vocab, int64_t seq_len,
-                         int64_t C, DropKey drop, const StepState *state) {
-  const int64_t r = blockIdx.x, t = r % seq_len, token = tokens[r];
+                         int64_t C, DropKey drop, const StepState *state, const int32_t *starts) {
+  const int64_t r = blockIdx.x, t = r % seq_len, token = tokens[r], row = t - (starts ? starts[r] : 0);
   const uint32_t step = drop_step(&drop, state);
   DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
   for (int64_t i = (int64_t)threadIdx.x * W; i < C; i += (int64_t)blockDim.x * W) {
     Lanes<W> x = lanes_load<W>(wte + token * C + i);
-    const Lanes<W> position = wpe ? lanes_load<W>(wpe + t * C + i) : lanes_of<W>(0.0f);
+    const Lanes<W> position = wpe ? lanes_load<W>(wpe + row * C + i) : lanes_of<W>(0.0f);
     UNROLL for (int k = 0; k < W; k++) x.x[k] += position.x[k];
     if (drop.on) x = lanes_drop<W>(x, &drop, step, drop.sample0 + r / seq_len, t * C + i);
     lanes_store<W>(out + r * C + i, x);
@@ -34,18 +34,20 @@ static inline unsigned embedding_threads(int64_t C, int W) {
   const int64_t warps = (C + (int64_t)W * WARP - 1) / ((int64_t)W * WARP);
   return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
 }
-static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop) {
+static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                                   Tensor starts) {
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1], C = wte.shape[1];
   const bool wide = C % LANES == 0 && lanes_aligned(out.data, wte.data, wpe.data);
-  const int32_t *ids = (const int32_t *)tokens.data;
+  const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
   const DropKey key = drop_key(drop);
   if (rows == 0) return;
   DISPATCH(out.dtype, T, {
     if (wide) LAUNCH((embedding_forward_kernel<T, LANES>), (unsigned)rows, embedding_threads(C, LANES), 0, STREAM(c),
                      (T *)out.data, ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key,
-                     c->state);
+                     c->state, s);
     else LAUNCH((embedding_forward_kernel<T, 1>), (unsigned)rows, embedding_threads(C, 1), 0, STREAM(c), (T *)out.data,
-                ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key, c->state);
+                ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key, c->state,
+                s);
   });
 }
 
@@ -120,6 +122,7 @@ template <class T> struct EmbeddingBackward {    // dwte or dwpe NULL: absent; a
   bool add;
   DropKey drop;
   const StepState *state;
+  const int32_t *starts;                         // NULL: sequences are documents
 };
 template <class T, int W>
 __device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> *p, Lanes<W> g, int32_t r, int64_t i,
@@ -196,6 +199,21 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_kernel(Embe
   }
   lanes_store<W>(p.dwpe + t * p.C + i, sum);
 }
+// The same with documents: the tokens at position t of theirs, in the order of (b, token), are added one by one.
+template <class T, int W>
+__global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_documents_kernel(EmbeddingBackward<T> p) {
+  const int64_t t = blockIdx.x, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
+  if (i >= p.C) return;
+  const uint32_t step = drop_step(&p.drop, p.state);
+  Lanes<W> sum = p.add ? lanes_load<W>(p.dwpe + t * p.C + i) : lanes_of<W>(0.0f);
+  for (int64_t b = 0; b < p.batch; b++)
+    for (int64_t r = b * p.seq_len + t; r < (b + 1) * p.seq_len; r++) {
+      if (r - b * p.seq_len - p.starts[r] != t) continue;
+      const Lanes<W> g = embedding_gradient<T, W>(&p, lanes_load<W>(p.dout + r * p.C + i), (int32_t)r, i, step);
+      UNROLL for (int k = 0; k < W; k++) sum.x[k] += g.x[k];
+    }
+  lanes_store<W>(p.dwpe + t * p.C + i, sum);
+}
 // rows: of dwpe that are written.
 template <class T, int W>
 static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSort s, int64_t rows) {
@@ -203,7 +221,9 @@ static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSor
   const unsigned parts = (unsigned)((p.C + (int64_t)threads * W - 1) / ((int64_t)threads * W));
   const unsigned eights = (unsigned)((p.positions + EMBEDDING_PLACES - 1) / EMBEDDING_PLACES);
   if (p.dwte && eights) LAUNCH((embedding_wte_kernel<T, W>), dim3(eights, parts), threads, 0, STREAM(c), p, s);
-  if (p.dwpe && rows) LAUNCH((embedding_wpe_kernel<T, W>), dim3((unsigned)rows, parts), threads, 0, STREAM(c), p);
+  if (!p.dwpe || !rows) return;
+  if (p.starts) LAUNCH((embedding_wpe_documents_kernel<T, W>), dim3((unsigned)rows, parts), threads, 0, STREAM(c), p);
+  else LAUNCH((embedding_wpe_kernel<T, W>), dim3((unsigned)rows, parts), threads, 0, STREAM(c), p);
 }
 // The positions sorted by token, in the workspace.
 static EmbeddingSort embedding_sort(Ctx *c, const int32_t *tokens, int64_t n, int64_t vocab) {
@@ -217,7 +237,7 @@ static EmbeddingSort embedding_sort(Ctx *c, const int32_t *tokens, int64_t n, in
   return s;
 }
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode) {
+                                    Accumulate mode, Tensor starts) {
   const int64_t n = numel(tokens), C = dout.shape[2], B = tokens.shape[0], seq_len = tokens.shape[1];
   const int64_t rows = mode == OVERWRITE ? dwpe.shape[0] : B ? seq_len : 0;
   CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);
@@ -226,7 +246,7 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
   const bool wide = C % LANES == 0 && lanes_aligned(dout.data, dwte.data, dwpe.data);
   DISPATCH(dout.dtype, T, {
     const EmbeddingBackward<T> p = {(float *)dwte.data, (float *)dwpe.data, (const T *)dout.data, B, seq_len, n, C,
-                                    mode == ADD, drop_key(drop), c->state};
+                                    mode == ADD, drop_key(drop), c->state, (const int32_t *)starts.data};
     if (wide) embedding_backward_sums<T, LANES>(c, p, s, rows);
     else embedding_backward_sums<T, 1>(c, p, s, rows);
   });

@@ -90,6 +90,11 @@ enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they 
 enum QkNorm { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
+// starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a
+// sequence is one document, which begins at 0. Token t's learned position is t - starts[t], and it attends to no key
+// before starts[t]; rope turns by t all the same, because only distances count there. Starts do not decrease along a
+// sequence, and the first is 0.
+
 // X(op, arguments, what it touches). Of each memory that a call names:
 //   READS    is only read            WRITES    is overwritten, whole, and what lay there is not read
 //   UPDATES  is read and written     SUMS(t, mode)  is written, or read and written, as `mode` says
@@ -100,12 +105,13 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 //   READS_VALUE(x, if_)  a member of c->state, where if_ holds
 //   USES_WORKSPACE       writes c->workspace and reads what it wrote; what the call leaves there nobody reads
 #define OPS(X) \
-  X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop), \
-                                 WRITES(out) READS(tokens) READS(wte) READS(wpe) \
+  X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, \
+                                  Tensor starts), \
+                                 WRITES(out) READS(tokens) READS(wte) READS(wpe) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0)) \
   X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, \
-                                  Accumulate mode), \
-                                 UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens) \
+                                  Accumulate mode, Tensor starts), \
+                                 UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
                                   Tensor bias, float eps), \
@@ -142,12 +148,13 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                   Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode), \
                                  UPDATES(dqkv) SUMS(dq_weight, mode) SUMS(dk_weight, mode) READS(raw) READS(table) \
                                  READS(q_weight) READS(k_weight) USES_WORKSPACE) \
-  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop), \
-                                 WRITES(out) WRITES(lse) READS(qkv) \
+  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, \
+                                  Tensor starts), \
+                                 WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
-                                  Dropout drop), \
-                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) \
+                                  Dropout drop, Tensor starts), \
+                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, \
                                   int64_t vocab), \
@@ -298,6 +305,14 @@ static inline int64_t attention_kv_heads(Tensor out, Tensor qkv, int n_head) {
   const int64_t hs = out.shape[2] / n_head;
   return (qkv.shape[2] - out.shape[2]) / (2 * (hs ? hs : 1));
 }
+
+#if PART_LAUNCH
+static inline void starts_check(Tensor starts, int64_t B, int64_t T) {
+  if (!starts.data) return;
+  CHECK_SHAPE(starts, B, T);
+  CHECK_DTYPE(starts, I32);
+}
+#endif
 
 // Strong where defined, weak where used: an address test tells whether a table was linked, without an #ifdef.
 extern const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx;

@@ -96,15 +96,16 @@ static inline void liveness_background(void *) {
   }
   liveness_fall_out();
 }
-static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
+static inline void liveness_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                                              Tensor starts) {
   if (liveness_fall.comm) liveness_fall_at("forward");
   if (liveness_fall.comm) liveness_fall_at("eval");
-  liveness_fall.ops->attention_forward(c, out, lse, qkv, n_head, drop);
+  liveness_fall.ops->attention_forward(c, out, lse, qkv, n_head, drop, starts);
 }
 static inline void liveness_attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
-                                               int n_head, Dropout drop) {
+                                               int n_head, Dropout drop, Tensor starts) {
   if (liveness_fall.comm) liveness_fall_at("backward");
-  liveness_fall.ops->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop);
+  liveness_fall.ops->attention_backward(c, dqkv, dout, qkv, out, lse, n_head, drop, starts);
 }
 static inline void liveness_adamw(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (liveness_fall.comm) liveness_fall_at("update");

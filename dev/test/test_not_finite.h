@@ -31,8 +31,9 @@ static inline void nan_put(Ctx *c, Tensor t, int64_t element, float value) {
   const void *of[] = {&from, &brain, &half};
   nan_in.ops->copy(c, (char *)t.data + (size_t)element * b, of[t.dtype], b);
 }
-static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop) {
-  nan_in.ops->attention_forward(c, out, lse, qkv, n_head, drop);
+static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                                         Tensor starts) {
+  nan_in.ops->attention_forward(c, out, lse, qkv, n_head, drop, starts);
   if (!nan_in.ops->nccl) nan_in.scale = c->state->loss_scale;
   if (flight.stage == 2 && nan_is_at("attention")) nan_put(c, out, 7, NAN);
 }
