@@ -72,6 +72,7 @@ struct Model {
   bool tied;
   float dropout;
   int64_t head_chunk_bytes;
+  bool documents;                                // sequences hold several, which do not see each other
   bool dlogits_apart;                            // from logits, in memory of their own
   Recompute recompute[LAYERS_MOST];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
@@ -188,6 +189,7 @@ static Model model_of(const Options *o) {
   Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   recompute_parse(o, m.recompute, NULL, 0);
+  m.documents = data_is_chats(o->data) && o->pack == OPT_pack_whole;             // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }
@@ -212,7 +214,7 @@ struct BlockActs {
 };
 struct Acts {
   int B, T;
-  Tensor tokens, targets;                        // I32 (B,T), (B T)
+  Tensor tokens, targets, starts;                // I32 (B,T), (B T); (B,T) where sequences hold documents (ops.h)
   BlockActs *block;
   Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only with one
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
@@ -265,11 +267,13 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
 // Declares what a pass over B x T tokens needs, with logits of `rows` rows.
-static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, int T, int64_t rows, bool training) {
+static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, int T, int64_t rows, bool training,
+                         bool documents) {
   const int64_t R = (int64_t)B * T, C = m->C;
   x->B = B, x->T = T;
   x->tokens = declare(d, "tokens", -1, I32, B, T);
   x->targets = declare(d, "targets", -1, I32, R);
+  x->starts = documents ? declare(d, "starts", -1, I32, B, T) : Tensor{};
   for (int l = 0; l < m->L; l++) block_declare(&x->block[l], d, l, m, dt, B, T, training);
   if (m->shape.block.norm_embedding) {
     x->embedded = declare(d, "embedded", -1, dt, B, T, C);
@@ -313,7 +317,7 @@ struct HostBuffers {
   StepInput *input;
   StepState *state;
   double *losses;                                // [M]
-  int32_t *inputs, *targets;                     // [A][B][T] of a step, or one batch of evaluation
+  int32_t *inputs, *targets, *starts;            // [A][B][T] of a step, or one batch of evaluation
   float *row_losses, *logits;                    // evaluation: per token; sampling: of one token
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
@@ -331,6 +335,7 @@ struct Trainer {
   MemoryPlan plan;
   const Corpus *corpus;                          // owned by the caller
   Sampler sampler;
+  Packing packing[SPLIT_COUNT];
   Acts acts;
   Placement placement;
   Pass pass[PASSES];
@@ -357,7 +362,8 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
 }
 // Makes the activations of a pass over B x T tokens: where a dry run puts them, or where the placement has.
 static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind pass) {
-  acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN);
+  acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN,
+               t->model.documents && pass != PASS_SAMPLE);
   t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
   t->carved = pass;
 }
@@ -389,6 +395,7 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   t->host.marks = (uint32_t *)arena_bytes(host, MARKS * sizeof(uint32_t));
   t->host.inputs = (int32_t *)arena_bytes(host, 4 * tokens);
   t->host.targets = (int32_t *)arena_bytes(host, 4 * tokens);
+  t->host.starts = (int32_t *)arena_bytes(host, t->model.documents ? 4 * tokens : 0);
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
   t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
@@ -479,7 +486,7 @@ static void block_attention(Trainer *t, int l, Microbatch mb) {
   if (block_has_rope(t, l))
     rope_forward(c, b->qkv, b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W), block_weight(t, l, K_NORM_W),
                  rope_args(t));
-  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION), t->acts.starts);
   fsdp_poll(&t->fsdp);
   linear_forward(t, rows2d(b->residual_2), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
   residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, b->residual_2,
@@ -533,7 +540,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   fsdp_wait(f, 0, true);
   const bool normed = t->model.shape.block.norm_embedding;
   embedding_forward(&t->ctx, normed ? x->embedded : x->block[0].residual, x->tokens, root_weight(t, WTE),
-                    root_weight(t, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING));
+                    root_weight(t, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts);
   if (normed)
     layernorm_forward(&t->ctx, x->block[0].residual, Tensor{}, x->rstd_e, x->embedded, Tensor{}, Tensor{}, norm_eps(t));
   for (int l = 0; l < L; l++) {
@@ -617,7 +624,8 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
   matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
   fsdp_poll(f);
-  attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION));
+  attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION),
+                     x->starts);
   if (block_has_rope(t, l))
     rope_backward(c, dqkv, dw[Q_NORM_W], dw[K_NORM_W], b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W),
                   block_weight(t, l, K_NORM_W), rope_args(t), mode);
@@ -672,7 +680,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
                        x->rstd_e, Dropout{}, mode);
   }
   if (dwte.data || dwpe.data)
-    embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode);
+    embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode, x->starts);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
   note_phase_end(f);
@@ -734,6 +742,8 @@ static void trainer_load_batch(Trainer *t, int a, int B, int T) {
   const size_t n = (size_t)B * (size_t)T;
   t->ctx.ops->copy(&t->ctx, t->acts.tokens.data, t->host.inputs + (size_t)a * n, sizeof(int32_t) * n);
   t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host.targets + (size_t)a * n, sizeof(int32_t) * n);
+  if (t->acts.starts.data)
+    t->ctx.ops->copy(&t->ctx, t->acts.starts.data, t->host.starts + (size_t)a * n, sizeof(int32_t) * n);
 }
 
 // The first part of a step: copies the input of t->host to the device and clears the exchange record.
@@ -793,7 +803,7 @@ static StepResult train_step(Trainer *t, int stop) {
   trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
     microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(&t->fsdp), t->host.inputs + (int64_t)a * B * T,
-                    t->host.targets + (int64_t)a * B * T);
+                    t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T);
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
   for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
@@ -841,7 +851,10 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
-  const int64_t windows = eval_windows_numel(split, T), batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
+  const Packing *packed = NULL;
+  for (const Packing &p : t->packing) if (p.split == split) packed = &p;
+  const int64_t windows = packed ? packed->rows : eval_windows_numel(split, T);
+  const int64_t batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
   liveness_phase("evaluation");
@@ -850,7 +863,9 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t batch = round * N + fsdp_rank(&t->fsdp);
     for (int e = 0; e < E; e++)
-      eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
+      if (packed)
+        packing_fill(packed, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T, t->host.starts + e * T);
+      else eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_enqueue_eval(t, E, T);
     fsdp_sync(&t->fsdp);
     for (int64_t i = 0; i < (int64_t)E * T; i++) {

@@ -133,6 +133,7 @@ struct Text { const uint8_t *bytes; size_t numel, mapped_bytes; void *mapped, *o
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
   char train[DATA_PATH_BYTES], valid[DATA_PATH_BYTES];  // token files; "": it is text, or not looked for yet
+  char chats[SPLIT_COUNT][DATA_PATH_BYTES];      // the files of the texts, if they hold conversations; else ""
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
 };
@@ -199,9 +200,11 @@ static inline bool text_is_json_lines(const uint8_t *p, size_t n) {
 }
 // Refuses what is not text; gives a notice about text that is probably not meant to be trained on. Invalid UTF-8 is
 // fine: the tokenizer works on bytes.
-static inline bool text_check(const char *path, const uint8_t *p, size_t n, DataNotices *notices, DataError *e) {
+// chats: lines of JSON are expected.
+static inline bool text_check(const char *path, const uint8_t *p, size_t n, DataNotices *notices, DataError *e,
+                              bool chats = false) {
   const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
-  const bool json = text_is_json_lines(p, n), named_json = name_ends(path, ".jsonl") || name_ends(path, ".ndjson");
+  const bool json = text_is_json_lines(p, n);
   if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
   if (encoding)
     return data_fail(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
@@ -213,17 +216,14 @@ static inline bool text_check(const char *path, const uint8_t *p, size_t n, Data
       return data_fail(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %zu on are control characters; "
                        "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, at);
   }
-  if (json && named_json)
-    return data_fail(e, EXIT_MISSING, "%s is JSON lines: a model would learn JSON's syntax; extract the texts first, "
-                     "for example with jq -r .text %s > NEW.txt", path, path);
-  if (json) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
+  if (json && !chats) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
   return true;
 }
-static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e) {
+static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e, bool chats = false) {
   t->mapped = data_map(path, &t->mapped_bytes, e);
   t->bytes = (const uint8_t *)t->mapped;
   t->numel = t->mapped_bytes;
-  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e)) return true;
+  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e, chats)) return true;
   text_free(t);
   return false;
 }
@@ -338,6 +338,57 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
   if (!there[SPLIT_TEST])
     data_notice(f->notices, "%s %s has no test.txt: nothing is reported for the test split", asked, dir);
   return true;
+}
+
+// ---- conversations, a JSON object a line
+static const char *const chat_file_names[SPLIT_COUNT][4] = {
+  {"train.jsonl"}, {"valid.jsonl", "validation.jsonl", "val.jsonl"}, {"test.jsonl"}};
+static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
+  for (const char *name : chat_file_names[split])
+    if (name && data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
+  return false;
+}
+// Whether --data PATH names conversations: a file by its name, or a directory with train.jsonl.
+static inline bool data_is_chats(const char *path) {
+  char inside[DATA_PATH_BYTES];
+  return name_ends(path, ".jsonl") || name_ends(path, ".ndjson") ||
+         chats_find(path, SPLIT_TRAIN, inside, sizeof inside);
+}
+// Lines for validation where there are none: the last twentieth, one at least.
+static inline bool chats_hold_out(Found *f, DataError *e) {
+  Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
+  size_t end = t->numel, cut = t->numel - t->numel / 20;
+  while (end && strchr(" \t\r\n", t->bytes[end - 1])) end--;
+  if (cut > end) cut = end;
+  while (cut && t->bytes[cut - 1] != '\n') cut--;
+  if (!cut) {
+    const uint8_t *newline = (const uint8_t *)memchr(t->bytes, '\n', end);
+    cut = newline ? (size_t)(newline - t->bytes) + 1 : 0;
+  }
+  if (!cut)
+    return data_fail(e, EXIT_USAGE, "%s has one line: too few to hold some out for validation; give a directory with "
+                     "train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
+  v->bytes = t->bytes + cut;                     // the training text still owns the memory
+  v->numel = t->numel - cut;
+  t->numel = cut;
+  memcpy(f->chats[SPLIT_VALID], f->chats[SPLIT_TRAIN], sizeof f->chats[SPLIT_VALID]);
+  data_notice(f->notices, "%s: there are no conversations for validation: its last lines (%.1f %% of its bytes) are "
+              "held out for it and not trained on", f->chats[SPLIT_TRAIN],
+              100.0 * (double)v->numel / (double)(v->numel + cut));
+  return true;
+}
+static inline bool find_chats(Found *f, const char *path, DataError *e) {
+  struct stat st;
+  const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    char *to = f->chats[i];
+    const bool there = directory ? chats_find(path, i, to, DATA_PATH_BYTES)
+                                 : !i && data_format(to, DATA_PATH_BYTES, "%s", path);
+    if (!there) to[0] = 0;
+    if (there && !text_open(&f->text[i], to, f->notices, e, true)) return false;
+  }
+  data_format(f->source, sizeof f->source, "conversations in %s (--data)", path);
+  return f->chats[SPLIT_VALID][0] || chats_hold_out(f, e);
 }
 
 // ================================================================================================ 3 token files
@@ -523,6 +574,7 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
     return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
                      "file, a token FILE.bin, random, or generated", path, strerror(errno));
   }
+  if ((S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && data_is_chats(path)) return find_chats(f, path, e);
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
   if (!S_ISREG(st.st_mode))
     return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "

@@ -3,11 +3,11 @@
 //
 //   1 random numbers, hashes
 //   2 token files       llm.c, llmq and nanoGPT .bin, mapped and checked
-//   3 text              words and lines, encoding
+//   3 text              words and lines, encoding; conversations
 //   4 generated text    a source of sentences whose entropy is known exactly
 //   5 cache             tokenizer and ids of a text, found again by its hash
 //   6 corpus            the order of the search; hashing, passing to other processes
-//   7 sampler           which samples make a microbatch
+//   7 sampler           how conversations are packed, and which samples make a microbatch
 //   8 evaluation        windows that cover every token once
 //
 // Conventions
@@ -28,6 +28,7 @@
 #pragma once
 #include <time.h>
 
+#include "chat.h"
 #include "corpus_find.h"
 #include "files.h"
 #include "tokenizer_json.h"
@@ -81,6 +82,7 @@ struct Split {
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
   bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
+  int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
   bool has_context;            // token 0 is not of the text: a newline, or what it begins with
   int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
                                // no blanks between words)
@@ -99,11 +101,17 @@ static inline int32_t split_token(const Split *s, int64_t i) {
 }
 // Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
 static inline size_t split_bytes(const Split *s) {
-  return (size_t)s->tokens_numel * (size_t)s->token_bytes + (s->masked ? (size_t)(s->tokens_numel + 7) / 8 : 0);
+  const size_t bits = (size_t)(s->tokens_numel + 7) / 8;
+  return (size_t)s->tokens_numel * (size_t)s->token_bytes + (s->masked ? bits : 0) + (s->documents ? bits : 0);
+}
+static inline uint8_t *split_bits(const Split *s, bool begins) {
+  return (uint8_t *)s->tokens + s->tokens_numel * s->token_bytes + (begins ? (s->tokens_numel + 7) / 8 : 0);
 }
 static inline bool split_trained(const Split *s, int64_t i) {
-  const uint8_t *bits = (const uint8_t *)s->tokens + s->tokens_numel * s->token_bytes;
-  return !s->masked || (bits[i / 8] >> i % 8 & 1);
+  return !s->masked || (split_bits(s, false)[i / 8] >> i % 8 & 1);
+}
+static inline bool split_begins(const Split *s, int64_t i) {
+  return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
 // Token i as a target: -1, which the loss ignores, where it is not trained on.
 static inline int32_t split_target(const Split *s, int64_t i) { return split_trained(s, i) ? split_token(s, i) : -1; }
@@ -323,6 +331,70 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   s->hash = split_hash(s);
 }
 
+// Tokens of conversations before they are a Split's. flags: 1 trained on, 2 a conversation begins.
+struct ChatStream { int32_t *ids; uint8_t *flags; int64_t count, room; };
+static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
+  if (s->count + k->count > s->room) {
+    s->room = 2 * (s->count + k->count);
+    s->ids = (int32_t *)bpe_resize(s->ids, (size_t)s->room, sizeof *s->ids);
+    s->flags = (uint8_t *)bpe_resize(s->flags, (size_t)s->room, 1);
+  }
+  memcpy(s->ids + s->count, k->ids, (size_t)k->count * sizeof *k->ids);
+  for (int64_t i = 0; i < k->count; i++) s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i ? 0 : 2));
+  s->count += k->count;
+}
+// Encodes lines of conversations into memory that the split owns. line: that of the file before the first; counted on.
+static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, const char *path, int64_t *line,
+                                      int threads, DataError *e) {
+  enum { LINES = 4096 };
+  ChatTokens *const k = (ChatTokens *)calloc(LINES, sizeof *k);
+  const uint8_t **const at = (const uint8_t **)data_alloc(LINES + 1, sizeof *at), *p = text->bytes;
+  const uint8_t *const end = p + text->numel;
+  ChatStream all = {};
+  bool ok = k != NULL;
+  while (ok && p < end) {
+    int count = 0;
+    for (at[0] = p; count < LINES && p < end; at[++count] = p) {
+      const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
+      p = newline ? newline + 1 : end;
+    }
+    parallel_for(threads, 0, count, 1, [=](int64_t i) {
+      size_t n = (size_t)(at[i + 1] - at[i]);
+      while (n && strchr(" \t\r\n", at[i][n - 1])) n--;
+      if (n) chat_line(c, &k[i], at[i], n);
+    });
+    for (int i = 0; i < count; i++) {
+      ++*line;
+      if (ok && k[i].fault[0])
+        ok = data_fail(e, EXIT_MISSING, "%s, line %lld: %s", path, (long long)*line, k[i].fault);
+      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents++;
+      free(k[i].ids);
+      free(k[i].trained);
+      k[i] = ChatTokens{};
+    }
+    liveness_progress();
+  }
+  if (ok && !s->documents) ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", path);
+  if (ok) {
+    s->masked = true;
+    s->token_bytes = c->tokenizer->vocab_size <= 65536 ? 2 : 4;
+    s->tokens_numel = all.count;
+    s->tokens = s->owned = data_alloc(split_bytes(s), 1);
+    memset(split_bits(s, false), 0, (size_t)(all.count + 7) / 8 * 2);
+    for (int64_t i = 0; i < all.count; i++) {
+      if (s->token_bytes == 2) ((uint16_t *)s->owned)[i] = (uint16_t)all.ids[i];
+      else ((uint32_t *)s->owned)[i] = (uint32_t)all.ids[i];
+      split_bits(s, false)[i / 8] |= (uint8_t)((all.flags[i] & 1) << i % 8);
+      split_bits(s, true)[i / 8] |= (uint8_t)((all.flags[i] >> 1) << i % 8);
+    }
+  }
+  free(all.ids);
+  free(all.flags);
+  free(k);
+  free(at);
+  return ok;
+}
+
 // ================================================================================================ 4 generated text
 // Sentences such as " the old miller carries a lantern under the bridge .\n", from a source that remembers in which
 // part of the sentence it is and what that part depends on. Each word is drawn from a few weighted successors:
@@ -488,6 +560,8 @@ struct CacheHeader {
   int64_t token_bytes;
 };
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
+static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '1'};        // ids, masks and beginnings
+static inline const char *cache_magic_of(bool chats) { return chats ? cache_magic_chats : cache_magic; }
 
 struct CorpusOptions {
   const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
@@ -497,6 +571,7 @@ struct CorpusOptions {
   uint64_t seed;               // of "random"
   const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
                                // ignores vocab_size; elsewhere it may not have more tokens than that
+  ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
 };
 
 struct Corpus {
@@ -520,26 +595,40 @@ static inline uint64_t cache_payload_hash(const Split *splits) {
   return h;
 }
 
+// A split as a header describes it, without tokens yet; of conversations, until they are counted, with one.
+static inline Split cache_split(const CacheHeader *h, int i, bool chats) {
+  Split s = {};
+  s.token_bytes = (int)h->token_bytes;
+  s.tokens_numel = h->tokens_numel[i];
+  s.masked = chats && s.tokens_numel;
+  s.documents = s.masked;
+  return s;
+}
 // Reads the ids after a header that has been checked against the file's size.
-static inline bool cache_read_ids(Split *splits, const CacheHeader *h, FILE *f) {
+static inline bool cache_read_ids(Split *splits, const CacheHeader *h, bool chats, FILE *f) {
   bool ok = true;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &splits[i];
-    size_t bytes = (size_t)(h->tokens_numel[i] * h->token_bytes);
-    s->token_bytes = (int)h->token_bytes;
-    s->tokens_numel = h->tokens_numel[i];
+    *s = cache_split(h, i, chats);
+    size_t bytes = split_bytes(s);
     if (bytes) s->tokens = s->owned = data_alloc(bytes, 1);
     for (size_t at = 0, n; ok && at < bytes; at += n, liveness_progress()) {
       n = bytes - at < DATA_PIECE_BYTES ? bytes - at : DATA_PIECE_BYTES;
       ok = fread((char *)s->owned + at, 1, n, f) == n;
     }
   }
-  return ok && cache_payload_hash(splits) == h->payload_hash;
+  ok = ok && cache_payload_hash(splits) == h->payload_hash;
+  for (int i = 0; ok && chats && i < SPLIT_COUNT; i++) {
+    int64_t documents = 0;
+    for (int64_t k = 0; k < splits[i].tokens_numel; k++) documents += split_begins(&splits[i], k);
+    splits[i].documents = documents;
+  }
+  return ok;
 }
 
 // Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
 // ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
-static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key) {
+static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, bool chats) {
   static char why[512];
   const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FILE *f = fd >= 0 ? fdopen(fd, "rb") : NULL;
@@ -550,14 +639,16 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   const char *fault = NULL;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is not a regular file";
   else if (fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
-  else if (memcmp(h.magic, cache_magic, sizeof cache_magic) || h.key != key) fault = "it belongs to something else";
+  else if (memcmp(h.magic, cache_magic_of(chats), sizeof h.magic) || h.key != key)
+    fault = "it belongs to something else";
   else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
   for (int i = 0; !fault && i < SPLIT_COUNT; i++) {
     if (h.tokens_numel[i] < 0 || h.tokens_numel[i] > st.st_size) fault = "its header is damaged";
-    payload += h.tokens_numel[i] * h.token_bytes;
+    const Split s = cache_split(&h, i, chats);
+    payload += (int64_t)split_bytes(&s);
   }
   if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
-  if (!fault && !cache_read_ids(c->split, &h, f)) fault = "its checksum does not match";
+  if (!fault && !cache_read_ids(c->split, &h, chats, f)) fault = "its checksum does not match";
   fclose(f);
   if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
@@ -582,7 +673,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
   const bool has_json = c->has_tokenizer || tokenizer_save(&c->tokenizer, json, why, why_bytes);
   cache_temporary[0][0] = 0;
   if (!has_json) return false;
-  memcpy(h.magic, cache_magic, sizeof cache_magic);
+  memcpy(h.magic, cache_magic_of(c->split[SPLIT_TRAIN].documents), sizeof h.magic);
   h.key = key;
   h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
   h.payload_hash = cache_payload_hash(c->split);
@@ -593,7 +684,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
   int64_t at = sizeof h;
   bool ok = fd >= 0 && file_write(fd, temporary, &h, at, 0);
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
-    const int64_t bytes = h.tokens_numel[i] * h.token_bytes;
+    const int64_t bytes = (int64_t)split_bytes(&c->split[i]);
     ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
     at += bytes;
   }
@@ -620,10 +711,33 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   return c->has_tokenizer = true;
 }
 
+// Makes the tokenizer, unless it was given, and the ids of texts or conversations.
+static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chats)[DATA_PATH_BYTES],
+                                 const CorpusOptions *o, DataError *e) {
+  const double start = now_ms();
+  if (!c->has_tokenizer)
+    tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
+  const double trained = now_ms();
+  const Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
+  int64_t line = 0;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    Split *s = &c->split[i];
+    if (!texts[i].numel) continue;
+    if (!chats) split_encode(s, &c->tokenizer, &texts[i], o->threads);
+    else if (i && strcmp(chats[i], chats[i - 1])) line = 0;      // else it goes on in the same file
+    if (chats && !split_encode_chats(s, &chat, &texts[i], chats[i], &line, o->threads, e)) return false;
+  }
+  c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
+  c->encode_ms = now_ms() - trained;
+  return true;
+}
 // Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
-// is a notice, never an error.
-static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOptions *o) {
-  uint64_t key = data_hash(c->has_tokenizer, cache_magic, sizeof cache_magic);
+// is a notice, never an error. chats: the files' names, if they hold conversations; else NULL.
+static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*chats)[DATA_PATH_BYTES],
+                                   const CorpusOptions *o, DataError *e) {
+  uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats), sizeof cache_magic);
+  const char *const how[] = {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"};
+  for (const char *word : how) if (chats) key = data_hash(key, word, strlen(word));
   key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
   for (int i = 0; i < SPLIT_COUNT; i++) key = data_hash(key, texts[i].bytes, texts[i].numel);
   char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
@@ -637,20 +751,13 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   if (cached) {
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
-    fault = cache_read(c, json, bin, key);
+    fault = cache_read(c, json, bin, key, chats != NULL);
     if (fault && *fault)
       data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
-    double start = now_ms();
-    if (!c->has_tokenizer)
-      tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
-    double trained = now_ms();
-    for (int i = 0; i < SPLIT_COUNT; i++)
-      if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
-    c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
-    c->encode_ms = now_ms() - trained;
+    if (!corpus_encode(c, texts, chats, o, e)) return false;
     if (cached && !cache_write(c, o->cache_dir, json, bin, key, why, sizeof why))
       data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why);
   }
@@ -659,12 +766,15 @@ static inline void corpus_tokenize(Corpus *c, const Text *texts, const CorpusOpt
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!texts[i].numel) continue;
+    if (chats && !split_check_mask(s, chats[i], e)) return false;
+    s->hash = split_hash(s);
+    if (chats) continue;
     s->has_context = true;
     s->text_bytes = (int64_t)texts[i].numel;
     text_count(texts[i].bytes, texts[i].numel, &s->words, &s->lines);
     if (s->text_bytes > MOST_BYTES_A_WORD * s->words) s->words = 0;
-    s->hash = split_hash(s);
   }
+  return true;
 }
 
 // ================================================================================================ 6 corpus
@@ -677,7 +787,8 @@ static inline void corpus_free(Corpus *c) {
 static inline void corpus_hash(Corpus *c) {
   uint64_t h = data_mix((uint64_t)c->vocab_size);
   for (const Split &s : c->split) h = data_mix(h * 3 + s.hash + (uint64_t)s.tokens_numel);
-  const bool encoded = c->split[SPLIT_TRAIN].has_context || !c->split[SPLIT_TRAIN].tokens_numel;
+  const Split *train = &c->split[SPLIT_TRAIN];
+  const bool encoded = train->has_context || train->documents || !train->tokens_numel;
   c->hash = c->has_tokenizer && encoded ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
 }
 
@@ -708,7 +819,11 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
   bool ok = f->train[0] ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
-  if (ok && !f->train[0]) corpus_tokenize(c, f->text, o);
+  const bool chats = f->chats[SPLIT_TRAIN][0];
+  if (ok && chats && !c->has_tokenizer)
+    ok = data_fail(e, EXIT_USAGE, "--data %s: conversations are encoded by a model's own tokenizer: name the model by "
+                   "--init_from, or the tokenizer by --tokenizer", o->data);
+  if (ok && !f->train[0]) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
   found_free(f);
   return ok;
@@ -748,7 +863,7 @@ static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Data
   double nats, tokens;
   gen_source_init(&g, seed);
   for (int i = 0; i < SPLIT_COUNT; i++) texts[i] = gen_text(&g, data_key(~seed, (uint64_t)i), sentences[i]);
-  corpus_tokenize(c, texts, o);
+  if (!corpus_tokenize(c, texts, NULL, o, e)) return false;
   gen_expectation(&g, &c->tokenizer, &nats, &tokens);
   c->generated = true;
   c->entropy_nats = nats / tokens;
@@ -901,6 +1016,73 @@ static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, Data
 // depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
 // rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
 // positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
+//
+// Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
+// sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
+// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets.
+enum : uint32_t { PACKING_NONE = UINT32_MAX };
+struct Packing {
+  const Split *split;                            // NULL: not packed
+  int64_t seq_len, rows, cut, dropped, trained;  // sequences; conversations that were too long; targets trained on
+  int64_t *start;                                // (documents + 1) of conversations
+  uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
+};
+static inline void packing_free(Packing *p) {
+  free(p->start);
+  free(p->head);
+  free(p->next);
+  *p = {};
+}
+static inline size_t packing_bytes(const Packing *p) {
+  return p->split ? (size_t)(p->split->documents + 1) * 8 + (size_t)p->split->documents * 8 : 0;
+}
+// drop: leaves out what is too long, instead of cutting its end.
+static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
+  const size_t n = (size_t)split->documents;
+  *p = {split, seq_len, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
+        (uint32_t *)data_alloc(n, 4)};
+  // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
+  uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
+  uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0;
+  for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
+  for (int64_t i = 0; i < split->tokens_numel; i++) if (split_begins(split, i)) p->start[d++] = i;
+  p->start[d] = split->tokens_numel;
+  for (d = 0; d < (uint32_t)n; d++) {
+    int64_t places = p->start[d + 1] - p->start[d] - 1;
+    const bool too_long = places > seq_len;
+    p->cut += too_long && !drop;
+    p->dropped += too_long && drop;
+    if (places < 1 || (too_long && drop)) continue;
+    if (too_long) places = seq_len;
+    for (int64_t i = 1; i <= places; i++) p->trained += split_trained(split, p->start[d] + i);
+    int64_t room = places;
+    while (room <= seq_len && top[room] == PACKING_NONE) room++;
+    uint32_t row;
+    if (room > seq_len) room = seq_len, row = (uint32_t)p->rows++, p->head[row] = d;
+    else row = top[room], top[room] = below[row], p->next[last[row]] = d;
+    last[row] = d;
+    p->next[d] = PACKING_NONE;
+    room -= places;
+    if (room) below[row] = top[room], top[room] = row;
+  }
+  free(top);
+  free(below);
+  free(last);
+}
+// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten.
+static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts) {
+  int64_t t = 0;
+  for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d]) {
+    const int64_t first = p->start[d], begin = t;
+    for (int64_t i = first; i < p->start[d + 1] - 1 && t < p->seq_len; i++, t++) {
+      inputs[t] = split_token(p->split, i);
+      targets[t] = split_target(p->split, i + 1);
+      starts[t] = (int32_t)begin;
+    }
+  }
+  for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
+}
+
 struct SamplerOptions {
   int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
   bool shuffle, drop_last;
@@ -911,15 +1093,16 @@ struct Sampler {
   SamplerOptions options;
   int64_t samples_numel, steps_per_epoch, epoch;
   uint32_t *order;                               // (samples_numel) of this epoch; NULL: in order of the text
+  const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
 };
 
-static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len) {
-  return split_targets_numel(split) / seq_len;
+static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len, const Packing *packing) {
+  return packing ? packing->rows : split_targets_numel(split) / seq_len;
 }
 
 // Memory that sampler_init needs: the permutation.
-static inline size_t sampler_bytes(const Split *split, SamplerOptions o) {
-  return o.shuffle ? (size_t)sampler_samples_numel(split, o.seq_len) * sizeof(uint32_t) : 0;
+static inline size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL) {
+  return o.shuffle ? (size_t)sampler_samples_numel(split, o.seq_len, packing) * sizeof(uint32_t) : 0;
 }
 
 // Starts epoch `epoch` (from 0). Overwrites the order.
@@ -938,11 +1121,13 @@ static inline void sampler_set_epoch(Sampler *s, int64_t epoch) {
 
 // Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
 // split cannot fill one global batch.
-static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e) {
+static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
+                                const Packing *packing = NULL) {
   CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
         (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
   *e = {};
-  *s = {split, o, sampler_samples_numel(split, o.seq_len), 0, 0, o.shuffle ? (uint32_t *)memory : NULL};
+  *s = {split, o, sampler_samples_numel(split, o.seq_len, packing), 0, 0, o.shuffle ? (uint32_t *)memory : NULL,
+        packing};
   CHECK(s->samples_numel <= UINT32_MAX, "sampler: %lld samples do not fit 32 bits", (long long)s->samples_numel);
   const int64_t n = s->samples_numel, per_step = o.batch * o.microbatches;
   if (n < per_step)
@@ -966,15 +1151,19 @@ static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
   return s->order ? (int64_t)s->order[p] : p;
 }
 
-// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten.
+// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
+// conversations.
 static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
-                                   int32_t *targets) {
+                                   int32_t *targets, int32_t *starts = NULL) {
   const SamplerOptions *o = &s->options;
   CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
         "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
         (long long)s->steps_per_epoch, (long long)m, (long long)o->microbatches);
   for (int64_t b = 0; b < o->batch; b++) {
-    const int64_t first = sampler_sample(s, (step_in_epoch * o->microbatches + m) * o->batch + b) * o->seq_len;
+    const int64_t sample = sampler_sample(s, (step_in_epoch * o->microbatches + m) * o->batch + b);
+    const int64_t first = sample * o->seq_len, to = b * o->seq_len;
+    if (s->packing) packing_fill(s->packing, sample, inputs + to, targets + to, starts + to);
+    if (s->packing) continue;
     for (int64_t t = 0; t < o->seq_len; t++) {
       inputs[b * o->seq_len + t] = split_token(s->split, first + t);
       targets[b * o->seq_len + t] = split_target(s->split, first + t + 1);

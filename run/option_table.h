@@ -104,6 +104,12 @@ enum { LAYERS_MOST = 1000 };
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \
+  TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
+      "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
+  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's template: the same whenever one trains") \
+  CHOICE(train_on, assistant, (assistant, all), ORDER, "conversations: the loss is of the answers, or of everything") \
+  CHOICE(pack, whole, (whole, stream), ORDER, "conversations: whole, apart from each other; or as one stream") \
+  CHOICE(too_long, cut, (cut, drop), ORDER, "conversations longer than --seq_len: cut their end, or leave them out") \
   CHOICE(shuffle, on, (on, off), ORDER, "a new order every epoch, the same for every number of ranks") \
   CHOICE(drop_last, on, (on, off), ORDER, "drop an incomplete last global batch; off: fill it from the epoch's start") \
   GROUP(PRECISION, "precision") \

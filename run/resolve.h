@@ -32,7 +32,8 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
       {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, OPT_position_rope},
       {OPT_rope_scaling, OPT_position, OPT_position_rope}, {OPT_rope_skip, OPT_position, OPT_position_rope},
       {OPT_muon_momentum, OPT_optimizer, OPT_optimizer_muon}, {OPT_muon_nesterov, OPT_optimizer, OPT_optimizer_muon},
-      {OPT_muon_adjust, OPT_optimizer, OPT_optimizer_muon}};
+      {OPT_muon_adjust, OPT_optimizer, OPT_optimizer_muon},
+      {OPT_too_long, OPT_pack, OPT_pack_whole}};
   for (const auto &x : belong) {
     const OptionSpec *of = &option_specs[x.of];
     REFUSE(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",

@@ -58,6 +58,7 @@ struct RunView {
   Store *store;
   const MemoryPlan *plan;
   const Placement *placement;
+  const Packing *packing;                        // [SPLIT_COUNT]
   const Corpus *corpus;                          // NULL in plans
   const Device *device;
   const Cores *cores;                            // NULL in plans and in tests that take none

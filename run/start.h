@@ -24,6 +24,7 @@ struct Start {
   char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
   char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
   char notices[2048];                            // lines, each ended by '\n'
+  char chat_template[16], chat_why[640];         // of the model's directory; "", and why none is known
   ModelShape shape;
   int64_t text_bytes;                            // of trainer.json
   uint32_t text_checksum;
@@ -169,6 +170,20 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   start_newest(&beside, parent, newest, sizeof newest);
   n = strlen(error);
   if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
+}
+// Rank 0: the chat template beside the tokenizer.
+static void start_find_template(Start *s, const Options *o) {
+  char dir[MAP_PATH_BYTES];
+  struct stat st;
+  if (!data_is_chats(o->data)) return;
+  snprintf(dir, sizeof dir, "%s", o->tokenizer[0] ? o->tokenizer : s->tokenizer);
+  if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
+    char *slash = strrchr(dir, '/');
+    if (slash) *slash = 0;
+    else snprintf(dir, sizeof dir, ".");
+  }
+  const ChatTemplate *t = chat_template_in(dir, s->chat_why, sizeof s->chat_why);
+  if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
 }
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
 static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
@@ -432,8 +447,10 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
   const bool nothing = !run_trains(o) && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
   REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
-  if (s->kind == START_CHECKPOINT) return start_options_of_checkpoint(s, o, error, error_bytes);
-  return s->kind == START_FRESH || start_options_of_import(s, o, error, error_bytes);
+  if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
+  if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
+  if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
+  return true;
 }
 // OUT/options.txt names the very checkpoint: a link like `latest`, or the directory of several, leads elsewhere later.
 static void start_exact(const Start *s, Options *asked) {
@@ -592,7 +609,9 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
 // tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
-  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer};
+  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
+                           ChatOptions{o->chat_template, o->chat_date, start->chat_why,
+                                       o->train_on == OPT_train_on_all}};
   DataError e = {};
   int rank, code = 0;
   size_t image_bytes;
@@ -610,6 +629,13 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
              "with --tokenizer", corpus->vocab_size, start->path, (long long)o->vocab_size);
     code = EXIT_USAGE;
   }
+  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
+  for (OptionId k : of_chats)
+    if (!rank && !code && !o->sample_only && o->given[k] && !corpus->split[SPLIT_TRAIN].documents) {
+      snprintf(e.text, sizeof e.text, "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
+               option_specs[k].name, corpus->source);
+      code = EXIT_USAGE;
+    }
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
     snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts no text as this tokenizer does: leave it out");
@@ -649,7 +675,7 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
   // OUT has no run, nothing in it is read, and a start that is refused leaves no .lock there: check_out locks it.
   int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
-  if (!rank && !error[0]) start_find(start, o, error, sizeof error);
+  if (!rank && !error[0] && start_find(start, o, error, sizeof error)) start_find_template(start, o);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, error, code);
   start_share(start, comm);

@@ -332,8 +332,16 @@ static void files_words(FILE *to, const RunView *run) {
   if (o->export_hf[0]) fprintf(to, ", %s", o->export_hf);
 }
 static void data_words(FILE *to, const RunView *run) {
+  const Split *train = &run->corpus->split[SPLIT_TRAIN];
+  const Packing *p = run->packing;
   fprintf(to, "%s", run->corpus->source);
-  if (run->steps_per_epoch)
+  if (train->documents) fprintf(to, ", %lld to train on", (long long)train->documents);
+  if (p->split) fprintf(to, " in %lld sequences, %s tokens trained on", (long long)p->rows, count_words(p->trained));
+  if (p->cut + p->dropped)
+    fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
+            p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
+  if (run->steps_per_epoch && p->split) fprintf(to, ", %lld steps an epoch", (long long)run->steps_per_epoch);
+  else if (run->steps_per_epoch)
     fprintf(to, ": %s tokens to train on, %lld steps an epoch",
             count_words(run->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)run->steps_per_epoch);
 }
@@ -401,6 +409,31 @@ static void print_block(const RunView *run) {
   if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
 }
 // The head of every run, on rank 0.
+// The first conversation as the model sees it, with what is trained on marked.
+enum { CONVERSATION_TOKENS_MOST = 400 };
+static void print_conversation(const RunView *run) {
+  const Split *s = &run->corpus->split[SPLIT_TRAIN];
+  if (!s->documents || !run->corpus->has_tokenizer) return;
+  int64_t end = 1;
+  while (end < s->tokens_numel && !split_begins(s, end)) end++;
+  const int64_t shown = min64(end, CONVERSATION_TOKENS_MOST);
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  bool inside = false;
+  for (int64_t i = 0; i < shown; i++) {
+    int n;
+    const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
+    if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
+    inside = split_trained(s, i);
+    for (int k = 0; k < n; k++) fputc(text_is_control((char)p[k]) && p[k] != '\n' ? '?' : p[k], to);
+  }
+  fputs(inside ? "]]" : "", to);
+  if (shown < end) fprintf(to, " ... and %lld tokens more", (long long)(end - shown));
+  fclose(to);
+  say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
+  free(text);
+}
 static void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
@@ -547,6 +580,7 @@ static void print_start_notices(const RunView *run) {
   if (omp && !run->opt->threads && atoi(omp) != run->ctx->threads)
     say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
   print_sharding_notices(run);
+  if (run_trains(run->opt)) print_conversation(run);
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ static void trainer_view(Trainer *t) {
   run->plan = &t->plan;
   run->placement = &t->placement;
   run->corpus = t->corpus;
+  run->packing = t->packing;
   run->device = &t->device;
   run->step = &t->step;
   run->trace = &t->trace;
@@ -288,18 +289,30 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   trainer_configure(t, o, device, threads);
   const Ops *ops = device.ops;
   t->corpus = corpus;
+  t->model.documents = corpus->split[SPLIT_TRAIN].documents && o->pack == OPT_pack_whole;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = sampler_options(o);
-  t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so);
+  for (int i = 0; i < SPLIT_COUNT && t->model.documents; i++)
+    if (corpus->split[i].documents)
+      packing_make(&t->packing[i], &corpus->split[i], o->seq_len, o->too_long == OPT_too_long_drop);
+  char error[1536] = "";
+  for (const Packing &p : t->packing)
+    if (p.split && !p.trained)
+      snprintf(error, sizeof error, "%s: no %s conversation has a token to train on within --seq_len %lld; raise it%s",
+               corpus->source, split_names[&p - t->packing], (long long)o->seq_len,
+               p.dropped ? ", or --too_long cut" : "");
+  agree_no_error(comm, error, EXIT_USAGE);
+  const Packing *packing = t->packing[SPLIT_TRAIN].split ? &t->packing[SPLIT_TRAIN] : NULL;
+  t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so, packing);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
-  if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e))
+  if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e, packing))
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
+  for (const Packing &p : t->packing) t->order_bytes += packing_bytes(&p);
   t->steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
   int params, world;
-  char error[1536] = "";
   Param *param = trainer_params(t, &params, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Comm_size(comm, &world);
@@ -339,6 +352,7 @@ static void trainer_close(Trainer *t) {
   if (t->trace.graph) c->ops->graph_close(c, t->trace.graph);
   liveness_device(NULL);
   free(t->order);
+  for (Packing &p : t->packing) packing_free(&p);
   store_close(&t->store);
   fsdp_close(&t->fsdp);
   trainer_free(t);

@@ -143,3 +143,354 @@ TEST(chat_llmq_files,
   data_write(train, none, sizeof none);
   data_expect_refused(o, 2, "none of its 3 tokens is trained on", "q_train.bin");
 }
+
+// ---- templates ------------------------------------------------------------------------------------------------------
+// Options of a corpus of conversations encoded with dev/fixtures/chat_NAME's tokenizer.
+static CorpusOptions chat_corpus_options(const char *data, const char *name, const char *form) {
+  static char dir[256];
+  snprintf(dir, sizeof dir, "dev/fixtures/chat_%s", name);
+  CorpusOptions o = {data, NULL, 0, 2, 7, dir};
+  o.chat = ChatOptions{form, "07 Mar 2031", "none here", false};
+  return o;
+}
+static const char *const chat_forms[] = {"qwen2.5", "qwen3", "smollm2", "llama3", "chatml"};
+TEST(chat_templates_equal_transformers,
+     "a hundred conversations have the ids and masks of transformers' apply_chat_template (dev/make_chat_fixture.py) "
+     "for each known template, which is recognised in the model's directory; with 1 and 3 threads, and cached") {
+  char config[256], u16[256], cache[600];
+  for (const char *name : chat_forms) {
+    char why[640] = "";
+    snprintf(config, sizeof config, "dev/fixtures/chat_%s", name);
+    snprintf(u16, sizeof u16, "dev/fixtures/chat_%s.u16", name);
+    snprintf(cache, sizeof cache, "%s/cache", test_tmp());
+    const ChatTemplate *form = chat_template_in(config, why, sizeof why);
+    EXPECT(form && !strcmp(form->name, name), "%s is taken for %s%s", name, form ? form->name : "", why);
+    int64_t bytes = 0;
+    uint16_t *want = (uint16_t *)file_get(u16, 1 << 20, &bytes);
+    REQUIRE(want, "no %s", u16);
+    for (int turn = 0; turn < 3; turn++) {
+      Corpus c;
+      DataError e;
+      CorpusOptions o = chat_corpus_options("dev/fixtures/chat.jsonl", name, name);
+      o.threads = turn ? 3 : 1;
+      o.cache_dir = cache;
+      if (turn == 1) REQUIRE(!system("rm -r \"$TEST_TMP/cache\""), "no cache");
+      REQUIRE(corpus_load(&c, o, &e), "%s: %s", name, e.text);
+      EXPECT(c.cache_used == (turn == 2), "%s: turn %d: cache used %d", name, turn, c.cache_used);
+      const Split *train = &c.split[SPLIT_TRAIN], *valid = &c.split[SPLIT_VALID];
+      int64_t at = 0, documents = 0;
+      int wrong = 0;
+      for (const Split *x : {train, valid})
+        for (int64_t i = 0, left = 0; i < x->tokens_numel && wrong < 3; i++, at++, left--) {
+          EXPECT(split_begins(x, i) == !left, "%s: conversation %lld begins elsewhere", name, (long long)documents);
+          if (!left) left = want[at++], documents++;
+          const int id = want[at] & 0x7fff;
+          const bool trained = want[at] >> 15;
+          if (split_token(x, i) == id && split_trained(x, i) == trained) continue;
+          wrong++;
+          EXPECT(false, "%s: conversation %lld, token %lld: %d %d, transformers %d %d", name, (long long)documents,
+                 (long long)i, split_token(x, i), split_trained(x, i), id, trained);
+        }
+      EXPECT(train->documents + valid->documents == 100 && documents == 100 && valid->documents >= 2,
+             "%s: %lld and %lld conversations", name, (long long)train->documents, (long long)valid->documents);
+      EXPECT(at * 2 == bytes, "%s: %lld tokens", name, (long long)(train->tokens_numel + valid->tokens_numel));
+      corpus_free(&c);
+    }
+    free(want);
+  }
+}
+TEST(chat_lines_are_checked,
+     "damaged and unsuited lines are named by file, line and what is wrong; unknown templates and tokenizers without "
+     "the template's tokens too; prompt and completion, text and what is trained of them, are as stated") {
+  static const struct { const char *line, *says; } bad[] = {
+      {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}", "line 3: it is not JSON from byte "},
+      {"{\"text\": \"a\"} {}", "line 3: it is not JSON from byte 15 on"},
+      {"{\"text\": \"a\xff\"}", "line 3: byte 12 is not UTF-8"},
+      {"{\"text\": \"a\\u0000b\"}", "line 3: it has a NUL character"},
+      {"{\"messages\": []}", "line 3: messages is empty"},
+      {"{\"messages\": [{\"role\": \"user\"}]}", "line 3: a message is not"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}", "line 3: a message is not"},
+      {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}", "has tool_calls"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning_content\": \"y\"}]}",
+       "reasoning_content"},
+      {"{\"messages\": [], \"tools\": []}", "line 3: it has tools"},
+      {"{\"prompt\": \"x\"}", "line 3: expected: "},
+      {"[1]", "line 3: expected: "}};
+  const char *path = data_path("c.jsonl");
+  char text[1024];
+  for (const auto &b : bad) {
+    snprintf(text, sizeof text, "{\"text\": \"fine\"}\n\n%s\n{\"text\": \"fine\"}\n", b.line);
+    data_write(path, text, strlen(text));
+    data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
+  }
+  snprintf(text, sizeof text, "%s", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n{\"text\": \"a\"}\n");
+  data_write(path, text, strlen(text));
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "auto"), 3, "no chat template is known: none here",
+                      "--chat_template");
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "llama3"), 3, "no token <|eot_id|>", "line 1");
+  CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+  o.tokenizer = "dev/fixtures/tokenizer_llama3.json";
+  data_expect_refused(o, 3, "no token <|im_end|>", "line 1");
+  o.tokenizer = NULL, o.vocab_size = 300;
+  data_expect_refused(o, 2, "--init_from", "--tokenizer");
+  data_write(path, "{\"text\": \"a\"}\n", 14);
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one line", "valid.jsonl");
+  data_write(path, text, strlen(text));
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
+
+  const char *dir = data_path("chats");
+  data_write_text(dir, "train.jsonl",
+                  "\xef\xbb\xbf{\"prompt\": \"2+2=\", \"completion\": \" four\", \"x\": 1}\r\n{\"text\": \"hi\"}");
+  data_write_text(dir, "valid.jsonl", "{\"text\": \"b\"}\n");
+  for (int all = 0; all < 2; all++) {
+    Corpus c;
+    DataError e;
+    o = chat_corpus_options(dir, "qwen2.5", "auto");
+    o.chat.train_all = all;
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    const Split *s = &c.split[SPLIT_TRAIN];
+    int32_t ids[64], want[64];
+    uint8_t trained[64];
+    int n = 0, end = chat_token(&c.tokenizer, "<|endoftext|>");
+    for (const char *p : {"2+2=", " four", "hi"}) {
+      const int k = (int)tokenizer_encode(&c.tokenizer, (const uint8_t *)p, strlen(p), ids, 1);
+      for (int i = 0; i < k; i++) want[n] = ids[i], trained[n++] = all || p[0] != '2';
+      if (p[0] != '2') want[n] = end, trained[n++] = 1;
+    }
+    EXPECT(s->tokens_numel == n && s->documents == 2, "%lld tokens of %d", (long long)s->tokens_numel, n);
+    for (int i = 0; i < n && n == s->tokens_numel; i++)
+      EXPECT(split_token(s, i) == want[i] && split_trained(s, i) == trained[i], "token %d: %d %d, not %d %d", i,
+             split_token(s, i), split_trained(s, i), want[i], trained[i]);
+    corpus_free(&c);
+  }
+}
+
+// ---- packing --------------------------------------------------------------------------------------------------------
+// A split of conversations with these numbers of tokens; ids below `vocab`; about half of them trained on.
+static Split chat_split(const int *length, int documents, int vocab) {
+  Split s = {};
+  s.token_bytes = 4, s.masked = true, s.documents = documents;
+  for (int d = 0; d < documents; d++) s.tokens_numel += length[d];
+  s.tokens = s.owned = calloc(1, split_bytes(&s));
+  uint64_t state = 77;
+  for (int64_t i = 0, d = 0, left = 0; i < s.tokens_numel; i++, left--) {
+    const uint64_t r = op_random(&state);
+    ((uint32_t *)s.owned)[i] = (uint32_t)(r % (uint64_t)vocab);
+    split_bits(&s, false)[i / 8] |= (uint8_t)((r >> 40 & 1) << i % 8);
+    if (!left) split_bits(&s, true)[i / 8] |= (uint8_t)(1 << i % 8), left = length[d++];
+  }
+  return s;
+}
+TEST(chat_packing_is_whole,
+     "every conversation lies whole in one sequence, once, in an order that all ranks compute; what is too long is cut "
+     "or left out and counted; each goes where the least room is left; padding has no target and sees only itself") {
+  static int length[300];
+  uint64_t state = 5;
+  for (int &n : length) n = 1 + (int)(op_random(&state) % 40);
+  length[7] = 34, length[8] = 33, length[9] = 90;
+  const int64_t T = 32;
+  Split s = chat_split(length, 300, 1000);
+  for (int drop = 0; drop < 2; drop++) {
+    Packing p;
+    packing_make(&p, &s, T, drop);
+    int64_t placed = 0, want = 0, too_long = 0;
+    for (int n : length) {
+      too_long += n > T + 1;
+      want += n > T + 1 ? drop ? 0 : T : n - 1;
+    }
+    static int seen[300];
+    memset(seen, 0, sizeof seen);
+    EXPECT(p.cut == (drop ? 0 : too_long) && p.dropped == (drop ? too_long : 0), "%lld cut, %lld left out of %lld",
+           (long long)p.cut, (long long)p.dropped, (long long)too_long);
+    for (int64_t row = 0; row <= p.rows; row++) {
+      int32_t inputs[32], targets[32], starts[32];
+      packing_fill(&p, row, inputs, targets, starts);
+      uint32_t d = row < p.rows ? p.head[row] : PACKING_NONE;
+      for (int64_t t = 0; t < T;) {
+        const int64_t begin = t;
+        if (d == PACKING_NONE) {
+          for (; t < T; t++) EXPECT(!inputs[t] && targets[t] == -1 && starts[t] == begin, "padding");
+          break;
+        }
+        for (int64_t i = p.start[d]; i < p.start[d + 1] - 1 && t < T; i++, t++, placed++)
+          EXPECT(inputs[t] == split_token(&s, i) && targets[t] == split_target(&s, i + 1) && starts[t] == begin,
+                 "sequence %lld, place %lld", (long long)row, (long long)t);
+        seen[d]++;
+        d = p.next[d];
+      }
+      EXPECT(d == PACKING_NONE, "sequence %lld overflows", (long long)row);
+    }
+    for (int i = 0; i < 300; i++)
+      EXPECT(seen[i] == (length[i] > 1 && !(drop && length[i] > T + 1)), "conversation %d: %d times", i, seen[i]);
+    int room[300], rows = 0;                     // best fit, looked for among all
+    for (int n : length) {
+      const int places = n > T + 1 ? (int)T : n - 1;
+      int best = -1;
+      if (!places || (drop && n > T + 1)) continue;
+      for (int i = 0; i < rows; i++) if (room[i] >= places && (best < 0 || room[i] < room[best])) best = i;
+      if (best < 0) room[best = rows++] = (int)T;
+      room[best] -= places;
+    }
+    EXPECT(placed == want && p.rows == rows, "%lld places of %lld in %lld sequences of %d", (long long)placed,
+           (long long)want, (long long)p.rows, rows);
+    packing_free(&p);
+  }
+  split_free(&s);
+}
+
+// Attention of a sequence of documents beside the fp64 formula of each alone; bounds as for it alone.
+static const int chat_documents[] = {40, 1, 70, 7, 32, 20};
+enum { CHAT_T = 170 };
+static Tensor chat_slice(Tensor all, int64_t begin, int64_t n) {       // rows of (1,T,C)
+  const size_t row = (size_t)all.shape[2] * dtype_bytes(all.dtype);
+  return tensor_of((char *)all.data + (size_t)begin * row, all.dtype, 1, n, all.shape[2]);
+}
+static Tensor chat_lse(Tensor all, int64_t begin, int64_t n) {         // of (1,H,T)
+  Tensor t = op_tensor(F32, 1, all.shape[1], n);
+  for (int64_t i = 0; i < numel(t); i++) op_put(t, i, op_get(all, i / n * all.shape[2] + begin + i % n));
+  return t;
+}
+static Tensor chat_starts() {
+  Tensor t = op_tensor(I32, 1, CHAT_T);
+  int64_t at = 0;
+  for (int n : chat_documents) for (int i = 0, begin = (int)at; i < n; i++) ((int32_t *)t.data)[at++] = begin;
+  return t;
+}
+static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype) {
+  const AttentionCase k = {1, CHAT_T, 2, hs, 0.0f};
+  AttentionTensors t = attention_tensors(&k, dtype);
+  Ctx c = device ? cuda_attention_ctx(ops, &k, dtype) : attention_ctx(ops, 2, &k, dtype);
+  const Tensor starts = chat_starts();
+  AttentionReference of[sizeof chat_documents / sizeof *chat_documents];
+  Tensor out = t.out, lse = t.lse, qkv = t.qkv, dout = t.dout, dqkv = t.dqkv, first = starts;
+  if (device) {
+    out = device_tensor(&c, dtype, 1, CHAT_T, 2 * hs), lse = device_tensor(&c, F32, 1, 2, CHAT_T);
+    qkv = device_upload(&c, t.qkv), dout = device_upload(&c, t.dout), first = device_upload(&c, starts);
+    dqkv = device_tensor(&c, dtype, 1, CHAT_T, 6 * hs);
+  }
+  attention_forward(&c, out, lse, qkv, 2, Dropout{}, first);
+  if (device) t.out = device_download(&c, out), t.lse = device_download(&c, lse);
+  int64_t at = 0;
+  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
+    const AttentionCase one = {1, chat_documents[d], 2, hs, 0.0f};
+    AttentionReference *r = &(of[d] = attention_reference(one));
+    for (int64_t j = 0; j < one.T * 6 * hs; j++) r->qkv[j] = op_get(t.qkv, at * 6 * hs + j);
+    for (int64_t j = 0; j < one.T * 2 * hs; j++) r->dout[j] = op_get(t.dout, at * 2 * hs + j);
+    attention_reference_forward(r);
+    const AttentionTensors got = {{}, chat_slice(t.out, at, one.T), chat_lse(t.lse, at, one.T), {}, {}};
+    if (device) cuda_attention_expect_forward(&c, r, device_upload(&c, got.out), device_upload(&c, got.lse));
+    else attention_expect_forward(ops, r, got);
+  }
+  attention_backward(&c, dqkv, dout, qkv, out, lse, 2, Dropout{}, first);
+  if (device) t.dqkv = device_download(&c, dqkv);
+  at = 0;
+  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
+    AttentionReference *r = &of[d];
+    const int64_t n = r->k.T;
+    const Tensor own = chat_lse(t.lse, at, n);
+    for (int64_t j = 0; j < n * 2 * hs; j++) r->out[j] = op_get(t.out, at * 2 * hs + j);
+    for (int64_t j = 0; j < n * 2; j++) r->lse[j] = op_get(own, j);
+    attention_reference_backward(r);
+    const AttentionTensors got = {{}, {}, {}, {}, chat_slice(t.dqkv, at, n)};
+    if (device) cuda_attention_expect_backward(&c, r, device_upload(&c, got.dqkv));
+    else attention_expect_backward(ops, r, got);
+  }
+  if (device) device_done(&c);
+  op_free_all();
+}
+TEST(chat_attention_apart,
+     "attention of several documents in one sequence is, forward and backward, that of each alone by the fp64 formula: "
+     "each CPU table in fp32, bf16 and fp16, both families of CUDA kernels") {
+  for (Dtype dtype : {F32, BF16, F16})
+    for (int64_t hs : {12, 40}) for (int table = 0; const Ops *ops = op_table(table); table++)
+      chat_attention(ops, false, hs, dtype);
+  for (int table = 0; const Ops *ops = device_table(table); table++) {
+    for (int64_t hs : {32, 64, 80, 96, 128}) chat_attention(ops, true, hs, BF16);
+    for (int64_t hs : {20, 72}) chat_attention(ops, true, hs, F16);
+    for (int64_t hs : {20, 80}) chat_attention(ops, true, hs, F32);
+  }
+}
+
+// One step's loss and gradients of sequences in t->host, both times rows.
+static double chat_gradients(Trainer *t, const char *options, const Ops *ops, const Split *s, bool packed,
+                             float **grads, int64_t *n) {
+  static Corpus corpus;
+  Options o;
+  const int documents = sizeof chat_documents / sizeof *chat_documents;        // the first ones fill the first sequence
+  test_options(&o, 1, "--data x.jsonl %s --seq_len %d --batch_size %d --vocab_size 101 --dropout 0", options, CHAT_T,
+               packed ? 1 : documents);
+  corpus = Corpus{};
+  corpus.vocab_size = 101;
+  corpus.split[SPLIT_TRAIN] = corpus.split[SPLIT_VALID] = *s;
+  trainer_open(t, &o, &corpus, MPI_COMM_SELF, device_of(ops), 2);
+  const int64_t T = CHAT_T;
+  const int B = (int)o.batch_size;
+  const Packing *p = &t->packing[SPLIT_TRAIN];
+  trainer_carve(t, B, (int)T, PASS_TRAIN);
+  if (packed) packing_fill(p, 0, t->host.inputs, t->host.targets, t->host.starts);
+  for (int d = 0; d < documents && !packed; d++) {
+    const uint32_t next = p->next[d], head = p->head[0];
+    p->next[d] = PACKING_NONE, p->head[0] = (uint32_t)d;         // alone
+    packing_fill(p, 0, t->host.inputs + d * T, t->host.targets + d * T, t->host.starts + d * T);
+    p->next[d] = next, p->head[0] = head;
+  }
+  *t->host.input = StepInput{};
+  trainer_step_begin(t);
+  trainer_load_batch(t, 0, B, (int)T);
+  gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+  fsdp_reduce_finish(&t->fsdp);
+  t->fsdp.comm->reduce_join(&t->fsdp);
+  t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
+  t->ctx.ops->sync(&t->ctx);
+  *n = 0;
+  for (int i = 0; i < t->fsdp.lay.params; i++) *n += t->fsdp.lay.param[i].numel_padded;
+  *grads = (float *)malloc((size_t)*n * sizeof(float));
+  float *at = *grads;
+  for (int i = 0; i < t->fsdp.lay.params; at += t->fsdp.lay.param[i++].numel_padded)
+    fsdp_read_param(&t->fsdp, STATE_GRAD, i, at);
+  return t->host.losses[0] * (double)B;
+}
+TEST_MPI(chat_packed_is_separate, 1,
+         "conversations packed into one sequence have the loss and gradients of each in a sequence of its own, to "
+         "fp32's rounding: learned positions and rope, grouped heads, qk norms, each CPU table, CUDA emulated") {
+  static Trainer t;
+  static const char *const models[] = {
+      "--n_layer 2 --n_head 3 --n_embd 36 --n_positions 180",
+      "--n_layer 2 --n_head 4 --n_kv_head 2 --head_size 10 --n_embd 36 --n_positions 180 --norm rmsnorm "
+      "--position rope --mlp swiglu --bias none --qk_norm before"};
+  int length[36];
+  for (int i = 0; i < 36; i++) length[i] = chat_documents[i % 6] + 1;
+  Split s = chat_split(length, 36, 101);
+  for (const char *model : models)
+    for (int i = 0;; i++) {
+      const Ops *ops = op_table(i) ? op_table(i) : &ops_cuda_emulated ? &ops_cuda_emulated : NULL;
+      const bool last = !op_table(i);
+      if (!ops) break;
+      float *apart, *packed;
+      int64_t n;
+      const double want = chat_gradients(&t, model, ops, &s, false, &apart, &n);
+      trainer_close(&t);
+      const double loss = chat_gradients(&t, model, ops, &s, true, &packed, &n);
+      EXPECT(fabs(loss - want) < 1e-5 * want, "%s: loss %.9g, apart %.9g", ops->name, loss, want);
+      int64_t at = 0;
+      for (int k = 0; k < t.fsdp.lay.params; k++) {
+        const Param *q = &t.fsdp.lay.param[k];
+        double worst = 0, largest = 0;
+        for (int64_t j = at; j < at + q->numel_padded; j++) {
+          largest = fmax(largest, fabs(6.0 * (double)apart[j]));
+          worst = fmax(worst, fabs((double)packed[j] - 6.0 * (double)apart[j]));
+        }
+        // Both are within 1e-5 of exact gradients, as those of fixtures are of PyTorch's (test_train.h).
+        EXPECT(worst <= 2e-5 * largest, "%s %s: off by %.3g of its largest, %.3g", ops->name, q->name, worst / largest,
+               largest);
+        EXPECT(largest > 0, "%s %s: no gradient", ops->name, q->name);
+        at += q->numel_padded;
+      }
+      trainer_close(&t);
+      free(apart);
+      free(packed);
+      if (last) break;
+    }
+  split_free(&s);
+}

@@ -895,7 +895,7 @@ static const OptionClass option_classes[] = {
     {"KKK",
      "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_weight "
      "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
-    {"KDO", "seq_len seed shuffle drop_last"},
+    {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pack too_long"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision sm_margin eval_every "
             "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},

@@ -128,6 +128,8 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/launch.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 1 --nproc_per_node 2 "
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
+    {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
+     "template", "./train_gpt_fsdp --tokenizer model --data chats.jsonl --seq_len 256"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
@@ -176,7 +178,9 @@ static void readme_checkout() {
       "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh $C/dev\n"
       "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base kernels fsdp launch run trainer $C\n"
       "cp -rp data/checkpoint data/*.h data/*.sh $C/data\n"
-      "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; cp $TESTS $C/build/test_gpt_fsdp\n"
+      "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; "
+      "cp -r dev/fixtures/chat_qwen2.5 $C/model; cp dev/fixtures/chat.jsonl $C/chats.jsonl\n"
+      "cp $TESTS $C/build/test_gpt_fsdp\n"
       "for o in build/c*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
       "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
       "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"

@@ -1,0 +1,311 @@
+// chat.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is trained on.
+//
+//   {"messages": [{"role": "system" | "user" | "assistant", "content": TEXT}, ...]}    by the model's chat template
+//   {"prompt": TEXT, "completion": TEXT}     as they are, each encoded alone, then the end-of-text token
+//   {"text": TEXT}                           as it is, then the end-of-text token
+// Other members of the object are ignored; members of a message that would change what is rendered are refused.
+//
+// A template is one of a table: what transformers' apply_chat_template renders from the published template of that
+// family for system, user and assistant messages, without tools. The token of each piece of text is found as in the
+// whole text: every turn begins at a special token. Trained on: what the assistant says and the token that ends it (a
+// completion, a text and their end), not the header before it; of a token that spans both, all of it. Or everything.
+//
+// Defines: ChatOptions, chat_template_named, chat_template_of, chat_names, Chat, chat_open, ChatTokens, chat_line.
+#pragma once
+#include "base/text.h"
+#include "corpus_find.h"
+#include "tokenizer_json.h"
+
+// begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
+// dated: with a system turn always, which begins with dates, and trimmed texts. thinks: the last answer begins with its
+// thoughts, empty ones too. marks: what a template of that family says, as it is written there.
+struct ChatTemplate {
+  const char *name, *begin, *end, *stop, *behind, *system;
+  bool dated, thinks;
+  const char *marks[2];
+};
+#define CHAT_ML "<|im_start|>", "\n", "<|im_end|>", "\n"
+#define CHAT_ML_TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
+static const ChatTemplate chat_templates[] = {
+    {"qwen2.5", CHAT_ML, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false, false,
+     {"'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n'",
+      "'<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n'"}},
+    {"qwen3", CHAT_ML, NULL, false, true,
+     {"'\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n')",
+      "loop.index0 > ns.last_query_index"}},
+    {"smollm2", CHAT_ML, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", false, false,
+     {"You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n", CHAT_ML_TURN}},
+    {"llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", "", true, false,
+     {"\"Cutting Knowledge Date: December 2023\\n\"",
+      "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>'"}},
+    {"chatml", CHAT_ML, NULL, false, false, {"{% for message in messages %}{{" CHAT_ML_TURN "}}{% endfor %}", ""}}};
+static const char chat_names[] = "chatml, qwen2.5, qwen3, smollm2, llama3";
+static const char chat_date[] = "26 Jul 2024";   // of Llama 3's template where no clock is
+
+// What an option names; NULL: none.
+static inline const ChatTemplate *chat_template_named(const char *name) {
+  for (const ChatTemplate &t : chat_templates) if (!strcmp(t.name, name)) return &t;
+  return NULL;
+}
+static inline const ChatTemplate *chat_template_of(const char *text) {
+  for (const ChatTemplate &t : chat_templates) if (strstr(text, t.marks[0]) && strstr(text, t.marks[1])) return &t;
+  return NULL;
+}
+// The template that a model's directory has, in chat_template.jinja or tokenizer_config.json. NULL: none, and in `why`
+// a line's end that says so.
+static inline const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes) {
+  enum { MOST_BYTES = 1 << 24 };
+  char path[DATA_PATH_BYTES + 32];
+  int64_t bytes;
+  data_format(path, sizeof path, "%s/chat_template.jinja", dir);
+  char *text = file_get(path, MOST_BYTES, &bytes), *config = NULL;
+  const char *found = text;
+  cJSON *json = NULL;
+  if (!text) {
+    data_format(path, sizeof path, "%s/tokenizer_config.json", dir);
+    config = file_get(path, MOST_BYTES, &bytes);
+    json = config ? cJSON_ParseWithLength(config, (size_t)bytes) : NULL;
+    found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
+  }
+  const ChatTemplate *t = found ? chat_template_of(found) : NULL;
+  if (!t && found) data_format(why, why_bytes, "that of %s is none of those known", path);
+  else if (!t) data_format(why, why_bytes, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
+  cJSON_Delete(json);
+  free(config);
+  free(text);
+  return t;
+}
+
+// template_name "auto": none is known, and `why` says why. date: of templates that have one.
+struct ChatOptions { const char *template_name, *date, *why; bool train_all; };
+struct Chat {
+  ChatOptions o;
+  const ChatTemplate *form;
+  const Tokenizer *tokenizer;
+  int32_t stop_id, end_id;                       // -1: the tokenizer has none
+};
+// The added token with this text; -1: there is none.
+static inline int32_t chat_token(const Tokenizer *t, const char *text) {
+  for (int i = 0; i < t->added_count; i++) {
+    int n;
+    const uint8_t *p = tokenizer_token_bytes(t, t->added[i].id, &n);
+    if ((size_t)n == strlen(text) && !memcmp(p, text, (size_t)n)) return t->added[i].id;
+  }
+  return -1;
+}
+static inline Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
+  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_token(t, "<|endoftext|>")};
+  if (c.end_id < 0) c.end_id = chat_token(t, "<|end_of_text|>");
+  if (c.form) c.stop_id = chat_token(t, c.form->stop);
+  return c;
+}
+
+// A conversation. Zeroed it is empty; the caller frees ids and trained. fault: "" or what is wrong with its line.
+struct ChatTokens { int32_t *ids; uint8_t *trained; int64_t count, room; char fault[256]; };
+static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = "") {
+  snprintf(k->fault, sizeof k->fault, fmt, what);
+  return false;
+}
+// Appends the tokens of a text. Those from the one on that byte `from` lies in are trained on; bytes before `from` are
+// ASCII, which no normalising changes.
+static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, size_t bytes, size_t from, bool all) {
+  const int64_t most = k->count + (int64_t)tokenizer_ids_most(c->tokenizer, bytes) + 2;
+  if (most > k->room) {
+    k->room = most + most / 2;
+    k->ids = (int32_t *)bpe_resize(k->ids, (size_t)k->room, sizeof *k->ids);
+    k->trained = (uint8_t *)bpe_resize(k->trained, (size_t)k->room, 1);
+  }
+  const int64_t n = tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, k->ids + k->count, 1);
+  size_t at = 0;
+  for (int64_t i = k->count; i < k->count + n; i++) {
+    int length;
+    tokenizer_token_bytes(c->tokenizer, k->ids[i], &length);
+    at += (size_t)length;
+    k->trained[i] = all || at > from;
+  }
+  k->count += n;
+}
+static inline void chat_append_id(const Chat *c, ChatTokens *k, int32_t id, bool trained) {
+  chat_append(c, k, "", 0, 0, false);            // room
+  k->ids[k->count] = id;
+  k->trained[k->count++] = trained;
+}
+
+// A stretch of text, and growing text.
+struct ChatSpan { const char *p; size_t n; };
+static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
+struct ChatText { char *p; size_t n, room; };
+static inline void chat_put(ChatText *t, ChatSpan s) {
+  if (t->n + s.n > t->room) t->p = (char *)bpe_resize(t->p, t->room = 2 * (t->n + s.n), 1);
+  memcpy(t->p + t->n, s.p, s.n);
+  t->n += s.n;
+}
+static inline void chat_put(ChatText *t, const char *text) { chat_put(t, chat_span(text)); }
+// Without white space as Python's str.strip has it, at both ends; newlines: without '\n' alone.
+static inline bool chat_is_space(uint32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+static inline ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, bool right = true) {
+  const uint8_t *p = (const uint8_t *)s.p, *end = p + s.n, *keep = p;
+  int n;
+  for (; left && p < end; p += n) {
+    const uint32_t c = utf8_char(p, end, &n);
+    if (newlines ? c != '\n' : !chat_is_space(c)) break;
+  }
+  keep = right ? p : end;
+  for (const uint8_t *at = p; right && at < end; at += n) {
+    const uint32_t c = utf8_char(at, end, &n);
+    if (newlines ? c != '\n' : !chat_is_space(c)) keep = at + n;
+  }
+  return ChatSpan{(const char *)p, (size_t)(keep - p)};
+}
+
+// One turn; header: what stands before what is said. Its text is in `t`, which is emptied.
+static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t header, bool assistant) {
+  const ChatTemplate *f = c->form;
+  chat_put(t, f->stop);
+  const size_t said = t->n;
+  const int64_t at = k->count;
+  chat_put(t, f->behind);
+  chat_append(c, k, t->p, t->n, assistant ? header : SIZE_MAX, c->o.train_all);
+  for (int64_t i = k->count - 1; said < t->n && !c->o.train_all && i > at && k->ids[i] != c->stop_id; i--)
+    k->trained[i] = 0;                           // the newline behind the end
+  t->n = 0;
+}
+static inline size_t chat_header(const Chat *c, ChatText *t, const char *role) {
+  chat_put(t, c->form->begin);
+  chat_put(t, role);
+  chat_put(t, c->form->end);
+  return t->n;
+}
+// What an assistant says where the model thinks: thoughts of answers before the last question are left out.
+static inline void chat_put_thinking(ChatText *t, ChatSpan content, const char *reasoning, bool after, bool last) {
+  ChatSpan thoughts = chat_span(reasoning ? reasoning : "");
+  const char *close = reasoning ? NULL : strstr(content.p, "</think>");
+  if (close) {
+    thoughts = chat_strip(ChatSpan{content.p, (size_t)(close - content.p)}, true, false, true);
+    for (const char *open; (open = (const char *)memmem(thoughts.p, thoughts.n, "<think>", 7));)
+      thoughts = ChatSpan{open + 7, thoughts.n - (size_t)(open + 7 - thoughts.p)};
+    thoughts = chat_strip(thoughts, true, true, false);
+    for (const char *next; (next = strstr(close + 8, "</think>"));) close = next;
+    content = chat_strip(chat_span(close + 8), true, true, false);
+  }
+  if (after && (last || thoughts.n)) {
+    chat_put(t, "<think>\n");
+    chat_put(t, chat_strip(thoughts, true));
+    chat_put(t, "\n</think>\n\n");
+    content = chat_strip(content, true, true, false);
+  }
+  chat_put(t, content);
+}
+
+// The messages of a line are well formed; `user` receives the number of the last question, `count` how many there are.
+static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *messages, int *user, int *count) {
+  static const char *const foreign[] = {"tool_calls", "tool_call_id", "function_call", "weight"};
+  const cJSON *m;
+  *count = 0;
+  if (!c->form)
+    return chat_fail(k, "has messages, but no chat template is known: %s; name one by --chat_template", c->o.why);
+  if (c->stop_id < 0 || chat_token(c->tokenizer, c->form->begin) < 0)
+    return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs",
+                     c->stop_id < 0 ? c->form->stop : c->form->begin);
+  *user = cJSON_GetArraySize(messages) - 1;
+  int last = -1;
+  cJSON_ArrayForEach(m, messages) {
+    const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+    const char *content = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content"));
+    if (!role || !content) return chat_fail(k, "a message is not {\"role\": TEXT, \"content\": TEXT}");
+    if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
+      return chat_fail(k, "role '%.40s' is not system, user or assistant", role);
+    for (const char *name : foreign)
+      if (cJSON_HasObjectItem(m, name)) return chat_fail(k, "a message has %s, which is not rendered", name);
+    if (!c->form->thinks && cJSON_HasObjectItem(m, "reasoning_content"))
+      return chat_fail(k, "a message has reasoning_content, which this chat template leaves out");
+    if (!strcmp(role, "user")) last = *count;
+    ++*count;
+  }
+  if (last >= 0) *user = last;
+  return *count || chat_fail(k, "messages is empty");
+}
+static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages) {
+  const ChatTemplate *f = c->form;
+  int user, count, i = 0;
+  if (!chat_check(c, k, messages, &user, &count)) return false;
+  ChatText t = {};
+  const cJSON *m = messages->child;
+  const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+  const bool has_system = !strcmp(role, "system");
+  if (f->dated) {
+    chat_put(&t, "<|begin_of_text|>");
+    const size_t header = chat_header(c, &t, "system");
+    chat_put(&t, "Cutting Knowledge Date: December 2023\nToday Date: ");
+    chat_put(&t, c->o.date);
+    chat_put(&t, "\n\n");
+    const char *content = has_system ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")) : "";
+    chat_put(&t, chat_strip(chat_span(content), false));
+    chat_turn(c, k, &t, header, false);
+    if (has_system) m = m->next, i++;
+  } else if (f->system && !has_system) {
+    const size_t header = chat_header(c, &t, "system");
+    chat_put(&t, f->system);
+    chat_turn(c, k, &t, header, false);
+  }
+  for (; m; m = m->next, i++) {
+    role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+    const ChatSpan said = chat_span(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")));
+    const char *reasoning = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "reasoning_content"));
+    const bool assistant = !strcmp(role, "assistant");
+    const size_t header = chat_header(c, &t, role);
+    if (f->thinks && assistant) chat_put_thinking(&t, said, reasoning, i > user, i == count - 1);
+    else chat_put(&t, f->dated ? chat_strip(said, false) : said);
+    chat_turn(c, k, &t, header, assistant);
+  }
+  free(t.p);
+  return true;
+}
+// A prompt (NULL: none) and what follows it, as they are.
+static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, const char *text) {
+  if (c->end_id < 0)
+    return chat_fail(k, "is no chat, and the tokenizer has no <|endoftext|> or <|end_of_text|> to end it with");
+  if (c->tokenizer->adds_bos) chat_append_id(c, k, c->tokenizer->bos_id, false);
+  if (prompt) chat_append(c, k, prompt, strlen(prompt), SIZE_MAX, c->o.train_all);
+  chat_append(c, k, text, strlen(text), 0, true);
+  chat_append_id(c, k, c->end_id, true);
+  return true;
+}
+
+// Where the first byte is that belongs to no well-formed UTF-8 character; `bytes`: nowhere.
+static inline size_t chat_bad_utf8(const uint8_t *p, size_t bytes) {
+  size_t at = 0;
+  for (int n; at < bytes && (n = utf8_bytes(p + at, p + bytes)) > 0;) at += (size_t)n;
+  return at;
+}
+// The conversation of one line. False: k->fault says what is wrong.
+static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
+  const size_t bad = chat_bad_utf8(line, bytes);
+  if (bad < bytes || memchr(line, 0, bytes) || memmem(line, bytes, "\\u0000", 6)) {
+    snprintf(k->fault, sizeof k->fault, bad < bytes ? "byte %zu is not UTF-8" : "it has a NUL character", bad + 1);
+    return false;
+  }
+  const char *end = NULL;
+  char *copy = strndup((const char *)line, bytes);
+  cJSON *json = copy ? cJSON_ParseWithOpts(copy, &end, 1) : NULL;
+  const cJSON *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
+  const char *prompt = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "prompt"));
+  const char *completion = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "completion"));
+  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
+  bool ok = false;
+  if (!json)
+    snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
+  else if (cJSON_HasObjectItem(json, "tools")) chat_fail(k, "it has tools, which are not rendered");
+  else if (cJSON_IsArray(messages)) ok = chat_messages(c, k, messages);
+  else if (prompt && completion) ok = chat_plain(c, k, prompt, completion);
+  else if (text) ok = chat_plain(c, k, NULL, text);
+  else
+    chat_fail(k, "expected: {\"messages\": [{\"role\", \"content\"}, ...]}, {\"prompt\", \"completion\"} or "
+              "{\"text\"}");
+  cJSON_Delete(json);
+  free(copy);
+  return ok;
+}

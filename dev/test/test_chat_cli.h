@@ -1,0 +1,63 @@
+// test_chat_cli.h: a run on conversations, from the command line. Needs test_cli.h.
+#pragma once
+
+static const char *chat_cli_model() {
+  return "--n_layer 2 --n_head 2 --n_embd 24 --n_positions 256 --seq_len 256 --threads 1 --batch_size 1 "
+         "--global_batch 6 --lr 0.01 --sample_tokens 0 --eval_every -1 --cache= --save_model --report off "
+         "--data dev/fixtures/chat.jsonl";
+}
+TEST(cli_chat_runs_and_resumes,
+     "a run on conversations says what it trains on, with one of them as the model sees it; a run that was killed on 2 "
+     "ranks and goes on with 3 ends with the weights of one that was not; its choices are the checkpoint's; options "
+     "that have no effect, and templates that are not known, are refused by name") {
+  CliRun r;
+  const char *tokenizer = "--tokenizer dev/fixtures/chat_qwen2.5 --too_long drop";
+  CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_program(), chat_cli_model(), tokenizer,
+          cli_path("whole"));
+  cli_expect_done(&r, "one rank");
+  EXPECT(strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--data), 9") && strstr(r.text, " sequences") &&
+             strstr(r.text, "longer than --seq_len") && strstr(r.text, "left out)") &&
+             strstr(r.text, "<|im_start|>user\n") &&
+             strstr(r.text, "<|im_start|>assistant\n[[") && strstr(r.text, "<|im_end|>]]\n") &&
+             strstr(r.text, "held out for it and not trained on"),
+         "the start says:\n%.3000s", r.text);
+  cli_free(&r);
+  cli_start(&r, "%s %s %s --max_steps 6 --save_every 2 --out %s", cli_ranks(2), chat_cli_model(),
+            tokenizer, cli_path("killed"));
+  char step[600];
+  snprintf(step, sizeof step, "%s/ckpt/step_00000002/trainer.json", cli_path("killed"));
+  const TestClock since = test_clock();
+  while (access(step, F_OK) && cli_in_time(&since, CLI_LIMIT_S)) usleep(2000);
+  cli_find_process(1, true);
+  cli_wait(&r, CLI_LIMIT_S);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --max_steps 6 --save_every -1 "
+          "--resume --out %s", cli_ranks(3), chat_cli_model(), cli_path("killed"));
+  cli_expect_done(&r, "resumed");
+  cli_free(&r);
+  int64_t n[2];
+  char *model[2], path[600];
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/model.safetensors", cli_path(i ? "killed" : "whole"));
+    model[i] = file_get(path, 1 << 24, &n[i]);
+    REQUIRE(model[i], "no %s", path);
+  }
+  EXPECT(n[0] == n[1] && !memcmp(model[0], model[1], (size_t)n[0]), "the weights differ");
+  static char options[4][1024], wants[4][512];
+  snprintf(options[0], 1024, "%s --resume --out %s --train_on all", chat_cli_model(), cli_path("killed"));
+  snprintf(wants[0], 512, "--train_on all contradicts ");
+  snprintf(options[1], 1024, "--data generated --pack stream");
+  snprintf(wants[1], 512, "--pack belongs to conversations, --data FILE.jsonl; this is generated sentences");
+  snprintf(options[2], 1024, "%s --tokenizer dev/fixtures/tokenizer_qwen2.json --out %s", chat_cli_model(),
+           cli_path("x"));
+  snprintf(wants[2], 512, "dev/fixtures/chat.jsonl, line 1: has messages, but no chat template is known: dev/fixtures "
+           "has none (chat_template.jinja, tokenizer_config.json); name one by --chat_template");
+  snprintf(options[3], 1024, "%s %s --pack stream --out %s", chat_cli_model(), tokenizer, cli_path("x"));
+  snprintf(wants[3], 512, "--too_long belongs to --pack whole, not to stream");
+  for (int i = 0; i < 4; i++) {
+    CLI_RUN(&r, "%s %s", cli_ranks(2), options[i]);
+    EXPECT(r.code && cli_count(r.text, wants[i]) == 1, "exit code %d, expected '%s':\n%.2000s", r.code, wants[i],
+           r.text);
+    cli_free(&r);
+  }
+}
