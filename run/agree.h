@@ -22,8 +22,10 @@
 static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
   const int wanted = (int)o->isa - (int)OPT_isa_avx2;            // the choices behind auto are the tables' names
   if (best < 0) snprintf(error, bytes, "this CPU has no AVX2 and FMA, which the program needs");
-  else if (wanted > best)
-    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), cpu_tables[best].name);
+  else if (wanted > best) {
+    const char *name = cpu_tables[best].name;
+    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), name ? name : "");
+  }
   return wanted;
 }
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.

@@ -405,6 +405,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
 static const Preset *start_preset(const ModelShape *m) {
   const Preset *near = NULL, *first = NULL;
   for (const Preset &p : presets) {
+    if (strstr(p.block, "optimizer=")) continue;                   // of models that begin from nothing
     if (!*p.block != shape_is_gpt2(m)) continue;
     if (!first) first = &p;
     if (p.n_embd <= m->n_embd && (!near || p.n_embd > near->n_embd)) near = &p;

@@ -162,7 +162,7 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
       {"mlp.c_fc", {"ffn_gate", "ffn_up"}}, {"mlp.c_proj", {"ffn_down"}}};
   const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
   const size_t n = (size_t)(dot - inside);
-  char block[16] = "";
+  char block[32] = "";
   if (p->stage) snprintf(block, sizeof block, "blk.%d.", p->stage - 1);
   for (const auto &x : names) {
     if (n != strlen(x.ours) || strncmp(inside, x.ours, n)) continue;
@@ -295,7 +295,7 @@ static inline bool gguf_write(const char *path, const char *weights, const Param
   float factor[ROPE_HEAD_MOST / 2];
   SafetensorsFile in;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
-  IMPORT_REFUSE(!safetensors_open(&in, weights), "%s", in.error);
+  IMPORT_REFUSE(!safetensors_open(&in, weights), "%.900s", in.error);
   GgufTensor *t = (GgufTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   const int count = gguf_tensors(t, param, params, s, type);
   const int64_t factors = gguf_rope_factors(factor, s);
@@ -311,7 +311,7 @@ static inline bool gguf_write(const char *path, const char *weights, const Param
     ok = !fclose(f) && ok && file_rename(temporary, path);
   }
   if (!ok)
-    snprintf(error, error_bytes, "cannot write %.900s: %s", path, in.error[0] ? in.error : strerror(errno));
+    snprintf(error, error_bytes, "cannot write %.400s: %.500s", path, in.error[0] ? in.error : strerror(errno));
   if (!ok && f) unlink(temporary);
   free(t);
   safetensors_close(&in);

@@ -171,6 +171,7 @@ TEST_MPI(
     const uint64_t before = params_hash(&x.trainer.fsdp, false);
     ix_directory(dir, name);
     REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
+    EXPECT(x.o.optimizer == OPT_optimizer_adamw, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
     const ModelShape shape = x.trainer.model.shape;
     const Family *family = family_of_shape(&shape);
     family_close(&x);
