@@ -38,6 +38,11 @@ enum BlockParam {
   LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W,
   PROJ_B, BLOCK_PARAMS
 };
+// Behind these, the factors A and B of the adapters of four of them, whose names and shapes are lora.h's.
+enum { BLOCK_ALL = BLOCK_PARAMS + 2 * LORA_MATRICES };
+static const BlockParam lora_bases[LORA_MATRICES] = {ATTN_W, ATTN_PROJ_W, FC_W, PROJ_W};
+static int lora_a(int matrix) { return BLOCK_PARAMS + 2 * matrix; }
+static int lora_b(int matrix) { return BLOCK_PARAMS + 2 * matrix + 1; }
 static const ParamSpec root_specs[ROOT_PARAMS] = {
     {"wte.weight", SIZE_V, SIZE_C, INIT_NORMAL, false, true, ALWAYS},
     {"wpe.weight", SIZE_P, SIZE_C, INIT_NORMAL, false, true, POSITIONS_LEARNED},
@@ -67,7 +72,7 @@ struct Model {
   int L, H, KV;                                  // blocks; heads of q; heads of k and of v
   int64_t C, hs, F, T, P, V, Vp;                 // F: width of the MLP; P: learned positions, or T
   ModelShape shape;                              // its choices, and what follows from them
-  int root_at[ROOT_PARAMS], block_at[BLOCK_PARAMS];              // place of a parameter in its stage; -1: there is none
+  int root_at[ROOT_PARAMS], block_at[BLOCK_ALL];                 // place of a parameter in its stage; -1: there is none
   int root_params, block_params;
   bool tied;
   float dropout;
@@ -107,12 +112,18 @@ static Model model_of_shape(const ModelShape *s, int64_t T) {
   m.tied = s->tied;
   m.dropout = (float)s->dropout;
   for (int k = 0; k < ROOT_PARAMS; k++) m.root_at[k] = model_has(s, root_specs[k].when) ? m.root_params++ : -1;
-  for (int k = 0; k < BLOCK_PARAMS; k++) m.block_at[k] = model_has(s, block_specs[k].when) ? m.block_params++ : -1;
+  for (int &at : m.block_at) at = -1;
+  for (int k = 0; k < BLOCK_PARAMS; k++) {       // adapters follow their matrix, so that modules stay together
+    if (model_has(s, block_specs[k].when)) m.block_at[k] = m.block_params++;
+    for (int i = 0; i < LORA_MATRICES; i++)
+      if (s->lora.parts[i] && lora_bases[i] == k)
+        m.block_at[lora_a(i)] = m.block_params++, m.block_at[lora_b(i)] = m.block_params++;
+  }
   return m;
 }
 // The numbers of parameters; -1: this model has none.
 static int root_param(const Model *m, RootParam k) { return m->root_at[k]; }
-static int block_param(const Model *m, int l, BlockParam k) {
+static int block_param(const Model *m, int l, int k) {
   return m->block_at[k] < 0 ? -1 : m->root_params + l * m->block_params + m->block_at[k];
 }
 static int64_t model_size(const Model *m, Size size) {
@@ -152,7 +163,15 @@ static Param *model_params(const Model *m, int *count) {
   for (int k = 0; k < ROOT_PARAMS; k++) if (m->root_at[k] >= 0) p[m->root_at[k]] = param_make(m, &root_specs[k], 0);
   for (int l = 0; l < m->L; l++)
     for (int k = 0; k < BLOCK_PARAMS; k++)
-      if (m->block_at[k] >= 0) p[block_param(m, l, (BlockParam)k)] = param_make(m, &block_specs[k], 1 + l);
+      if (m->block_at[k] >= 0) p[block_param(m, l, k)] = param_make(m, &block_specs[k], 1 + l);
+  for (int i = 0; i < *count; i++) p[i].frozen = m->shape.lora.rank;
+  for (int l = 0; l < m->L; l++)
+    for (int i = 0; i < LORA_MATRICES; i++) {
+      if (!m->shape.lora.parts[i]) continue;
+      const int base = block_param(m, l, lora_bases[i]);
+      for (int up = 0; up < 2; up++)
+        p[block_param(m, l, lora_a(i) + up)] = lora_param(&m->shape, i, &p[base], base, up);
+    }
   return p;
 }
 static int64_t model_numel(const Model *m) {
@@ -211,6 +230,7 @@ struct BlockActs {
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
   Tensor dfc, dact, dln_2, datt, dqkv, dln_1;    // gradients of fc, act, ln_2, att, qkv, ln_1; training only
+  Tensor low[LORA_MATRICES];                     // (B,T,columns) a matrix's input times its adapters' A
 };
 struct Acts {
   int B, T;
@@ -222,6 +242,9 @@ struct Acts {
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,F or more), F32 (1): a GEMM's input, with --fp8 matmul
   Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp)
+  // Of one adapter at a time: B spread (lora.cuh), its gradient (F32), the gradient of `low`, and as wide as its
+  // matrix's input what it reads after dropout, or the gradient of that.
+  Tensor spread, dspread, dlow, wide;
 };
 
 // Tensors of a memory one behind the other, in 256-byte steps; with base == NULL only the size is counted.
@@ -240,6 +263,10 @@ static int64_t head_rows(const Model *m, int64_t rows) {
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
+// Columns of the adapters of a block's matrix, side by side; 0: it has none.
+static int64_t lora_width(const Model *m, int matrix) {
+  return m->shape.lora.rank * __builtin_popcount(m->shape.lora.parts[matrix]);
+}
 static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype dt, int B, int T, bool training) {
   const int64_t C = m->C, Q = m->H * m->hs, QKV = model_qkv_rows(&m->shape), FC = model_fc_rows(&m->shape);
   const Block *choice = &m->shape.block;
@@ -256,6 +283,8 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   b->ln_2 = declare(d, "ln_2", l, dt, B, T, C);
   if (layernorm) b->mean_2 = declare(d, "mean_2", l, F32, B, T);
   b->rstd_2 = declare(d, "rstd_2", l, F32, B, T);
+  for (int i = 0; i < LORA_MATRICES; i++)
+    if (lora_width(m, i)) b->low[i] = declare(d, "low", l, dt, B, T, lora_width(m, i));
   b->fc = declare(d, "fc", l, dt, B, T, FC);
   b->act = declare(d, "act", l, dt, B, T, m->F);
   if (!training) return;
@@ -286,6 +315,17 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   x->rstd_f = declare(d, "rstd_f", -1, F32, B, T);
   x->losses = declare(d, "losses", -1, F32, R);
   x->correct = declare(d, "correct", -1, I32, R);
+  if (m->shape.lora.rank) {
+    int64_t width = 0;
+    for (int i = 0; i < LORA_MATRICES; i++) width = max64(width, lora_width(m, i));
+    const int64_t rows = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), C);
+    x->spread = declare(d, "spread", -1, dt, rows, width);
+    if (training) {
+      x->dspread = declare(d, "dspread", -1, F32, rows, width);
+      x->dlow = declare(d, "dlow", -1, dt, R, width);
+      x->wide = declare(d, "wide", -1, dt, R, max64(max64(C, m->F), m->H * m->hs));
+    }
+  }
   if (m->e4m3_products) {
     x->in_e4m3 = declare(d, "in_e4m3", -1, F8, R, max64(max64(C, m->F), m->H * m->hs));
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
@@ -324,6 +364,7 @@ struct HostBuffers {
 };
 // Every pass over the model has buffers of its own in the same memory.
 enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
+struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
 struct Trainer {
   RunView run;                                   // what run/ may know of all this
   Options opt;
@@ -337,6 +378,7 @@ struct Trainer {
   Sampler sampler;
   Packing packing[SPLIT_COUNT];
   Acts acts;
+  Microbatch at;                                 // that is computed
   Placement placement;
   Pass pass[PASSES];
   char *step_arena, *host_arena;
@@ -407,7 +449,6 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
 // ================================================================================================ 3 forward
 // Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
-struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
 
 static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlace place) {
   Dropout d = {b.pass == PASS_TRAIN ? t->model.dropout : 0.0f, (uint64_t)t->opt.seed, 0,
@@ -418,7 +459,7 @@ static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.s
 // A weight, or its gradient: without data where the model has none.
 static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(&t->fsdp, p); }
 static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(&t->fsdp, p); }
-static Tensor block_weight(Trainer *t, int l, BlockParam k) { return weight_of(t, block_param(&t->model, l, k)); }
+static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block_param(&t->model, l, k)); }
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
@@ -429,14 +470,56 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
 // weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
+// ---- adapters
+// Dropout of what adapter `matrix` of block l reads. Its places are numbered behind the network's.
+static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
+  Dropout d = dropout_at(t, t->at, 0, DROP_EMBEDDING);
+  d.p = t->at.pass == PASS_TRAIN ? (float)t->model.shape.lora.dropout : 0.0f;
+  d.tensor = (uint32_t)(3 * t->model.L + 1 + LORA_MATRICES * l + matrix);
+  return d;
+}
+static LoraParts lora_parts_at(Trainer *t, int l, int matrix) {
+  return lora_parts_of(&t->model.shape, matrix, &t->fsdp.lay.param[block_param(&t->model, l, lora_bases[matrix])]);
+}
+// B of the adapters of a matrix, spread, times alpha / rank.
+static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
+  const LoraParts parts = lora_parts_at(t, l, matrix);
+  int64_t rows = 0;
+  for (int64_t n : parts.rows) rows += n;
+  Tensor to = tensor_of(t->acts.spread.data, t->dtype, rows, lora_width(&t->model, matrix));
+  lora_spread(&t->ctx, to, block_weight(t, l, lora_b(matrix)), parts);
+  return to;
+}
+// What the adapters read of in (R,K): in itself, or with dropout in x->wide.
+static Tensor lora_input(Trainer *t, Tensor in, int l, int matrix) {
+  const Acts *x = &t->acts;
+  const Dropout drop = lora_dropout(t, l, matrix);
+  if (drop.p == 0.0f) return in;
+  Tensor wide = tensor_of(x->wide.data, t->dtype, x->B, x->T, in.shape[1]);
+  dropout(&t->ctx, wide, tensor_of(in.data, in.dtype, x->B, x->T, in.shape[1]), drop, OVERWRITE);
+  return rows2d(wide);
+}
+// out += B A in alpha / rank, of the adapters of a matrix of block l.
+static void lora_forward(Trainer *t, Tensor out, Tensor in, int l, int matrix) {
+  Tensor low = rows2d(t->acts.block[l].low[matrix]);
+  matmul_forward(&t->ctx, low, lora_input(t, in, l, matrix), block_weight(t, l, lora_a(matrix)), MatmulEpilogue{});
+  matmul_forward(&t->ctx, out, low, lora_spread_b(t, l, matrix), MatmulEpilogue{{}, {}, ADD});
+}
+
 // out (R, rows of the weight) = in weight^T + bias where there is one, and gelu = GELU(out) where given: one of block
-// l's four matrix multiplies. With --fp8 matmul the input is scaled by its own largest magnitude, converted to E4M3 and
-// multiplied by the gathered E4M3 weight.
+// l's four matrix multiplies, with its adapters. With --fp8 matmul the input is scaled by its own largest magnitude,
+// converted to E4M3 and multiplied by the gathered E4M3 weight.
 static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
+  int matrix = 0;
+  while (matrix < LORA_MATRICES && (lora_bases[matrix] != weight || !lora_width(&t->model, matrix))) matrix++;
+  const bool adapts = matrix < LORA_MATRICES;
   if (!products_take_e4m3(t)) {
-    matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias), gelu});
+    matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias),
+                                                                          adapts ? Tensor{} : gelu});
+    if (adapts) lora_forward(t, out, in, l, matrix);
+    if (adapts && gelu.data) gelu_forward(c, gelu, out);
     return;
   }
   const int p = block_param(&t->model, l, weight);
@@ -447,6 +530,7 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   fp8_encode(c, in_e4m3, in, x->in_scale);
   matmul_forward_fp8(c, out, in_e4m3, x->in_scale, fsdp_weight_e4m3(&t->fsdp, p), fsdp_scale(&t->fsdp, p),
                      block_weight(t, l, bias));
+  if (adapts) lora_forward(t, out, in, l, matrix);
   if (gelu.data) gelu_forward(c, gelu, out);
 }
 
@@ -535,6 +619,7 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = &t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
+  t->at = mb;
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
   fsdp_wait(f, 0, true);
@@ -568,6 +653,31 @@ static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Ten
   if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
 }
 
+// The gradients of a matrix's adapters, from the gradient of its output and from its input; adds what goes through them
+// to din, the gradient of its input, which is there already. pre_gelu: see matmul_backward_input.
+static void lora_backward(Trainer *t, int l, int matrix, Tensor din, Tensor dout, Tensor in, Tensor pre_gelu,
+                          Accumulate mode) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  const int64_t width = lora_width(&t->model, matrix), R = dout.shape[0], K = in.shape[1];
+  if (!width) return;
+  Tensor a = block_weight(t, l, lora_a(matrix)), none = {}, low = rows2d(x->block[l].low[matrix]);
+  Tensor da = grad_of(t, block_param(&t->model, l, lora_a(matrix)));
+  Tensor db = grad_of(t, block_param(&t->model, l, lora_b(matrix)));
+  if (db.data) {
+    Tensor dspread = tensor_of(x->dspread.data, F32, dout.shape[1], width);
+    matmul_backward_weight(c, dspread, none, dout, low, OVERWRITE);
+    lora_collect(c, db, dspread, lora_parts_at(t, l, matrix), mode);
+  }
+  Tensor dlow = tensor_of(x->dlow.data, t->dtype, R, width);
+  matmul_backward_input(c, dlow, dout, lora_spread_b(t, l, matrix), none);
+  if (da.data) matmul_backward_weight(c, da, none, dlow, lora_input(t, in, l, matrix), mode);
+  Tensor wide = tensor_of(x->wide.data, t->dtype, x->B, x->T, K);
+  matmul_backward_input(c, rows2d(wide), dlow, a, pre_gelu);
+  dropout(c, tensor_of(din.data, din.dtype, x->B, x->T, K), wide, lora_dropout(t, l, matrix), ADD);
+  fsdp_poll(&t->fsdp);
+}
+
 // Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in its memory, the head's
 // weight gradient (written by the first chunk as `mode` says, added to by the others). The full (B T, V) never exists.
 static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, float scale) {
@@ -590,11 +700,12 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
 }
 
 // dfc (R, rows of fc) of block l from the gradient of its MLP branch.
-static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch) {
+static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumulate mode) {
   BlockActs *b = &t->acts.block[l];
   Tensor weight = block_weight(t, l, PROJ_W), fc = rows2d(b->fc), dact = rows2d(b->dact);
   const Mlp mlp = t->model.shape.block.mlp;
   matmul_backward_input(&t->ctx, dact, dbranch, weight, mlp == MLP_GELU ? fc : Tensor{});
+  lora_backward(t, l, LORA_PROJ, dact, dbranch, rows2d(b->act), mlp == MLP_GELU ? fc : Tensor{}, mode);
   if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
   if (mlp == MLP_SWIGLU) swiglu_backward(&t->ctx, dfc, dact, fc);
 }
@@ -607,22 +718,24 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   BlockActs *b = &x->block[l];
   Fsdp *f = &t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
-  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = grad_of(t, block_param(&t->model, l, (BlockParam)k));
+  for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = grad_of(t, block_param(&t->model, l, k));
   Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
   Tensor dbranch = rows2d(x->dbranch);
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->act), mode);
   fsdp_poll(f);
-  block_mlp_back(t, l, dfc, dbranch);
+  block_mlp_back(t, l, dfc, dbranch, mode);
   fsdp_poll(f);
   linear_backward_weight(t, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), mode);
   fsdp_poll(f);
   matmul_backward_input(c, rows2d(dln_2), dfc, block_weight(t, l, FC_W), none);
+  lora_backward(t, l, LORA_FC, dln_2, dfc, rows2d(b->ln_2), none, mode);
   fsdp_poll(f);
   layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], dln_2, b->residual_2,
                      block_weight(t, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
   linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
   matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
+  lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
   fsdp_poll(f);
   attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION),
                      x->starts);
@@ -633,6 +746,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode);
   fsdp_poll(f);
   matmul_backward_input(c, rows2d(dln_1), rows2d(dqkv), block_weight(t, l, ATTN_W), none);
+  lora_backward(t, l, LORA_QKV, dln_1, rows2d(dqkv), rows2d(b->ln_1), none, mode);
   Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
   layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], dln_1, b->residual,
                      block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);

@@ -181,7 +181,9 @@ static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
 static inline bool param_is_owned(const Param *p, const FsdpConfig *cfg) {
   return cfg->optimizer == OPTIMIZER_MUON && p->linear && !p->frozen && !cfg->weights_only;
 }
-static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) { return p->linear && cfg->fp8 != FP8_OFF; }
+static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) {
+  return p->linear && !p->adapter && cfg->fp8 != FP8_OFF;
+}
 // Dtypes, and numbers of the E4M3 scales: those that train first.
 static inline void fsdp_layout_dtypes(Fsdp *f) {
   for (int frozen = 0; frozen <= 1; frozen++) {
@@ -189,7 +191,7 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
       Param *p = &f->lay.param[i];
       if (p->frozen != (bool)frozen) continue;
       const bool e4m3 = param_is_e4m3(p, &f->cfg);
-      p->dtype = e4m3 ? F8 : f->cfg.param_dtype;
+      p->dtype = e4m3 ? F8 : p->adapter ? F32 : f->cfg.param_dtype;
       p->scale = e4m3 ? f->lay.scales++ : -1;
     }
     if (!frozen) f->lay.scales_trained = f->lay.scales;
@@ -231,7 +233,10 @@ static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Par
                 : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
                                        : !cfg.copies && !f->lay.mirrored && mesh_shards_share_memory(&f->mesh);
   fsdp_layout_dtypes(f);
-  for (int p = 0; p < params; p++) param[p].owned = param_is_owned(&param[p], &cfg);
+  for (int p = 0; p < params; p++) {
+    param[p].owned = param_is_owned(&param[p], &cfg);
+    f->lay.adapters = f->lay.adapters || param[p].adapter;
+  }
   f->lay.unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
   const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->lay.in_place,
                           f->mesh.shard.me, (int)fsdp_moments(f)};

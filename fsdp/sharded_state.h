@@ -310,26 +310,59 @@ static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, fl
   }
 }
 
-// Writes the initial values of elements [in_range, in_range + n) of parameter number p, which is q, to `to`.
-static inline void fsdp_init_range(Ctx *c, const Param *q, int p, float *to, uint64_t seed, int64_t in_range,
+// Writes the initial values of elements [in_range, in_range + n) of parameter q to `to`. number: of its random numbers.
+static inline void fsdp_init_range(Ctx *c, const Param *q, uint32_t number, float *to, uint64_t seed, int64_t in_range,
                                    int64_t n) {
-  if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, (uint32_t)p, in_range, q->std);
+  if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, number, in_range, q->std);
   else fill(c, tensor_of(to, F32, n), q->init == INIT_ONE ? 1.0f : 0.0f);
 }
-static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
+// A number of the values of all parameters that are no adapters, as they are stored: what adapters are for. The same on
+// every number of ranks, and of no other weights but by chance. Collective.
+static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, "SplitMix"
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return x ^ x >> 31;
+}
+static inline uint64_t fsdp_weights_hash(Fsdp *f) {
+  uint64_t sum = 0, all = 0, number = 0;
+  uint32_t values[1024];
+  Run run;
+  float *unused;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
+    if (q->adapter) continue;
+    number = hash_mixed(number + 1);
+    if (f->mesh.replicate.me || !fsdp_own(f, STATE_MASTER, p, &run, &unused)) continue;
+    const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // without padding rows
+    for (int64_t at = 0; at < n; at += 1024) {
+      const int64_t k = min64(1024, n - at);
+      fsdp_get_own(f, STATE_MASTER, p, at, (float *)values, k);
+      for (int64_t i = 0; i < k; i++)
+        sum += hash_mixed((number + (uint64_t)(run.in_range + at + i) * 0x9e3779b97f4a7c15ull) ^ values[i]);
+    }
+  }
+  MPI_Allreduce(&sum, &all, 1, MPI_UINT64_T, MPI_SUM, f->mesh.comm);
+  return all;
+}
+
+// Adapters have numbers of their own, so that a model has the same weights with and without them.
+enum : uint32_t { INIT_ADAPTERS = 1u << 24 };
+static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
+  uint32_t weights = 0, adapters = INIT_ADAPTERS;
+  for (int p = 0; p < f->lay.params; p++) {
+    const Param *q = &f->lay.param[p];
+    const uint32_t number = q->adapter ? adapters++ : weights++;
     Run run;
     float *to;
     liveness_arrived();
     if (!fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;
     const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // padding rows stay zero
-    if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, p, to, seed, run.in_range, n);
+    if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, number, to, seed, run.in_range, n);
     int64_t room;
     for (int64_t at = 0; at < n && !to;) {
       float *scratch = fsdp_scratch(f, p, &room);
       const int64_t k = min64(n - at, room);
-      fsdp_init_range(fsdp_param_ctx(f, p), q, p, scratch, seed, run.in_range + at, k);
+      fsdp_init_range(fsdp_param_ctx(f, p), q, number, scratch, seed, run.in_range + at, k);
       fsdp_take_values(f, p, run, at, scratch, k, pass);
       at += k;
     }

@@ -154,6 +154,7 @@ struct FsdpLayout {
   bool in_place;                                 // shards lie so that every unit is whole: nothing is gathered
   bool blocks_alike;                             // gradients of all blocks have the same layout
   bool blocks_in_root;                           // --wrap put parameters of blocks into stage 0
+  bool adapters;                                 // LoRA: these train, and what they adapt does not
   int64_t state_numel, sum_numel;                // of all units: elements of a moment; of separate gradient shards
   int64_t second_numel;                          // of all units: elements of the second moment
   int64_t master_numel, low_numel;               // of all units: fp32 masters; low halves of masters

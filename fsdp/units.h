@@ -32,6 +32,9 @@ struct Param {
   int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
   int64_t matrix_rows[3];                        // and up; the rows of each
   bool frozen;                                   // no gradient, no optimizer state
+  bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
+  int adapts;                                    // number of that matrix among the parameters
+  unsigned parts;                                // a bit for each of its parts that has an adapter
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.
   Dtype dtype;                                   // in which it is stored and gathered

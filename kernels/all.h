@@ -5,6 +5,7 @@
 #include "gelu.cuh"
 #include "swiglu.cuh"
 #include "softcap.cuh"
+#include "lora.cuh"
 #include "rope.cuh"
 #include "matmul.cuh"
 #include "attention.cuh"

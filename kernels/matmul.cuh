@@ -1,26 +1,28 @@
 // matmul.cuh: the linear layer and its two gradients.
 //
 //   forward          out(M,N)     = in(M,K) weight(N,K)^T + bias(N) on every row;  gelu(M,N) = GELU(out)
+//                    or out      += in(M,K) weight(N,K)^T
 //   backward_input   din(M,K)     = dout(M,N) weight(N,K);  times GELU'(pre_gelu(M,K)) if given
 //   backward_weight  dweight(N,K) = or += dout(M,N)^T in(M,K);  dbias(N) = or += sum over rows of dout
 //
 // Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 with other operands
 // (logits). dweight and dbias have the gradients' dtype. GELU is that of gelu.cuh, applied to the stored `out`:
 // gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are fp32 in
-// the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once
-// and is for fp32 gradients. dbias has the same bits with and without dweight. For differences on CUDA see
+// the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once;
+// gradients that are added to are fp32. dbias has the same bits with and without dweight. For differences on CUDA see
 // matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "ops.h"
 
 #if PART_LAUNCH
-// out (M,N) is overwritten, and e.gelu (M,N, dtype of `out`) if given.
+// out (M,N) is overwritten or, as e.mode says, added to, and e.gelu (M,N, dtype of `out`) overwritten if given.
 static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
   CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
   CHECK_SHAPE(weight, out.shape[1], in.shape[1]);
   CHECK_DTYPE(weight, in.dtype);
   if (out.dtype != F32) CHECK_DTYPE(out, in.dtype);
+  CHECK(e.mode == OVERWRITE || (!e.bias.data && !e.gelu.data), "%s: a bias or GELU with ADD", __func__);
   if (e.bias.data) { CHECK_SHAPE(e.bias, weight.shape[0]); CHECK_DTYPE(e.bias, in.dtype); }
   if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, out.dtype); }
   CALL_OP(c, matmul_forward, out, in, weight, e);
@@ -133,7 +135,7 @@ static GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t
 static GemmOperand matmul_columns(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[1], t.shape[1], false}; }
 
 static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
-  MatmulFinish f = {out.data, out.shape[1], e.bias.data, e.gelu.data, NULL, false, NULL};
+  MatmulFinish f = {out.data, out.shape[1], e.bias.data, e.gelu.data, NULL, e.mode == ADD, NULL};
   matmul_run(c, matmul_rows(in), matmul_rows(weight), in.shape[1], f, out.dtype);
 }
 static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {

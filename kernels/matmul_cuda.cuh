@@ -172,7 +172,7 @@ static void matmul_product(Ctx *c, const MatmulProduct *p) {
 }
 static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
-                           true, true, false, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
+                           true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
   if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
 }

@@ -17,12 +17,15 @@
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
 // The bits of the other gradients do not depend on which gradients are absent.
 
-// A bias, a fused GELU: named extras of a GEMM. data == NULL means absent.
+enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x: x is finished first, which adds one rounding
+// A bias, a fused GELU: named extras of a GEMM. data == NULL means absent. With ADD both are.
 struct MatmulEpilogue {
   Tensor bias;             // (N): added to every row
   Tensor gelu;             // (M,N): receives GELU of out as stored; out keeps the pre-activation for backward
+  Accumulate mode = OVERWRITE;
 };
-enum Accumulate { OVERWRITE, ADD };              // out = x, or out += x: x is finished first, which adds one rounding
+// A matrix that is `parts` others, one below the other: the rows of each, and the number of its adapter; -1: none.
+struct LoraParts { int parts; int64_t rows[3]; int adapter[3]; int64_t rank; float scale; };
 // Tensors that are added in one call, from first to last. By value: an op may run after its caller has returned.
 enum { SUMMANDS_MOST = 8 };
 struct Summands { Dtype dtype; int count; const void *data[SUMMANDS_MOST]; };
@@ -129,7 +132,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                  READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
-                                 WRITES(out) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) USES_WORKSPACE) \
+                                 SUMS(out, e.mode) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) \
+                                 USES_WORKSPACE) \
   X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
                                  WRITES(din) READS(dout) READS(weight) READS(pre_gelu) USES_WORKSPACE) \
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
@@ -141,6 +145,11 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in)) \
   X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in), WRITES(din) READS(dout) READS(in)) \
   X(softcap_forward,             (Ctx *c, Tensor logits, float cap), UPDATES(logits)) \
+  X(lora_spread,                 (Ctx *c, Tensor out, Tensor b, LoraParts parts), WRITES(out) READS(b)) \
+  X(lora_collect,                (Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode), \
+                                 SUMS(db, mode) READS(dout)) \
+  X(dropout,                     (Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode), \
+                                 SUMS(out, mode) READS(in) READS_VALUE(c->state->in, drop.p > 0)) \
   X(rope_forward,                (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, \
                                   RopeArgs a), \
                                  UPDATES(qkv) WRITES(raw) READS(table) READS(q_weight) READS(k_weight)) \

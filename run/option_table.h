@@ -98,6 +98,13 @@ enum { LAYERS_MOST = 1000 };
   TEXT(no_decay, "", NULL, STEP, "parameters without weight decay: globs of names, like wte,wpe,h.*.attn.*") \
   TEXT(lr_scale, "", NULL, STEP, "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
   TEXT(freeze, "", NULL, STATE, "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
+  GROUP(LORA, "adapters") \
+  INT(lora, 0, 0, 1024, ORDER, "train adapters of this rank beside frozen weights, which --init_from names (0: no)") \
+  NUM(lora_alpha, 0.0, 0.0, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (0: alpha is 2 ranks)") \
+  NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
+  TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
+  TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
+  FLAG(merge, OWN, "--export_hf and --save_model write whole weights, with adapters added in fp32") \
   GROUP(DATA, "data") \
   TEXT(data, "", NULL, QUIET, "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)", \
       "data_dir data_path -i") \

@@ -1,6 +1,6 @@
 // program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer/open.h).
 #pragma once
-#include "data/checkpoint/interchange.h"
+#include "data/checkpoint/lora.h"
 #include "fsdp.h"
 #include "options.h"
 
@@ -51,6 +51,9 @@ static inline ModelShape shape_of(const Options *o) {
                                   o->tie_head == OPT_tie_head_on, o->dropout);
   s.n_kv_head = o->n_kv_head, s.head_size = o->head_size, s.mlp_width = o->mlp_width;
   s.block = block_of(o);
+  char unused[512];                              // options_resolve has refused what is wrong
+  s.lora = Lora{o->lora, o->lora_alpha > 0 ? o->lora_alpha : 2.0 * (double)o->lora, o->lora_dropout, {}};
+  if (o->lora) lora_targets(&s.lora, &s, o->lora_targets, unused, sizeof unused);
   return s;
 }
 // The options that describe a shape.

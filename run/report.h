@@ -108,7 +108,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
-  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0],
+  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
          "--resume continues a run, --init_from begins a new one: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);

@@ -50,6 +50,21 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   return true;
 }
 
+// What adapters there are. The block is resolved.
+static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
+  const ModelShape shape = shape_of(o);
+  Lora lora = shape.lora;
+  static const OptionId of_lora[] = {OPT_lora_alpha, OPT_lora_dropout, OPT_lora_targets, OPT_merge};
+  for (OptionId k : of_lora)
+    REFUSE(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
+           option_specs[k].name);
+  if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes)) return false;
+  REFUSE(o->lora && !o->merge && o->export_gguf != OPT_export_gguf_off, "--export_gguf writes whole weights: with "
+         "--lora give --merge too");
+  o->lora_alpha = lora.alpha;
+  return true;
+}
+
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
@@ -68,6 +83,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!block_resolve(o, p, error, error_bytes)) return false;
   // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
   if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPT_optimizer_muon ? p->lr / 4 : p->lr;
+  if (!lora_resolve(o, error, error_bytes)) return false;
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,

@@ -7,7 +7,7 @@
 //   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
 #include "data/checkpoint/gguf.h"
-#include "data/checkpoint/interchange.h"
+#include "data/checkpoint/lora.h"
 #include "report.h"
 
 static Saved saved_of(const RunView *run) {
@@ -17,7 +17,8 @@ static Saved saved_of(const RunView *run) {
   return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, run->step, run->steps_total,
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, BUILD_ID,
-               run->state, run->state_on_device, log_config, o};
+               run->state, run->state_on_device, log_config, o,
+               run->fsdp->lay.adapters ? SAVED_ADAPTERS : SAVED_ALL};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -368,9 +369,19 @@ static bool save_weights(const RunView *run, TensorMap *map, char *header) {
   if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
-// OUT/NAME: the same bytes as a checkpoint's. Collective.
+// Weights as whole ones, with --merge: adds the adapters to what they are for. Collective.
+static bool save_merged(const RunView *run, TensorMap *map, char *header) {
+  Store *s = run->store;
+  const LoraMerge merge = {shape_of(run->opt), s->adapters};
+  if (run->opt->merge) lora_gather(run->fsdp, s->adapters), s->merge = lora_merge, s->merge_of = &merge;
+  const bool written = save_weights(run, map, header);
+  s->merge = NULL;
+  return written;
+}
+// OUT/NAME: the same bytes as a checkpoint's, or whole weights with --merge. Collective.
 static bool save_weights_as(const RunView *run, const char *name) {
-  const Saved saved = saved_of(run);
+  Saved saved = saved_of(run);
+  if (run->opt->merge) saved.part = SAVED_BASE;
   TensorMap map;
   char *header[CHECKPOINT_FILES];
   checkpoint_map(&saved, run->opt->out, &map, header);
@@ -378,7 +389,7 @@ static bool save_weights_as(const RunView *run, const char *name) {
   map.files = 1;
   free(header[1]);
   if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
-  return save_weights(run, &map, header[0]);
+  return save_merged(run, &map, header[0]);
 }
 static bool save_model(const RunView *run) {
   const bool written = save_weights_as(run, "model.safetensors");
@@ -433,6 +444,27 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
   free(ends.eos_text);
   return !error[0];
 }
+// Writes DIR for PEFT: the adapters alone. Collective. Every rank returns the same.
+static bool export_adapters(const RunView *run, const char *directory) {
+  const Fsdp *f = run->fsdp;
+  const ModelShape shape = shape_of(run->opt);
+  char *header = NULL, path[MAP_PATH_BYTES];
+  TensorMap map = {};
+  int ok = 1;
+  if (!fsdp_rank(f))
+    lora_export_map(&map, directory, f->lay.param, fsdp_params(f), &shape, run->store->base_hash, &header);
+  if (!save_weights(run, &map, header)) return false;
+  if (!fsdp_rank(f)) {
+    char *text = lora_config_text(&shape, run->opt->init_from);
+    path_join(path, sizeof path, directory, "adapter_config.json");
+    ok = file_put(path, directory, text, (int64_t)strlen(text));
+    if (!ok) say_error("%s: --export_hf: cannot write %.900s: %s\n", who_am_i, path, strerror(errno));
+    else say("exported: the adapter in %s\n", directory);
+    free(text);
+  }
+  MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
+  return ok;
+}
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
 // weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
 static bool export_hf(const RunView *run, const char *directory) {
@@ -441,11 +473,12 @@ static bool export_hf(const RunView *run, const char *directory) {
   const ModelShape shape = shape_of(run->opt);
   char *header = NULL, error[1024] = "";
   int64_t header_bytes = 0;
+  if (f->lay.adapters && !run->opt->merge) return export_adapters(run, directory);
   int ok = 1;
   if (!fsdp_rank(f))
     ok = export_map(&map, directory, f->lay.param, fsdp_params(f), &shape, &header, &header_bytes, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
-  if (ok && !save_weights(run, &map, header)) return false;
+  if (ok && !save_merged(run, &map, header)) return false;
   if (ok && !fsdp_rank(f)) ok = export_texts(run, directory, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (!fsdp_rank(f) && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
@@ -459,14 +492,17 @@ static bool export_gguf(const RunView *run) {
   const Fsdp *f = run->fsdp;
   const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;
   char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
-  const ModelShape shape = shape_of(run->opt);
+  ModelShape shape = shape_of(run->opt);
   if (!save_weights_as(run, weights_name)) return false;
+  shape.lora = Lora{};                           // they are in the weights
+  int params;
+  Param *param = params_of_shape(&shape, &params);
   path_join(path, sizeof path, run->opt->out, "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;
   if (!fsdp_rank(f)) {
     const TextEnds ends = text_ends(k);
-    ok = gguf_write(path, weights, f->lay.param, fsdp_params(f), &shape, k, &ends,
+    ok = gguf_write(path, weights, param, params, &shape, k, &ends,
                     (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
     free(ends.bos_text);
@@ -474,6 +510,7 @@ static bool export_gguf(const RunView *run) {
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
     else say("exported: %s\n", path);
   }
+  free(param);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
 }

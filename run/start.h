@@ -31,6 +31,12 @@ struct Start {
   char *text;                                    // every rank has them
   cJSON *json;
   Import import;                                 // rank 0's, open
+  char stored[8];                                // dtype of all its matrices; "": they differ
+  // With --lora_from: what its configuration says.
+  Lora lora;
+  char lora_targets[OPTION_TEXT_BYTES];
+  bool on_base;                                  // a checkpoint of adapters
+  Start *base;                                   // what they are for
 };
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
@@ -185,6 +191,67 @@ static void start_find_template(Start *s, const Options *o) {
   const ChatTemplate *t = chat_template_in(dir, s->chat_why, sizeof s->chat_why);
   if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
 }
+// The dtype that all matrices of imported weights have, in words of --param_dtype.
+static void start_stored(Start *s) {
+  const Import *x = &s->import;
+  int dtype = x->kind == IMPORT_LLMC ? (int)x->dtype : -1;
+  for (int k = 0; k < x->set.count; k++)
+    for (int i = 0; i < x->set.shard[k].file.count; i++) {
+      const SafetensorsTensor *t = &x->set.shard[k].file.tensor[i];
+      if (t->ndim != 2) continue;
+      dtype = t->known_dtype && (dtype == -1 || dtype == (int)t->dtype) ? (int)t->dtype : -2;
+    }
+  if (dtype >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)dtype));
+}
+// An option's value in a checkpoint's record, or "".
+static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
+  cJSON *json = cJSON_ParseWithLength(text, bytes);
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "config"), name);
+  if (cJSON_IsNumber(v)) snprintf(to, to_bytes, "%.17g", v->valuedouble);
+  else snprintf(to, to_bytes, "%s", cJSON_IsString(v) ? v->valuestring : "");
+  cJSON_Delete(json);
+  return to;
+}
+// Rank 0: opens the weights at PATH: another program's, or a checkpoint's.
+static bool start_find_weights(Start *s, const char *path, const Options *o, char *error, size_t error_bytes) {
+  char found[MAP_PATH_BYTES - 64] = "", rank[32];
+  if (!start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
+  if (found[0]) {
+    if (!start_open_checkpoint(s, found, error, error_bytes)) return false;
+    REFUSE(atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0,
+           "--init_from %.900s: this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge "
+           "writes whole weights of it", found);
+    return true;
+  }
+  s->kind = START_IMPORT;
+  snprintf(s->path, sizeof s->path, "%.1200s", path);
+  if (!import_open(&s->import, path, error, error_bytes)) {
+    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
+    return false;
+  }
+  start_stored(s);
+  if (!start_check_import(s, error, error_bytes)) return false;
+  s->shape = s->import.shape;
+  snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
+  if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
+  if (!s->tokenizer[0] && !o->tokenizer[0])
+    start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
+                 "these weights; --tokenizer names theirs", path);
+  return true;
+}
+// Rank 0: a checkpoint of adapters is for weights that --init_from names, or named when it was written.
+static bool start_find_base(Start *s, const Options *o, char *error, size_t error_bytes) {
+  char rank[32], path[OPTION_TEXT_BYTES];
+  s->on_base = atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0;
+  if (!s->on_base) return true;
+  start_recorded(s->text, (size_t)s->text_bytes, "init_from", path, sizeof path);
+  s->base = (Start *)calloc(1, sizeof(Start));
+  if (start_find_weights(s->base, o->init_from[0] ? o->init_from : path, o, error, error_bytes)) return true;
+  const size_t n = strlen(error);
+  snprintf(error + n, error_bytes - n, "; the adapters of %.300s need these weights: --init_from says where they are",
+           s->path);
+  return false;
+}
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
 static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "", ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
@@ -202,29 +269,15 @@ static bool start_find(Start *s, const Options *o, char *error, size_t error_byt
     path_join(ours, sizeof ours, o->out, "ckpt");
     s->here = realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
               there[strlen(here)] == '/';
-    return start_open_checkpoint(s, found, error, error_bytes);
+    return start_open_checkpoint(s, found, error, error_bytes) && start_find_base(s, o, error, error_bytes);
   }
   if (s->resume)
     start_notice(s, "--resume auto: no checkpoint in %s/ckpt; starting at the beginning", o->out);
   s->resume = false;
-  path = o->init_from;
-  if (!path[0]) return true;
-  if (!start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
-  if (found[0]) return start_open_checkpoint(s, found, error, error_bytes);
-  s->kind = START_IMPORT;
-  snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!import_open(&s->import, path, error, error_bytes)) {
-    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
+  if (o->lora_from[0] &&
+      !lora_config_read(&s->lora, s->lora_targets, sizeof s->lora_targets, o->lora_from, error, error_bytes))
     return false;
-  }
-  if (!start_check_import(s, error, error_bytes)) return false;
-  s->shape = s->import.shape;
-  snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
-  if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
-  if (!s->tokenizer[0] && !o->tokenizer[0])
-    start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
-                 "these weights; --tokenizer names theirs", path);
-  return true;
+  return !o->init_from[0] || start_find_weights(s, o->init_from, o, error, error_bytes);
 }
 // Whether `world` ranks can continue a checkpoint's run: they must divide the microbatches of its step. Where they do
 // not, a smaller --batch_size cuts the same sequences into more microbatches.
@@ -257,6 +310,9 @@ static void start_share(Start *s, MPI_Comm comm) {
   Start own = *s;
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
+  s->base = own.base;
+  if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
+  if (s->on_base) start_share(s->base, comm);
   s->text = rank ? (char *)calloc(1, (size_t)s->text_bytes + 1) : own.text;
   if (s->text_bytes) MPI_Bcast(s->text, fsdp_mpi_count(s->text_bytes), MPI_BYTE, 0, comm);
   char error[1024];
@@ -377,6 +433,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (origin == ORIGIN_OWN) continue;
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
+      else if (i == OPT_lora) strcpy(theirs, "0");
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, spec, theirs, sizeof theirs);
     }
@@ -413,7 +470,7 @@ static const Preset *start_preset(const ModelShape *m) {
   return near ? near : first;
 }
 // Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
-static bool start_options_of_import(const Start *s, Options *o, char *error, size_t error_bytes) {
+static bool start_options_of_import(Start *s, Options *o, char *error, size_t error_bytes) {
   static Options shape;
   const ModelShape *m = &s->shape;
   for (const Preset &p : presets)
@@ -440,6 +497,24 @@ static bool start_options_of_import(const Start *s, Options *o, char *error, siz
            s->path, theirs);
     REFUSE(!option_put(o, i, theirs, fault, sizeof fault), "%.900s: %s", s->path, fault);
   }
+  const bool narrower = s->stored[0] && strcmp(s->stored, option_word(o, OPT_param_dtype));
+  if (o->lora && narrower && !o->given[OPT_param_dtype]) {
+    option_put(o, OPT_param_dtype, s->stored, error, error_bytes);
+    start_notice(s, "frozen weights stay in the %s of %.900s, and activations too: --param_dtype and --buffer_dtype "
+                 "choose another dtype", s->stored, s->path);
+  }
+  return true;
+}
+// --lora_from: rank and targets are the adapter's.
+static bool start_options_of_adapter(const Start *s, Options *o, char *error, size_t error_bytes) {
+  REFUSE(o->given[OPT_lora] && o->lora != s->lora.rank, "--lora %lld contradicts %.900s, whose rank is %lld: leave it "
+         "out", (long long)o->lora, o->lora_from, (long long)s->lora.rank);
+  REFUSE(o->given[OPT_lora_alpha] && o->lora_alpha != s->lora.alpha, "--lora_alpha %g contradicts %.900s, which has "
+         "%g: leave it out", o->lora_alpha, o->lora_from, s->lora.alpha);
+  REFUSE(o->given[OPT_lora_targets] && strcmp(o->lora_targets, s->lora_targets), "--lora_targets contradicts %.900s, "
+         "which has %.300s: leave it out", o->lora_from, s->lora_targets);
+  o->lora = s->lora.rank, o->lora_alpha = s->lora.alpha;
+  strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
 // Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
@@ -448,6 +523,10 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
   const bool nothing = !run_trains(o) && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
   REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
+  if (s->on_base && !o->init_from[0]) strcpy(o->init_from, s->base->path);       // for later checkpoints
+  if (s->lora.rank && !start_options_of_adapter(s, o, error, error_bytes)) return false;
+  REFUSE((o->lora || o->lora_from[0]) && s->kind == START_FRESH, "--lora%s needs the weights that adapters are for: "
+         "--init_from PATH", o->lora ? "" : "_from");
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
   if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
@@ -497,6 +576,56 @@ static void start_check_device(Start *s, const RunView *run) {
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device->words);
 }
+// Loads weights of another program. Collective, as those below.
+static void start_load_import(Start *s, const RunView *run) {
+  Fsdp *f = run->fsdp;
+  TensorMap map = {};
+  char error[2048] = "";
+  if (!fsdp_rank(f)) import_map(&s->import, f->lay.param, fsdp_params(f), &map, error, sizeof error);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  tensor_map_share(&map, fsdp_comm(f));
+  StoreLoad l = {};
+  l.map = &map;
+  store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  tensor_map_free(&map);
+  if (!fsdp_rank(f)) import_close(&s->import);
+}
+// Loads what adapters are for, where they come from a checkpoint.
+static void start_load_base(Start *s, const RunView *run) {
+  Saved saved = saved_of(run);
+  saved.part = SAVED_BASE;
+  if (s->kind == START_CHECKPOINT)
+    checkpoint_load(&saved, s->path, s->json, s->text_checksum, false, log_load_progress);
+  else start_load_import(s, run);
+}
+// Notes which weights the adapters are for. Those of a checkpoint, or of --lora_from where it says so, must be for
+// these.
+static void start_load_adapters(Start *s, const RunView *run) {
+  Fsdp *f = run->fsdp;
+  const Options *o = run->opt;
+  char error[2048] = "";
+  const ModelShape shape = shape_of(o);
+  uint64_t theirs = 0;
+  TensorMap map = {};
+  const bool file = o->lora_from[0] && !s->on_base;
+  run->store->base_hash = fsdp_weights_hash(f);
+  if (s->on_base) json_hex(cJSON_GetObjectItemCaseSensitive(s->json, "base"), "hash", &theirs);
+  if (file && !fsdp_rank(f))
+    lora_import_map(&map, o->lora_from, f->lay.param, fsdp_params(f), &shape, &theirs, error, sizeof error);
+  if (!fsdp_rank(f) && !error[0] && theirs && theirs != run->store->base_hash)
+    snprintf(error, sizeof error, "the adapters in %.600s are for other weights than those of %.600s, or these are "
+             "stored in another dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path,
+             s->on_base ? s->base->path : s->path);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  if (!file) return;
+  tensor_map_share(&map, fsdp_comm(f));
+  StoreLoad l = {};
+  l.map = &map;
+  store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  tensor_map_free(&map);
+}
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
 static void start_load(Start *s, const RunView *run, Saver *saver) {
@@ -504,7 +633,9 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
   char error[2048] = "";
   const double start = now_ms();
   if (s->kind == START_FRESH) return;
-  if (s->kind == START_CHECKPOINT) {
+  if (s->on_base) start_load_base(s->base, run);
+  if (s->kind == START_CHECKPOINT && f->lay.adapters && !s->on_base) start_load_base(s, run);
+  else if (s->kind == START_CHECKPOINT) {
     const bool trains = s->resume && run_trains(run->opt);
     const Saved saved = saved_of(run);
     checkpoint_load(&saved, s->path, s->json, s->text_checksum, trains, log_load_progress);
@@ -523,18 +654,8 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
       saver->saved_step = s->here ? c.step : -1;
       start_check_device(s, run);
     }
-  } else {
-    TensorMap map = {};
-    if (!fsdp_rank(f)) import_map(&s->import, f->lay.param, fsdp_params(f), &map, error, sizeof error);
-    agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-    tensor_map_share(&map, fsdp_comm(f));
-    StoreLoad l = {};
-    l.map = &map;
-    store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
-    agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-    tensor_map_free(&map);
-    if (!fsdp_rank(f)) import_close(&s->import);
-  }
+  } else start_load_import(s, run);
+  if (f->lay.adapters) start_load_adapters(s, run);
   fsdp_publish(f);
   fsdp_step_end(f);
   if (fsdp_rank(f)) return;
@@ -545,6 +666,8 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
   say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
 static void start_free(Start *s) {
+  if (s->base) start_free(s->base);
+  free(s->base);
   free(s->text);
   cJSON_Delete(s->json);
   memset((void *)s, 0, sizeof *s);

@@ -558,7 +558,7 @@ static void print_sharding_notices(const RunView *run) {
   bool rounded = false;
   for (int p = 0; p < fsdp_params(run->fsdp); p++)
     rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
-  if (rounded)
+  if (rounded && !run->fsdp->lay.adapters)
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != OPT_fp8_off ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
   if (run->fsdp->cfg.native_reduce && m->world > 1)

@@ -143,6 +143,8 @@ static void trainer_plan(Trainer *t) {
                 t->step_calls, t->fsdp.lay.stages, fsdp_world(&t->fsdp), t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
+  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(&t->fsdp, t->fsdp.lay.params) : 0;
+  memory_declare(&t->plan, MEM_CHECKPOINT, merging, &t->store.adapters);
 }
 
 // Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
@@ -159,7 +161,9 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
     const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
-    const int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
+    int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
+    for (int k = 0; k < LORA_MATRICES; k++)      // a factor may be wider than a small model
+      if (lora_width(m, k) > m->C) widest = max64(widest, (widest * lora_width(m, k) + m->C - 1) / m->C);
     const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
                               m->hs, m->KV};
     size_t bytes;

@@ -31,6 +31,8 @@ enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
 static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
 
 // What a checkpoint is made of, and what one is read into. All of it is the caller's.
+// part: of the parameters: with adapters, a checkpoint has these alone, and one of their base has none of them.
+enum SavedPart { SAVED_ALL, SAVED_BASE, SAVED_ADAPTERS };
 struct Saved {
   Fsdp *fsdp;
   Store *store;
@@ -44,6 +46,7 @@ struct Saved {
   StepState *state, *state_on_device;
   void (*write_config)(FILE *f, const void *options);      // every option, as members of an object
   const void *options;
+  SavedPart part;
 };
 
 // ================================================================================================ 1 maps
@@ -53,6 +56,10 @@ static void path_join(char *to, size_t bytes, const char *directory, const char 
   if (n < 0 || (size_t)n >= bytes) die_user("the path %s/%s is too long", directory, name);
 }
 
+static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
+  if (saved->part != SAVED_ALL && p->adapter != (saved->part == SAVED_ADAPTERS)) return false;
+  return !state || state <= fsdp_param_moments(saved->fsdp, p);
+}
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 static void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
   const Fsdp *f = saved->fsdp;
@@ -72,7 +79,7 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
     for (int i = 0; i < (to - from) * fsdp_params(f); i++) {
       const Param *p = fsdp_param(f, i % fsdp_params(f));
       const int state = from + i / fsdp_params(f);
-      if (state > fsdp_param_moments(f, p) && state) continue;
+      if (!checkpoint_has(saved, state, p)) continue;
       const char *first = sgd || p->owned ? "momentum_buffer." : "exp_avg.";
       snprintf(names[count], sizeof names[count], "%s%s", !state ? "" : state == 1 ? first : "exp_avg_sq.", p->name);
       list[count] = SafetensorsTensor{};
@@ -84,9 +91,9 @@ static void checkpoint_map(const Saved *saved, const char *directory, TensorMap 
     }
     header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
     for (int i = 0, at = 0; i < (to - from) * fsdp_params(f); i++)
-      if (!from || from + i / fsdp_params(f) <= fsdp_param_moments(f, fsdp_param(f, i % fsdp_params(f))))
+      if (checkpoint_has(saved, from + i / fsdp_params(f), fsdp_param(f, i % fsdp_params(f))))
         *tensor_place(m, from + i / fsdp_params(f), i % fsdp_params(f)) = {file, F32, false, list[at++].at, 0, 0};
-    m->file_bytes[file] = list[count - 1].at + list[count - 1].bytes;
+    m->file_bytes[file] = count ? list[count - 1].at + list[count - 1].bytes : m->data_at[file];
     path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
   }
   free(names);
@@ -134,7 +141,10 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)saved->corpus->hash);
   json_text(f, saved->corpus->source);
-  fprintf(f, ",\"vocab_size_asked\":%lld},\n\"config\":{", (long long)saved->vocab_size_asked);
+  fprintf(f, ",\"vocab_size_asked\":%lld},\n", (long long)saved->vocab_size_asked);
+  if (saved->part == SAVED_ADAPTERS)
+    fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
+  fprintf(f, "\"config\":{");
   saved->write_config(f, saved->options);
   fprintf(f, "},\n");
 }
@@ -363,7 +373,7 @@ static bool checkpoint_remove(const char *directory, const char *name) {
 // Removes what interrupted saves and removals left: names that begin with one of `starts`, followed by digits or a
 // checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
-static const char *const weights_leftovers[] = {"model.safetensors.tmp", NULL};
+static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};
 static void directory_sweep(const char *directory, const char *const *starts) {
   DIR *dir = opendir(directory);
   for (dirent *e; dir && (e = readdir(dir));) {

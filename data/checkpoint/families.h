@@ -89,6 +89,12 @@ static const FamilyTensor family_roots[] = {
     {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
 
 static inline int family_parts(const Param *p) { return p->matrices; }
+// What part `part` of a block's module is called in a file; NULL: no module has this name.
+static inline const char *family_module(const char *ours, int part, const ModelShape *s) {
+  for (const FamilyTensor &t : family_tensors)
+    if (!strcmp(t.ours, ours) && t.relu2 != (s->block.mlp == MLP_SWIGLU)) return t.theirs[part];
+  return NULL;
+}
 // The name of part `part` of a parameter in a file: a suffix .weight or .bias is theirs too.
 static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p, int part, const ModelShape *s) {
   const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;

@@ -479,7 +479,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
                                      ImportComplaints *complaints) {
   int used = 0;
   for (int p = 0; p < params; p++) {
-    const int parts = family_parts(&param[p]);
+    const int parts = param[p].adapter ? 0 : family_parts(&param[p]);
     for (int i = 0; i < parts; i++) {
       char name[FAMILY_NAME_BYTES];
       int file = 0;
@@ -522,6 +522,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
         import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
     }
   for (int p = 0; p < params; p++) {
+    if (param[p].adapter) continue;
     if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
     else import_place(s, &param[p], 0, found[p], file[p], tensor_place(map, 0, p), complaints);
   }
@@ -548,7 +549,8 @@ static inline bool import_map(Import *s, const Param *param, int params, TensorM
   else if (s->family) import_map_family(s, param, params, map, &complaints);
   else import_map_tensors(s, param, index, params, map, &complaints);
   for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
-    if (tensor_place(map, 0, p)->file < 0) import_complain(&complaints, "tensor %s is missing", param[p].name);
+    if (!param[p].adapter && tensor_place(map, 0, p)->file < 0)
+      import_complain(&complaints, "tensor %s is missing", param[p].name);
   free(index);
   if (import_settle(&complaints, s->path, error, error_bytes)) return true;
   tensor_map_free(map);
@@ -574,6 +576,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
   SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);
   int count = 0;
   for (int p = 0; p < params; p++) {
+    if (param[p].adapter) continue;
     const bool head = !strcmp(param[p].name, "lm_head.weight");
     for (int i = 0; i < (family ? family_parts(&param[p]) : 1); i++, count++) {
       order[count].param = p;

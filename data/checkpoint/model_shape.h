@@ -27,6 +27,10 @@ struct Block {
   Biases bias;
   double logit_softcap;                          // 0: none
 };
+// Low-rank adapters (Hu et al. 2021) of a block's frozen matrices, which add B A alpha / rank to them. rank 0: none.
+// parts: of each matrix, a bit for each of the matrices that it is in a file (lora.h).
+enum LoraMatrix { LORA_QKV, LORA_OUT, LORA_FC, LORA_PROJ, LORA_MATRICES };
+struct Lora { int64_t rank; double alpha, dropout; unsigned parts[LORA_MATRICES]; };
 // dropout: 0 if a file does not record it. n_positions: learned ones, or those that a file says the model is good for.
 struct ModelShape {
   int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
@@ -34,6 +38,7 @@ struct ModelShape {
   double dropout;
   int64_t n_kv_head, head_size, mlp_width;
   Block block;
+  Lora lora;
 };
 // GPT-2's block.
 static inline ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int64_t n_positions,

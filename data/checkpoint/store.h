@@ -154,11 +154,18 @@ struct Store {
   MPI_Request requests[2];
   StoreRecord *result;                           // of the last save, on every rank
   double ended_ms;                               // when it was known
+  uint64_t base_hash;                            // of what adapters are for; 0: there are none
+  // NULL, or adds to elements [first, first + n) of a parameter what its adapters change; all are whole in `adapters`.
+  void (*merge)(const Fsdp *f, int param, int64_t first, float *values, int64_t n, const void *merge_of);
+  const void *merge_of;
+  float *adapters;
 };
 
-// A snapshot holds the run of every parameter in every state that this rank writes, each padded to whole cache lines.
-// Fills at[state * params + param] with its offset, if `at` is not NULL; returns the total bytes. Replicas hold the
-// same: the first one writes.
+// Whether checkpoints have a parameter: with adapters, these alone.
+static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || p->adapter; }
+// A snapshot holds the run of every such parameter in every state that this rank writes, each padded to whole cache
+// lines. Fills at[state * params + param] with its offset, if `at` is not NULL; returns the total bytes. Replicas hold
+// the same: the first one writes.
 static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
   int64_t numel = 0;
   for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
@@ -166,7 +173,7 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
     const int state = i / fsdp_params(f);
     Run run;
     if (at) at[i] = numel;
-    if (state > fsdp_param_moments(f, p) && state) continue;
+    if (!store_saves(f, p) || (state > fsdp_param_moments(f, p) && state)) continue;
     if (shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
@@ -192,8 +199,10 @@ static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
 // s->memory has store_plan_bytes and stays the caller's. Collective.
 static inline void store_open(Store *s, Fsdp *f, bool background) {
   char *at = s->memory;
+  float *const adapters = s->adapters;
   *s = Store{};
   s->memory = at;
+  s->adapters = adapters;
   s->f = f;
   MPI_Comm_dup(fsdp_comm(f), &s->comm);
   s->blocks = store_blocks(f);
@@ -216,8 +225,10 @@ static inline void store_close(Store *s) {
   free(s->snapshot_at);
   MPI_Comm_free(&s->comm);
   char *memory = s->memory;
+  float *const adapters = s->adapters;
   *s = Store{};
   s->memory = memory;
+  s->adapters = adapters;
 }
 
 // ================================================================================================ 3 saving
@@ -255,7 +266,8 @@ static inline void store_take_snapshot(Store *s) {
     const int state = i / fsdp_params(f), p = i % fsdp_params(f);
     float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
     Run run;
-    if (!fsdp_own(f, (ShardState)state, p, &run, &from) || (!from && state)) continue;
+    if (!store_saves(f, fsdp_param(f, p)) || !fsdp_own(f, (ShardState)state, p, &run, &from)) continue;
+    if (!from && state) continue;
     if (!from) fsdp_get_own(f, STATE_MASTER, p, 0, to, run.numel);
     else if (on_host) store_stream_copy(f->ctx, to, from, run.numel);
     else f->ctx->ops->copy(f->ctx, to, from, (size_t)run.numel * 4);
@@ -272,8 +284,9 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
     from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
     fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
-    if (run && !f->ctx->ops->nccl) from = run + k->in_run;
+    if (run && !f->ctx->ops->nccl && !s->merge) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
+    if (s->merge) s->merge(f, k->param, unused.in_range + k->in_run, from, k->numel, s->merge_of);
   }
   if (!chunk_is_turned(k)) return (const char *)from;
   const int64_t in = fsdp_param(f, k->param)->shape[1];
@@ -744,7 +757,10 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
 // fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
 static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
                               void (*progress)(const StoreLoad *l, void *to), void *to) {
-  if (fsdp_needs_measure(s->f)) {
+  bool measures = false;                         // adapters have no scales, and leave their weights' alone
+  for (int p = 0; p < l.map->params; p++)
+    measures = measures || (fsdp_param(s->f, p)->dtype == F8 && tensor_place(l.map, STATE_MASTER, p)->file >= 0);
+  if (fsdp_needs_measure(s->f) && measures) {
     fsdp_forget_scales(s->f);
     l.pass = PASS_MEASURE;
     store_load_pass(s, l, 1u << STATE_MASTER, error, error_bytes, NULL, to);

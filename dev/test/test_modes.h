@@ -39,7 +39,7 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_buffer_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
-    {OPT_freeze, 5, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*"}},
+    {OPT_freeze, 6, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*", "lora=3 lora_dropout=0.2"}},
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 6, {"on", "off",
@@ -77,7 +77,8 @@ static inline void mode_text(char *to, size_t bytes, const CoverRow *r) {
     const char *value = mode_value(r, (ModeFactor)f);
     const size_t n = strlen(to);
     if (mode_factors[f].option == OPTION_COUNT && r->value[f]) snprintf(to + n, bytes - n, "(%s) ", value);
-    if (f == MODE_HEAD && r->value[f] >= MODE_BLOCKS) snprintf(to + n, bytes - n, "(%s) ", value);
+    const bool many = (f == MODE_HEAD && r->value[f] >= MODE_BLOCKS) || strchr(value, '=');
+    if (many) snprintf(to + n, bytes - n, "(%s) ", value);
     else if (mode_factors[f].option != OPTION_COUNT && *value)
       snprintf(to + n, bytes - n, "--%s %s ", option_specs[mode_factors[f].option].name, value);
   }
@@ -100,6 +101,7 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (mode_factors[f].option == OPTION_COUNT || !*value) continue;
     if (f == MODE_HEAD && block) preset_fill(o, value), value = r->value[f] % 2 ? "off" : "on";
     if (f == MODE_FREEZE && block && strstr(value, "wpe,")) value = "w*,h.0.*,h.1.*";      // there may be no wpe
+    if (f == MODE_FREEZE && !strncmp(value, "lora", 4)) { o->lora = 3, o->lora_dropout = 0.2; continue; }
     if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
   }
   o->global_batch = M;

@@ -60,14 +60,16 @@ static inline void plan_modes(ModeSet *s) {        // the covering set
   modes_legal_pairs(s);
   modes_cover(s);
 }
-// The covering set as it was when the tables were written: before there was Muon, the last optimizer, and other blocks
-// than GPT-2's.
+// The covering set as it was when the tables were written: before there were Muon, the last optimizer, adapters, the
+// last of what is frozen, and other blocks than GPT-2's.
 static inline void plan_recorded_modes(ModeSet *s) {
   const int heads = mode_factors[MODE_HEAD].values;
   mode_factors[MODE_OPTIMIZER].values--;
+  mode_factors[MODE_FREEZE].values--;
   mode_factors[MODE_HEAD].values = MODE_BLOCKS;
   plan_modes(s);
   mode_factors[MODE_OPTIMIZER].values++;
+  mode_factors[MODE_FREEZE].values++;
   mode_factors[MODE_HEAD].values = heads;
 }
 static inline void plan_table_modes(PlanTable *table) {

@@ -1,0 +1,143 @@
+// lora.cuh: what low-rank adapters (Hu et al. 2021, "LoRA") need besides matrix multiplies.
+//
+//   lora_spread    out (N, P rank): a row of a part with adapter p has scale b in columns p rank ... , and zeros beside
+//   lora_collect   db = or += scale times the same elements of dout (N, P rank)
+//   dropout        out = or += dropout(in)
+//
+// A matrix of ours may be several of a file, one below the other: q, k and v. Each such part may have an adapter, so
+// the lower factors A of all P adapters lie one below the other (P rank, K), and so do the rows of the upper factors,
+// b (rows of these parts, rank). Spread, b is one matrix that takes all of in A^T at once.
+// Dropout: sample drop.sample0 + b, element t C + c of (B,T,C). Each element is rounded once; no sums.
+#pragma once
+#include "random.h"
+
+#if PART_LAUNCH
+static inline int64_t lora_columns(const LoraParts *p) {
+  int64_t n = 0;
+  for (int i = 0; i < p->parts; i++) n += p->adapter[i] >= 0 ? p->rank : 0;
+  return n;
+}
+static inline void lora_check(const char *op, Tensor spread, Tensor b, const LoraParts *p) {
+  int64_t rows = 0, with = 0;
+  for (int i = 0; i < p->parts; i++) rows += p->rows[i], with += p->adapter[i] >= 0 ? p->rows[i] : 0;
+  CHECK(rows == spread.shape[0] && lora_columns(p) == spread.shape[1] && with == b.shape[0] && p->rank == b.shape[1],
+        "%s: %lld x %lld of %lld rows", op, (long long)b.shape[0], (long long)b.shape[1], (long long)spread.shape[0]);
+}
+static inline void lora_spread(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+  lora_check("lora_spread", out, b, &parts);
+  CHECK_DTYPE(out, b.dtype);
+  CALL_OP(c, lora_spread, out, b, parts);
+}
+// dout fp32; db of any floating dtype, fp32 for ADD.
+static inline void lora_collect(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+  lora_check("lora_collect", dout, db, &parts);
+  CHECK_DTYPE(dout, F32);
+  if (mode == ADD) CHECK_DTYPE(db, F32);
+  CALL_OP(c, lora_collect, db, dout, parts, mode);
+}
+// Both (B,T,C). With drop.p 0 nothing is dropped.
+static inline void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+  CHECK_SHAPE(in, out.shape[0], out.shape[1], out.shape[2]);
+  CHECK_DTYPE(in, out.dtype);
+  CALL_OP(c, dropout, out, in, drop, mode);
+}
+#endif
+
+// The adapter of row n, and the row of b that it is; -1: its part has none.
+HD int lora_row(const LoraParts *p, int64_t n, int64_t *row) {
+  int part = 0;
+  for (*row = 0; n >= p->rows[part]; n -= p->rows[part++]) *row += p->adapter[part] >= 0 ? p->rows[part] : 0;
+  *row += n;
+  return p->adapter[part];
+}
+#if PART_CPU || PART_CUDA
+// Row n of lora_spread and of lora_collect.
+template <class T> HD void lora_spread_row(T *out, const T *b, const LoraParts *p, int64_t n, int64_t columns) {
+  int64_t row;
+  const int64_t first = lora_row(p, n, &row) * p->rank;
+  for (int64_t j = 0; j < columns; j++) {
+    const bool own = first >= 0 && j >= first && j < first + p->rank;
+    round_to(out + n * columns + j, own ? p->scale * to_f32(b[row * p->rank + j - first]) : 0.0f);
+  }
+}
+template <class T> HD void lora_collect_row(T *db, const float *dout, const LoraParts *p, int64_t n, int64_t columns,
+                                            bool add) {
+  int64_t row;
+  const int64_t first = lora_row(p, n, &row) * p->rank;
+  for (int64_t j = 0; j < p->rank && first >= 0; j++) {
+    const float x = p->scale * dout[n * columns + first + j];
+    T *const to = db + row * p->rank + j;
+    round_to(to, add ? to_f32(*to) + x : x);
+  }
+}
+#endif
+
+#if PART_CPU
+static void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+  DISPATCH(out.dtype, T, parallel_for(c->threads, 0, out.shape[0], 64, [=](int64_t at) {
+    for (int64_t n = at; n < at + 64 && n < out.shape[0]; n++)
+      lora_spread_row((T *)out.data, (const T *)b.data, &parts, n, out.shape[1]);
+  }));
+}
+static void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+  DISPATCH(db.dtype, T, parallel_for(c->threads, 0, dout.shape[0], 64, [=](int64_t at) {
+    for (int64_t n = at; n < at + 64 && n < dout.shape[0]; n++)
+      lora_collect_row((T *)db.data, (const float *)dout.data, &parts, n, dout.shape[1], mode == ADD);
+  }));
+}
+template <class T> INLINE void dropout_lanes(T *to, const T *from, const Dropout *d, int64_t sample, int64_t element,
+                                             int64_t n, bool add) {
+  vf x = vf_load_n(from, n);
+  if (d->p > 0.0f) x = vf_mul(x, dropout_scale16(d, sample, element));
+  vf_store_n(to, add ? vf_add(vf_load_n(to, n), x) : x, n);
+}
+static void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+  const int64_t T_ = in.shape[1], C = in.shape[2];
+  if (drop.p > 0.0f) drop.step = c->state->in.step;
+  DISPATCH(in.dtype, T, parallel_for(c->threads, 0, in.shape[0] * T_, 1, [=](int64_t r) {
+    const Dropout d = drop;
+    for (int64_t i = 0; i < C; i += VF)
+      dropout_lanes((T *)out.data + r * C + i, (const T *)in.data + r * C + i, &d, d.sample0 + r / T_, r % T_ * C + i,
+                    C - i < VF ? C - i : (int64_t)VF, mode == ADD);
+  }));
+}
+#endif
+
+#if PART_CUDA
+#include "kernels/cuda/lane.cuh"
+
+// A thread takes a row: the matrices are small.
+template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
+lora_spread_kernel(T *out, const T *b, LoraParts parts, int64_t rows, int64_t columns) {
+  FLAT_WALK(1, rows, n, (lora_spread_row(out, b, &parts, n, columns)), (void)n);
+}
+template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
+lora_collect_kernel(T *db, const float *dout, LoraParts parts, int64_t rows, int64_t columns, bool add) {
+  FLAT_WALK(1, rows, n, (lora_collect_row(db, dout, &parts, n, columns, add)), (void)n);
+}
+static void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+  DISPATCH(out.dtype, T, LAUNCH((lora_spread_kernel<T>), dim3(flat_blocks(out.shape[0], 1)), dim3(FLAT_THREADS), 0,
+                                STREAM(c), (T *)out.data, (const T *)b.data, parts, out.shape[0], out.shape[1]));
+}
+static void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+  DISPATCH(db.dtype, T, LAUNCH((lora_collect_kernel<T>), dim3(flat_blocks(dout.shape[0], 1)), dim3(FLAT_THREADS), 0,
+                               STREAM(c), (T *)db.data, (const float *)dout.data, parts, dout.shape[0], dout.shape[1],
+                               mode == ADD));
+}
+// state NULL: nothing is dropped.
+template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
+dropout_kernel(T *out, const T *in, int64_t numel, int64_t of_sample, const StepState *state, Dropout drop, bool add) {
+  if (state) drop.step = state->in.step;
+  FLAT_WALK(1, numel, i, {
+    float x = to_f32(in[i]);
+    if (state) x *= dropout_scale(&drop, drop.sample0 + i / of_sample, i % of_sample);
+    round_to(out + i, add ? to_f32(out[i]) + x : x);
+  }, (void)i);
+}
+static void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+  const int64_t n = numel(in), of_sample = in.shape[1] * in.shape[2];
+  DISPATCH(in.dtype, T, LAUNCH((dropout_kernel<T>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c),
+                               (T *)out.data, (const T *)in.data, n, of_sample, drop.p > 0.0f ? c->state : NULL, drop,
+                               mode == ADD));
+}
+#endif
