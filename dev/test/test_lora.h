@@ -258,7 +258,7 @@ TEST(lora_runs_resume_on_their_base,
     safetensors_close(&f);
   }
   // The same shape, one weight another.
-  char dir[1024], path[1200];
+  char dir[1024], path[MAP_PATH_BYTES];
   family_copy(dir, "qwen3");
   Import s;
   char error[2048] = "";
