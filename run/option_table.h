@@ -104,7 +104,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
-  FLAG(merge, OWN, "--export_hf and --save_model write whole weights, with adapters added in fp32") \
+  FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
   GROUP(DATA, "data") \
   TEXT(data, "", NULL, QUIET, "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)", \
       "data_dir data_path -i") \
