@@ -164,7 +164,7 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
   " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
     {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""},
-    {"--resume auto", " --max_steps 504"},
+    {"--resume auto", " --max_steps 504"}, {"--resume tuned", " --threads 1 --sample_tokens 4"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
     {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};
