@@ -99,7 +99,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lr_scale, "", NULL, STEP, "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
   TEXT(freeze, "", NULL, STATE, "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   GROUP(LORA, "adapters") \
-  INT(lora, 0, 0, 1024, ORDER, "train adapters of this rank beside frozen weights, which --init_from names (0: no)") \
+  INT(lora, 0, 0, 1024, ORDER, "rank of adapters to train beside frozen weights, those of --init_from (0: none)") \
   NUM(lora_alpha, 0.0, 0.0, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (0: alpha is 2 ranks)") \
   NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
