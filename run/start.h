@@ -576,19 +576,24 @@ static void start_check_device(Start *s, const RunView *run) {
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device->words);
 }
-// Loads weights of another program. Collective, as those below.
+// Loads the weights that rank 0 mapped, or ends all ranks with its error. Frees the map. Collective, as those below.
+static void start_load_map(const RunView *run, TensorMap *map, char *error, size_t error_bytes) {
+  Fsdp *f = run->fsdp;
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  tensor_map_share(map, fsdp_comm(f));
+  StoreLoad l = {};
+  l.map = map;
+  store_load(run->store, l, STATES_WEIGHTS, error, error_bytes, log_load_progress, f);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  tensor_map_free(map);
+}
+// Loads weights of another program.
 static void start_load_import(Start *s, const RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
   char error[2048] = "";
   if (!fsdp_rank(f)) import_map(&s->import, f->lay.param, fsdp_params(f), &map, error, sizeof error);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-  tensor_map_share(&map, fsdp_comm(f));
-  StoreLoad l = {};
-  l.map = &map;
-  store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-  tensor_map_free(&map);
+  start_load_map(run, &map, error, sizeof error);
   if (!fsdp_rank(f)) import_close(&s->import);
 }
 // Loads what adapters are for, where they come from a checkpoint.
@@ -617,14 +622,8 @@ static void start_load_adapters(Start *s, const RunView *run) {
     snprintf(error, sizeof error, "the adapters in %.600s are for other weights than those of %.600s, or these are "
              "stored in another dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path,
              s->on_base ? s->base->path : s->path);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-  if (!file) return;
-  tensor_map_share(&map, fsdp_comm(f));
-  StoreLoad l = {};
-  l.map = &map;
-  store_load(run->store, l, STATES_WEIGHTS, error, sizeof error, log_load_progress, f);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-  tensor_map_free(&map);
+  if (file) start_load_map(run, &map, error, sizeof error);
+  else agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
 }
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.

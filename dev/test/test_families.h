@@ -43,32 +43,38 @@ static inline double family_step(Trainer *t, const Tensor *inputs, const Tensor 
   t->ctx.ops->sync(&t->ctx);
   return t->host.losses[0];
 }
-// Every gradient against the fixture's, relative to each tensor's largest magnitude.
+// One tensor's `got` (cols wide) beside the fixture's of that key; `got` moves past it. half > 0: the fixture's
+// rows have the halves of 2 x half rows the other way around. The bound is relative to the largest magnitude.
+static inline void family_compare_tensor(FamilyRun *x, SafetensorsFile *expected, const char *key, const float **got,
+                                         int64_t cols, int64_t half, double bound, const char *what) {
+  Tensor want;
+  REQUIRE(safetensors_find(expected, key, F32, &want), "%s", expected->error);
+  double worst = 0, largest = 0;
+  for (int64_t i = 0; i < numel(want); i++) {
+    const int64_t row = i / cols, theirs = half ? (row / half ^ 1) * half + row % half : row;
+    const double w = ((const float *)want.data)[theirs * cols + i % cols], g = (*got)[i];
+    worst = fmax(worst, isnan(g) ? INFINITY : fabs(g - w));
+    largest = fmax(largest, fabs(w));
+  }
+  EXPECT(worst <= bound * largest, "%s on %s: %s: off by %.3g of its largest magnitude %.3g, bound %.0e", what,
+         x->trainer.ctx.ops->name, key, worst / largest, largest, bound);
+  *got += numel(want);
+}
+// Every gradient against the fixture's.
 static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const char *name, double bound) {
   Fsdp *f = &x->trainer.fsdp;
   const ModelShape *s = &x->trainer.model.shape;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *at = got;
+    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+    const float *at = got;
     fsdp_read_param(f, STATE_GRAD, p, got);
     for (int part = 0; part < family_parts(q); part++) {
       char tensor[FAMILY_NAME_BYTES], key[160];
-      Tensor want;
       family_tensor_name(tensor, q, part, s);
       snprintf(key, sizeof key, "%s.grad.%s", name, tensor);
-      REQUIRE(safetensors_find(expected, key, F32, &want), "%s", expected->error);
-      const int64_t cols = param_cols(q), rows = numel(want) / cols, half = s->head_size / 2;
-      const bool turned = family_turns_back(family_of_shape(s), q, part);
-      double worst = 0, largest = 0;
-      for (int64_t i = 0; i < numel(want); i++) {
-        const int64_t row = i / cols, theirs = turned ? (row / half ^ 1) * half + row % half : row;
-        const double w = ((const float *)want.data)[theirs * cols + i % cols];
-        worst = fmax(worst, isnan(at[i]) ? INFINITY : fabs(at[i] - w));
-        largest = fmax(largest, fabs(w));
-      }
-      EXPECT(worst <= bound * largest, "%s on %s: %s: off by %.3g of its largest magnitude %.3g, bound %.0e", name,
-             x->trainer.ctx.ops->name, tensor, worst / largest, largest, bound);
-      at += rows * cols;
+      const int64_t half = family_turns_back(family_of_shape(s), q, part) ? s->head_size / 2 : 0;
+      family_compare_tensor(x, expected, key, &at, param_cols(q), half, bound, name);
     }
     free(got);
   }

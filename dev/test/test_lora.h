@@ -32,25 +32,14 @@ static inline void lora_compare_state(FamilyRun *x, SafetensorsFile *file, const
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (!q->adapter) continue;
-    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *at = got;
+    float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+    const float *at = got;
     fsdp_read_param(f, state, p, got);
     for (int part = 0; part < q->matrices; part++) {
       char name[160], key[256];
-      Tensor want;
       lora_tensor_name(name, s, f->lay.param, p, part);
       snprintf(key, sizeof key, "%s%s", prefix, name);
-      REQUIRE(safetensors_find(file, key, F32, &want), "%s", file->error);
-      const int64_t cols = param_cols(q), half = lora_half_rows(s, f->lay.param, p, part);
-      double worst = 0, largest = 0;
-      for (int64_t i = 0; i < numel(want); i++) {
-        const int64_t row = i / cols, theirs = half ? (row / half ^ 1) * half + row % half : row;
-        const double w = ((const float *)want.data)[theirs * cols + i % cols];
-        worst = fmax(worst, isnan(at[i]) ? INFINITY : fabs(at[i] - w));
-        largest = fmax(largest, fabs(w));
-      }
-      EXPECT(worst <= bound * largest, "%s on %s: %s: off by %.3g of its largest magnitude %.3g, bound %.0e", what,
-             x->trainer.ctx.ops->name, key, worst / largest, largest, bound);
-      at += numel(want);
+      family_compare_tensor(x, file, key, &at, param_cols(q), lora_half_rows(s, f->lay.param, p, part), bound, what);
     }
     free(got);
   }

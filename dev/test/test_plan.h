@@ -439,7 +439,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       plan_case_close(&x);
     }
   }
-  static const struct { const char *options; int world, per_host; const char *comm; } large[] = {
+  static const struct { const char *options; int world, per_host; const char *comm, *reduce; } large[] = {
       {"--model gpt2-xl --grad_accum 2 --param_dtype bf16", 1024, 8, "nccl"},
       {"--model gpt2-xl --mesh 16x8 --reduce_dtype bf16", 128, 8, "nccl"},
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
@@ -448,10 +448,11 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       {"--model small --between_hosts chain --grad_accum 2 --reduce_dtype bf16", 22, 8, "nccl"},
       {"--model small --mesh 2x8 --fp8 gather --offload optimizer", 16, 4, "mpi"},
       {"--model small --mesh 8x2 --offload params --grad_accum 2", 16, 4, "mpi"},
-      {"--model small --offload params --device cuda --comm nccl --reduce native", 8, 8, "nccl"}};
+      {"--model small --offload params", 8, 8, "nccl", "native"}};
   for (const auto &m : large) for (int rank : {0, m.world / 2 + 1, m.world - 1}) {
     test_options(&o, m.world, "%s", m.options);
     option_pick(&o, OPT_comm, m.comm);
+    if (m.reduce) option_pick(&o, OPT_reduce, m.reduce);
     plan_case_open(&x, &gpu, &o, true, rank, m.world, m.per_host, PASS_TRAIN);
     EXPECT(!x.record.error[0], "%s, rank %d: %s", m.options, rank, x.record.error);
     plan_expect_formula(&x, m.options, rank);
