@@ -439,7 +439,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
       plan_case_close(&x);
     }
   }
-  static const struct { const char *options; int world, per_host; const char *comm, *reduce; } large[] = {
+  static const struct { const char *options; int world, per_host; const char *comm, *reduce = NULL; } large[] = {
       {"--model gpt2-xl --grad_accum 2 --param_dtype bf16", 1024, 8, "nccl"},
       {"--model gpt2-xl --mesh 16x8 --reduce_dtype bf16", 128, 8, "nccl"},
       {"--model gpt2 --mesh 4x2 --accumulate local --grad_accum 3", 8, 4, "mpi"},
