@@ -9,32 +9,9 @@
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
-#include <signal.h>
-#include <unistd.h>
+#include "base/agree_error.h"
 #include "kernels/device.h"
 #include <mpi.h>
-
-// From here on this process ends with `code` even if it crashes: why it ends was said, nothing is left to do but to
-// give MPI back, and threads of Open MPI 4.1 have been seen to crash in that on a busy machine.
-static int leaving_code;
-static inline void leave_now(int) { _exit(leaving_code); }
-static inline void leave_even_by_a_crash(int code) {
-  leaving_code = code;
-  for (int s : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) signal(s, leave_now);
-}
-// Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
-// is printed, once. Collective.
-static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
-  int rank, mine, lowest;
-  MPI_Comm_rank(comm, &rank);
-  mine = error[0] ? rank : INT32_MAX;
-  MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, comm);
-  if (lowest == INT32_MAX) return;
-  if (rank == lowest) warn("%s", error);
-  leave_even_by_a_crash(code);
-  MPI_Finalize();
-  exit(code);
-}
 
 // Another rank. host: the lowest rank on its host. window: where the peer's window is mapped in this process; NULL if
 // it is on another host.

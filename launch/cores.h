@@ -17,7 +17,7 @@
 // Slower cores (Intel's E cores) are left out where faster ones suffice: work is divided evenly, and all would wait for
 // the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
 #pragma once
-#include "fsdp.h"
+#include "base/agree_error.h"
 #include "machine.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"

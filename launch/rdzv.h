@@ -14,7 +14,7 @@
 //   launch/rdzv_where.h   options, addresses, sockets
 //   launch/rdzv_file.h    a shared directory in place of an address
 //   launch/rdzv_local.h   children and ranks on one host
-//   launch/rdzv_again.h   --restarts: what is started again
+//   launch/restart_rules.h   --restarts: what is started again
 //   launch/rdzv_host.h    host 0
 //   launch/rdzv_agent.h   the others
 #pragma once
@@ -57,13 +57,13 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
   return true;
 }
 
-// Host 0: one start, from the meeting to the end. again: NULL without --restarts. Returns the exit code; *goes_on:
+// Host 0: one start, from the meeting to the end. restart: NULL without --restarts. Returns the exit code; *goes_on:
 // there is another start.
-static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signals, bool *goes_on) {
+static inline int rdzv_host_start_once(RdzvHost *h, RestartState *restart, int signals, bool *goes_on) {
   char error[1024] = "";
   const RdzvAsk *ask = h->ask;
   RdzvWhere *w = h->where;
-  h->again = again;
+  h->restart = restart;
   h->signals = signals;
   const NetAddresses at = h->offer.at;          // of listeners that are open already
   if (w->members > 1 && w->kind == RDZV_FILE) {
@@ -85,14 +85,14 @@ static inline int rdzv_host_start_once(RdzvHost *h, RdzvAgain *again, int signal
   if (*goes_on) rdzv_host_remember_places(h);
   const int code = rdzv_host_close(h);
   if (*goes_on) rdzv_host_remember(h);
-  if (*goes_on) rdzv_keep_flights(ask->out, again->start + 1);
+  if (*goes_on) rdzv_keep_flights(ask->out, restart->start + 1);
   return code;
 }
 // Host 0. Returns the job's exit code.
 static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me) {
   RdzvHost *h = (RdzvHost *)calloc(1, sizeof(RdzvHost));
   RdzvEnv env;
-  RdzvAgain again = {};
+  RestartState restart = {};
   char error[1024] = "";
   int listener[NET_ADDRESSES_MOST], listeners = 0, major, code = EXIT_MISSING;
   const RdzvKey token = w->token;
@@ -109,20 +109,20 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
     free(h);
     return code;
   }
-  again.most = ask->restarts, again.wait_s = ask->wait_s;
-  again.place = (RdzvPlace *)calloc((size_t)w->members, sizeof(RdzvPlace));
+  restart.most = ask->restarts, restart.wait_s = ask->wait_s;
+  restart.place = (RdzvPlace *)calloc((size_t)w->members, sizeof(RdzvPlace));
   const int signals = rdzv_signals_open();
-  for (bool goes_on = true; goes_on; again.start++) {
+  for (bool goes_on = true; goes_on; restart.start++) {
     const NetAddresses at = h->offer.at;
     w->token = token;                            // file:// has a fresh one in each start
     rdzv_host_open(h, ask, w, me, listener, listeners);
     h->offer.at = at;
-    code = rdzv_host_start_once(h, ask->restarts ? &again : NULL, signals, &goes_on);
+    code = rdzv_host_start_once(h, ask->restarts ? &restart : NULL, signals, &goes_on);
     listeners = h->listeners;
     memcpy(listener, h->listener, sizeof listener);
   }
   close(signals);
-  free(again.place);
+  free(restart.place);
   free(h);
   return code;
 }

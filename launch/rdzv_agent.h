@@ -42,7 +42,7 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
   if (crowded && rdzv_env_find(&env, "OMPI_MCA_mpi_yield_when_idle") < 0)
     rdzv_env_set(&env, "OMPI_MCA_mpi_yield_when_idle", "1");     // as mpirun --oversubscribe does
   char **words = (char **)calloc((size_t)ask->argc + 8, sizeof(char *)), numbers[2][24];
-  rdzv_needs_write(b, rdzv_again_words(words, numbers, ask->argc, ask->argv, plan), words, &env);
+  rdzv_needs_write(b, restart_words(words, numbers, ask->argc, ask->argv, plan), words, &env);
   free(words);
   rdzv_env_free(&env);
 }

@@ -12,7 +12,7 @@
 // are too many the oldest goes. Its own table decides who may come, once each.
 #pragma once
 #include "base/errors.h"
-#include "rdzv_again.h"
+#include "restart_rules.h"
 #include "rdzv_file.h"
 #include <ctype.h>
 #include <math.h>
@@ -56,7 +56,7 @@ struct RdzvHost {
   int64_t last_signal_from;
   double last_signal_ms;
   int strangers;                                 // connections with another token
-  RdzvAgain *again;                              // of --restarts; NULL: nothing is started again
+  RestartState *restart;                         // of --restarts; NULL: nothing is started again
   RdzvPlan own;                                  // this process's
   bool stopped, lost_one, goes_on;               // a user's signal came; a process that had ranks has gone; decided
 };
@@ -219,9 +219,9 @@ static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, c
 static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i) {
   bool only = false;
   char why[1024] = "";
-  const bool later = h->again && h->again->start > 0, judged = rdzv_host_judge(h, i, &only, why, sizeof why);
-  if (judged && h->planned && h->again) {        // its place is free
-    RdzvPlace *p = &h->again->place[i->index];
+  const bool later = h->restart && h->restart->start > 0, judged = rdzv_host_judge(h, i, &only, why, sizeof why);
+  if (judged && h->planned && h->restart) {        // its place is free
+    RdzvPlace *p = &h->restart->place[i->index];
     if (!p->waits)
       rdzv_say("%s came while the run goes on: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
     p->waits = true;
@@ -355,27 +355,27 @@ static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t
 }
 // Whether all are there that are waited for: in a later start those of the one before, and who waits for it.
 static inline bool rdzv_host_all(const RdzvHost *h) {
-  if (!h->again || !h->again->start) return h->here == h->where->members;
+  if (!h->restart || !h->restart->start) return h->here == h->where->members;
   for (int64_t i = 0; i < h->where->members; i++)
-    if ((h->again->place[i].here || h->again->place[i].waits) && !h->member[i].here) return false;
+    if ((h->restart->place[i].here || h->restart->place[i].waits) && !h->member[i].here) return false;
   return true;
 }
 // Later starts: says who did not come, at most eight of them.
 static inline void rdzv_host_miss(const RdzvHost *h) {
   int64_t count = 0;
   for (int64_t i = 0; i < h->where->members; i++) {
-    const RdzvPlace *p = &h->again->place[i];
+    const RdzvPlace *p = &h->restart->place[i];
     if (!(p->here || p->waits) || h->member[i].here || ++count > 8) continue;
     rdzv_say("%s did not come again within %lld s (--restart_wait): it is left out", rdzv_name(h, i, p->host, p->pid),
-             (long long)h->again->wait_s);
+             (long long)h->restart->wait_s);
   }
   if (count > 8) rdzv_say("and %lld more are left out", (long long)count - 8);
 }
 // Until all are there. False: it has ended before (h->code, h->text).
 static inline bool rdzv_host_gather(RdzvHost *h) {
-  const bool later = h->again && h->again->start > 0;
-  const double begun = now_ms(), pause = later ? 1e3 * rdzv_again_pause_s(h->again->fruitless) : 0;
-  const double limit = fmax((double)(later ? h->again->wait_s : h->ask->timeout_s) * 1e3, pause);
+  const bool later = h->restart && h->restart->start > 0;
+  const double begun = now_ms(), pause = later ? 1e3 * restart_pause_s(h->restart->fruitless) : 0;
+  const double limit = fmax((double)(later ? h->restart->wait_s : h->ask->timeout_s) * 1e3, pause);
   double notice = begun + RDZV_NOTICE_MS;
   char there[1000], missing[1000];
   const char *kind = h->where->numbered ? "RANK" : "node";
@@ -404,7 +404,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
 // ---- starts after the first -----------------------------------------------------------------------------------------
 // After a start: what the next one must know of it.
 static inline void rdzv_host_remember(RdzvHost *h) {
-  RdzvAgain *a = h->again;
+  RestartState *a = h->restart;
   const RdzvHeard *now = &h->seats.heard;
   if (now->step > a->heard.step || now->saved) a->heard.step = now->step;
   if (now->saved) a->heard.saved = now->saved;
@@ -417,7 +417,7 @@ static inline void rdzv_host_remember(RdzvHost *h) {
 static inline void rdzv_host_remember_places(RdzvHost *h) {
   for (int64_t i = 0; i < h->where->members; i++) {
     const RdzvMember *m = &h->member[i];
-    RdzvPlace *p = &h->again->place[i];
+    RdzvPlace *p = &h->restart->place[i];
     if (m->here) p->waits = false;
     p->here = m->here, p->first = m->first, p->ranks = m->ranks;
     if (!m->here) continue;
@@ -428,7 +428,7 @@ static inline void rdzv_host_remember_places(RdzvHost *h) {
 }
 // Takes the place of the rank that died in the start before from the process that it ran in, if that one came again.
 static inline void rdzv_host_bury(RdzvHost *h) {
-  RdzvAgain *a = h->again;
+  RestartState *a = h->restart;
   int64_t died = a->heard.died;
   for (int64_t i = 0; i < h->where->members; i++) {
     RdzvMember *m = &h->member[i];
@@ -450,7 +450,7 @@ static inline void rdzv_host_bury(RdzvHost *h) {
 }
 // Deals ranks to those who are there. False: it has ended.
 static inline bool rdzv_host_deal(RdzvHost *h) {
-  RdzvAgain *a = h->again;
+  RestartState *a = h->restart;
   const RdzvAsk *k = h->ask;
   int64_t left = 0, before = 0, hosts = 0;
   if (!a || !a->start) return true;
@@ -463,7 +463,7 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   const int64_t accum = k->grad_accum > 0 ? k->grad_accum : 1, batch = told ? a->heard.batch : k->batch_size;
   const int64_t sequences = told ? a->heard.sequences : k->global_batch > 0 ? k->global_batch
                                                                              : batch * accum * a->first_world;
-  const int64_t microbatches = sequences / batch, ranks = k->mesh ? k->mesh : rdzv_again_ranks(microbatches, left);
+  const int64_t microbatches = sequences / batch, ranks = k->mesh ? k->mesh : restart_ranks(microbatches, left);
   if (ranks > left) {
     rdzv_host_end(h, EXIT_LOST, "--mesh names %lld ranks, %lld are left: nothing is started again",
                   (long long)ranks, (long long)left);
@@ -757,16 +757,16 @@ static inline void rdzv_host_find(RdzvHost *h) {
   char ckpt[1100];
   RdzvHeard *now = &h->seats.heard;
   snprintf(ckpt, sizeof ckpt, "%.1000s/ckpt", h->ask->out ? h->ask->out : "");
-  const int64_t newest = now->ours ? rdzv_again_newest(ckpt) : -1;
+  const int64_t newest = now->ours ? restart_newest(ckpt) : -1;
   if (newest >= now->saved) now->saved = newest + 1;
   if (newest > now->step) now->step = newest;
 }
 // Whether there is another start after this one, which has ended: notes how for it.
 static inline bool rdzv_host_goes_on(RdzvHost *h) {
-  RdzvAgain *a = h->again;
+  RestartState *a = h->restart;
   rdzv_host_tell(h);
   rdzv_host_look(h, 0);                          // a signal that ended mpirun too
-  if (!a || !h->planned || h->stopped || !rdzv_again_worth(h->code)) return false;
+  if (!a || !h->planned || h->stopped || !restart_is_worth(h->code)) return false;
   snprintf(a->ended, sizeof a->ended, h->mpirun.killed && !h->text[0] ? "mpirun was killed by signal %d" :
            "the run ended with exit code %d", h->mpirun.killed && !h->text[0] ? h->code - 128 : h->code);
   rdzv_host_find(h);
@@ -779,8 +779,8 @@ static inline bool rdzv_host_goes_on(RdzvHost *h) {
              RDZV_FRUITLESS_MOST);
   else if (a->fruitless)
     rdzv_say("%s; no new checkpoint was reached: the next start waits %.0f s", a->ended,
-             rdzv_again_pause_s(a->fruitless));
-  a->blames = rdzv_again_blames(h->code) && !h->mpirun.killed && !h->daemon_gone_ms && !h->lost_one;
+             restart_pause_s(a->fruitless));
+  a->blames = restart_blames_rank(h->code) && !h->mpirun.killed && !h->daemon_gone_ms && !h->lost_one;
   return h->goes_on = a->start < a->most && !tired;
 }
 // Tells everyone, ends what is left here, gives all back. Listeners stay open where there is another start. Returns the
@@ -789,8 +789,8 @@ static inline int rdzv_host_close(RdzvHost *h) {
   char again[300] = "";
   rdzv_host_tell(h);
   if (h->goes_on)
-    snprintf(again, sizeof again, "%s; it starts again (%lld of %lld)", h->again->ended, (long long)h->again->start + 1,
-             (long long)h->again->most);
+    snprintf(again, sizeof again, "%s; it starts again (%lld of %lld)", h->restart->ended, (long long)h->restart->start + 1,
+             (long long)h->restart->most);
   for (int i = 0; i < h->clients; i++) {
     RdzvClient *c = h->client[i];
     const bool tells = c->member >= 0 && (!h->planned || h->member[c->member].lead);

@@ -13,12 +13,12 @@
 // lost or stuck. A wrong request, a missing file or a loss that is not finite would come again, and so would what ended
 // three starts in a row before a new checkpoint.
 //
-// Ranks that meet by --rdzv are started again by host 0 (launch/rdzv_again.h); they tell it here what it must know.
+// Ranks that meet by --rdzv are started again by host 0 (launch/restart_rules.h); they tell it here what it must know.
 // Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
 // type.
 #pragma once
 #include "base/flight.h"
-#include "rdzv_again.h"
+#include "restart_rules.h"
 #include "terminal.h"
 #include <math.h>
 #include <signal.h>
@@ -105,7 +105,7 @@ static inline int restarts_code(int status) {
 // A checkpoint that got its name, but was not told any more.
 static inline void restarts_find() {
   RestartsShared *s = restarts_shared;
-  const int64_t newest = s->ckpt[0] ? rdzv_again_newest(s->ckpt) : -1;
+  const int64_t newest = s->ckpt[0] ? restart_newest(s->ckpt) : -1;
   if (newest > s->saved) s->saved = newest;
   if (newest > s->step) s->step = newest;
 }
@@ -125,7 +125,7 @@ static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t numb
               "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MOST);
     return false;
   }
-  if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", rdzv_again_pause_s(fruitless));
+  if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", restart_pause_s(fruitless));
   say_error("notice: the run %s after step %lld; it starts again%s (%lld of %lld) from %s\n", ended, (long long)s->step,
             waits, (long long)number, (long long)ask->most, from);
   return true;
@@ -155,7 +155,7 @@ static inline bool restarts_supervise(const RestartsAsk *ask) {
     int status = 0;
     const int64_t saved_before = restarts_shared->saved;
     sigprocmask(SIG_BLOCK, &some, NULL);         // one that comes now is the child's
-    restarts_pause(rdzv_again_pause_s(fruitless), &some);
+    restarts_pause(restart_pause_s(fruitless), &some);
     fflush(NULL);
     const pid_t parent = getpid(), child = fork();
     if (child < 0) die_missing("--restarts: the run cannot be started: %s", strerror(errno));
@@ -175,7 +175,7 @@ static inline bool restarts_supervise(const RestartsAsk *ask) {
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
     restarts_child = 0;
     const int code = restarts_code(status);
-    if (!rdzv_again_worth(code) || starts == ask->most) exit(code);
+    if (!restart_is_worth(code) || starts == ask->most) exit(code);
     restarts_find();
     fruitless = restarts_shared->saved > saved_before ? 0 : fruitless + 1;
     if (!restarts_say(ask, status, starts + 1, fruitless)) exit(code);

@@ -15,7 +15,7 @@ static inline int restarts_watched(int64_t restarts, const char *does, const cha
     const RestartsAsk ask = {restarts, resume, "out"};
     const int err = open(cli_path("err"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     dup2(err, STDERR_FILENO);
-    rdzv_again_first_pause_s = 0.01;
+    restart_first_pause_s = 0.01;
     if (restarts_supervise(&ask)) resume = "auto";
     FILE *f = fopen(path, "a+");
     int starts = 0;

@@ -8,20 +8,20 @@ TEST(restarts_decide,
      "which exit codes are started again, on how many of the ranks that are left, and with which arguments; the rank "
      "that rank 0 names as dead is believed before the one that others do") {
   for (int code : {0, 2, 3, 5, 85, 129, 130, 131, 143})
-    EXPECT(!rdzv_again_worth(code), "exit code %d is started again", code);
-  for (int code : {1, 4, 134, 135, 137, 139, 205, 213, 255}) EXPECT(rdzv_again_worth(code), "%d is not", code);
-  for (int code : {4, 134, 137, 139}) EXPECT(rdzv_again_blames(code), "no rank's death ends with %d", code);
-  for (int code : {1, 128, 205, 213}) EXPECT(!rdzv_again_blames(code), "a rank's death ends with %d", code);
+    EXPECT(!restart_is_worth(code), "exit code %d is started again", code);
+  for (int code : {1, 4, 134, 135, 137, 139, 205, 213, 255}) EXPECT(restart_is_worth(code), "%d is not", code);
+  for (int code : {4, 134, 137, 139}) EXPECT(restart_blames_rank(code), "no rank's death ends with %d", code);
+  for (int code : {1, 128, 205, 213}) EXPECT(!restart_blames_rank(code), "a rank's death ends with %d", code);
   static const struct { int64_t microbatches, left, ranks; } table[] = {
       {4, 4, 4}, {4, 3, 2}, {4, 1, 1}, {4, 9, 4}, {6, 5, 3}, {7, 6, 1}, {1024, 1023, 512}, {1, 8, 1}};
   for (const auto &t : table)
-    EXPECT(rdzv_again_ranks(t.microbatches, t.left) == t.ranks, "%lld microbatches, %lld ranks left: %lld run",
-           (long long)t.microbatches, (long long)t.left, (long long)rdzv_again_ranks(t.microbatches, t.left));
+    EXPECT(restart_ranks(t.microbatches, t.left) == t.ranks, "%lld microbatches, %lld ranks left: %lld run",
+           (long long)t.microbatches, (long long)t.left, (long long)restart_ranks(t.microbatches, t.left));
   char program[] = "p", option[] = "--grad_accum=1", *argv[] = {program, option}, *words[10], numbers[2][24];
   RdzvPlan q = {};
-  EXPECT(rdzv_again_words(words, numbers, 2, argv, &q) == 2 && !words[2], "the first start has other arguments");
+  EXPECT(restart_words(words, numbers, 2, argv, &q) == 2 && !words[2], "the first start has other arguments");
   q.resume = 1, q.sequences = 24, q.accum = 3;
-  REQUIRE(rdzv_again_words(words, numbers, 2, argv, &q) == 8 && !words[8], "not eight words");
+  REQUIRE(restart_words(words, numbers, 2, argv, &q) == 8 && !words[8], "not eight words");
   static const char *const want[] = {"p", "--grad_accum=1", "--resume", "auto", "--global_batch", "24", "--grad_accum",
                                      "3"};
   for (int i = 0; i < 8; i++) EXPECT(!strcmp(words[i], want[i]), "word %d is %s", i, words[i]);
@@ -35,7 +35,7 @@ TEST(restarts_decide,
 }
 
 // A start of host 0 that is over: what its rank 0 has told is in `heard`. Returns whether there is another.
-static inline bool restarts_host_goes_on(RdzvAgain *a, RdzvHeard heard) {
+static inline bool restarts_host_goes_on(RestartState *a, RdzvHeard heard) {
   static RdzvWhere w;
   static RdzvInfo me;
   RdzvAsk ask = {};
@@ -43,7 +43,7 @@ static inline bool restarts_host_goes_on(RdzvAgain *a, RdzvHeard heard) {
   ask.out = cli_path("out");
   w.members = 1, w.ranks = 1;
   rdzv_host_open(h, &ask, &w, &me, NULL, 0);
-  h->again = a, h->planned = true, h->seats.heard = heard;
+  h->restart = a, h->planned = true, h->seats.heard = heard;
   rdzv_host_end(h, 1, "%s", "");
   const bool goes_on = rdzv_host_goes_on(h);
   rdzv_host_close(h);
@@ -55,7 +55,7 @@ static inline bool restarts_host_goes_on(RdzvAgain *a, RdzvHeard heard) {
 TEST(restarts_of_hosts_give_up,
      "host 0 ends a run after three starts in a row that reached no new checkpoint, and each waits longer than the one "
      "before; a checkpoint that has its name counts though rank 0 died before it told of it, but not another run's") {
-  RdzvAgain a = {};
+  RestartState a = {};
   RdzvPlace place = {};
   RdzvHeard nothing = {}, ours = {};
   ours.ours = true;
@@ -71,16 +71,16 @@ TEST(restarts_of_hosts_give_up,
   for (int i = 1; i <= 3; i++)
     EXPECT(restarts_host_goes_on(&a, i == 2 ? nothing : ours) == (i < 3) && a.fruitless == i && a.heard.saved == 31,
            "start %d without a new checkpoint: %lld", i, (long long)a.fruitless);
-  EXPECT(!rdzv_again_pause_s(0) && rdzv_again_pause_s(1) > 0 && rdzv_again_pause_s(2) > rdzv_again_pause_s(1),
-         "they wait %g and %g s", rdzv_again_pause_s(1), rdzv_again_pause_s(2));
+  EXPECT(!restart_pause_s(0) && restart_pause_s(1) > 0 && restart_pause_s(2) > restart_pause_s(1),
+         "they wait %g and %g s", restart_pause_s(1), restart_pause_s(2));
   static RdzvWhere w;
   static RdzvInfo me;
   static RdzvHost h;
   RdzvAsk ask = {};
-  rdzv_again_first_pause_s = 0.2;
+  restart_first_pause_s = 0.2;
   w.members = w.ranks = 1;
   rdzv_host_open(&h, &ask, &w, &me, NULL, 0);
-  a.fruitless = 1, h.again = &a;
+  a.fruitless = 1, h.restart = &a;
   const double begun = now_ms();
   EXPECT(rdzv_host_gather(&h) && now_ms() - begun >= 200, "host 0 does not wait before a start");
   rdzv_host_close(&h);

@@ -1,11 +1,14 @@
-// rdzv_again.h: --restarts K for ranks that meet by --rdzv: what is started again, with how many ranks, and from where.
+// restart_rules.h: --restarts K: what is started again, with how many ranks, and from where. Of ranks that meet by
+// --rdzv:
 //
-//   rdzv_again_worth    whether what ended so is started again
-//   rdzv_again_ranks    how many of the ranks that are left can share a step
-//   rdzv_again_newest   the newest checkpoint, said or not
-//   rdzv_again_pause_s  how long a start waits
-//   rdzv_again_words    what ranks of a later start are told beside their own arguments
+//   restart_is_worth    whether what ended so is started again
+//   restart_ranks       how many of the ranks that are left can share a step
+//   restart_newest      the newest checkpoint, said or not
+//   restart_pause_s     how long a start waits
+//   restart_words       what ranks of a later start are told beside their own arguments
 //   rdzv_keep_flights   the flight records of a start that was lost, out of the way of the next one's
+//
+// restarts.h, which watches a run that was started alone, follows the same rules.
 //
 // Host 0 decides. After a start that was lost it tells all processes to come again, and meets those that do, at most K
 // times: with a nonce of its own, and for file:// a token of its own. It waits --restart_wait seconds for those that do
@@ -28,7 +31,7 @@ struct RdzvPlace { bool here, waits; int64_t pid, dead, first, ranks; char host[
 // start: starts before this one; fruitless: the last of these that reached no new checkpoint. heard: of all starts;
 // died only of the last. job: the last one's nonce. blames: that start ended as one does whose rank died. first_world:
 // ranks of the first start. ended: how the last one did.
-struct RdzvAgain {
+struct RestartState {
   int64_t most, wait_s, start, fruitless, first_world;
   RdzvHeard heard;
   char job[RDZV_JOB_BYTES], ended[160];
@@ -43,21 +46,21 @@ static inline const char *steps_again(char *to, size_t bytes, int64_t steps) {
 }
 // Exit codes that would come again, or were asked for: 0, a wrong request, something missing, a loss that is not
 // finite, saved and stopped by a signal; what users and schedulers send are HUP, INT, QUIT and TERM.
-static inline bool rdzv_again_worth(int code) {
+static inline bool restart_is_worth(int code) {
   for (int ends : {0, 2, 3, 5, 85, 130, 128 + SIGHUP, 128 + SIGQUIT, 128 + SIGTERM}) if (code == ends) return false;
   return true;
 }
 enum { RDZV_FRUITLESS_MOST = 3 };
-static double rdzv_again_first_pause_s = 5;      // tests wait less
+static double restart_first_pause_s = 5;      // tests wait less
 // How long a start waits after `fruitless` starts in a row that reached no new checkpoint: 0, 5, 20 s.
-static inline double rdzv_again_pause_s(int64_t fruitless) {
-  double s = fruitless > 0 ? rdzv_again_first_pause_s : 0;
+static inline double restart_pause_s(int64_t fruitless) {
+  double s = fruitless > 0 ? restart_first_pause_s : 0;
   for (int64_t i = 1; i < fruitless; i++) s *= 4;
   return s;
 }
 // The step of the newest checkpoint in a directory, -1: there is none. Checkpoints have such a name once they are
 // whole; a run that is killed right then has told nobody.
-static inline int64_t rdzv_again_newest(const char *ckpt) {
+static inline int64_t restart_newest(const char *ckpt) {
   int64_t newest = -1;
   char inside[1400];
   DIR *dir = opendir(ckpt);
@@ -70,16 +73,16 @@ static inline int64_t rdzv_again_newest(const char *ckpt) {
   return newest;
 }
 // Whether a rank's own death ends mpirun with this code: 4, or that of a signal.
-static inline bool rdzv_again_blames(int code) { return code == 4 || (code > 128 && code < 128 + 65); }
+static inline bool restart_blames_rank(int code) { return code == 4 || (code > 128 && code < 128 + 65); }
 // The largest number of ranks, at most `most`, that divides the microbatches of a step.
-static inline int64_t rdzv_again_ranks(int64_t microbatches, int64_t most) {
+static inline int64_t restart_ranks(int64_t microbatches, int64_t most) {
   int64_t n = most < microbatches ? most : microbatches;
   while (n > 1 && microbatches % n) n--;
   return n > 0 ? n : 1;
 }
 // Arguments for ranks: the process's own, then what the plan adds. `to` has room for argc + 7 words; `numbers` keeps
 // the digits.
-static inline int rdzv_again_words(char **to, char (*numbers)[24], int argc, char *const *argv, const RdzvPlan *q) {
+static inline int restart_words(char **to, char (*numbers)[24], int argc, char *const *argv, const RdzvPlan *q) {
   int n = 0;
   for (int i = 0; i < argc; i++) to[n++] = argv[i];
   if (q->resume) to[n++] = (char *)"--resume", to[n++] = (char *)"auto";
