@@ -45,9 +45,12 @@ import torch.nn.functional as F
 GPT2 = dict(norm="layernorm", norm_weight=True, norm_embedding=False, rope_theta=0, qk_norm="", mlp="gelu", bias=True,
             softcap=0, eps=1e-5, tied=True)
 LLAMA = dict(norm="rmsnorm", rope_theta=1e4, mlp="swiglu", bias=False)
+MODERN = LLAMA | dict(qk_norm="before", tied=False)
 MODELS = {
     "tiny": dict(n_layer=4, n_head=4, n_embd=128, vocab_size=2048, seq_len=128, batch=32),
     "small": dict(n_layer=6, n_head=8, n_embd=512, vocab_size=5000, seq_len=256, batch=32),
+    "modern-small": MODERN | dict(n_layer=6, n_head=8, n_embd=512, mlp_width=1376, vocab_size=5000, seq_len=256,
+                                  batch=32),
     "gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024, vocab_size=50257, seq_len=256, batch=4),
     "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280, vocab_size=50257, seq_len=256, batch=4),
