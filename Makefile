@@ -202,7 +202,7 @@ SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=ad
   -fno-sanitize-recover=undefined)
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
-BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu trainer/open.h fsdp.h $(SOURCES); $(CXX) --version; \
+BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu trainer/*.h fsdp.h $(SOURCES); $(CXX) --version; \
   $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
   2>/dev/null | sha256sum | cut -c 1-12)
 

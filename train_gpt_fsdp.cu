@@ -6,7 +6,7 @@
 //   3 forward       embeddings, blocks, head in chunks of rows
 //   4 backward      the same, in reverse
 //   5 update        microbatches, exact norm, clipping, learning rate, AdamW, SGD or Muon
-//   6 eval, sample  every token of a split once; text from a prompt
+//   6 eval, sample  every token of a split once; text from a prompt is trainer/generate.h
 //   7 loop          steps, evaluations, saves; a sample and files at the end
 //   8 commands      the table of what the program does; the life of a run
 //
@@ -231,6 +231,7 @@ struct BlockActs {
   Tensor lse;              // F32 (B,H,T)
   Tensor dfc, dact, dln_2, datt, dqkv, dln_1;    // gradients of fc, act, ln_2, att, qkv, ln_1; training only
   Tensor low[LORA_MATRICES];                     // (B,T,columns) a matrix's input times its adapters' A
+  Tensor cache;                                  // (sequences,P,2KV hs) k and v of earlier tokens; samples only
 };
 struct Acts {
   int B, T;
@@ -296,14 +297,18 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
 // Declares what a pass over B x T tokens needs, with logits of `rows` rows.
+// cached: sequences of which k and v are kept for tokens to come; 0: none are.
 static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, int T, int64_t rows, bool training,
-                         bool documents) {
+                         bool documents, int64_t cached) {
   const int64_t R = (int64_t)B * T, C = m->C;
   x->B = B, x->T = T;
   x->tokens = declare(d, "tokens", -1, I32, B, T);
   x->targets = declare(d, "targets", -1, I32, R);
-  x->starts = documents ? declare(d, "starts", -1, I32, B, T) : Tensor{};
-  for (int l = 0; l < m->L; l++) block_declare(&x->block[l], d, l, m, dt, B, T, training);
+  x->starts = documents || cached ? declare(d, "starts", -1, I32, B, T) : Tensor{};
+  for (int l = 0; l < m->L; l++) {
+    block_declare(&x->block[l], d, l, m, dt, B, T, training);
+    x->block[l].cache = cached ? declare(d, "cache", l, dt, cached, m->P, 2 * m->KV * m->hs) : Tensor{};
+  }
   if (m->shape.block.norm_embedding) {
     x->embedded = declare(d, "embedded", -1, dt, B, T, C);
     x->rstd_e = declare(d, "rstd_e", -1, F32, B, T);
@@ -358,7 +363,7 @@ struct HostBuffers {
   StepState *state;
   double *losses;                                // [M]
   int32_t *inputs, *targets, *starts;            // [A][B][T] of a step, or one batch of evaluation
-  float *row_losses, *logits;                    // evaluation: per token; sampling: of one token
+  float *row_losses, *logits;                    // evaluation: per token; sampling: (sequences,Vp)
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
 };
@@ -387,6 +392,8 @@ struct Trainer {
   StepBuffers buffers;
   HostBuffers host;
   PassKind carved;                               // the pass that acts is for
+  int fills;                                     // the sequence of the cache that a sample's pass fills from its
+                                                 // beginning; -1: it adds one token to each
   int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
   float loss_scale;                              // after the last step
   StepState before;                              // that the last step started from
@@ -398,14 +405,18 @@ struct Trainer {
   Device device;
 };
 
+// Texts that are continued at once on a rank.
+static int64_t sample_sequences(const Trainer *t) {
+  return t->opt.prompts[0] ? min64(t->opt.test_batch_size, t->model.P) : 1;
+}
 // Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit.
 static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
-  return pass == PASS_SAMPLE ? 1 : min64(t->head_rows, (int64_t)B * T);
+  return pass == PASS_SAMPLE ? sample_sequences(t) : min64(t->head_rows, (int64_t)B * T);
 }
 // Makes the activations of a pass over B x T tokens: where a dry run puts them, or where the placement has.
 static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind pass) {
   acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN,
-               t->model.documents && pass != PASS_SAMPLE);
+               t->model.documents && pass != PASS_SAMPLE, pass == PASS_SAMPLE ? sample_sequences(t) : 0);
   t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
   t->carved = pass;
 }
@@ -437,10 +448,11 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   t->host.marks = (uint32_t *)arena_bytes(host, MARKS * sizeof(uint32_t));
   t->host.inputs = (int32_t *)arena_bytes(host, 4 * tokens);
   t->host.targets = (int32_t *)arena_bytes(host, 4 * tokens);
-  t->host.starts = (int32_t *)arena_bytes(host, t->model.documents ? 4 * tokens : 0);
+  // Without documents only samples have starts, and they have no targets.
+  t->host.starts = t->model.documents ? (int32_t *)arena_bytes(host, 4 * tokens) : t->host.targets;
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
-  t->host.logits = (float *)arena_bytes(host, 4 * t->model.Vp);
+  t->host.logits = (float *)arena_bytes(host, 4 * sample_sequences(t) * t->model.Vp);
   t->ctx.state = t->buffers.state;
   t->fsdp.host_ctx.state = t->host.state;
   return StepBytes{device->at, host->at};
@@ -561,6 +573,20 @@ static void block_mlp_up(Trainer *t, int l) {
   if (!gelu) mlp_forward(t, b);
 }
 
+// att of block l from qkv. A sample's pass keeps k and v; one that adds a token to each text reads those before it.
+static void block_attend(Trainer *t, int l, Microbatch mb) {
+  BlockActs *b = &t->acts.block[l];
+  const int n_head = t->model.H;
+  Tensor starts = t->acts.starts;
+  if (b->cache.data) {
+    const int64_t P = b->cache.shape[1], columns = b->cache.shape[2], first = t->fills < 0 ? 0 : t->fills;
+    char *const from = (char *)b->cache.data + (size_t)(first * P * columns) * dtype_bytes(t->dtype);
+    Tensor cache = tensor_of(from, t->dtype, t->acts.B, P, columns);
+    cache_store(&t->ctx, cache, b->qkv, starts);
+    if (t->fills < 0) { attention_cached(&t->ctx, b->att, cache, b->qkv, n_head, starts); return; }
+  }
+  attention_forward(&t->ctx, b->att, b->lse, b->qkv, n_head, dropout_at(t, mb, l, DROP_ATTENTION), starts);
+}
 // A block from its first norm's output to its second's.
 static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
@@ -569,8 +595,8 @@ static void block_attention(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(&t->fsdp);
   if (block_has_rope(t, l))
     rope_forward(c, b->qkv, b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W), block_weight(t, l, K_NORM_W),
-                 rope_args(t));
-  attention_forward(c, b->att, b->lse, b->qkv, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION), t->acts.starts);
+                 rope_args(t), mb.pass == PASS_SAMPLE ? t->acts.starts : Tensor{});
+  block_attend(t, l, mb);
   fsdp_poll(&t->fsdp);
   linear_forward(t, rows2d(b->residual_2), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
   residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, b->residual_2,
@@ -1003,104 +1029,9 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   free(all);
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
 }
-struct Candidate { float logit; int32_t id; };
-static int candidate_order(const void *a, const void *b) {     // likeliest first, ties by id
-  const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
-  return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
-}
-// Draws the next token from logits (V): the top_k likeliest, softmax(logit / temperature), `uniform` in [0, 1).
-static int32_t sample_token(const float *logits, int64_t V, double temperature, int64_t top_k, double uniform) {
-  Candidate *c = (Candidate *)malloc(sizeof(Candidate) * (size_t)V);
-  for (int64_t i = 0; i < V; i++) c[i] = Candidate{logits[i], (int32_t)i};
-  qsort(c, (size_t)V, sizeof(Candidate), candidate_order);
-  const int64_t k = temperature == 0 ? 1 : top_k && top_k < V ? top_k : V;
-  double total = 0, sum = 0;
-  for (int64_t i = 0; i < k; i++) total += k == 1 ? 1 : exp(((double)c[i].logit - c[0].logit) / temperature);
-  int64_t pick = 0;
-  for (; pick < k - 1; pick++) {
-    sum += k == 1 ? 1 : exp(((double)c[pick].logit - c[0].logit) / temperature);
-    if (sum > uniform * total) break;
-  }
-  int32_t id = c[pick].id;
-  free(c);
-  return id;
-}
-
-// Called with the bytes of each token as it is drawn, on rank 0.
-typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
-
-// The logits behind the last of T tokens, from t->host to t->host.
-static void trainer_enqueue_sample(Trainer *t, int T) {
-  Acts *x = &t->acts;
-  trainer_load_batch(t, 0, 1, T);
-  gpt_forward(t, Microbatch{0, PASS_SAMPLE});
-  head_logits(t, x->logits, rows_of(rows2d(x->ln_f), T - 1, 1));
-  fsdp_release(&t->fsdp, 0);
-  t->ctx.ops->copy(&t->ctx, t->host.logits, x->logits.data, sizeof(float) * (size_t)t->model.V);
-}
-// Continues `ids` (count of them, at least one) by `more` tokens; ids has room for all. All ranks compute every token
-// together (the model is sharded); rank 0 draws. Collective.
-static void trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
-  liveness_phase("sampling");
-  fsdp_step_begin(&t->fsdp, false);
-  for (int64_t made = 0; made < more; made++, count++) {
-    const int T = (int)min64(count, t->model.P);
-    trainer_carve(t, 1, T, PASS_SAMPLE);
-    memcpy(t->host.inputs, ids + count - T, sizeof(int32_t) * (size_t)T);
-    for (int i = 0; i < T; i++) t->host.targets[i] = -1;
-    trainer_enqueue_sample(t, T);
-    fsdp_sync(&t->fsdp);
-    if (fsdp_rank(&t->fsdp) == 0) {
-      const Philox r = philox4x32((uint64_t)t->opt.seed, Philox{(uint32_t)made, 0, 0, 0xfffffffeu});
-      const double uniform = r.x * 0x1p-32;
-      ids[count] = sample_token(t->host.logits, t->model.V, t->opt.temperature, t->opt.top_k, uniform);
-    }
-    MPI_Bcast(&ids[count], 1, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
-    if (fsdp_rank(&t->fsdp) || !sink) continue;
-    char number[16];
-    int length = snprintf(number, sizeof number, " %d", ids[count]);           // without a tokenizer: the id itself
-    const uint8_t *bytes = (const uint8_t *)number;
-    if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[count], &length);
-    sink(to, bytes, length);
-  }
-}
+#include "trainer/generate.h"
 
 // ================================================================================================ 7 loop
-static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
-  say_bytes(bytes, length);
-  if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
-}
-// Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
-static bool print_sample(Trainer *t) {
-  if (!t->opt.sample_tokens) return false;
-  const bool first = fsdp_rank(&t->fsdp) == 0;
-  const size_t prompt_bytes = strlen(t->opt.prompt);
-  const Tokenizer *tokenizer = &t->corpus->tokenizer;
-  const size_t most = 1 + NFC_MOST_GROWTH * prompt_bytes + (size_t)t->opt.sample_tokens;
-  int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * most), count = 1;
-  ids[0] = 0;
-  if (first && t->corpus->has_tokenizer)
-    count = (int32_t)tokenizer_begin(tokenizer, (const uint8_t *)t->opt.prompt, prompt_bytes, ids);
-  MPI_Bcast(&count, 1, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
-  MPI_Bcast(ids, count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
-  FILE *file = NULL;
-  char path[OPTION_TEXT_BYTES + 32];
-  snprintf(path, sizeof path, "%s/sample.txt", t->opt.out);
-  if (first) {
-    file = fopen(path, "w");
-    say("sample (temperature %g, top-k %lld):\n", t->opt.temperature, (long long)t->opt.top_k);
-    sink_stdout_and_file(file, (const uint8_t *)t->opt.prompt, (int)prompt_bytes);
-  }
-  trainer_sample(t, ids, count, t->opt.sample_tokens, sink_stdout_and_file, file);
-  free(ids);
-  if (!first) return false;
-  say_bytes(NULL, 0);
-  bool written = file && !fflush(file) && !ferror(file);
-  if (file && fclose(file)) written = false;
-  if (!written) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
-  return written;
-}
-
 // A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
 // --on_nan skip leaves out one after the other.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
@@ -1211,7 +1142,8 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
-  const bool sampled = !o->eval_only && print_sample(t);
+  const bool samples = !o->eval_only && o->sample_tokens;
+  const bool sampled = samples && (o->prompts[0] ? print_samples(t) : print_sample(t));
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
@@ -1226,7 +1158,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (!fsdp_rank(&t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
-        sampled ? ", sample.txt" : "");
+        !sampled ? "" : o->prompts[0] ? ", samples.jsonl" : ", sample.txt");
   return saved ? 0 : EXIT_MISSING;
 }
 
@@ -1256,10 +1188,8 @@ static int train(Call *call) {
   MPI_Comm_free(&node);
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, o, &start, MPI_COMM_WORLD, cores.share.threads);
-  if (!rank && o->prompt[0] && !corpus.has_tokenizer)
-    snprintf(error, sizeof call->error, "--prompt needs text to train a tokenizer on; --data %.800s holds tokens",
-             o->data);
-  else start_check(&start, o, &corpus, error, sizeof call->error);
+  if (!rank) generate_check(o, &corpus, error, sizeof call->error);
+  if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);

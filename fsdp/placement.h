@@ -112,6 +112,7 @@ static inline char *declare_bytes(Declare *d, const char *name, int layer, size_
   b->layer = layer;
   b->bytes = align_bytes(bytes);
   b->address = (uintptr_t)record_addresses(d->record, b->bytes);
+  b->at = (size_t)(b->address - RECORD_ADDRESSES);           // until it has its place: a dry run may declare it again
   return bytes ? (char *)b->address : NULL;
 }
 // The ops' workspace. It alone may end between two places.

@@ -9,6 +9,7 @@
 #include "rope.cuh"
 #include "matmul.cuh"
 #include "attention.cuh"
+#include "attention_cached.cuh"
 #include "cross_entropy.cuh"
 #include "master.cuh"
 #include "optimizer.cuh"

@@ -95,8 +95,9 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
 // starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a
 // sequence is one document, which begins at 0. Token t's learned position is t - starts[t], and it attends to no key
-// before starts[t]; rope turns by t all the same, because only distances count there. Starts do not decrease along a
-// sequence, and the first is 0.
+// before starts[t]; a training's rope turns by t all the same, because only distances count there. Starts do not
+// decrease along a sequence, and the first is 0. Where tokens are generated one by one, T is 1 and a start is minus the
+// token's position, for rope as well (attention_cached.cuh).
 
 // X(op, arguments, what it touches). Of each memory that a call names:
 //   READS    is only read            WRITES    is overwritten, whole, and what lay there is not read
@@ -151,8 +152,9 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(dropout,                     (Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode), \
                                  SUMS(out, mode) READS(in) READS_VALUE(c->state->in, drop.p > 0)) \
   X(rope_forward,                (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, \
-                                  RopeArgs a), \
-                                 UPDATES(qkv) WRITES(raw) READS(table) READS(q_weight) READS(k_weight)) \
+                                  RopeArgs a, Tensor starts), \
+                                 UPDATES(qkv) WRITES(raw) READS(table) READS(q_weight) READS(k_weight) \
+                                 READS(starts)) \
   X(rope_backward,               (Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table, \
                                   Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode), \
                                  UPDATES(dqkv) SUMS(dq_weight, mode) SUMS(dk_weight, mode) READS(raw) READS(table) \
@@ -161,6 +163,10 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                   Tensor starts), \
                                  WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(cache_store,                 (Ctx *c, Tensor cache, Tensor qkv, Tensor starts), \
+                                 UPDATES(cache) READS(qkv) READS(starts)) \
+  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts), \
+                                 WRITES(out) READS(cache) READS(qkv) READS(starts) USES_WORKSPACE) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
                                   Dropout drop, Tensor starts), \
                                  WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) READS(starts) \

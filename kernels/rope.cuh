@@ -34,11 +34,13 @@ static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor tab
   const Tensor weights[] = {q_weight, k_weight};
   for (Tensor w : weights) if (w.data) { CHECK_SHAPE(w, hs); CHECK_DTYPE(w, qkv.dtype); }
 }
-// Changes q and k of qkv in place; overwrites raw, which is absent without a norm.
+// Changes q and k of qkv in place; overwrites raw, which is absent without a norm. With starts a token's position is
+// t - starts[b,t], which the table must have.
 static inline void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                                RopeArgs a) {
+                                RopeArgs a, Tensor starts = Tensor{}) {
   rope_check("rope_forward", qkv, raw, table, q_weight, k_weight, a);
-  CALL_OP(c, rope_forward, qkv, raw, table, q_weight, k_weight, a);
+  starts_check(starts, qkv.shape[0], qkv.shape[1]);
+  CALL_OP(c, rope_forward, qkv, raw, table, q_weight, k_weight, a, starts);
 }
 // Changes dq and dk of dqkv in place; the gradients of weights may be absent.
 static inline void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
@@ -135,10 +137,10 @@ static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weig
   return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
                      {(const T *)q_weight.data, (const T *)k_weight.data}, rope_shape(qkv, a), a};
 }
-template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t rows) {
+template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t rows, const int32_t *starts) {
   parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
-    const int64_t hs = p.s.hs;
-    const float *table = p.table ? p.table + r % p.s.seq_len * hs : NULL;
+    const int64_t hs = p.s.hs, position = r % p.s.seq_len - (starts ? starts[r] : 0);
+    const float *table = p.table ? p.table + position * hs : NULL;
     alignas(64) float y[ROPE_HEAD_MOST];
     for (int64_t h = 0; h < p.s.heads; h++) {
       T *x = p.qkv + r * p.s.row + h * hs;
@@ -152,9 +154,9 @@ template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t 
   });
 }
 static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                              RopeArgs a) {
+                              RopeArgs a, Tensor starts) {
   DISPATCH(qkv.dtype, T, rope_forward_rows(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, a),
-                                           qkv.shape[0] * qkv.shape[1]));
+                                           qkv.shape[0] * qkv.shape[1], (const int32_t *)starts.data));
 }
 
 // A row's heads; sums: of the gradients of q's and k's weights, 2 hs.

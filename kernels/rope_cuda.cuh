@@ -25,6 +25,7 @@ template <class T> struct RopeCall {             // raw, table, weights, partial
   RopeShape s;
   RopeArgs a;
   int64_t rows, run_rows;
+  const int32_t *starts;
 };
 // A lane's elements of a head: the pairs i and i + hs/2, i = lane, lane + 32, ... A head that has no halves, because
 // nothing turns, has its last element as the second of a pair without a first.
@@ -107,7 +108,7 @@ __global__ static void __launch_bounds__(ROPE_WARPS *WARP) rope_forward_kernel(R
   const int64_t begin = blockIdx.x * p.run_rows, rows = begin + p.run_rows < p.rows ? p.run_rows : p.rows - begin;
   for (int64_t i = warp; i < rows * p.s.heads; i += ROPE_WARPS) {
     const int64_t r = begin + i / p.s.heads, h = i % p.s.heads;
-    const float *table = p.table ? p.table + r % p.s.seq_len * hs : NULL;
+    const float *table = p.table ? p.table + (r % p.s.seq_len - (p.starts ? p.starts[r] : 0)) * hs : NULL;
     const T *weight = p.weight[h >= p.s.n_head];
     T *x = p.qkv + r * p.s.row + h * hs;
     RopeHead<PAIRS> y = rope_read<PAIRS>(x, hs);
@@ -173,15 +174,16 @@ template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
 }
 template <class T>
 static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, float *partial,
-                             RopeArgs a) {
+                             RopeArgs a, const int32_t *starts = NULL) {
   const int64_t rows = qkv.shape[0] * qkv.shape[1];
   return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
                      {(const T *)q_weight.data, (const T *)k_weight.data}, partial, rope_shape(qkv, a), a, rows,
-                     rope_run_rows(rows)};
+                     rope_run_rows(rows), starts};
 }
 static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                              RopeArgs a) {
-  DISPATCH(qkv.dtype, T, rope_launch(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, NULL, a), false));
+                              RopeArgs a, Tensor starts) {
+  DISPATCH(qkv.dtype, T, rope_launch(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, NULL, a,
+                                                     (const int32_t *)starts.data), false));
 }
 static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
                                Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {

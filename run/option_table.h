@@ -174,6 +174,14 @@ enum { LAYERS_MOST = 1000 };
   INT(sample_tokens, 64, 0, 1 << 20, QUIET, "tokens to generate at the end (0: none)", "max_new_tokens -g") \
   NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, QUIET, "draw among the k likeliest tokens (0: among all)") \
+  NUM(top_p, 1.0, 0.0, 1.0, QUIET, "draw among the likeliest that reach this probability together (1: among all)") \
+  NUM(min_p, 0.0, 0.0, 1.0, QUIET, "leave out what is less likely than this times the likeliest") \
+  NUM(repetition_penalty, 1.0, 1e-3, 1e3, QUIET, "divides positive logits of tokens seen, multiplies others (1: off)", \
+      "repeat_penalty") \
+  CHOICE(sampler, transformers, (transformers, llama_cpp), QUIET, \
+      "penalty, temperature, top_k, top_p, min_p; llama_cpp: temperature last, penalty of 64 tokens") \
+  TEXT(stop, "", NULL, OWN, "texts that end generation, apart by |; \\n is a newline", "stop_strings") \
+  TEXT(prompts, "", NULL, OWN, "file of texts to continue, a line each, or .jsonl of {\"prompt\"}: OUT/samples.jsonl") \
   GROUP(OUTPUT, "output") \
   TEXT(out, "out", NULL, OWN, "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...", \
       "output_dir out_dir output -o") \

@@ -107,6 +107,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   if (!sm_margin_refuse(o, error, error_bytes)) return false;
   REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
+  REFUSE(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
          "--resume continues a run, --init_from begins a new one: give one of them");

@@ -105,10 +105,15 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   trainer_declare_pass(dry, Declare{p, r, {}, 0}, B, T, kind);
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
-  for (int i = 0; i < DRY_BATCHES; i++) {
-    if (kind == PASS_EVAL) trainer_enqueue_eval(dry, B, T);
-    else trainer_enqueue_sample(dry, T);
+  if (kind == PASS_SAMPLE) {
+    trainer_clear_cache(dry);
+    trainer_enqueue_prompt(dry, 0, T);
+    const int texts = (int)sample_sequences(dry);
+    char *const base = (char *)RECORD_ADDRESSES;
+    trainer_declare_pass(dry, Declare{p, NULL, {base, base, base}, 0}, texts, 1, kind);    // in the same buffers
+    for (int i = 0; i < DRY_BATCHES; i++) trainer_enqueue_next(dry, texts);
   }
+  for (int i = 0; kind == PASS_EVAL && i < DRY_BATCHES; i++) trainer_enqueue_eval(dry, B, T);
 }
 // Gives every buffer of every pass its memory: t->placement, t->pass.
 static void trainer_place(Trainer *t) {

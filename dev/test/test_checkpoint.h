@@ -899,19 +899,21 @@ static const OptionClass option_classes[] = {
             "lora lora_alpha lora_targets"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision sm_margin eval_every "
-            "test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best"},
+            "test_batch_size sample_tokens temperature top_k top_p min_p repetition_penalty sampler save_every "
+            "save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout"},
     {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
             "comm between_hosts shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token "
-            "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt out "
-            "log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from config "
-            "export_gguf merge lora_from plan world ranks_per_host on tokens json"}};
+            "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt prompts stop "
+            "out log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from "
+            "config export_gguf merge lora_from plan world ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =
-    "data eval_every test_batch_size sample_tokens temperature top_k save_every save_async keep keep_best";
+    "data eval_every test_batch_size sample_tokens temperature top_k top_p min_p repetition_penalty sampler save_every "
+    "save_async keep keep_best";
 
 // Whether a list of words contains this one.
 static inline bool words_have(const char *words, const char *word) {

@@ -403,20 +403,6 @@ TEST(learning_rate_schedules,
   }
 }
 
-TEST(sampling_follows_its_distribution,
-     "temperature 0 takes the likeliest; top-k never leaves the k; frequencies follow softmax(logit / temperature)") {
-  const float logits[5] = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f};
-  EXPECT(sample_token(logits, 5, 0, 0, 0.9) == 1, "temperature 0 must take the first of the likeliest");
-  int count[5] = {};
-  const int draws = 20000;
-  for (int i = 0; i < draws; i++) count[sample_token(logits, 5, 0.7, 3, (i + 0.5) / draws)]++;
-  EXPECT(count[0] == 0 && count[2] == 0, "top-3 drew token 0 %d times and token 2 %d times", count[0], count[2]);
-  const double z = 2 * exp(2 / 0.7) + exp(1 / 0.7);
-  // The uniforms are a grid: each frequency is exact to one grid cell.
-  EXPECT(abs(count[4] - (int)(draws * exp(1 / 0.7) / z)) <= 1 && abs(count[1] - count[3]) <= 1, "frequencies %d %d %d",
-         count[1], count[3], count[4]);
-}
-
 static inline void count_bytes(void *to, const uint8_t *, int) { (*(int *)to)++; }
 TEST_MPI(head_serves_every_pass, 1,
          "logits exist for as many rows as training needs: evaluation and samples of other shapes, longer and "

@@ -1,0 +1,381 @@
+// generate.h: text from a model, token by token. A part of train_gpt_fsdp.cu.
+//
+//   draw          the next token from logits: penalty, temperature, top_k, top_p, min_p; Philox by seed, text and place
+//   passes        a prompt in one pass, which leaves k and v of every block in the cache; then a token a pass
+//   texts         a batch of them until each ends: at an end token, a stop text, or its length
+//   print_sample  --prompt to the terminal and OUT/sample.txt, --prompts to OUT/samples.jsonl
+//
+// Every rank takes part in every pass, because the model is sharded, each with texts of its own; rank 0, which has the
+// tokenizer, says what became of them. A text's bits depend on neither the number of ranks nor the texts beside it. On
+// a CPU in fp32 they are those of a pass over all of its tokens (attention_cached.cuh, gemm.h). Where the model's
+// positions end, each further token computes the last P tokens again: their positions begin at 0 then, as in training.
+#pragma once
+
+// ---- draw
+struct Candidate { double logit; int32_t id; };
+// The k likeliest of V logits, likeliest first, ties by id, into c. `seen`: tokens that --repetition_penalty is for.
+static void candidates_take(Candidate *c, int64_t k, const float *logits, int64_t V, const uint8_t *seen,
+                            double penalty) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < V; i++) {
+    const double x = logits[i], logit = !seen || !seen[i] ? x : x < 0 ? x * penalty : x / penalty;
+    if (n == k && logit <= c[n - 1].logit) continue;
+    int64_t low = 0, high = n < k ? n : n - 1;
+    for (int64_t end = high, middle; low < end;) {
+      middle = (low + end) / 2;
+      if (c[middle].logit >= logit) low = middle + 1;
+      else end = middle;
+    }
+    n += n < k;
+    memmove(c + low + 1, c + low, sizeof *c * (size_t)(n - 1 - low));
+    c[low] = Candidate{logit, (int32_t)i};
+  }
+}
+static int candidate_order(const void *a, const void *b) {     // likeliest first, ties by id
+  const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
+  return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+// Of k candidates those that top_p and min_p keep, by probabilities of logits / temperature.
+static int64_t candidates_cut(const Candidate *c, int64_t k, double temperature, double top_p, double min_p) {
+  double total = 0, sum = 0;
+  for (int64_t i = 0; i < k; i++) total += exp((c[i].logit - c[0].logit) / temperature);
+  int64_t n = 0;
+  while (n < k && (!n || (sum < top_p * total || top_p == 1))) sum += exp((c[n++].logit - c[0].logit) / temperature);
+  while (n > 1 && exp((c[n - 1].logit - c[0].logit) / temperature) < min_p) n--;
+  return n;
+}
+// Draws the next token from logits (V), as the options say; `uniform` in [0, 1). seen: see candidates_take, or NULL.
+// The order is that of transformers: penalty, temperature, top_k, top_p of what these leave, min_p. With --sampler
+// llama_cpp top_p and min_p look at probabilities without the temperature.
+static int32_t sample_token(const float *logits, int64_t V, const Options *o, const uint8_t *seen, double uniform) {
+  const int64_t most = o->temperature == 0 ? 1 : o->top_k && o->top_k < V ? o->top_k : V;
+  Candidate *c = (Candidate *)malloc(sizeof(Candidate) * (size_t)V);
+  const double T = o->temperature, cuts_at = o->sampler == OPT_sampler_llama_cpp ? 1 : T;
+  if (most <= 1024) {
+    candidates_take(c, most, logits, V, seen, o->repetition_penalty);
+  } else {
+    for (int64_t i = 0; i < V; i++) candidates_take(c + i, 1, logits + i, 1, seen ? seen + i : NULL,
+                                                    o->repetition_penalty), c[i].id = (int32_t)i;
+    qsort(c, (size_t)V, sizeof *c, candidate_order);
+  }
+  const int64_t k = most == 1 ? 1 : candidates_cut(c, most, cuts_at, o->top_p, o->min_p);
+  double total = 0, sum = 0;
+  for (int64_t i = 0; i < k; i++) total += k == 1 ? 1 : exp((c[i].logit - c[0].logit) / T);
+  int64_t pick = 0;
+  for (; pick < k - 1; pick++) {
+    sum += exp((c[pick].logit - c[0].logit) / T);
+    if (sum > uniform * total) break;
+  }
+  const int32_t id = c[pick].id;
+  free(c);
+  return id;
+}
+
+// ---- passes
+static void trainer_clear_cache(Trainer *t) {
+  for (int l = 0; l < t->model.L; l++) {
+    const Tensor cache = t->acts.block[l].cache;
+    t->ctx.ops->zero(&t->ctx, cache.data, (size_t)numel(cache) * dtype_bytes(cache.dtype));
+  }
+}
+// The logits of `rows` rows of ln_f from `first` on, to those of text `text` on of t->host.
+static void trainer_enqueue_logits(Trainer *t, int64_t first, int64_t rows, int64_t text) {
+  Tensor logits = tensor_of(t->acts.logits.data, F32, rows, t->model.Vp);
+  head_logits(t, logits, rows_of(rows2d(t->acts.ln_f), first, rows));
+  fsdp_release(&t->fsdp, 0);
+  t->ctx.ops->copy(&t->ctx, t->host.logits + text * t->model.Vp, logits.data, sizeof(float) * (size_t)numel(logits));
+}
+// Text `text` from its first of T tokens, in t->host, on: fills its part of the cache; logits behind the last token.
+static void trainer_enqueue_prompt(Trainer *t, int text, int T) {
+  t->fills = text;
+  trainer_load_batch(t, 0, 1, T);
+  gpt_forward(t, Microbatch{0, PASS_SAMPLE});
+  trainer_enqueue_logits(t, T - 1, 1, text);
+}
+// The next token of each of `texts` texts, in t->host with minus its position as its start.
+static void trainer_enqueue_next(Trainer *t, int texts) {
+  t->fills = -1;
+  trainer_load_batch(t, 0, texts, 1);
+  gpt_forward(t, Microbatch{0, PASS_SAMPLE});
+  trainer_enqueue_logits(t, 0, texts, 0);
+}
+
+// ---- texts
+// Called with bytes as they are made, on the rank that has the text.
+typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
+enum ContinuedEnd { END_NOT, END_TOKEN, END_STOP, END_LENGTH, END_ASKED };
+static const char *const end_words[] = {"", "end", "stop", "length", "asked"};
+// A text that is continued. The caller owns ids, which has room for `most` more than `count`, and frees `said`: the
+// bytes that were made, those of a stop text not counted, and told: those that were passed on. number: of its draws.
+struct Continued {
+  int32_t *ids;
+  int64_t count, most;
+  uint32_t number, made;
+  ContinuedEnd end;
+  uint8_t *said;
+  size_t said_bytes, told, room;
+};
+// The next of the texts of --stop at *at, with \n and \t replaced, into `to`. Returns its bytes; 0: there is none.
+static size_t stop_next(const char **at, char to[OPTION_TEXT_BYTES]) {
+  size_t n = 0;
+  for (; **at && (**at != '|' || !n); ++*at) {
+    const char next = **at == '\\' ? (*at)[1] : 0;
+    if (**at == '|') continue;
+    to[n++] = next == 'n' ? '\n' : next == 't' ? '\t' : next == '|' || next == '\\' ? next : **at;
+    if (next && strchr("nt|\\", next)) ++*at;
+  }
+  return n;
+}
+// Cuts what was said where a stop text begins. Returns how many of its last bytes may begin one.
+static size_t text_stops(Continued *x, const char *stops) {
+  char stop[OPTION_TEXT_BYTES];
+  size_t held = 0;
+  for (size_t n; (n = stop_next(&stops, stop));) {
+    const uint8_t *from = x->said + x->told;
+    const uint8_t *at = (const uint8_t *)memmem(from, x->said_bytes - x->told, stop, n);
+    if (at) x->said_bytes = (size_t)(at - x->said), x->end = END_STOP;
+    for (size_t k = min64((int64_t)n - 1, (int64_t)(x->said_bytes - x->told)); k > held; k--)
+      if (!memcmp(x->said + x->said_bytes - k, stop, k)) held = k;
+  }
+  return x->end ? 0 : held;
+}
+// Tokens that end a text: those of this name that the tokenizer has.
+static bool token_ends(const Corpus *corpus, int32_t id) {
+  static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>"};
+  for (const char *name : names) if (corpus->has_tokenizer && chat_token(&corpus->tokenizer, name) == id) return true;
+  return false;
+}
+// Rank 0: the bytes of the token that a text has got, and whether it ends there.
+static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
+  const int32_t id = x->ids[x->count - 1];
+  char number[16];
+  int length = snprintf(number, sizeof number, " %d", id);       // without a tokenizer: the id itself
+  const uint8_t *bytes = (const uint8_t *)number;
+  if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, id, &length);
+  if (token_ends(t->corpus, id)) x->end = END_TOKEN, length = 0;
+  if (x->said_bytes + (size_t)length > x->room)
+    x->said = (uint8_t *)bpe_resize(x->said, x->room = 2 * x->room + (size_t)length + 256, 1);
+  memcpy(x->said + x->said_bytes, bytes, (size_t)length);
+  x->said_bytes += (size_t)length;
+  const size_t held = x->end ? 0 : text_stops(x, t->opt.stop);
+  if (!x->end && x->made == x->most) x->end = END_LENGTH;
+  const size_t until = x->said_bytes - (x->end ? 0 : held);
+  if (sink && until > x->told) sink(to, x->said + x->told, (int)(until - x->told));
+  x->told = until;
+}
+// Draws the next token of a text. Its uniforms follow from --seed, the text's number and the token's place.
+static int32_t text_draw(const Trainer *t, const Continued *x, const float *logits) {
+  const Options *o = &t->opt;
+  const Philox r = philox4x32((uint64_t)o->seed, Philox{x->made, x->number, 0, 0xfffffffeu});
+  uint8_t *seen = o->repetition_penalty == 1 ? NULL : (uint8_t *)calloc((size_t)t->model.V, 1);
+  const int64_t from = o->sampler == OPT_sampler_llama_cpp ? max64(0, x->count - 64) : 0;
+  for (int64_t i = from; seen && i < x->count; i++) seen[x->ids[i]] = 1;
+  const int32_t id = sample_token(logits, t->model.V, o, seen, r.x * 0x1p-32);
+  free(seen);
+  return id;
+}
+// Set on rank 0 by whoever wants texts to end.
+static volatile sig_atomic_t generation_asked;
+
+// The logits of each text that this rank has, behind its last token, in t->host. again: from its first token on.
+static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
+  static const int32_t none = 0;
+  const int N = fsdp_world(&t->fsdp), rows = (n + N - 1) / N;
+  const int64_t P = t->model.P;
+  for (int b = 0; b < rows; b++) {               // all ranks have as many; one without a text computes a token
+    const int i = b * N + fsdp_rank(&t->fsdp);
+    const int64_t count = i < n ? text[i].count : 1, T = again ? min64(count, P) : 1;
+    if (again) trainer_carve(t, 1, (int)T, PASS_SAMPLE);
+    const int64_t at = again ? 0 : b;
+    memcpy(t->host.inputs + at, i < n ? text[i].ids + count - T : &none, sizeof(int32_t) * (size_t)T);
+    for (int64_t k = at; k < at + T; k++) t->host.starts[k] = again ? 0 : -(int32_t)(min64(count, P) - 1);
+    if (!again) continue;
+    trainer_enqueue_prompt(t, b, (int)T);
+    fsdp_sync(&t->fsdp);
+  }
+  if (again) return;
+  trainer_carve(t, rows, 1, PASS_SAMPLE);
+  trainer_enqueue_next(t, rows);
+  fsdp_sync(&t->fsdp);
+}
+// Continues n texts until each ends; at most sample_sequences times the ranks. Every rank has the tokens of all, rank 0
+// what is said and how a text ended. Text i is computed by rank i mod N. Collective.
+static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink, void *to) {
+  const int N = fsdp_world(&t->fsdp), rank = fsdp_rank(&t->fsdp);
+  int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
+  liveness_phase("sampling");
+  fsdp_step_begin(&t->fsdp, false);
+  trainer_carve(t, 1, (int)t->model.P, PASS_SAMPLE);
+  trainer_clear_cache(t);
+  bool again = true;
+  for (int left = n; left;) {
+    texts_pass(t, text, n, again);
+    again = false;
+    for (int i = 0; i < n; i++)
+      drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp) : -1;
+    MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
+    for (int i = 0; i < n; i++) {
+      if (ends[i]) continue;
+      text[i].ids[text[i].count++] = drawn[i];
+      text[i].made++;
+      again = again || text[i].count > t->model.P;
+      if (rank) continue;
+      text_says(t, &text[i], sink, to);
+      if (!text[i].end && generation_asked) text[i].end = END_ASKED;
+      ends[i] = text[i].end;
+    }
+    MPI_Bcast(ends, n, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+    left = 0;
+    for (int i = 0; i < n; i++) left += !ends[i];
+  }
+  free(drawn);
+  free(ends);
+}
+// Continues `ids` (count of them, at least one; the same on all ranks) by `more` tokens or to an end; ids has room for
+// all. Collective.
+static Continued trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
+  Continued x = {};
+  x.ids = ids, x.count = count, x.most = more;
+  if (more) trainer_generate(t, &x, 1, sink, to);
+  free(x.said);
+  x.said = NULL;
+  return x;
+}
+
+// ---- prompts
+static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
+  say_bytes(bytes, length);
+  if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
+}
+// The tokens of a prompt that rank 0 has, with room for `more`, on every rank. The caller frees them. Collective.
+static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
+  const Corpus *corpus = t->corpus;
+  const size_t bytes = strlen(prompt);
+  int64_t most = 2 + (corpus->has_tokenizer ? (int64_t)tokenizer_ids_most(&corpus->tokenizer, bytes) : 0) + more;
+  MPI_Bcast(&most, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  int32_t *ids = (int32_t *)calloc((size_t)most, sizeof(int32_t));
+  *count = 1;
+  if (corpus->has_tokenizer) *count = tokenizer_begin(&corpus->tokenizer, (const uint8_t *)prompt, bytes, ids);
+  MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(ids, (int)*count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+  return ids;
+}
+// What happens to a text that grows beyond the positions of the model; "" to a shorter one.
+static const char *positions_words(const Trainer *t, int64_t count) {
+  static char words[160];
+  snprintf(words, sizeof words, "; beyond %lld tokens, its positions, the model computes the last %lld for each",
+           (long long)t->model.P, (long long)t->model.P);
+  return count > t->model.P ? words : "";
+}
+// Whether all of a file, NULL if it could not be made, has been written; else a notice says so.
+static bool sample_file_close(FILE *file, const char *path) {
+  bool written = file && !fflush(file) && !ferror(file);
+  if (file && fclose(file)) written = false;
+  if (!written) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+  return written;
+}
+// Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
+static bool print_sample(Trainer *t) {
+  const Options *o = &t->opt;
+  const bool first = fsdp_rank(&t->fsdp) == 0;
+  int64_t count;
+  int32_t *ids = prompt_ids(t, o->prompt, o->sample_tokens, &count);
+  FILE *file = NULL;
+  char path[OPTION_TEXT_BYTES + 32];
+  snprintf(path, sizeof path, "%s/sample.txt", o->out);
+  if (first) {
+    file = fopen(path, "w");
+    say("sample (temperature %g, top-k %lld%s):\n", o->temperature, (long long)o->top_k,
+        positions_words(t, count + o->sample_tokens));
+    sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
+  }
+  trainer_sample(t, ids, count, o->sample_tokens, sink_stdout_and_file, file);
+  free(ids);
+  if (!first) return false;
+  say_bytes(NULL, 0);
+  return sample_file_close(file, path);
+}
+
+// The lines of --prompts, of which a .jsonl's have their text in "prompt". Returns how many; -1: `error` says what is
+// wrong. The caller frees *text and its [0], which is the memory of all.
+static int64_t prompts_read(const Options *o, char ***text, char *error, size_t error_bytes) {
+  enum { MOST_BYTES = 1 << 30 };
+  const bool json = name_ends(o->prompts, ".jsonl");
+  int64_t bytes, count = 0;
+  char *all = file_get(o->prompts, MOST_BYTES, &bytes);
+  *text = NULL;
+  if (!all) snprintf(error, error_bytes, "--prompts: cannot read %.900s: %s", o->prompts, strerror(errno));
+  if (!all) return -1;
+  for (char *line = all, *end; line < all + bytes; line = end + 1) {
+    end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
+    if (!end) end = all + bytes;
+    *end = 0;
+    *text = (char **)bpe_resize(*text, (size_t)count + 1, sizeof **text);
+    cJSON *parsed = json ? cJSON_Parse(line) : NULL;
+    const char *prompt = json ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(parsed, "prompt")) : line;
+    if (!prompt || memchr(line, 0, (size_t)(end - line)))
+      snprintf(error, error_bytes, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts,
+               json ? "{\"prompt\": TEXT}" : "text");
+    else (*text)[count++] = strcpy(line, prompt);            // JSON has escapes: never longer than its line
+    cJSON_Delete(parsed);
+    if (error[0]) break;
+  }
+  if (!count && !error[0]) snprintf(error, error_bytes, "--prompts: %.900s is empty", o->prompts);
+  if (!error[0]) return count;
+  free(all);
+  free(*text);
+  return -1;
+}
+// What is asked for can be made from this corpus and these files; else one line in `error`.
+static void generate_check(const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+  const bool asks = o->prompt[0] || o->prompts[0];
+  char **text = NULL;
+  if (asks && !corpus->has_tokenizer)
+    snprintf(error, error_bytes, "--%s needs text to train a tokenizer on; --data %.800s holds tokens",
+             o->prompt[0] ? "prompt" : "prompts", o->data);
+  else if (o->prompts[0] && prompts_read(o, &text, error, error_bytes) > 0) free(text[0]), free(text);
+}
+// Continues --prompts, as many at once as sample_sequences on each rank, into OUT/samples.jsonl, in their order.
+// Returns, on rank 0, whether the file was written. Collective.
+static bool print_samples(Trainer *t) {
+  const Options *o = &t->opt;
+  const int rank = fsdp_rank(&t->fsdp), most = (int)sample_sequences(t) * fsdp_world(&t->fsdp);
+  char **prompt = NULL, error[1536] = "", path[OPTION_TEXT_BYTES + 32];
+  int64_t count = rank ? 0 : prompts_read(o, &prompt, error, sizeof error), made = 0, longest = 0;
+  agree_no_error(fsdp_comm(&t->fsdp), error, EXIT_USAGE);
+  MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  snprintf(path, sizeof path, "%s/samples.jsonl", o->out);
+  FILE *file = rank ? NULL : fopen(path, "w");
+  Continued *text = (Continued *)calloc((size_t)most, sizeof *text);
+  const double began = now_ms();
+  for (int64_t first = 0; first < count; first += most) {
+    const int n = (int)min64(count - first, most);
+    for (int i = 0; i < n; i++) {
+      text[i] = Continued{};
+      text[i].ids = prompt_ids(t, rank ? "" : prompt[first + i], o->sample_tokens, &text[i].count);
+      text[i].most = o->sample_tokens, text[i].number = (uint32_t)(first + i);
+    }
+    trainer_generate(t, text, n, NULL, NULL);
+    for (int i = 0; i < n; i++) {
+      const Continued *x = &text[i];
+      made += x->made, longest = max64(longest, x->count);
+      if (file) {
+        fprintf(file, "{\"prompt\":");
+        json_text(file, prompt[first + i]);
+        fprintf(file, ",\"text\":");
+        json_string(file, x->said, x->told, 0);
+        fprintf(file, ",\"tokens\":%u,\"end\":\"%s\"}\n", x->made, end_words[x->end]);
+      }
+      free(x->ids);
+      free(x->said);
+    }
+  }
+  const double seconds = (now_ms() - began) / 1000;
+  free(text);
+  if (rank) return false;
+  free(prompt[0]);
+  free(prompt);
+  say("samples: %lld texts, %lld tokens in %.1f s, %.0f tokens/s%s: %s\n", (long long)count, (long long)made, seconds,
+      (double)made / seconds, positions_words(t, longest), path);
+  return sample_file_close(file, path);
+}
