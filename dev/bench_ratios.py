@@ -291,7 +291,8 @@ class Ours:
         self.command = [MPIRUN, "--oversubscribe", "-np", str(ranks)] if ranks > 1 else []
         self.command += [PROGRAM, "--device", "cpu", "--isa", isa or "auto", "--model", model, "--data", "random",
                          "--vocab_size", MODELS[model][0], "--seq_len", str(TOKENS), "--batch_size", str(microbatch),
-                         "--global_batch", str(batch), "--param_dtype", dtype, "--optimizer", "adamw", "--out", self.run,
+                         "--global_batch", str(batch), "--param_dtype", dtype, "--optimizer", "adamw",
+                         "--out", self.run,
                          *(["--reduce_dtype", dtype] if ranks > 1 else []), *QUIET, *options]
 
     def turn(self):

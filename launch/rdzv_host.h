@@ -789,8 +789,8 @@ static inline int rdzv_host_close(RdzvHost *h) {
   char again[300] = "";
   rdzv_host_tell(h);
   if (h->goes_on)
-    snprintf(again, sizeof again, "%s; it starts again (%lld of %lld)", h->restart->ended, (long long)h->restart->start + 1,
-             (long long)h->restart->most);
+    snprintf(again, sizeof again, "%s; it starts again (%lld of %lld)", h->restart->ended,
+             (long long)h->restart->start + 1, (long long)h->restart->most);
   for (int i = 0; i < h->clients; i++) {
     RdzvClient *c = h->client[i];
     const bool tells = c->member >= 0 && (!h->planned || h->member[c->member].lead);

@@ -15,9 +15,9 @@
 
 // What is asked for. rdzv, token_file: options; NULL or "": not given. Numbers below 0: not given. options: a line for
 // each option that must be the same everywhere. mpi: MPI_Get_library_version. timeout_s: 0 waits for ever. restarts and
-// what follows: for launch/restart_rules.h. wait_s: --restart_wait; mesh: ranks that --mesh names, 0: any number; resumes:
-// --resume is given, so that a checkpoint may know other numbers than batch_size, global_batch and grad_accum (0: not
-// given) say. out: --out.
+// what follows: for launch/restart_rules.h. wait_s: --restart_wait; mesh: ranks that --mesh names, 0: any number;
+// resumes: --resume is given, so that a checkpoint may know other numbers than batch_size, global_batch and grad_accum
+// (0: not given) say. out: --out.
 struct RdzvAsk {
   const char *rdzv, *token_file, *build, *mpi, *options;
   int64_t nnodes, node_rank, nproc_per_node, timeout_s;

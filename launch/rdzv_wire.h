@@ -279,9 +279,9 @@ static inline bool rdzv_info_read(RdzvInfo *i, const uint8_t *p, size_t n) {
 }
 // What host 0 tells a process when all are there. Ranks first to first + ranks - 1 of world run in its place; here:
 // ranks on its machine; machines: hosts of the job; lead: it is the first process of its machine; job: the nonce of
-// this start; host: host 0's name. A start after the first (launch/restart_rules.h) has its number in `start`, may leave a
-// process without ranks, and says what its ranks are told: resume: to go on from the newest checkpoint; sequences and
-// accum: --global_batch and --grad_accum, 0: as they were given.
+// this start; host: host 0's name. A start after the first (launch/restart_rules.h) has its number in `start`, may
+// leave a process without ranks, and says what its ranks are told: resume: to go on from the newest checkpoint;
+// sequences and accum: --global_batch and --grad_accum, 0: as they were given.
 struct RdzvPlan {
   int64_t first, ranks, world, here, machines, lead;
   char job[RDZV_JOB_BYTES], host[65];
