@@ -130,6 +130,15 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
      "template", "./train_gpt_fsdp --tokenizer model --data chats.jsonl --seq_len 256"},
+    {"docs/generate.md", "./train_gpt_fsdp --resume out/ckpt/best --sample_only --prompt \"In the year\"", NULL,
+     "nothing was trained", "./train_gpt_fsdp --data generated --max_steps 2 --export_hf trained --seq_len 8 && "
+     "./train_gpt_fsdp --resume out/ckpt/latest --sample_only --prompt \"In the year\""},
+    {"docs/generate.md", "./train_gpt_fsdp --init_from model --sample_only --prompt \"Once\" --sample_tokens 200 "
+     "--top_p 0.9 --stop '\\n\\n'", NULL, "there are no weights with that tokenizer",
+     "./train_gpt_fsdp --init_from trained --sample_only --prompt \"Once\" --top_p 0.9 --stop '\\n\\n'"},
+    {"docs/generate.md", "mpirun -np 2 ./train_gpt_fsdp --init_from model --sample_only --prompts questions.jsonl "
+     "--test_batch_size 16", NULL, "there are no such files", "echo '{\"prompt\":\"Why?\"}' >questions.jsonl && "
+     "mpirun -np 2 ./train_gpt_fsdp --init_from trained --sample_only --prompts questions.jsonl --test_batch_size 16"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
