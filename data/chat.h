@@ -219,8 +219,8 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
     if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
       return chat_fail(k, "role '%.40s' is not system, user or assistant", role);
     for (const char *name : foreign)
-      if (cJSON_HasObjectItem(m, name)) return chat_fail(k, "a message has %s, which is not rendered", name);
-    if (!c->form->thinks && cJSON_HasObjectItem(m, "reasoning_content"))
+      if (bpe_field(m, name)) return chat_fail(k, "a message has %s, which is not rendered", name);
+    if (!c->form->thinks && bpe_field(m, "reasoning_content"))
       return chat_fail(k, "a message has reasoning_content, which this chat template leaves out");
     if (!strcmp(role, "user")) last = *count;
     ++*count;
@@ -284,12 +284,13 @@ static inline size_t chat_bad_utf8(const uint8_t *p, size_t bytes) {
 // The conversation of one line. False: k->fault says what is wrong.
 static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
   const size_t bad = chat_bad_utf8(line, bytes);
-  if (bad < bytes || memchr(line, 0, bytes) || memmem(line, bytes, "\\u0000", 6)) {
+  char *copy = bad < bytes ? NULL : strndup((const char *)line, bytes);
+  if (bad < bytes || memchr(line, 0, bytes) || (copy && bpe_has_nul(copy, bytes))) {
     snprintf(k->fault, sizeof k->fault, bad < bytes ? "byte %zu is not UTF-8" : "it has a NUL character", bad + 1);
+    free(copy);
     return false;
   }
   const char *end = NULL;
-  char *copy = strndup((const char *)line, bytes);
   cJSON *json = copy ? cJSON_ParseWithOpts(copy, &end, 1) : NULL;
   const cJSON *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
   const char *prompt = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "prompt"));
@@ -298,7 +299,7 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
-  else if (cJSON_HasObjectItem(json, "tools")) chat_fail(k, "it has tools, which are not rendered");
+  else if (bpe_field(json, "tools")) chat_fail(k, "it has tools, which are not rendered");
   else if (cJSON_IsArray(messages)) ok = chat_messages(c, k, messages);
   else if (prompt && completion) ok = chat_plain(c, k, prompt, completion);
   else if (text) ok = chat_plain(c, k, NULL, text);

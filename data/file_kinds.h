@@ -20,7 +20,7 @@ struct FileKind { int at, bytes; const char *magic, *words; };
 static const FileKind file_kinds[] = {
     {0, 23, "version https://git-lfs", "a Git LFS pointer, which stands for a file that was not fetched; run git lfs "
      "pull in its repository"},
-    {0, 2, "\x1f\x8b", "gzip-compressed; unpack it (gunzip)"},
+    {0, 3, "\x1f\x8b\x08", "gzip-compressed; unpack it (gunzip)"},
     {0, 4, "PK\3\4", "a zip archive (torch.save, .npz, or a packed corpus); unpack it"},
     {0, 4, "\x28\xb5\x2f\xfd", "zstd-compressed; unpack it (zstd -d)"},
     {0, 6, "\xfd" "7zXZ\0", "xz-compressed; unpack it (unxz)"},

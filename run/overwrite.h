@@ -12,6 +12,7 @@
 // What this program's files have within their first 64 KiB.
 static const char mark_of_page[] = "<title>train_gpt_fsdp</title>";
 static const char mark_of_export[] = "\"written_by\":\t\"train_gpt_fsdp ";
+static const char mark_of_adapter[] = "\"train_gpt_fsdp_base_hash\"";
 static const char mark_of_options[] = "# Options of a run of train_gpt_fsdp ";
 static const char mark_of_metrics[] = "{\"kind\":\"run\",\"version\":";
 
@@ -40,6 +41,7 @@ static inline bool overwrite_out_is_ours(const char *out) {
 static inline bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
+  static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
   const char *written[7] = {}, **next = written;
   if (run_trains(o)) *next++ = "options.txt", *next++ = "tokenizer.json";
   if (!strcmp(o->report, "on")) *next++ = "report.html";
@@ -60,8 +62,11 @@ static inline bool overwrite_refuse(const Options *o, char *error, size_t error_
   snprintf(path, sizeof path, "%s/config.json", o->export_hf);
   const bool free = !o->export_hf[0] || checkpoint || file_has_mark(path, mark_of_export, false);
   name = free ? NULL : overwrite_there(o->export_hf, exported);
-  REFUSE(name, "--export_hf %.900s has a %s that this program has not written: name another directory", o->export_hf,
-         name);
+  snprintf(path, sizeof path, "%s/adapter_model.safetensors", o->export_hf);
+  if (!name && o->export_hf[0] && !file_has_mark(path, mark_of_adapter, false))
+    name = overwrite_there(o->export_hf, adapter);
+  REFUSE(name, "--export_hf %.900s has a%s %s that this program has not written: name another directory", o->export_hf,
+         *name == 'a' ? "n" : "", name);
   return true;
 }
 static inline bool overwrite_page(const char *path, char *error, size_t error_bytes) {

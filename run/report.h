@@ -111,6 +111,8 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
          "--resume continues a run, --init_from begins a new one: give one of them");
+  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->lora_from[0],
+         "--resume continues a run with its own adapters, --lora_from begins with another's: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
   REFUSE(o->trace[0] && o->offload != OPT_offload_none, "--trace with --offload %s: on a GPU a trace is what the "

@@ -421,7 +421,6 @@ static TextEnds text_ends(const Tokenizer *k) {
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
 static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes) {
-  const ModelFigures *m = &run->model;
   const bool has_tokenizer = run->corpus->has_tokenizer;
   const TextEnds ends = text_ends(has_tokenizer ? &run->corpus->tokenizer : NULL);
   size_t tokenizer_bytes = 0;
@@ -430,7 +429,7 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
       {"config.json", export_config_text(shape, &ends, PROGRAM_VERSION)},
       {"generation_config.json", export_generation_config_text(&ends)},
       {"tokenizer.json", has_tokenizer ? tokenizer_text(&run->corpus->tokenizer, &tokenizer_bytes) : NULL},
-      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(m->P, &ends) : NULL}};
+      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(shape.n_positions, &ends) : NULL}};
   error[0] = 0;
   for (const auto &f : files) {
     char path[MAP_PATH_BYTES];

@@ -4,7 +4,7 @@
 //
 //   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
 //   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
-//   family_parts, family_tensor_name    the tensors that a parameter is in a file: q, k and v, gate and up are apart
+//   family_tensor_name                  the tensors that a parameter is in a file: q, k and v, gate and up are apart
 //
 // NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and
 // k exchanged, turning by plus the angle gives the same scores: family_turns_back.
@@ -88,7 +88,6 @@ static const FamilyTensor family_tensors[] = {
 static const FamilyTensor family_roots[] = {
     {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
 
-static inline int family_parts(const Param *p) { return p->matrices; }
 // What part `part` of a block's module is called in a file; NULL: no module has this name.
 static inline const char *family_module(const char *ours, int part, const ModelShape *s) {
   for (const FamilyTensor &t : family_tensors)
@@ -122,7 +121,7 @@ static inline bool family_has_tensor(const char *name, const Param *param, int p
   char ours[FAMILY_NAME_BYTES];
   if (s->tied && !strcmp(name, "lm_head.weight")) return true;
   for (int p = 0; p < params; p++)
-    for (int i = 0; i < family_parts(&param[p]); i++) {
+    for (int i = 0; i < param[p].matrices; i++) {
       family_tensor_name(ours, &param[p], i, s);
       if (!strcmp(ours, name)) return true;
     }
@@ -130,8 +129,7 @@ static inline bool family_has_tensor(const char *name, const Param *param, int p
 }
 
 // ================================================================================================ config.json in
-struct FamilyField { const char *name; size_t offset; int64_t highest; bool needed; };
-static const FamilyField family_fields[] = {
+static const ImportField family_fields[] = {
     {"num_hidden_layers", offsetof(ModelShape, n_layer), 1000, true},
     {"num_attention_heads", offsetof(ModelShape, n_head), 1000, true},
     {"hidden_size", offsetof(ModelShape, n_embd), 65536, true},
@@ -142,15 +140,7 @@ static const FamilyField family_fields[] = {
     {"head_dim", offsetof(ModelShape, head_size), 1024, false}};
 
 static inline bool family_sizes(const ImportConfig *c, const Family *family, ModelShape *m) {
-  for (const FamilyField &f : family_fields) {
-    double value = 0;
-    if (!import_config_number(c, f.name, 0, &value)) return false;
-    const bool absent = !f.needed && value == 0;
-    if (!absent && !(value >= 1 && value <= (double)f.highest && value == floor(value)))
-      return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f.name,
-                                  value == 0 ? "missing or " : "", value, (long long)f.highest);
-    *(int64_t *)((char *)m + f.offset) = (int64_t)value;
-  }
+  for (const ImportField &f : family_fields) if (!import_config_size(c, &f, m)) return false;
   const bool optional = family == &families[0] || family->nanochat;
   if (!m->n_kv_head && !optional && !cJSON_GetObjectItemCaseSensitive(c->root, "num_key_value_heads"))
     return import_config_refuse(c, "num_key_value_heads is missing");
@@ -299,7 +289,7 @@ static inline void family_float(cJSON *c, const char *name, double x) {
 static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
   const Block *b = &m->block;
   cJSON_AddStringToObject(c, "model_type", f->model_type);
-  for (const FamilyField &x : family_fields)
+  for (const ImportField &x : family_fields)
     cJSON_AddNumberToObject(c, x.name, (double)*(const int64_t *)((const char *)m + x.offset));
   cJSON_AddStringToObject(c, "hidden_act", f->nanochat ? "relu2" : "silu");
   family_float(c, "rms_norm_eps", b->norm_eps);

@@ -28,6 +28,8 @@ static inline const char *gguf_architecture(const ModelShape *s) {
 static inline bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
                 "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
+  IMPORT_REFUSE(s->block.rope_scaling.factor > 0 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp "
+                "has Llama 3's scaling of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
   return true;
 }
 // llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
@@ -281,7 +283,7 @@ static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t 
 static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weights) {
   Tensor x;
   if (!safetensors_find(weights, t->param->name, F32, &x)) return false;
-  for (int64_t r = 0; r < t->rows; r++)
+  for (int64_t r = 0; r < t->rows; r++, liveness_progress())
     gguf_write_row(f, (const float *)x.data + gguf_row(t, r) * t->cols, t->cols, t->ggml);
   gguf_pad(f, t->bytes);
   return true;
@@ -307,7 +309,7 @@ static inline bool gguf_write(const char *path, const char *weights, const Param
     fwrite(factor, sizeof *factor, (size_t)factors, f);
     gguf_pad(f, 4 * factors);
     for (int i = 0; ok && i < count; i++) ok = gguf_data(f, &t[i], &in);
-    ok = ok && !ferror(f) && !fflush(f) && !fsync(fileno(f));
+    ok = ok && !ferror(f) && !fflush(f) && file_sync(fileno(f), temporary);
     ok = !fclose(f) && ok && file_rename(temporary, path);
   }
   if (!ok)

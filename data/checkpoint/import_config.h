@@ -1,7 +1,9 @@
 // import_config.h: fields of another program's config.json, and complaints that name tensors. Readers of untrusted
 // files: what does not fit is one line with file, field or tensor, what was expected, what was found.
 #pragma once
+#include "model_shape.h"
 #include "safetensors_set.h"
+#include <math.h>
 #include <stdarg.h>
 
 struct ImportText { char text[96]; };
@@ -69,6 +71,19 @@ static inline bool import_config_number(const ImportConfig *c, const char *name,
   if (!import_config_get(c, name, &x)) return false;
   if (x && !cJSON_IsNumber(x)) return import_config_refuse(c, "%s is not a number", name);
   *value = x ? x->valuedouble : absent;
+  return true;
+}
+// A size of the model: a whole number from 1 to `highest`, which goes to `offset` in ModelShape. Not needed: may be
+// absent, then 0.
+struct ImportField { const char *name; size_t offset; int64_t highest; bool needed; };
+static inline bool import_config_size(const ImportConfig *c, const ImportField *f, ModelShape *m) {
+  double value = 0;
+  if (!import_config_number(c, f->name, 0, &value)) return false;
+  const bool absent = !f->needed && value == 0;
+  if (!absent && !(value >= 1 && value <= (double)f->highest && value == floor(value)))
+    return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f->name,
+                                value == 0 ? "missing or " : "", value, (long long)f->highest);
+  *(int64_t *)((char *)m + f->offset) = (int64_t)value;
   return true;
 }
 // true or false, or `absent` where there is none.

@@ -73,13 +73,12 @@ static inline bool import_is_mask(const char *name) {
 
 // ================================================================================================ 2 config
 // The largest shapes that this program builds; larger numbers in a file are treated as damage.
-struct ImportField { const char *name; size_t offset; int64_t highest; };
 static const ImportField import_fields[] = {
-    {"n_layer", offsetof(ModelShape, n_layer), 1000},
-    {"n_head", offsetof(ModelShape, n_head), 1000},
-    {"n_embd", offsetof(ModelShape, n_embd), 65536},
-    {"n_positions", offsetof(ModelShape, n_positions), 1 << 20},
-    {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24}};
+    {"n_layer", offsetof(ModelShape, n_layer), 1000, true},
+    {"n_head", offsetof(ModelShape, n_head), 1000, true},
+    {"n_embd", offsetof(ModelShape, n_embd), 65536, true},
+    {"n_positions", offsetof(ModelShape, n_positions), 1 << 20, true},
+    {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24, true}};
 
 // Checks the numbers of a shape read from PATH against these limits.
 static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
@@ -170,14 +169,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
                                 : type               ? "not text"
                                                      : "missing",
                                 family_types);
-  for (const ImportField &f : import_fields) {
-    double value = 0;
-    if (!import_config_number(c, f.name, 0, &value)) return false;
-    if (!(value >= 1 && value <= (double)f.highest && value == floor(value)))
-      return import_config_refuse(c, "%s is %s%.10g, expected a whole number from 1 to %lld", f.name,
-                                  value == 0 ? "missing or " : "", value, (long long)f.highest);
-    *(int64_t *)((char *)m + f.offset) = (int64_t)value;
-  }
+  for (const ImportField &f : import_fields) if (!import_config_size(c, &f, m)) return false;
   *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
   return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
@@ -479,7 +471,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
                                      ImportComplaints *complaints) {
   int used = 0;
   for (int p = 0; p < params; p++) {
-    const int parts = param[p].adapter ? 0 : family_parts(&param[p]);
+    const int parts = param[p].adapter ? 0 : param[p].matrices;
     for (int i = 0; i < parts; i++) {
       char name[FAMILY_NAME_BYTES];
       int file = 0;
@@ -578,7 +570,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
   for (int p = 0; p < params; p++) {
     if (param[p].adapter) continue;
     const bool head = !strcmp(param[p].name, "lm_head.weight");
-    for (int i = 0; i < (family ? family_parts(&param[p]) : 1); i++, count++) {
+    for (int i = 0; i < (family ? param[p].matrices : 1); i++, count++) {
       order[count].param = p;
       order[count].part = i;
       if (family) family_tensor_name(order[count].name, &param[p], i, shape);
@@ -594,7 +586,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
     tensor[i].ndim = p->ndim;
     tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
     tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
-    if (family && family_parts(p) > 1) tensor[i].shape[0] = p->matrix_rows[order[i].part];
+    if (family && p->matrices > 1) tensor[i].shape[0] = p->matrix_rows[order[i].part];
   }
   *header = safetensors_header(tensor, count, metadata, header_bytes);
   tensor_map_open(map, params);
@@ -606,7 +598,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
     const int part = order[i].part;
     tensor_place(map, 0, order[i].param)[part] =
         TensorPlace{0, F32, !family && import_is_conv1d(p), tensor[i].at,
-                    family && family_parts(p) > 1 ? p->matrix_rows[part] : 0,
+                    family && p->matrices > 1 ? p->matrix_rows[part] : 0,
                     family_turns_back(family, p, part) ? shape->head_size / 2 : 0};
     map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
   }

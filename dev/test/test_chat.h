@@ -220,7 +220,10 @@ TEST(chat_lines_are_checked,
   const char *path = data_path("c.jsonl");
   char text[1024];
   for (const auto &b : bad) {
-    snprintf(text, sizeof text, "{\"text\": \"fine\"}\n\n%s\n{\"text\": \"fine\"}\n", b.line);
+    // A field that is null is absent; an escaped backslash before u0000 makes no NUL.
+    snprintf(text, sizeof text, "{\"text\": \"fine: \\\\u0000\"}\n{\"tools\": null, \"messages\": [{\"role\": "
+             "\"user\", \"content\": \"x\", \"tool_calls\": null, \"reasoning_content\": null}]}\n%s\n{\"text\": "
+             "\"fine\"}\n", b.line);
     data_write(path, text, strlen(text));
     data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 3, path, b.says);
   }

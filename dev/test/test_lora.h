@@ -259,11 +259,16 @@ TEST(lora_runs_resume_on_their_base,
   const float one = 0.125f;
   REQUIRE(fd >= 0 && pwrite(fd, &one, 4, at) == 4, "%s cannot be changed", path);
   close(fd);
+  mkdir(cli_path("theirs"), 0777);
+  cli_write(cli_path("theirs/adapter_config.json"), "{}", 2);
   const struct { const char *options; int code; const char *says; } refusals[] = {
       {"--init_from %s --resume @/whole/ckpt/latest --max_steps 6", 3, "are for other weights than those of"},
       {"--init_from %s --lora_from @/adapter", 3, "are for other weights than those of"},
       {"--init_from dev/fixtures/family_llama --lora_from @/adapter", 3, "expected"},
       {"--init_from @/whole/ckpt/latest", 3, "this checkpoint has adapters alone"},
+      {"--resume @/whole/ckpt/latest --lora_from @/adapter", 2, "--resume continues a run with its own adapters"},
+      {"--init_from dev/fixtures/family_qwen3 --lora_from @/adapter --export_hf @/theirs", 2,
+       "has an adapter_config.json that this program has not written"},
       {"--lora 4", 2, "--lora needs the weights that adapters are for: --init_from PATH"},
       {"--init_from %s --merge", 2, "--merge belongs to --lora RANK: give that too, or leave it out"},
       {"--init_from %s --lora 4 --lora_targets c_attn", 2, "--lora_targets c_attn names no matrix of this model's "
