@@ -1,5 +1,6 @@
-// train_gpt_fsdp: trains a GPT-2-style model on WikiText-2 (or your tokens), every parameter, gradient and optimizer
-// state sharded over the ranks.  mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
+// train_gpt_fsdp: trains a GPT, from GPT-2's block to Llama's and Qwen's, on WikiText-2 or your text or chats, every
+// parameter, gradient and optimizer state sharded over the ranks.
+//   mpirun -np N ./train_gpt_fsdp [options]     ./train_gpt_fsdp --help
 //
 //   1 model         shapes, the one table of parameters
 //   2 memory        activations; every byte is planned before any is allocated

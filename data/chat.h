@@ -6,9 +6,10 @@
 // Other members of the object are ignored; members of a message that would change what is rendered are refused.
 //
 // A template is one of a table: what transformers' apply_chat_template renders from the published template of that
-// family for system, user and assistant messages, without tools. The token of each piece of text is found as in the
-// whole text: every turn begins at a special token. Trained on: what the assistant says and the token that ends it (a
-// completion, a text and their end), not the header before it; of a token that spans both, all of it. Or everything.
+// family for system, user and assistant messages, without tools. Each turn is encoded alone, which gives the ids of the
+// whole text, because every turn begins at a special token. Trained on: what the assistant says and the token that ends
+// it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
+// everything.
 //
 // Defines: ChatOptions, chat_template_named, chat_template_of, chat_names, Chat, chat_open, ChatTokens, chat_line.
 #pragma once

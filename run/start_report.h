@@ -273,7 +273,6 @@ static void ranks_words(FILE *to, const RunView *run) {
   else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
   if (o->fp8 != OPT_fp8_off) fprintf(to, ", blocks %s in E4M3", o->fp8 != OPT_fp8_gather ? "multiplied" : "gathered");
 }
-// Cores of the first and the last rank.
 // How multiprocessors are dealt between matrix multiplies and NCCL.
 static void sm_margin_words(FILE *to, const RunView *run) {
   const Device *d = run->device;
@@ -281,6 +280,7 @@ static void sm_margin_words(FILE *to, const RunView *run) {
           d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, sm_margin_blocks(d->sm_margin),
           sm_margin_blocks(d->sm_margin));
 }
+// Cores of the first and the last rank.
 static void cores_short_words(FILE *to, const RunView *run) {
   const Cores *c = run->cores;
   const int last = c->world - 1;
@@ -408,7 +408,6 @@ static void print_block(const RunView *run) {
   const ModelShape s = shape_of(run->opt);
   if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
 }
-// The head of every run, on rank 0.
 // The first conversation as the model sees it, with what is trained on marked.
 enum { CONVERSATION_TOKENS_MOST = 400 };
 static void print_conversation(const RunView *run) {
@@ -434,6 +433,7 @@ static void print_conversation(const RunView *run) {
   say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
   free(text);
 }
+// The head of every run, on rank 0.
 static void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
