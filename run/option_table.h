@@ -179,7 +179,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(repetition_penalty, 1.0, 1e-3, 1e3, QUIET, "divides positive logits of tokens seen, multiplies others (1: off)", \
       "repeat_penalty") \
   CHOICE(sampler, transformers, (transformers, llama_cpp), QUIET, \
-      "penalty, temperature, top_k, top_p, min_p; llama_cpp: temperature last, penalty of 64 tokens") \
+      "the order of cuts; llama_cpp: temperature last, penalty of 64 tokens") \
   TEXT(stop, "", NULL, OWN, "texts that end generation, apart by |; \\n is a newline", "stop_strings") \
   TEXT(prompts, "", NULL, OWN, "file of texts to continue, a line each, or .jsonl of {\"prompt\"}: OUT/samples.jsonl") \
   GROUP(OUTPUT, "output") \
