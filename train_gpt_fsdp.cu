@@ -945,6 +945,7 @@ static StepResult train_step(Trainer *t, int stop) {
   for (int a = 0; a < A; a++)
     microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(&t->fsdp), t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T);
+  for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(&t->fsdp));
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
   for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before

@@ -3,8 +3,8 @@
 //
 //   1 errors, files   DataError, notices, mapped files, the sorted names in a directory
 //   2 text            what is text and what is not; several files as one text; the end that is held out
-//   3 token files     one shard of several, and its validation file
-//   4 the search      a file, a directory, a pattern
+//   3 token files     files, directories, patterns, lists with weights; the validation files beside them
+//   4 the search      a file, a directory, a list
 //
 // Conventions
 //   - What is found follows from names and bytes alone, in the order of strcmp: the same on every run and machine.
@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <initializer_list>                      // for (x : {a, b})
 #include <limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -69,22 +70,34 @@ enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 static const char *const split_names[] = {"train", "valid", "test"};
 enum { DATA_PATH_BYTES = 1024 };
 
-// Maps a whole regular file read-only. *bytes > 0 on success.
-static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
+// Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
+static inline int data_open(const char *path, size_t *bytes, DataError *e) {
   struct stat st;
-  void *p = NULL;
   const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before opening: a device may react
-  const int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   if (!regular && stat(path, &st) == 0)
     data_fail(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
-  else if (fd < 0 || fstat(fd, &st) != 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
+  else if (fd < 0 || fstat(fd, &st) != 0)
+    data_fail(e, EXIT_MISSING, "cannot read %s: %s%s", path, strerror(errno),
+              errno == EMFILE ? "; raise ulimit -n, or join files" : "");
   else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
   else if (st.st_size == 0)
     data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
-  else if ((p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED) {
-    data_fail(e, EXIT_MISSING, "cannot map %s (%lld bytes): %s", path, (long long)st.st_size, strerror(errno));
+  else {
+    *bytes = (size_t)st.st_size;
+    return fd;
+  }
+  if (fd >= 0) close(fd);
+  return -1;
+}
+// Maps a whole regular file read-only. *bytes > 0 on success.
+static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
+  const int fd = data_open(path, bytes, e);
+  void *p = fd >= 0 ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+  if (p == MAP_FAILED) {
+    data_fail(e, EXIT_MISSING, "cannot map %s (%zu bytes): %s", path, *bytes, strerror(errno));
     p = NULL;
-  } else *bytes = (size_t)st.st_size;
+  }
   if (fd >= 0) close(fd);
   return p;
 }
@@ -128,11 +141,18 @@ static inline DataNames data_names(const char *dir, const char *end) {
   return n;
 }
 
+// A part of a mixture of token files: where it lies in the stream of all. Of the samples it has weight / all weights.
+enum { SOURCES_MOST = 64 };
+struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
+
 // What --data resolves to: texts, or token files by their paths.
 struct Text { const uint8_t *bytes; size_t numel, mapped_bytes; void *mapped, *owned; double nats; };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
-  char train[DATA_PATH_BYTES], valid[DATA_PATH_BYTES];  // token files; "": it is text, or not looked for yet
+  DataNames tokens[SPLIT_COUNT];                 // token files; none: it is text, or not looked for yet
+  int sources, source_files[SOURCES_MOST];       // of a mixture: how many of the training files are each one's
+  SplitSource mixed[SOURCES_MOST];               // their names and weights
+  const char *val_data;                          // --val_data, or ""
   char chats[SPLIT_COUNT][DATA_PATH_BYTES];      // the files of the texts, if they hold conversations; else ""
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
@@ -144,6 +164,7 @@ static inline void text_free(Text *t) {
 }
 static inline void found_free(Found *f) {
   for (Text &t : f->text) text_free(&t);
+  for (DataNames &n : f->tokens) data_names_free(&n);
 }
 
 // ================================================================================================ 2 text
@@ -281,8 +302,10 @@ static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
   while (at > want - 4 && (p[at] & 0xc0) == 0x80) at--;
   return at;
 }
-// Splits the training text: its end becomes the validation text. what: how messages begin, "--data PATH: ".
+// Splits the training text: its end becomes the validation text, unless that was given. what: how messages begin,
+// "--data PATH: ".
 static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
+  if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e);
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
   const char *how;
   if (t->numel < TEXT_LEAST_BYTES)
@@ -321,6 +344,7 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
   bool there[SPLIT_COUNT];
   const bool data = !strcmp(asked, "--data");
   for (int i = 0; i < SPLIT_COUNT; i++) there[i] = text_find(dir, i, path[i], sizeof path[i]);
+  if (*f->val_data) there[SPLIT_VALID] = data_format(path[SPLIT_VALID], DATA_PATH_BYTES, "%s", f->val_data);
   if (data && !there[SPLIT_TRAIN])
     return data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), but %s: a text corpus is "
                      "train.txt, valid.txt and test.txt in one directory", dir,
@@ -382,8 +406,9 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
   for (int i = 0; i < SPLIT_COUNT; i++) {
     char *to = f->chats[i];
-    const bool there = directory ? chats_find(path, i, to, DATA_PATH_BYTES)
-                                 : !i && data_format(to, DATA_PATH_BYTES, "%s", path);
+    const bool given = i == SPLIT_VALID && *f->val_data;
+    const bool there = directory && !given ? chats_find(path, i, to, DATA_PATH_BYTES)
+                       : (!i || given) && data_format(to, DATA_PATH_BYTES, "%s", given ? f->val_data : path);
     if (!there) to[0] = 0;
     if (there && !text_open(&f->text[i], to, f->notices, e, true)) return false;
   }
@@ -401,94 +426,182 @@ static inline bool token_shard(const char *path, size_t *stem) {
   *stem = (size_t)(at + 5 - path);
   return !strcmp(at + 5 + strspn(at + 5, "_-0123456789"), ".bin");
 }
-
-// The validation file of a training file: the same name with `val`, `valid` or `validation` for the last `train`; for a
-// numbered shard (x_train_000001.bin) the first shard of that name. *several: how many of those there are.
-static inline bool token_file_partner(const char *train, char *out, size_t out_bytes, int *several, DataError *e) {
+static inline void data_names_add_once(DataNames *n, const char *name) {
+  for (int i = 0; i < n->count; i++) if (!strcmp(n->name[i], name)) return;
+  data_names_add(n, name);
+}
+static inline void data_directory_of(const char *path, char dir[DATA_PATH_BYTES]) {
+  const char *base = path_base(path);
+  data_format(dir, DATA_PATH_BYTES, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
+}
+// Adds the validation files of a training file: the same name with `val`, `valid` or `validation` for the last `train`;
+// for a numbered shard (x_train_000001.bin) all shards of such a name, if it is one of several or has none of its own.
+// asked: --data.
+static inline bool token_file_partners(DataNames *to, const char *train, bool several, const char *asked,
+                                       DataError *e) {
+  char path[DATA_PATH_BYTES], dir[DATA_PATH_BYTES], start[DATA_PATH_BYTES];
   const char *base = path_base(train), *at = NULL;
   for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
-  *several = 1;
   if (!at)
-    return data_fail(
-        e, EXIT_MISSING,
-        "--data %s: no validation tokens: they are looked for under the same name with `val` "
-        "in place of `train`, and this name has no `train` in it; rename the pair, such as x_train.bin and "
-        "x_val.bin",
-        train);
+    return data_fail(e, EXIT_MISSING, "--data %s: no validation tokens: they are looked for under the same name with "
+                     "`val` in place of `train`, and %s has no `train` in it; name them by --val_data, or rename the "
+                     "pair, such as x_train.bin and x_val.bin", asked, base);
   const char *tail = at + 5;
-  static const char *const words[] = {"val", "valid", "validation"};
-  for (const char *word : words) {
-    if (data_format(out, out_bytes, "%.*s%s%s", (int)(at - train), train, word, tail) && access(out, F_OK) == 0)
-      return true;
-  }
-  char dir[DATA_PATH_BYTES], start[DATA_PATH_BYTES];
-  data_format(dir, sizeof dir, "%.*s", (int)(base == train ? 1 : base - train), base == train ? "." : train);
+  const bool shards = several && strcmp(tail, ".bin");
+  for (const char *word : {"val", "valid", "validation"})
+    if (!shards && data_format(path, sizeof path, "%.*s%s%s", (int)(at - train), train, word, tail) &&
+        !access(path, F_OK))
+      return data_names_add_once(to, path), true;
+  data_directory_of(train, dir);
   data_format(start, sizeof start, "%.*sval", (int)(at - base), base);
   const size_t n = strlen(start);
   DataNames names = data_names(dir, ".bin");
-  const char *first = NULL;
+  bool any = false;
   for (int i = 0; tail[strspn(tail, "_-0123456789")] == '.' && i < names.count; i++) {
     const char *name = names.name[i];
     if (strncmp(name, start, n) || strcmp(name + n + strspn(name + n, "_-0123456789"), ".bin")) continue;
-    if (first) ++*several;
-    else first = name;
-  }
-  const bool ok = first && data_format(out, out_bytes, "%.*s%s", (int)(base - train), train, first);
-  data_names_free(&names);
-  return ok || data_fail(e, EXIT_MISSING, "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid, "
-                         "validation for val); put that file there", train, (int)(at - train), train, tail);
-}
-
-// A single token file.
-static inline bool find_tokens(Found *f, const char *path, DataError *e) {
-  data_format(f->source, sizeof f->source, "tokens in %s", path);
-  return data_format(f->train, sizeof f->train, "%s", path) ||
-         data_fail(e, EXIT_MISSING, "--data: the path has %zu bytes; at most %zu are possible", strlen(path),
-                   sizeof f->train - 1);
-}
-// The validation file of f->train. Of several shards one is taken, and a notice says so.
-static inline bool find_tokens_beside(Found *f, DataError *e) {
-  const char *path = f->train;
-  size_t stem = 0;
-  int shards = 0, several = 1;
-  if (!token_file_partner(path, f->valid, sizeof f->valid, &several, e)) return false;
-  if (!token_shard(path, &stem)) return true;
-  const char *base = path_base(path);
-  char dir[DATA_PATH_BYTES];
-  data_format(dir, sizeof dir, "%.*s", (int)(base == path ? 1 : base - path), base == path ? "." : path);
-  DataNames names = data_names(dir, ".bin");
-  for (int i = 0; i < names.count; i++) {
-    size_t theirs;
-    shards += token_shard(names.name[i], &theirs) && theirs == stem - (size_t)(base - path) &&
-              !strncmp(names.name[i], base, theirs);
+    any = data_format(path, sizeof path, "%.*s%s", (int)(base - train), train, name);
+    if (any) data_names_add_once(to, path);
   }
   data_names_free(&names);
-  char of[64] = "";
-  if (several > 1) data_format(of, sizeof of, ", one of %d,", several);
-  if (shards > 1)
-    data_notice(f->notices, "%s holds %d shards of tokens, %.*s*.bin; only %s is trained on, and %s%s is for "
-                "validation: several shards cannot be read yet", dir, shards, (int)(stem - (size_t)(base - path)), base,
-                base, path_base(f->valid), of);
-  else if (several > 1)
-    data_notice(f->notices, "%s holds %d shards of validation tokens; only %s is read: several shards cannot be read "
-                "yet", dir, several, path_base(f->valid));
-  return true;
+  return any || data_fail(e, EXIT_MISSING, "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid,"
+                          " validation for val); put that file there, or name another by --val_data", asked,
+                          (int)(at - train), train, tail);
 }
 
-// The first training shard of a list of paths that may hold other files; all must be of one set.
-static inline bool find_first_shard(Found *f, const char *asked, const DataNames *paths, DataError *e) {
-  const char *first = NULL;
+// Adds the token files that one element of a list names: a file, the .bin files of a directory, those that match a
+// pattern; in the order of their names. Of a directory or pattern only those named for the split, if any is.
+static inline bool find_token_element(DataNames *to, const char *element, const char *option, bool valid,
+                                      DataError *e) {
+  const char *const word = valid ? "val" : "train";
+  struct stat st;
+  glob_t g = {};
+  char path[PATH_MAX];
+  DataNames all = {};
+  int named = 0, others = 0;
+  const bool there = !stat(element, &st), directory = there && S_ISDIR(st.st_mode);
+  if (there && !directory) {
+    if (!name_ends(element, ".bin"))
+      return data_fail(e, EXIT_MISSING, "%s %s: expected token files, .bin: of texts and conversations one can be "
+                       "named, or a directory", option, element);
+    return data_names_add(to, element), true;
+  }
+  DataNames inside = directory ? data_names(element, ".bin") : DataNames{};
+  for (int i = 0; i < inside.count; i++)
+    if (data_format(path, sizeof path, "%s%s%s", element, name_ends(element, "/") ? "" : "/", inside.name[i]))
+      data_names_add(&all, path);
+  data_names_free(&inside);
+  if (!directory && !glob(element, 0, NULL, &g))
+    for (size_t i = 0; i < g.gl_pathc; i++) {
+      if (name_ends(g.gl_pathv[i], ".bin")) data_names_add(&all, g.gl_pathv[i]);
+      else others++;
+    }
+  for (int i = 0; i < all.count; i++) named += strstr(path_base(all.name[i]), word) != NULL;
+  globfree(&g);
+  if (all.count) qsort(all.name, (size_t)all.count, sizeof *all.name, name_order);
+  const int before = to->count;
   size_t stem = 0, theirs;
-  for (int i = 0; i < paths->count; i++) {
-    if (!token_shard(paths->name[i], &theirs)) continue;
-    if (!first) { first = paths->name[i]; stem = theirs; }
-    else if (theirs != stem || strncmp(first, paths->name[i], stem))
-      return data_fail(e, EXIT_MISSING, "--data %s: there are token files of several sets (%s, %s): name the one to "
-                       "train on", asked, path_base(first), path_base(paths->name[i]));
+  const char *first = NULL, *other = NULL;
+  for (int i = 0; i < all.count; i++) {
+    const char *name = all.name[i];
+    if (named && !strstr(path_base(name), word)) continue;
+    data_names_add(to, name);
+    if (!directory || valid || !token_shard(name, &theirs)) continue;
+    if (!first) first = name, stem = theirs;
+    else if (theirs != stem || strncmp(first, name, stem)) other = name;
   }
-  if (first) return find_tokens(f, first, e);
-  return data_fail(e, EXIT_MISSING, "--data %s: no token file there is called *train.bin or *train_NUMBER.bin (there "
-                   "is %s): name the one to train on", asked, paths->count ? path_base(paths->name[0]) : "none");
+  bool ok = to->count > before && !other;
+  if (other)
+    data_fail(e, EXIT_MISSING, "%s %s: there are token files of several sets (%s, %s): name those to train on, by a "
+              "pattern or a list", option, element, path_base(first), path_base(other));
+  else if (!ok && others)
+    data_fail(e, EXIT_MISSING, "%s %s: a pattern may name token files, .bin; for texts give one file, or the directory "
+              "whose .txt files are joined", option, element);
+  else if (!ok && strpbrk(element, "*?["))
+    data_fail(e, EXIT_MISSING, "%s %s: no file matches", option, element);
+  else if (!ok) data_fail(e, EXIT_MISSING, "%s %s: %s", option, element, directory ? "it has no .bin file"
+                                                                                   : strerror(ENOENT));
+  data_names_free(&all);
+  return ok;
+}
+// The weight behind the last colon of an element, which is cut there, in millionths; 0: it has none.
+static inline int64_t token_weight(char *element) {
+  char *colon = strrchr(element, ':'), *end = NULL;
+  if (!colon || !access(element, F_OK) || !colon[1] || colon[1 + strspn(colon + 1, "0123456789.")]) return 0;
+  const double weight = strtod(colon + 1, &end) * 1e6;
+  *colon = 0;
+  return *end || weight > 1e12 ? -1 : (int64_t)(weight + 0.5);
+}
+// Divides the weights of a mixture by what divides them all.
+static inline bool find_weights(Found *f, const char *list, DataError *e) {
+  enum { PERIOD_MOST = 1 << 22 };
+  int64_t divisor = 0, sum = 0;
+  for (int k = 0; k < f->sources; k++)
+    for (int64_t a = divisor, b = f->mixed[k].weight; ; ) {
+      if (!b) { divisor = a; break; }
+      const int64_t rest = a % b;
+      a = b, b = rest;
+    }
+  for (int k = 0; k < f->sources; k++) sum += f->mixed[k].weight /= divisor;
+  return sum <= PERIOD_MOST || data_fail(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
+                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MOST);
+}
+// Token files of a list: elements with commas between them, each as find_token_element has it; with weights behind
+// colons a mixture, else one stream. valid: of --val_data.
+static inline bool find_token_list(Found *f, const char *list, bool valid, DataError *e) {
+  const char *const option = valid ? "--val_data" : "--data";
+  DataNames *to = &f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN];
+  char element[DATA_PATH_BYTES];
+  int elements = 0, weighted = 0;
+  const char *comma, *at = list;
+  for (bool whole = !access(list, F_OK); at; at = comma ? comma + 1 : NULL) {
+    comma = whole ? NULL : strchr(at, ',');
+    const int n = comma ? (int)(comma - at) : (int)strlen(at), before = to->count;
+    if (!data_format(element, sizeof element, "%.*s", n, at))
+      return data_fail(e, EXIT_MISSING, "%s: a path has %d bytes; at most %zu are possible", option, n,
+                       sizeof element - 1);
+    const int64_t weight = token_weight(element);
+    if (!element[0] || weight < 0 || (weight && valid) || (elements && (weight > 0) != (weighted > 0)))
+      return data_fail(e, EXIT_USAGE, "%s %s: expected: FILES,FILES,...%s", option, list, valid ? "" : ", or with "
+                       "weights above 0 behind all of them, FILES:0.7,FILES:0.3");
+    if (!find_token_element(to, element, option, valid, e)) return false;
+    weighted += weight > 0;
+    if (elements++ == SOURCES_MOST && weighted)
+      return data_fail(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MOST);
+    if (!weight) continue;
+    f->source_files[weighted - 1] = to->count - before;
+    f->mixed[weighted - 1] = SplitSource{{}, 0, 0, weight};
+    data_format(f->mixed[weighted - 1].name, sizeof f->mixed[0].name, "%s", element);
+  }
+  if (valid) return true;
+  f->sources = weighted > 1 ? weighted : 0;
+  if (to->count == 1) data_format(f->source, sizeof f->source, "tokens in %s", to->name[0]);
+  else data_format(f->source, sizeof f->source, "tokens in %d files, %s", to->count, list);
+  return !f->sources || find_weights(f, list, e);
+}
+// The validation files of the training files: --val_data's, or those beside the first file of each source.
+static inline bool find_tokens_beside(Found *f, const char *asked, DataError *e) {
+  const DataNames *train = &f->tokens[SPLIT_TRAIN];
+  if (*f->val_data) return find_token_list(f, f->val_data, true, e);
+  for (int k = 0, i = 0, n; i < train->count; i += n) {
+    n = f->sources ? f->source_files[k++] : train->count;
+    if (!token_file_partners(&f->tokens[SPLIT_VALID], train->name[i], n > 1, asked, e)) return false;
+  }
+  size_t stem = 0, theirs;
+  int shards = 0;
+  char dir[DATA_PATH_BYTES];
+  if (train->count > 1 || !token_shard(train->name[0], &stem)) return true;
+  data_directory_of(train->name[0], dir);
+  const size_t n = stem - (size_t)(path_base(train->name[0]) - train->name[0]);
+  DataNames names = data_names(dir, ".bin");
+  for (int i = 0; i < names.count; i++)
+    shards += token_shard(names.name[i], &theirs) && theirs == n &&
+              !strncmp(names.name[i], path_base(train->name[0]), n);
+  data_names_free(&names);
+  if (shards > 1)
+    data_notice(f->notices, "%s holds %d shards of tokens, and only %s is trained on: --data '%.*s*.bin' takes all",
+                dir, shards, path_base(train->name[0]), (int)stem, train->name[0]);
+  return true;
 }
 
 // ================================================================================================ 4 the search
@@ -504,19 +617,16 @@ static inline void find_other_files(const char *dir, char *found, size_t bytes) 
     if (found[0]) return;
   }
 }
-// A directory without the names of splits: all its texts, or the first of its shards.
+// A directory without the names of splits: all its texts, or all its token files.
 static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
-  DataNames texts = data_names(dir, ".txt"), bins = data_names(dir, ".bin"), paths = {};
-  char what[DATA_PATH_BYTES + 128], other[128], path[PATH_MAX];
+  DataNames texts = data_names(dir, ".txt"), bins = data_names(dir, ".bin");
+  char what[DATA_PATH_BYTES + 128], other[128];
   bool ok = false;
   if (texts.count && bins.count)
     data_fail(e, EXIT_MISSING, "--data %s: there is text (%s) and there are token files (%s): name one of them, or "
               "give a directory with train.txt and valid.txt", dir, texts.name[0], bins.name[0]);
   else if (bins.count) {
-    for (int i = 0; i < bins.count; i++)
-      if (data_format(path, sizeof path, "%s%s%s", dir, name_ends(dir, "/") ? "" : "/", bins.name[i]))
-        data_names_add(&paths, path);
-    ok = find_first_shard(f, dir, &paths, e);
+    ok = find_token_list(f, dir, false, e);
   } else if (texts.count) {
     data_format(what, sizeof what, texts.count > 1 ? "--data %s: its %d .txt files, in the order of their names, are "
                 "joined; " : "--data %s: ", dir, texts.count);
@@ -531,7 +641,6 @@ static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
   }
   data_names_free(&texts);
   data_names_free(&bins);
-  data_names_free(&paths);
   return ok;
 }
 // A directory. asked: what named it.
@@ -541,27 +650,8 @@ static inline bool find_directory(Found *f, const char *dir, const char *asked, 
   for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
   return any ? find_splits(f, dir, asked, e) : find_unnamed(f, dir, e);
 }
-// A pattern that the shell did not expand: the first shard of the token files.
-static inline bool find_pattern(Found *f, const char *pattern, DataError *e) {
-  glob_t g = {};
-  DataNames paths = {};
-  const bool matched = glob(pattern, 0, NULL, &g) == 0;
-  for (size_t i = 0; matched && i < g.gl_pathc; i++)
-    if (name_ends(g.gl_pathv[i], ".bin")) data_names_add(&paths, g.gl_pathv[i]);
-  const size_t others = matched ? g.gl_pathc - (size_t)paths.count : 0;
-  globfree(&g);
-  bool ok = false;
-  if (paths.count) {
-    qsort(paths.name, (size_t)paths.count, sizeof *paths.name, name_order);
-    ok = find_first_shard(f, pattern, &paths, e);
-  } else if (others)
-    data_fail(e, EXIT_MISSING, "--data %s: a pattern may name token files, .bin; for texts give one file, or the "
-              "directory whose .txt files are joined", pattern);
-  else data_fail(e, EXIT_MISSING, "--data %s: no file matches", pattern);
-  data_names_free(&paths);
-  return ok;
-}
-// Finds what --data PATH names; on entry only f->notices is set. False: one line in e. Call found_free in either case.
+// Finds what --data PATH names; on entry only f->notices and f->val_data are set. False: one line in e. Call found_free
+// in either case.
 static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
   struct stat st;
@@ -570,7 +660,7 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
       return data_fail(e, EXIT_USAGE, "--data %s: text is not read from standard input, because every epoch and rank "
                        "needs it again; write it to a file and name that", path);
   if (stat(path, &st) != 0) {
-    if (errno == ENOENT && strpbrk(path, "*?[")) return find_pattern(f, path, e);
+    if (strpbrk(path, "*?[,:")) return find_token_list(f, path, false, e);
     return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
                      "file, a token FILE.bin, random, or generated", path, strerror(errno));
   }
@@ -579,5 +669,5 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   if (!S_ISREG(st.st_mode))
     return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "
                      "file, or a token FILE.bin", path, file_type_words(st.st_mode));
-  return name_ends(path, ".bin") ? find_tokens(f, path, e) : find_text_file(f, path, e);
+  return name_ends(path, ".bin") ? find_token_list(f, path, false, e) : find_text_file(f, path, e);
 }

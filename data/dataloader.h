@@ -1,14 +1,10 @@
-// dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found, turns text into tokens, cuts the
-// tokens into samples and validation windows.
+// dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found and turns text into tokens.
+// token_files.h reads those that are tokens already; sampler.h cuts tokens into samples and validation windows.
 //
-//   1 random numbers, hashes
-//   2 token files       llm.c, llmq and nanoGPT .bin, mapped and checked
-//   3 text              words and lines, encoding; conversations
-//   4 generated text    a source of sentences whose entropy is known exactly
-//   5 cache             tokenizer and ids of a text, found again by its hash
-//   6 corpus            the order of the search; hashing, passing to other processes
-//   7 sampler           how conversations are packed, and which samples make a microbatch
-//   8 evaluation        windows that cover every token once
+//   1 text              words and lines, encoding; conversations
+//   2 generated text    a source of sentences whose entropy is known exactly
+//   3 cache             tokenizer and ids of a text, found again by its hash
+//   4 corpus            the order of the search; hashing, passing to other processes
 //
 // Conventions
 //   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_image, corpus_adopt).
@@ -22,257 +18,17 @@
 //   - A function that can fail because of what the user gave returns false with one line and the exit code in a
 //     DataError. It leaves nothing allocated.
 //
-// Defines: Split, Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image,
-// corpus_adopt, corpus_free, Sampler, sampler_bytes, sampler_init, sampler_set_epoch, sampler_steps_per_epoch,
-// microbatch_fill, eval_windows_numel, eval_window_fill.
+// Defines: Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image, corpus_adopt, corpus_free.
 #pragma once
 #include <time.h>
 
 #include "chat.h"
 #include "corpus_find.h"
 #include "files.h"
+#include "sampler.h"
 #include "tokenizer_json.h"
 
-// ================================================================================================ 1 random, hashes
-// SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
-static inline uint64_t data_mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-static const uint64_t DATA_GOLDEN = 0x9e3779b97f4a7c15u;
-static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(key + (i + 1) * DATA_GOLDEN); }
-// The key of stream `stream` of a seed. Streams and seeds may be small consecutive numbers.
-static inline uint64_t data_key(uint64_t seed, uint64_t stream) {
-  return data_mix(data_mix(seed + DATA_GOLDEN) ^ (stream * DATA_GOLDEN + 0x2545f4914f6cdd1du));
-}
-// Uniform over 0 .. n-1, n > 0; the bias is below n / 2^64.
-static inline uint64_t data_below(uint64_t random, uint64_t n) {
-  __extension__ typedef unsigned __int128 Wide;
-  return (uint64_t)((Wide)random * n >> 64);
-}
-
-// A 64-bit hash that detects damage (not an attacker): four lanes of multiply and rotate, as in Collet's XXH64.
-static inline uint64_t data_hash_round(uint64_t lane, uint64_t word) {
-  lane += word * 0xc2b2ae3d27d4eb4fu;
-  return (lane << 31 | lane >> 33) * 0x9e3779b185ebca87u;
-}
-enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
-static inline uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) {
-  const uint8_t *p = (const uint8_t *)data;
-  uint64_t lane[4] = {seed + 1, seed ^ 0x27d4eb2f165667c5u, seed + 0x85ebca77c2b2ae63u, ~seed}, words[4];
-  size_t left = bytes;
-  for (; left >= sizeof words; liveness_progress())
-    for (size_t end = left - (left < DATA_PIECE_BYTES ? left : DATA_PIECE_BYTES);
-         left >= end + sizeof words; p += sizeof words, left -= sizeof words) {
-      memcpy(words, p, sizeof words);
-      for (int i = 0; i < 4; i++) lane[i] = data_hash_round(lane[i], words[i]);
-    }
-  memset(words, 0, sizeof words);
-  if (left) memcpy(words, p, left);
-  uint64_t h = bytes;
-  for (int i = 0; i < 4; i++) h = data_mix(data_hash_round(lane[i], words[i]) + h * 5);
-  return h;
-}
-
-// ================================================================================================ 2 token files
-// One stream of tokens. Zeroed, it is an absent split.
-struct Split {
-  const void *tokens;          // (tokens_numel) uint16_t or uint32_t
-  int token_bytes;             // 2 or 4
-  int64_t tokens_numel;        // context token included
-  bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
-  int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
-  bool has_context;            // token 0 is not of the text: a newline, or what it begins with
-  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
-                               // no blanks between words)
-  int64_t text_bytes;          // 0 where unknown
-  double oracle_nats;          // generated text: mean nats a target costs the source itself on this split; else 0
-  uint64_t hash;               // of the tokens (sampled, see split_hash)
-  // Where the tokens lie: in `owned` memory, or in the mapped file `path` behind offset_bytes.
-  void *owned;
-  char path[DATA_PATH_BYTES];
-  size_t file_bytes, offset_bytes;
-  void *mapped;
-};
-
-static inline int32_t split_token(const Split *s, int64_t i) {
-  return s->token_bytes == 2 ? ((const uint16_t *)s->tokens)[i] : (int32_t)((const uint32_t *)s->tokens)[i];
-}
-// Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
-static inline size_t split_bytes(const Split *s) {
-  const size_t bits = (size_t)(s->tokens_numel + 7) / 8;
-  return (size_t)s->tokens_numel * (size_t)s->token_bytes + (s->masked ? bits : 0) + (s->documents ? bits : 0);
-}
-static inline uint8_t *split_bits(const Split *s, bool begins) {
-  return (uint8_t *)s->tokens + s->tokens_numel * s->token_bytes + (begins ? (s->tokens_numel + 7) / 8 : 0);
-}
-static inline bool split_trained(const Split *s, int64_t i) {
-  return !s->masked || (split_bits(s, false)[i / 8] >> i % 8 & 1);
-}
-static inline bool split_begins(const Split *s, int64_t i) {
-  return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
-}
-// Token i as a target: -1, which the loss ignores, where it is not trained on.
-static inline int32_t split_target(const Split *s, int64_t i) { return split_trained(s, i) ? split_token(s, i) : -1; }
-// Tokens that are predicted: all but the first.
-static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
-
-static inline void split_free(Split *s) {
-  free(s->owned);
-  if (s->mapped) munmap(s->mapped, s->file_bytes);
-  *s = {};
-}
-
-// Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
-// of a stream of up to 16 MiB).
-static inline uint64_t split_hash(const Split *s) {
-  const size_t block = 65536, blocks = 256, bytes = split_bytes(s);
-  const uint8_t *p = (const uint8_t *)s->tokens;
-  uint64_t h = data_mix(bytes * 8 + (uint64_t)s->token_bytes);
-  if (bytes <= block * blocks) return data_hash(h, p, bytes);
-  for (size_t i = 0; i < blocks; i++) h = data_hash(h, p + (bytes - block) / (blocks - 1) * i, block);
-  return h;
-}
-
-// The llm.c token file: 256 int32 (magic, version, count, zeros), then the tokens.
-struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
-static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
-enum { TOKEN_FILE_HEADER_BYTES = 1024 };
-
-// llmq's token file: "BIN.TOK\n", int32 version (1, 2), bytes of a token, count, vocabulary, whether there are masks;
-// from byte 1024 on int32 tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it.
-static const char token_file_llmq[] = "BIN.TOK\n";
-static inline bool token_file_llmq_layout(Split *s, DataError *e) {
-  int32_t header[7] = {};
-  memcpy(header, s->mapped, s->file_bytes < sizeof header ? s->file_bytes : sizeof header);
-  s->token_bytes = 4;
-  s->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-  s->tokens_numel = header[4];
-  s->masked = header[6] == 1;
-  if ((header[2] != 1 && header[2] != 2) || header[3] != 4 || header[4] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: "
-                     "version 1 or 2, at least 2 tokens of 4 bytes", s->path, header[2], header[4], header[3]);
-  if (s->file_bytes != TOKEN_FILE_HEADER_BYTES + split_bytes(s))
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %zu "
-                     "bytes, but it has %zu; copy or write it again", s->path, header[4],
-                     s->masked ? " and a mask" : "",
-                     TOKEN_FILE_HEADER_BYTES + split_bytes(s), s->file_bytes);
-  return true;
-}
-
-// What a .bin that is not an llm.c token file clearly is instead; NULL: it may be bare uint16 tokens (nanoGPT).
-static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
-  if (bytes < 8) return NULL;
-  uint32_t first;
-  memcpy(&first, p, 4);
-  if (first == 20240522) return "an llm.c multiple-choice set (magic 20240522), which holds no token stream";
-  if (first / 10000 == 2024) return "an llm.c file of another kind (model, tokenizer or activations)";
-  for (const TokenFileKind &k : token_file_kinds)
-    if (__builtin_bswap32(first) == (uint32_t)k.magic) return "an llm.c token file in big-endian byte order";
-  const char *foreign = file_foreign(p, bytes);
-  if (foreign) return foreign;
-  size_t text = 0;
-  while (text < bytes && text < 4096 && ((p[text] >= ' ' && p[text] < 127) || (p[text] >= '\t' && p[text] <= '\r')))
-    text++;
-  if (bytes >= 64 && text == (bytes < 4096 ? bytes : 4096)) return "plain text; give it a name that ends in .txt";
-  return NULL;
-}
-
-// Whether exactly `count` tokens follow magic, version and count, which bare tokens do not do by chance.
-static inline bool token_file_has_layout(const int32_t header[3], long long bytes) {
-  const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
-  return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
-}
-
-// Fills token_bytes, offset_bytes, tokens_numel from the first bytes and the size of a mapped file.
-static inline bool token_file_layout(Split *s, DataError *e) {
-  const uint8_t *p = (const uint8_t *)s->mapped;
-  const long long bytes = (long long)s->file_bytes;
-  int32_t header[3] = {};
-  if (s->file_bytes >= sizeof header) memcpy(header, p, sizeof header);
-  if (s->file_bytes >= 8 && !memcmp(p, token_file_llmq, 8)) return token_file_llmq_layout(s, e);
-  for (const TokenFileKind &k : token_file_kinds) {
-    if (header[0] != k.magic) continue;
-    if (header[1] != k.version)
-      return data_fail(e, EXIT_MISSING, "%s: llm.c token file of version %d; magic %d goes with version %d, which this "
-                       "program reads: write the file again with llm.c's current dev/data script", s->path, header[1],
-                       k.magic, k.version);
-    long long want = TOKEN_FILE_HEADER_BYTES + (long long)header[2] * k.token_bytes;
-    if (header[2] < 2)
-      return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens; at least 2 are needed", s->path, header[2]);
-    if (bytes != want)
-      return data_fail(e, EXIT_MISSING,
-                       "%s %s: its header counts %d %s tokens of %d bytes, so the file should have %lld "
-                       "bytes, but it has %lld; copy or write it again",
-                       s->path, bytes < want ? "is cut short" : "is longer than it says", header[2], k.name,
-                       k.token_bytes, want, bytes);
-    s->token_bytes = k.token_bytes;
-    s->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-    s->tokens_numel = header[2];
-    return true;
-  }
-  const char *misnomer = token_file_misnomer(p, s->file_bytes);
-  if (misnomer)
-    return data_fail(e, EXIT_MISSING, "%s is %s; expected: an llm.c token file (magic %d or %d) or bare uint16 tokens "
-                     "(nanoGPT)", s->path, misnomer, token_file_kinds[0].magic, token_file_kinds[1].magic);
-  if (token_file_has_layout(header, bytes))
-    return data_fail(e, EXIT_MISSING, "%s has the header of an llm.c token file, version %d, %d tokens, but the "
-                     "unknown magic %d; expected %d (GPT-2) or %d (Llama 3)", s->path, header[1], header[2],
-                     header[0], token_file_kinds[0].magic, token_file_kinds[1].magic);
-  if (bytes % 2)
-    return data_fail(e, EXIT_MISSING,
-                     "%s is cut short: %lld bytes is not a whole number of uint16 tokens (and there is no "
-                     "llm.c header)",
-                     s->path, bytes);
-  if (bytes < 4) return data_fail(e, EXIT_MISSING, "%s holds 1 token; at least 2 are needed", s->path);
-  s->token_bytes = 2;
-  s->offset_bytes = 0;
-  s->tokens_numel = bytes / 2;
-  return true;
-}
-
-// Reads every token once. Refuses ids that are not below vocab_size, and names the first of them and the largest.
-static inline bool split_check_ids(const Split *s, int vocab_size, int threads, DataError *e) {
-  if (s->token_bytes == 2 && vocab_size > 65535) return true;
-  uint32_t largest = 0, *const of_all = &largest;
-  parallel(threads, [=](int thread, int all) {
-    const ThreadShare share = thread_share(s->tokens_numel, 1, thread, all);
-    uint32_t mine = 0;
-    for (int64_t i = share.begin; i < share.end; i++) {
-      const uint32_t id = (uint32_t)split_token(s, i);
-      mine = id > mine ? id : mine;
-    }
-    thread_max(of_all, mine);
-  });
-  if (largest < (uint32_t)vocab_size) return true;
-  int64_t at = 0;
-  while ((uint32_t)split_token(s, at) < (uint32_t)vocab_size) at++;
-  return data_fail(e, EXIT_USAGE,
-                   "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
-                   "largest token is %u, so --vocab_size must be at least %u (GPT-2's is 50257)",
-                   s->path, (long long)at, (uint32_t)split_token(s, at), vocab_size, largest, largest + 1);
-}
-
-// Refuses a split none of whose targets is trained on.
-static inline bool split_check_mask(const Split *s, const char *name, DataError *e) {
-  int64_t i = 1;
-  while (i < s->tokens_numel && !split_trained(s, i)) i++;
-  return i < s->tokens_numel || s->tokens_numel < 2 ||
-         data_fail(e, EXIT_USAGE, "%s: none of its %lld tokens is trained on", name, (long long)s->tokens_numel);
-}
-
-// Opens the token file s->path. Does not check the ids.
-static inline bool split_map(Split *s, DataError *e) {
-  s->mapped = data_map(s->path, &s->file_bytes, e);
-  if (!s->mapped) return false;
-  if (!token_file_layout(s, e)) { split_free(s); return false; }
-  s->tokens = (const uint8_t *)s->mapped + s->offset_bytes;
-  s->hash = split_hash(s);
-  return true;
-}
-
-// ================================================================================================ 3 text
+// ================================================================================================ 1 text
 // Words as wc counts them, and lines; a last line without '\n' counts.
 static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, int64_t *lines) {
   int64_t w = 0, l = 0;
@@ -395,7 +151,7 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
   return ok;
 }
 
-// ================================================================================================ 4 generated text
+// ================================================================================================ 2 generated text
 // Sentences such as " the old miller carries a lantern under the bridge .\n", from a source that remembers in which
 // part of the sentence it is and what that part depends on. Each word is drawn from a few weighted successors:
 //   det1 -> adjective -> subject -> verb -> det2 -> object -> stop -> newline
@@ -549,7 +305,7 @@ static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences)
   return text;
 }
 
-// ================================================================================================ 5 cache
+// ================================================================================================ 3 cache
 // Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json and tokens-KEY.bin, the ids
 // of all splits after this header. With a given tokenizer KEY is the hash of the text and of it, and there is only
 // tokens-KEY.bin. Anything that does not fit together exactly is made again.
@@ -572,6 +328,7 @@ struct CorpusOptions {
   const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
                                // ignores vocab_size; elsewhere it may not have more tokens than that
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
+  const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
 };
 
 struct Corpus {
@@ -777,7 +534,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
   return true;
 }
 
-// ================================================================================================ 6 corpus
+// ================================================================================================ 4 corpus
 static inline void corpus_free(Corpus *c) {
   for (Split &s : c->split) split_free(&s);
   tokenizer_free(&c->tokenizer);
@@ -786,7 +543,11 @@ static inline void corpus_free(Corpus *c) {
 
 static inline void corpus_hash(Corpus *c) {
   uint64_t h = data_mix((uint64_t)c->vocab_size);
-  for (const Split &s : c->split) h = data_mix(h * 3 + s.hash + (uint64_t)s.tokens_numel);
+  for (const Split &s : c->split) {
+    h = data_mix(h * 3 + s.hash + (uint64_t)s.tokens_numel);
+    for (int k = 0; k < s.sources; k++)
+      h = data_mix(h * 5 + (uint64_t)s.source[k].weight + data_mix((uint64_t)s.source[k].tokens_numel));
+  }
   const Split *train = &c->split[SPLIT_TRAIN];
   const bool encoded = train->has_context || train->documents || !train->tokens_numel;
   c->hash = c->has_tokenizer && encoded ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
@@ -804,26 +565,39 @@ static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOpti
                    o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
 }
 
+// Opens the token files of a split, and lays its sources out.
+static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int vocab_size, DataError *e) {
+  const DataNames *names = &f->tokens[split];
+  s->file = (TokenFile *)calloc((size_t)names->count, sizeof(TokenFile));
+  if (!s->file) die_missing("data: no memory for the names of %d files", names->count);
+  s->files = names->count;
+  for (int i = 0; i < s->files; i++) data_format(s->file[i].path, DATA_PATH_BYTES, "%s", names->name[i]);
+  if (!split_open_files(s, vocab_size, e)) return false;
+  s->sources = split == SPLIT_TRAIN ? f->sources : 0;
+  for (int k = 0, i = 0; k < s->sources; i += f->source_files[k++]) {
+    s->source[k] = f->mixed[k];
+    s->source[k].first = s->file[i].first;
+    const int end = i + f->source_files[k];
+    s->source[k].tokens_numel = (end < s->files ? s->file[end].first : s->tokens_numel) - s->file[i].first;
+  }
+  return split_check_mask(s, s->file[0].path, e);
+}
 static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
-  Split *train = &c->split[SPLIT_TRAIN], *valid = &c->split[SPLIT_VALID];
   if (!corpus_check_tokenizer_fits(c, o, e)) return false;
-  memcpy(train->path, f->train, sizeof train->path);
-  if (!split_map(train, e) || !find_tokens_beside(f, e)) return false;
-  memcpy(valid->path, f->valid, sizeof valid->path);
-  if (!split_map(valid, e)) return false;
-  for (const Split *s : {(const Split *)train, (const Split *)valid})
-    if (!split_check_ids(s, o->vocab_size, o->threads, e) || !split_check_mask(s, s->path, e)) return false;
   c->vocab_size = o->vocab_size;
-  return true;
+  return corpus_open_tokens(&c->split[SPLIT_TRAIN], f, SPLIT_TRAIN, o->vocab_size, e) &&
+         find_tokens_beside(f, o->data, e) &&
+         corpus_open_tokens(&c->split[SPLIT_VALID], f, SPLIT_VALID, o->vocab_size, e);
 }
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
-  bool ok = f->train[0] ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
+  const bool tokens = f->tokens[SPLIT_TRAIN].count;
+  bool ok = tokens ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
   const bool chats = f->chats[SPLIT_TRAIN][0];
   if (ok && chats && !c->has_tokenizer)
     ok = data_fail(e, EXIT_USAGE, "--data %s: conversations are encoded by a model's own tokenizer: name the model by "
                    "--init_from, or the tokenizer by --tokenizer", o->data);
-  if (ok && !f->train[0]) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
+  if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
   found_free(f);
   return ok;
@@ -896,6 +670,9 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
                                      DataError *e) {
   Found f = {};
   f.notices = &c->notices;
+  f.val_data = o->val_data;
+  if (*o->val_data && !directory && (!strcmp(o->data, "random") || !strcmp(o->data, "generated")))
+    return data_fail(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);
   if (!directory && !strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
   if (directory ? find_directory(&f, directory, asked, e) : corpus_find(&f, o->data, e))
@@ -955,12 +732,14 @@ static inline bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *
   return true;
 }
 
-// ---- passing a corpus to other processes: the struct, then the tokens that are in memory. A mapped token file is
-// passed by its path: each process maps the same file, whose pages the processes of a host share.
+// ---- passing a corpus to other processes: the struct, then the tokens that are in memory. Token files are passed by
+// their paths: each process opens the same ones, and reads what it needs.
+static inline size_t corpus_image_split_bytes(const Split *s) {
+  return s->files ? sizeof(TokenFile) * (size_t)s->files : split_bytes(s);
+}
 static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
   size_t at = (sizeof(Corpus) + 63) / 64 * 64;
-  for (int i = 0; i < split; i++)
-    if (!c->split[i].path[0]) at += (split_bytes(&c->split[i]) + 63) / 64 * 64;
+  for (int i = 0; i < split; i++) at += (corpus_image_split_bytes(&c->split[i]) + 63) / 64 * 64;
   return at;
 }
 static inline size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
@@ -974,12 +753,30 @@ static inline void corpus_image(const Corpus *c, void *image) {
   head->has_tokenizer = false;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &head->split[i];
-    s->tokens = s->owned = s->mapped = NULL;
-    if (c->split[i].path[0] || !c->split[i].tokens_numel) continue;
-    memcpy((char *)image + corpus_image_place(c, i), c->split[i].tokens, split_bytes(s));
+    s->tokens = s->owned = s->file = NULL;
+    if (!c->split[i].tokens_numel) continue;
+    memcpy((char *)image + corpus_image_place(c, i), s->files ? c->split[i].file : c->split[i].tokens,
+           corpus_image_split_bytes(s));
   }
 }
 
+// Opens the token files of a split that another process has opened under the same names; they must be the same files.
+static inline bool corpus_adopt_files(Split *s, const TokenFile *theirs, DataError *e) {
+  const Split there = *s;
+  s->file = (TokenFile *)data_alloc((size_t)s->files, sizeof(TokenFile));
+  memcpy((void *)s->file, theirs, sizeof(TokenFile) * (size_t)s->files);
+  if (!split_open_files(s, s->vocab_size ? s->vocab_size : INT_MAX, e)) return false;
+  s->vocab_size = there.vocab_size;
+  for (int i = 0; i < s->files; i++)
+    if (s->file[i].tokens_numel != theirs[i].tokens_numel || s->file[i].hash != theirs[i].hash)
+      return data_fail(e, EXIT_MISSING, "%s here is not the file that the corpus was loaded from (%lld tokens, there "
+                       "%lld): every host needs the same file under this path", s->file[i].path,
+                       (long long)s->file[i].tokens_numel, (long long)theirs[i].tokens_numel);
+  return s->hash == there.hash ||
+         data_fail(e, EXIT_MISSING, "%s%s here is not the file that the corpus was loaded from: of %d files of the "
+                   "same sizes one has other tokens; copy them again", s->file[0].path,
+                   s->files > 1 ? " or another" : "", s->files);
+}
 // Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
 // processes may share one. False and one line if the image is damaged or its token file is not the same here.
 static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
@@ -988,205 +785,16 @@ static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, Data
   CHECK(bytes == corpus_image_bytes(c), "corpus_adopt: %zu bytes given, the image says %zu", bytes,
         corpus_image_bytes(c));
   bool ok = true;
+  for (Split &s : c->split) s.file = NULL;
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!s->tokens_numel) continue;
-    if (!s->path[0]) {
-      s->tokens = (const char *)image + corpus_image_place(c, i);
-      uint64_t found = split_hash(s);
-      CHECK(found == s->hash, "corpus_adopt: the %s tokens arrived damaged", split_names[i]);
-      continue;
-    }
-    uint64_t hash = s->hash;
-    int64_t numel = s->tokens_numel;
-    ok = split_map(s, e);
-    if (ok && (s->hash != hash || s->tokens_numel != numel))
-      ok = data_fail(e, EXIT_MISSING,
-                     "%s here is not the file that the corpus was loaded from (%lld tokens, there %lld): "
-                     "every host needs the same file under this path",
-                     s->path, (long long)s->tokens_numel, (long long)numel);
+    const char *const at = (const char *)image + corpus_image_place((const Corpus *)image, i);
+    if (s->files) { ok = corpus_adopt_files(s, (const TokenFile *)at, e); continue; }
+    s->tokens = at;
+    CHECK(split_hash(s) == s->hash, "corpus_adopt: the %s tokens arrived damaged", split_names[i]);
   }
   if (!ok) corpus_free(c);
   return ok;
 }
 
-// ================================================================================================ 7 sampler
-// Sample i is tokens [i T, i T + T) as inputs and the same shifted by one as targets; samples do not overlap, and a
-// rest shorter than T+1 tokens at the end of the split is not trained on. An epoch is a permutation of all samples that
-// depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
-// rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
-// positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
-//
-// Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
-// sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
-// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets.
-enum : uint32_t { PACKING_NONE = UINT32_MAX };
-struct Packing {
-  const Split *split;                            // NULL: not packed
-  int64_t seq_len, rows, cut, dropped, trained;  // sequences; conversations that were too long; targets trained on
-  int64_t *start;                                // (documents + 1) of conversations
-  uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
-};
-static inline void packing_free(Packing *p) {
-  free(p->start);
-  free(p->head);
-  free(p->next);
-  *p = {};
-}
-static inline size_t packing_bytes(const Packing *p) {
-  return p->split ? (size_t)(p->split->documents + 1) * 8 + (size_t)p->split->documents * 8 : 0;
-}
-// drop: leaves out what is too long, instead of cutting its end.
-static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
-  const size_t n = (size_t)split->documents;
-  *p = {split, seq_len, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
-        (uint32_t *)data_alloc(n, 4)};
-  // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
-  uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
-  uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0;
-  for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
-  for (int64_t i = 0; i < split->tokens_numel; i++) if (split_begins(split, i)) p->start[d++] = i;
-  p->start[d] = split->tokens_numel;
-  for (d = 0; d < (uint32_t)n; d++) {
-    int64_t places = p->start[d + 1] - p->start[d] - 1;
-    const bool too_long = places > seq_len;
-    p->cut += too_long && !drop;
-    p->dropped += too_long && drop;
-    if (places < 1 || (too_long && drop)) continue;
-    if (too_long) places = seq_len;
-    for (int64_t i = 1; i <= places; i++) p->trained += split_trained(split, p->start[d] + i);
-    int64_t room = places;
-    while (room <= seq_len && top[room] == PACKING_NONE) room++;
-    uint32_t row;
-    if (room > seq_len) room = seq_len, row = (uint32_t)p->rows++, p->head[row] = d;
-    else row = top[room], top[room] = below[row], p->next[last[row]] = d;
-    last[row] = d;
-    p->next[d] = PACKING_NONE;
-    room -= places;
-    if (room) below[row] = top[room], top[room] = row;
-  }
-  free(top);
-  free(below);
-  free(last);
-}
-// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten.
-static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts) {
-  int64_t t = 0;
-  for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d]) {
-    const int64_t first = p->start[d], begin = t;
-    for (int64_t i = first; i < p->start[d + 1] - 1 && t < p->seq_len; i++, t++) {
-      inputs[t] = split_token(p->split, i);
-      targets[t] = split_target(p->split, i + 1);
-      starts[t] = (int32_t)begin;
-    }
-  }
-  for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
-}
-
-struct SamplerOptions {
-  int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
-  bool shuffle, drop_last;
-  uint64_t seed;
-};
-struct Sampler {
-  const Split *split;
-  SamplerOptions options;
-  int64_t samples_numel, steps_per_epoch, epoch;
-  uint32_t *order;                               // (samples_numel) of this epoch; NULL: in order of the text
-  const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
-};
-
-static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len, const Packing *packing) {
-  return packing ? packing->rows : split_targets_numel(split) / seq_len;
-}
-
-// Memory that sampler_init needs: the permutation.
-static inline size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL) {
-  return o.shuffle ? (size_t)sampler_samples_numel(split, o.seq_len, packing) * sizeof(uint32_t) : 0;
-}
-
-// Starts epoch `epoch` (from 0). Overwrites the order.
-static inline void sampler_set_epoch(Sampler *s, int64_t epoch) {
-  s->epoch = epoch;
-  if (!s->options.shuffle) return;
-  const uint64_t key = data_key(s->options.seed, (uint64_t)epoch);
-  for (int64_t i = 0; i < s->samples_numel; i++) s->order[i] = (uint32_t)i;
-  for (int64_t i = s->samples_numel - 1; i > 0; i--) {  // Fisher and Yates
-    int64_t j = (int64_t)data_below(data_random(key, (uint64_t)i), (uint64_t)i + 1);
-    uint32_t x = s->order[i];
-    s->order[i] = s->order[j];
-    s->order[j] = x;
-  }
-}
-
-// Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
-// split cannot fill one global batch.
-static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
-                                const Packing *packing = NULL) {
-  CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
-        (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
-  *e = {};
-  *s = {split, o, sampler_samples_numel(split, o.seq_len, packing), 0, 0, o.shuffle ? (uint32_t *)memory : NULL,
-        packing};
-  CHECK(s->samples_numel <= UINT32_MAX, "sampler: %lld samples do not fit 32 bits", (long long)s->samples_numel);
-  const int64_t n = s->samples_numel, per_step = o.batch * o.microbatches;
-  if (n < per_step)
-    return data_fail(
-        e, EXIT_USAGE,
-        "the corpus is shorter than one global batch: its %lld training tokens make %lld sample%s of "
-        "--seq_len %lld, and a step takes %lld (%lld microbatch%s of --batch_size %lld): use a larger corpus, or a "
-        "smaller --seq_len, --batch_size, --global_batch or number of ranks",
-        (long long)split->tokens_numel, (long long)n, n == 1 ? "" : "s", (long long)o.seq_len, (long long)per_step,
-        (long long)o.microbatches, o.microbatches == 1 ? "" : "es", (long long)o.batch);
-  s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
-  sampler_set_epoch(s, 0);
-  return true;
-}
-
-static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
-
-// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around.
-static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
-  p %= s->samples_numel;
-  return s->order ? (int64_t)s->order[p] : p;
-}
-
-// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
-// conversations.
-static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
-                                   int32_t *targets, int32_t *starts = NULL) {
-  const SamplerOptions *o = &s->options;
-  CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
-        "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
-        (long long)s->steps_per_epoch, (long long)m, (long long)o->microbatches);
-  for (int64_t b = 0; b < o->batch; b++) {
-    const int64_t sample = sampler_sample(s, (step_in_epoch * o->microbatches + m) * o->batch + b);
-    const int64_t first = sample * o->seq_len, to = b * o->seq_len;
-    if (s->packing) packing_fill(s->packing, sample, inputs + to, targets + to, starts + to);
-    if (s->packing) continue;
-    for (int64_t t = 0; t < o->seq_len; t++) {
-      inputs[b * o->seq_len + t] = split_token(s->split, first + t);
-      targets[b * o->seq_len + t] = split_target(s->split, first + t + 1);
-    }
-  }
-}
-
-// ================================================================================================ 8 evaluation
-// Windows of T targets that cover a split once, in order; the last may be partial. A window's contents do not depend on
-// the rank that takes it.
-static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
-  return (split_targets_numel(split) + seq_len - 1) / seq_len;
-}
-
-// Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
-// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones counted.
-static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
-                                       int32_t *targets) {
-  const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
-  const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
-  for (int64_t t = 0; t < seq_len; t++) {
-    inputs[t] = t < count ? split_token(split, first + t) : 0;
-    targets[t] = t < count ? split_target(split, first + t + 1) : -1;
-  }
-  return count;
-}

@@ -69,7 +69,6 @@ static const OptionName option_names[] = {
     {"always_save_checkpoint", "--save_every N sets how often; --keep_best saves the best too"},
     {"load_checkpoint", "--resume PATH continues a run, --init_from PATH takes its weights"},
     {"pretrained", "--init_from PATH reads weights"},
-    {"-j", "is part of --data, which finds the file of validation tokens beside the other"},
     {"-e", "is --init_from FILE for weights, --model or --n_layer, --n_head, --n_embd for new ones"},
     {"-d", "counts tokens per step: --global_batch counts sequences, so divide by --seq_len"},
     {"-m", "has no equivalent: an evaluation covers the whole split"},

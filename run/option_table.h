@@ -106,8 +106,11 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
   GROUP(DATA, "data") \
-  TEXT(data, "", NULL, QUIET, "text, directory, .bin, random, generated (default: WIKITEXT2_DIR, data/wikitext-2)", \
+  TEXT(data, "", NULL, QUIET, \
+      "text, directory, .bin, a.bin:0.7,b.bin:0.3, random, generated (default: WikiText-2)", \
       "data_dir data_path -i") \
+  TEXT(val_data, "", NULL, QUIET, "what is evaluated on (default: found beside --data, or held out)", \
+      "val_data_path -j") \
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \

@@ -61,10 +61,9 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
 // Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
 // reach less than was asked for. NULL: what is asked for is taken.
 static inline const char *plan_data_words(const Options *o) {
-  const size_t n = strlen(o->data);
   if (o->tokenizer[0]) return "not read: the vocabulary is that of --tokenizer, if --vocab_size says it";
   if (!strcmp(o->data, "generated")) return "the generated text";
-  if (!strcmp(o->data, "random") || (n > 4 && !strcmp(o->data + n - 4, ".bin"))) return NULL;
+  if (!strcmp(o->data, "random") || strstr(o->data, ".bin")) return NULL;
   return "not read: a text may give a smaller vocabulary, which the model then takes";
 }
 // The kind of device: --device, or that of --on; a CPU where neither says.

@@ -734,7 +734,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                            ChatOptions{o->chat_template, o->chat_date, start->chat_why,
-                                       o->train_on == OPT_train_on_all}};
+                                       o->train_on == OPT_train_on_all}, o->val_data};
   DataError e = {};
   int rank, code = 0;
   size_t image_bytes;

@@ -345,6 +345,18 @@ static void data_words(FILE *to, const RunView *run) {
     fprintf(to, ": %s tokens to train on, %lld steps an epoch",
             count_words(run->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)run->steps_per_epoch);
 }
+// Of a mixture: each source's share, and how often an epoch reads it.
+static void mixture_words(FILE *to, const RunView *run) {
+  const Split *s = &run->corpus->split[SPLIT_TRAIN];
+  const int64_t all = sampler_period(s), T = run->model.T;
+  for (int k = 0; k < s->sources; k++) {
+    const double share = (double)s->source[k].weight / (double)all;
+    const double drawn = share * (double)run->steps_per_epoch * (double)run->opt->global_batch;
+    fprintf(to, "%.4g %% %s (%.3g times an epoch), ", 100 * share, s->source[k].name,
+            drawn / (double)((s->source[k].tokens_numel - 1) / T));
+  }
+  fprintf(to, "by samples; a source that ends starts over in a new order");
+}
 static void training_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)run->steps_total,
@@ -443,6 +455,7 @@ static void print_start(const RunView *run) {
              (long long)m->V);
   print_block(run);
   start_words("data", run, data_words);
+  if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);

@@ -29,7 +29,8 @@ static inline bool gguf_can(const ModelShape *s, char *error, size_t error_bytes
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
                 "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
   IMPORT_REFUSE(s->block.rope_scaling.factor > 0 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp "
-                "has Llama 3's scaling of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
+                "has Llama 3's scaling of rope in Llama's block alone, not in %s's: leave it out",
+                gguf_architecture(s));
   return true;
 }
 // llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.

@@ -118,11 +118,11 @@ TEST(options_of_other_programs_are_told_whole,
   static const struct { const char *typed, *line, *left; } table[] = {
       {"-i d.bin -j v.bin -e d12 -b 4 -t 512 -d 4096 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 0 -v 250 -s 2 -h 1 "
        "-pn 8 -o log -y 1 -x 1000 -nk 5 -nm 50 -ge 0 -f 1 -w 1 -a 0 -lg 1 -m 3 -g 64 -k linear",
-       "mpirun -np 8 ./train_gpt_fsdp --data d.bin --model gpt2 --batch_size 4 --seq_len 512 --recompute none "
-       "--strategy zero1 --weight_decay 0.1 --lr 0.0006 --min_lr_ratio 0.0 --warmup 700 --save_every -1 "
-       "--eval_every 250 --out log --resume --max_steps 1000 --keep 5 --matmul_precision high --sample_tokens 64 "
+       "mpirun -np 8 ./train_gpt_fsdp --data d.bin --val_data v.bin --model gpt2 --batch_size 4 --seq_len 512 "
+       "--recompute none --strategy zero1 --weight_decay 0.1 --lr 0.0006 --min_lr_ratio 0.0 --warmup 700 --save_every "
+       "-1 --eval_every 250 --out log --resume --max_steps 1000 --keep 5 --matmul_precision high --sample_tokens 64 "
        "--schedule linear --global_batch 8",
-       "-j, -s, -h, -nm, -ge, -w, -a, -lg, -m"},
+       "-s, -h, -nm, -ge, -w, -a, -lg, -m"},
       {"-e m.bin -d 2048 -x -1 -z 0 -y 0 -n 9", "./train_gpt_fsdp --init_from m.bin --strategy ddp --save_every 9 "
        "--seq_len 1024 --global_batch 2", NULL},
       {"-b 4 --n_layer 2", "./train_gpt_fsdp --batch_size 4 --n_layer 2", NULL},

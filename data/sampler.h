@@ -1,0 +1,253 @@
+// sampler.h: which samples make a microbatch, how conversations are packed, and the windows of an evaluation.
+//
+// Defines: Packing, packing_make, packing_fill, packing_bytes, packing_free, SamplerOptions, Sampler, sampler_bytes,
+// sampler_init, sampler_set_epoch, sampler_steps_per_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
+// eval_window_fill.
+#pragma once
+#include "token_files.h"
+
+// Sample i is tokens [i T, i T + T) as inputs and the same shifted by one as targets; samples do not overlap, and a
+// rest shorter than T+1 tokens at the end of the split is not trained on. An epoch is a permutation of all samples that
+// depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
+// rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
+// positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
+//
+// A mixture takes its sources' samples in turns, by their weights: after any number of samples each source has had its
+// share to within one. A source that ends starts over, in a new order, whatever the epoch: an epoch is as many samples
+// as all sources have together.
+//
+// Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
+// sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
+// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets.
+enum : uint32_t { PACKING_NONE = UINT32_MAX };
+struct Packing {
+  const Split *split;                            // NULL: not packed
+  int64_t seq_len, rows, cut, dropped, trained;  // sequences; conversations that were too long; targets trained on
+  int64_t *start;                                // (documents + 1) of conversations
+  uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
+};
+static inline void packing_free(Packing *p) {
+  free(p->start);
+  free(p->head);
+  free(p->next);
+  *p = {};
+}
+static inline size_t packing_bytes(const Packing *p) {
+  return p->split ? (size_t)(p->split->documents + 1) * 8 + (size_t)p->split->documents * 8 : 0;
+}
+// drop: leaves out what is too long, instead of cutting its end.
+static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
+  const size_t n = (size_t)split->documents;
+  *p = {split, seq_len, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
+        (uint32_t *)data_alloc(n, 4)};
+  // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
+  uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
+  uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0;
+  for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
+  for (int64_t i = 0; i < split->tokens_numel; i++) if (split_begins(split, i)) p->start[d++] = i;
+  p->start[d] = split->tokens_numel;
+  for (d = 0; d < (uint32_t)n; d++) {
+    int64_t places = p->start[d + 1] - p->start[d] - 1;
+    const bool too_long = places > seq_len;
+    p->cut += too_long && !drop;
+    p->dropped += too_long && drop;
+    if (places < 1 || (too_long && drop)) continue;
+    if (too_long) places = seq_len;
+    for (int64_t i = 1; i <= places; i++) p->trained += split_trained(split, p->start[d] + i);
+    int64_t room = places;
+    while (room <= seq_len && top[room] == PACKING_NONE) room++;
+    uint32_t row;
+    if (room > seq_len) room = seq_len, row = (uint32_t)p->rows++, p->head[row] = d;
+    else row = top[room], top[room] = below[row], p->next[last[row]] = d;
+    last[row] = d;
+    p->next[d] = PACKING_NONE;
+    room -= places;
+    if (room) below[row] = top[room], top[room] = row;
+  }
+  free(top);
+  free(below);
+  free(last);
+}
+// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten.
+static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts) {
+  int64_t t = 0;
+  for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d]) {
+    const int64_t first = p->start[d], begin = t;
+    for (int64_t i = first; i < p->start[d + 1] - 1 && t < p->seq_len; i++, t++) {
+      inputs[t] = split_token(p->split, i);
+      targets[t] = split_target(p->split, i + 1);
+      starts[t] = (int32_t)begin;
+    }
+  }
+  for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
+}
+
+struct SamplerOptions {
+  int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
+  bool shuffle, drop_last;
+  uint64_t seed;
+};
+struct Sampler {
+  const Split *split;
+  SamplerOptions options;
+  int64_t samples_numel, steps_per_epoch, epoch;
+  uint32_t *order;             // (samples_numel) of this epoch; of a mixture (period) its turns; NULL: neither
+  const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
+  int64_t period, weight[SOURCES_MOST];          // of a mixture: samples until its turns repeat; each source's of them
+};
+// Up to so many samples an epoch's order is a table that Fisher and Yates shuffle; above, it is data_permute's.
+enum { SAMPLER_TABLE_NUMEL = 1 << 24 };
+
+static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len, const Packing *packing) {
+  int64_t n = packing ? packing->rows : split_targets_numel(split) / seq_len;
+  if (split->sources) n = 0;
+  for (int k = 0; k < split->sources; k++) n += (split->source[k].tokens_numel - 1) / seq_len;
+  return n;
+}
+static inline int64_t sampler_period(const Split *split) {
+  int64_t sum = 0;
+  for (int k = 0; k < split->sources; k++) sum += split->source[k].weight;
+  return sum;
+}
+
+// Memory that sampler_init needs: the permutation, or the turns of a mixture.
+static inline size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL) {
+  const int64_t n = sampler_samples_numel(split, o.seq_len, packing);
+  if (split->sources) return (size_t)sampler_period(split) * sizeof(uint32_t);
+  return o.shuffle && n <= SAMPLER_TABLE_NUMEL ? (size_t)n * sizeof(uint32_t) : 0;
+}
+
+// Starts epoch `epoch` (from 0). Overwrites the order.
+static inline void sampler_set_epoch(Sampler *s, int64_t epoch) {
+  s->epoch = epoch;
+  if (!s->options.shuffle || !s->order || s->period) return;
+  const uint64_t key = data_key(s->options.seed, (uint64_t)epoch);
+  for (int64_t i = 0; i < s->samples_numel; i++) s->order[i] = (uint32_t)i;
+  for (int64_t i = s->samples_numel - 1; i > 0; i--) {  // Fisher and Yates
+    int64_t j = (int64_t)data_below(data_random(key, (uint64_t)i), (uint64_t)i + 1);
+    uint32_t x = s->order[i];
+    s->order[i] = s->order[j];
+    s->order[j] = x;
+  }
+}
+// Whose turn each sample of a period is, and how many that source had before: a number in the upper and lower bits. A
+// source is eligible if it is behind its share by more than 1 / (2K - 2) of a sample, and of those the one comes that
+// must come soonest: then none is ever a whole sample off its share (Tijdeman 1980, the chairman assignment problem).
+enum { MIXTURE_RANK_BITS = 24 };
+static inline void sampler_mix(Sampler *s) {
+  const int K = s->split->sources;
+  const int64_t W = s->period, slack = 2 * K - 2;
+  int64_t had[SOURCES_MOST] = {};
+  for (int64_t i = 0; i < W; i++) {
+    int next = -1;
+    int64_t soonest = 0;
+    for (int k = 0; k < K; k++) {
+      const int64_t behind = s->weight[k] * (i + 1) - had[k] * W;            // in samples times W
+      const int64_t left = W * (slack - 1) - slack * behind;                 // until it is too far behind
+      if (behind * slack < W) continue;
+      if (next < 0 || left * s->weight[next] < soonest * s->weight[k]) next = k, soonest = left;
+    }
+    CHECK(next >= 0, "sampler: no source is due at sample %lld of %lld", (long long)i, (long long)W);
+    s->order[i] = (uint32_t)next << MIXTURE_RANK_BITS | (uint32_t)had[next]++;
+  }
+}
+
+// Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
+// split cannot fill one global batch.
+static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
+                                const Packing *packing = NULL) {
+  CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
+        (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
+  *e = {};
+  *s = {split, o, sampler_samples_numel(split, o.seq_len, packing), 0, 0, NULL, packing, sampler_period(split), {}};
+  if (sampler_bytes(split, o, packing)) s->order = (uint32_t *)memory;
+  const int64_t n = s->samples_numel, per_step = o.batch * o.microbatches;
+  if (n < per_step)
+    return data_fail(
+        e, EXIT_USAGE,
+        "the corpus is shorter than one global batch: its %lld training tokens make %lld sample%s of "
+        "--seq_len %lld, and a step takes %lld (%lld microbatch%s of --batch_size %lld): use a larger corpus, or a "
+        "smaller --seq_len, --batch_size, --global_batch or number of ranks",
+        (long long)split->tokens_numel, (long long)n, n == 1 ? "" : "s", (long long)o.seq_len, (long long)per_step,
+        (long long)o.microbatches, o.microbatches == 1 ? "" : "es", (long long)o.batch);
+  for (int k = 0; k < split->sources; k++) {
+    s->weight[k] = split->source[k].weight;
+    if (split->source[k].tokens_numel <= o.seq_len)
+      return data_fail(e, EXIT_USAGE, "%s has %lld tokens, too few for one sample of --seq_len %lld",
+                       split->source[k].name, (long long)split->source[k].tokens_numel, (long long)o.seq_len);
+  }
+  s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
+  if (s->period) sampler_mix(s);
+  sampler_set_epoch(s, 0);
+  return true;
+}
+
+static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
+
+// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around. Not of a
+// mixture.
+static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
+  p %= s->samples_numel;
+  if (s->order) return (int64_t)s->order[p];
+  const uint64_t key = data_key(s->options.seed, (uint64_t)s->epoch);
+  return s->options.shuffle ? (int64_t)data_permute(key, (uint64_t)p, (uint64_t)s->samples_numel) : p;
+}
+// Where in the stream the sample at position p of the epoch begins.
+static inline int64_t sampler_first(const Sampler *s, int64_t p) {
+  const SamplerOptions *o = &s->options;
+  if (!s->period) return sampler_sample(s, p) * o->seq_len;
+  p += s->epoch * s->steps_per_epoch * o->batch * o->microbatches;             // a mixture goes on over epochs
+  const uint32_t turn = s->order[p % s->period];
+  const int k = (int)(turn >> MIXTURE_RANK_BITS);
+  const SplitSource *source = &s->split->source[k];
+  const int64_t n = (source->tokens_numel - 1) / o->seq_len;
+  const int64_t drawn = p / s->period * s->weight[k] + (turn & ((1u << MIXTURE_RANK_BITS) - 1)), pass = drawn / n;
+  const uint64_t key = data_key(data_key(o->seed, (uint64_t)pass), (uint64_t)k);
+  const int64_t i = o->shuffle ? (int64_t)data_permute(key, (uint64_t)(drawn % n), (uint64_t)n) : drawn % n;
+  return source->first + i * o->seq_len;
+}
+
+// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
+// conversations.
+static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
+                                   int32_t *targets, int32_t *starts = NULL) {
+  const SamplerOptions *o = &s->options;
+  CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
+        "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
+        (long long)s->steps_per_epoch, (long long)m, (long long)o->microbatches);
+  for (int64_t b = 0; b < o->batch; b++) {
+    const int64_t p = (step_in_epoch * o->microbatches + m) * o->batch + b, to = b * o->seq_len;
+    if (s->packing) {
+      packing_fill(s->packing, sampler_sample(s, p), inputs + to, targets + to, starts + to);
+      continue;
+    }
+    const int64_t first = sampler_first(s, p);
+    split_read(s->split, first, o->seq_len, inputs + to);
+    split_read(s->split, first + 1, o->seq_len, targets + to, true);
+  }
+}
+// Has the kernel read what microbatch m of a step of the current epoch needs, while another step computes.
+static inline void microbatch_read_ahead(const Sampler *s, int64_t step_in_epoch, int64_t m) {
+  const SamplerOptions *o = &s->options;
+  for (int64_t b = 0; b < o->batch && s->split->files && step_in_epoch < s->steps_per_epoch; b++)
+    split_read_ahead(s->split, sampler_first(s, (step_in_epoch * o->microbatches + m) * o->batch + b), o->seq_len + 1);
+}
+
+// ---- evaluation
+// Windows of T targets that cover a split once, in order; the last may be partial. A window's contents do not depend on
+// the rank that takes it.
+static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
+  return (split_targets_numel(split) + seq_len - 1) / seq_len;
+}
+
+// Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
+// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones counted.
+static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
+                                       int32_t *targets) {
+  const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
+  const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
+  split_read(split, first, count, inputs);
+  split_read(split, first + 1, count, targets, true);
+  for (int64_t t = count; t < seq_len; t++) inputs[t] = 0, targets[t] = -1;
+  return count;
+}
