@@ -163,14 +163,15 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   if (sink && until > x->told) sink(to, x->said + x->told, (int)(until - x->told));
   x->told = until;
 }
-// Draws the next token of a text. Its uniforms follow from --seed, the text's number and the token's place.
-static int32_t text_draw(const Trainer *t, const Continued *x, const float *logits) {
+// Draws the next token of a text from the first V. Its uniforms follow from --seed, the text's number and the token's
+// place.
+static int32_t text_draw(const Trainer *t, const Continued *x, const float *logits, int64_t V) {
   const Options *o = &t->opt;
   const Philox r = philox4x32((uint64_t)o->seed, Philox{x->made, x->number, 0, 0xfffffffeu});
   uint8_t *seen = o->repetition_penalty == 1 ? NULL : (uint8_t *)calloc((size_t)t->model.V, 1);
   const int64_t from = o->sampler == OPT_sampler_llama_cpp ? max64(0, x->count - 64) : 0;
   for (int64_t i = from; seen && i < x->count; i++) seen[x->ids[i]] = 1;
-  const int32_t id = sample_token(logits, t->model.V, o, seen, r.x * 0x1p-32);
+  const int32_t id = sample_token(logits, V, o, seen, r.x * 0x1p-32);
   free(seen);
   return id;
 }
@@ -203,6 +204,9 @@ static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
 static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink, void *to) {
   const int N = fsdp_world(&t->fsdp), rank = fsdp_rank(&t->fsdp);
   int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
+  int64_t V = t->model.V;                        // an embedding may have more rows than its tokenizer has tokens
+  if (!rank && t->corpus->has_tokenizer) V = min64(V, t->corpus->tokenizer.vocab_size);
+  MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
   trainer_carve(t, 1, (int)t->model.P, PASS_SAMPLE);
@@ -212,7 +216,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
     texts_pass(t, text, n, again);
     again = false;
     for (int i = 0; i < n; i++)
-      drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp) : -1;
+      drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
     MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
     for (int i = 0; i < n; i++) {
       if (ends[i]) continue;

@@ -209,3 +209,17 @@ TEST(generate_prompts_are_the_same,
   free(one);
   free(first);
 }
+
+TEST(generate_draws_tokens_that_have_a_text,
+     "a model whose embedding has more rows than its tokenizer has tokens draws only tokens that the tokenizer has") {
+  uint16_t ids[400];
+  for (int i = 0; i < 400; i++) ids[i] = (uint16_t)(i % 300);
+  cli_write(cli_path("t_train.bin"), ids, sizeof ids);
+  cli_write(cli_path("t_val.bin"), ids, sizeof ids);
+  CliRun r;
+  CLI_RUN(&r, "%s --data %s --vocab_size 9000 --tokenizer dev/fixtures/tokenizer_smollm2.json --n_layer 1 --n_embd 8 "
+          "--n_head 1 --seq_len 8 --batch_size 1 --max_steps 1 --sample_tokens 20 --temperature 5 --top_k 0 "
+          "--save_every -1 --out %s", cli_ranks(2), cli_path("t_train.bin"), cli_path("out"));
+  cli_expect_done(&r, "a tokenizer of fewer tokens");
+  cli_free(&r);
+}
