@@ -18,6 +18,7 @@
 #include "kernels/all.h"
 #include "fsdp.h"
 #include "run/call.h"
+#include "run/encode_main.h"
 #include "run/flight_report.h"
 #include "run/not_finite.h"
 #include "run/option_help.h"
@@ -1230,6 +1231,7 @@ static const Command commands[] = {
     {"rdzv_rank, rdzv_hand", NEEDS_NOTHING, launch_hidden},      // mpirun's, for --rdzv
     {"--help, --version", NEEDS_NOTHING, options_answer},
     {"--report RUN1,RUN2,...", NEEDS_OPTIONS, report_compare},
+    {"--encode", NEEDS_OPTIONS, encode_main},
     {"--plan", NEEDS_OPTIONS, plan_main},
     {"--flight", NEEDS_OPTIONS, flight_answer},
     {"--rdzv", NEEDS_OPTIONS, launch_rendezvous},

@@ -221,9 +221,7 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
       packing_fill(s->packing, sampler_sample(s, p), inputs + to, targets + to, starts + to);
       continue;
     }
-    const int64_t first = sampler_first(s, p);
-    split_read(s->split, first, o->seq_len, inputs + to);
-    split_read(s->split, first + 1, o->seq_len, targets + to, true);
+    split_read_sample(s->split, sampler_first(s, p), o->seq_len, inputs + to, targets + to);
   }
 }
 // Has the kernel read what microbatch m of a step of the current epoch needs, while another step computes.
@@ -246,8 +244,7 @@ static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int6
                                        int32_t *targets) {
   const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
   const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
-  split_read(split, first, count, inputs);
-  split_read(split, first + 1, count, targets, true);
+  if (count) split_read_sample(split, first, count, inputs, targets);
   for (int64_t t = count; t < seq_len; t++) inputs[t] = 0, targets[t] = -1;
   return count;
 }

@@ -12,7 +12,7 @@
 //   - An id that is not below the vocabulary, or a read that fails, ends all ranks with a line that names the file.
 //
 // Defines: TokenFile, Split, split_token, split_trained, split_begins, split_target, split_read,
-// split_read_ahead, split_open_files, split_free.
+// split_read_sample, split_read_ahead, split_open_files, split_free.
 #pragma once
 #include <sys/resource.h>
 
@@ -264,36 +264,55 @@ static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id
            vocab_size, f->file_bytes > (1 << 24) ? " of those read" : "", largest, largest + 1);
 }
 enum { TOKEN_READ_NUMEL = 4096 };                 // tokens of one read
+// Reads some of tokens [first, first + n) of a stream in files, and returns how many. ids, targets: (TOKEN_READ_NUMEL),
+// overwritten: as ids and, unless NULL, as split_target has them.
+static inline int64_t split_read_some(const Split *s, int64_t first, int64_t n, int32_t *ids, int32_t *targets) {
+  alignas(64) uint32_t raw[TOKEN_READ_NUMEL];
+  uint8_t bits[TOKEN_READ_NUMEL / 8 + 1];
+  const TokenFile *f = split_file_at(s, first);
+  const int64_t at = first - f->first, count = min64(min64(n, f->tokens_numel - at), TOKEN_READ_NUMEL);
+  const uint16_t *const half = (const uint16_t *)raw;
+  uint32_t largest = 0;
+  token_file_read(f, raw, count * f->token_bytes, f->offset_bytes + at * f->token_bytes);
+  for (int64_t i = 0; i < count && f->token_bytes == 2; i++) ids[i] = half[i];
+  if (f->token_bytes == 4) memcpy(ids, raw, sizeof *ids * (size_t)count);
+  for (int64_t i = 0; i < count; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
+  if (s->vocab_size && largest >= (uint32_t)s->vocab_size) {
+    char line[2048];
+    int64_t i = 0;
+    while ((uint32_t)ids[i] < (uint32_t)s->vocab_size) i++;
+    token_file_bad_id(f, at + i, (uint32_t)ids[i], largest, s->vocab_size, line, sizeof line);
+    die_user("%s", line);
+  }
+  if (!targets) return count;
+  memcpy(targets, ids, sizeof *ids * (size_t)count);
+  if (!f->masked) return count;
+  const int64_t masks = f->offset_bytes + f->tokens_numel * f->token_bytes;
+  token_file_read(f, bits, (at + count - 1) / 8 - at / 8 + 1, masks + at / 8);
+  for (int64_t i = 0; i < count; i++) if (!(bits[(at + i) / 8 - at / 8] >> (at + i) % 8 & 1)) targets[i] = -1;
+  return count;
+}
 // Tokens [first, first + n) of the stream, as ids or, with `targets`, as split_target has them. ids: (n), overwritten.
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets) {
-  uint8_t raw[4 * TOKEN_READ_NUMEL], bits[TOKEN_READ_NUMEL / 8 + 1];
+  int32_t plain[TOKEN_READ_NUMEL], masked[TOKEN_READ_NUMEL];
   for (int64_t i = first; i < first + n && !s->files; i++)
     ids[i - first] = targets ? split_target(s, i) : split_token(s, i);
   for (int64_t count; n > 0 && s->files; first += count, ids += count, n -= count) {
-    const TokenFile *f = split_file_at(s, first);
-    const int64_t at = first - f->first;
-    count = min64(min64(n, f->tokens_numel - at), TOKEN_READ_NUMEL);
-    token_file_read(f, raw, count * f->token_bytes, f->offset_bytes + at * f->token_bytes);
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < count; i++) {
-      uint16_t half;
-      uint32_t id;
-      if (f->token_bytes == 2) memcpy(&half, raw + 2 * i, 2), id = half;
-      else memcpy(&id, raw + 4 * i, 4);
-      ids[i] = (int32_t)id;
-      largest = id > largest ? id : largest;
-    }
-    if (s->vocab_size && largest >= (uint32_t)s->vocab_size) {
-      char line[2048];
-      int64_t i = 0;
-      while ((uint32_t)ids[i] < (uint32_t)s->vocab_size) i++;
-      token_file_bad_id(f, at + i, (uint32_t)ids[i], largest, s->vocab_size, line, sizeof line);
-      die_user("%s", line);
-    }
-    if (!targets || !f->masked) continue;
-    token_file_read(f, bits, (at + count - 1) / 8 - at / 8 + 1, f->offset_bytes + f->tokens_numel * f->token_bytes +
-                    at / 8);
-    for (int64_t i = 0; i < count; i++) if (!(bits[(at + i) / 8 - at / 8] >> (at + i) % 8 & 1)) ids[i] = -1;
+    count = split_read_some(s, first, n, plain, targets ? masked : NULL);
+    memcpy(ids, targets ? masked : plain, sizeof *ids * (size_t)count);
+  }
+}
+// A sample: inputs are tokens [first, first + n), targets those one further. Both: (n), overwritten.
+static inline void split_read_sample(const Split *s, int64_t first, int64_t n, int32_t *inputs, int32_t *targets) {
+  int32_t ids[TOKEN_READ_NUMEL], masked[TOKEN_READ_NUMEL];
+  if (!s->files) {
+    split_read(s, first, n, inputs);
+    split_read(s, first + 1, n, targets, true);
+  }
+  for (int64_t at = 0, count; at <= n && s->files; at += count) {
+    count = split_read_some(s, first + at, n + 1 - at, ids, masked);
+    memcpy(inputs + at, ids, sizeof *ids * (size_t)min64(count, n - at));
+    memcpy(targets + (at ? at - 1 : 0), masked + !at, sizeof *ids * (size_t)(count - !at));
   }
 }
 // Asks the kernel to have tokens [first, first + n) read, without waiting.

@@ -566,24 +566,42 @@ static inline size_t bpe_part_start(const Tokenizer *t, const uint8_t *text, siz
   return i == n ? bytes : tokenizer_cut(t, text, bytes, bytes / (size_t)n * (size_t)i);
 }
 
-// ids receives the ids of text[from..to); returns how many.
-static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
-  BpeEncoder e = {};
-  e.t = t;
-  e.text_end = e.readable_end = text + to;
-  e.ids = ids;
-  bpe_table_init(&e.cache, 10);
+// An encoder remembers the words of the texts that it has run over, which stay where they are until it is closed.
+static inline void bpe_encoder_open(BpeEncoder *e, const Tokenizer *t) {
+  *e = {};
+  e->t = t;
+  bpe_table_init(&e->cache, 10);
   for (int i = 0; i < t->added_count; i++) {
     uint8_t pass = (uint8_t)(1 << t->added[i].normalized);
-    e.added_first[t->bytes[t->byte_start[t->added[i].id]]] |= pass;
-    e.added_passes |= pass;
+    e->added_first[t->bytes[t->byte_start[t->added[i].id]]] |= pass;
+    e->added_passes |= pass;
   }
-  bpe_encode_added(&e, text + from, text + to, 0);
-  free(e.cache.slots);
-  free(e.cached_ids);
-  free(e.normal);
-  nfc_work_free(&e.nfc);
-  return e.ids - ids;
+}
+// ids receives the ids of a text; returns how many.
+static inline int64_t bpe_encoder_run(BpeEncoder *e, const uint8_t *text, size_t bytes, int32_t *ids) {
+  if (e->normal) {                               // it had room for one text
+    bpe_cache_clear(e);
+    free(e->normal);
+    e->normal = NULL;
+  }
+  e->text_end = e->readable_end = text + bytes;
+  e->ids = ids;
+  bpe_encode_added(e, text, text + bytes, 0);
+  return e->ids - ids;
+}
+static inline void bpe_encoder_close(BpeEncoder *e) {
+  free(e->cache.slots);
+  free(e->cached_ids);
+  free(e->normal);
+  nfc_work_free(&e->nfc);
+}
+// ids receives the ids of text[from..to); returns how many.
+static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
+  BpeEncoder e;
+  bpe_encoder_open(&e, t);
+  const int64_t count = bpe_encoder_run(&e, text + from, to - from, ids);
+  bpe_encoder_close(&e);
+  return count;
 }
 
 // Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.

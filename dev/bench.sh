@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, optimizers
+#   dev/bench.sh                ratios, ops, muon, data, tokenizer, modes, checkpoint, beside, plan, curve, fp8,
+#                               optimizers
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
 #                               and AdamW beside torch.optim's (dev/bench_muon.py)
+#   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all; reading token files
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
@@ -219,6 +221,27 @@ tokenizer() {
     }
     printf '%8d %10s %10s %10s %10s\n' $vocab "$(seconds 1)" "$(speed_mb 1)" "$(seconds 0)" "$(speed_mb 0)"
   done
+}
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+# 200 MB of text; medians of $ROUNDS runs.
+data() {
+  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/data threads round
+  [ -e "$dir/train.txt" ] || { echo "bench: no WikiText-2 (WIKITEXT2_DIR): encoding is not measured"; return; }
+  mkdir -p "$run"
+  for ((round = 0; round < 19; round++)); do cat "$dir/train.txt"; done >"$run/text.txt"
+  "$program" --encode "$run/first" --data "$dir/train.txt" --vocab_size 32768 >/dev/null
+  echo
+  for threads in 1 0; do
+    for ((round = 0; round < ROUNDS; round++)); do
+      rm -rf "$run/tokens"
+      local began=$(date +%s.%N)
+      "$program" --encode "$run/tokens" --data "$run/text.txt" --val_data "$dir/valid.txt" --threads $threads \
+        --tokenizer "$run/first" >/dev/null
+      awk -v a="$began" -v b="$(date +%s.%N)" -v n="$(stat -c %s "$run/text.txt")" 'BEGIN { print n / (b - a) / 1e6 }'
+    done | median | sed "s/^/encoding, MB\/s, $([ $threads = 1 ] && echo one thread || echo all cores): /"
+  done
+  "$here/../build/bench_ops" reading --data "$run/tokens" --vocab_size 32768 --model gpt2
 }
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------
@@ -536,15 +559,15 @@ optimizers() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon tokenizer modes checkpoint beside plan curve fp8 optimizers)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon data tokenizer modes checkpoint beside plan curve fp8 optimizers)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | muon | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8 | optimizers) ;;
+    ratios | ops | muon | data | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8 | optimizers) ;;
     *)
-      echo "bench: parts: ratios, ops, muon, tokenizer, modes, checkpoint, beside, plan, curve, fp8, optimizers," \
-        "speed; not '$part'" >&2
+      echo "bench: parts: ratios, ops, muon, data, tokenizer, modes, checkpoint, beside, plan, curve, fp8," \
+        "optimizers, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

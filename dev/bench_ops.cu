@@ -21,6 +21,10 @@
 //
 //   mpirun -np 2 build/bench_ops peaks --dtype bf16
 // The figures of a rank for --plan --on cpu,...: what it reaches at least while all measure.
+//
+//   build/bench_ops reading --data 'OUT/train_*.bin' --vocab_size 5000
+// Reading alone: microbatches of token files in the order of an epoch, without a step between them, once to warm the
+// page cache and once timed: tokens/s and GB/s of the files' bytes.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
@@ -208,6 +212,35 @@ static void bench_peaks(const char *table, const Options *o, int threads, int ra
   MPI_Allreduce(MPI_IN_PLACE, peak, 2, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
   if (!rank) printf("tflops=%.5g,memory_gbs=%.5g\n", peak[0] * 1e-3, peak[1]);
 }
+// At most 200 million tokens a turn.
+static void bench_reading(const Options *o) {
+  static Corpus c;
+  CorpusOptions co = {o->data, "", (int)o->vocab_size, 1, (uint64_t)o->seed};
+  co.val_data = o->val_data;
+  const SamplerOptions so = {o->batch_size, o->seq_len, 1, true, true, (uint64_t)o->seed};
+  DataError e;
+  Sampler s;
+  const double start = now_ms();
+  if (!corpus_load(&c, co, &e)) die_with(e.exit_code, "%s", e.text);
+  const double loaded = now_ms();
+  const Split *train = &c.split[SPLIT_TRAIN];
+  if (!sampler_init(&s, train, so, malloc(sampler_bytes(train, so) + 1), &e)) die_with(e.exit_code, "%s", e.text);
+  const int64_t tokens = so.batch * so.seq_len, steps = min64(s.steps_per_epoch, 200000000 / tokens + 1);
+  int32_t *batch = (int32_t *)malloc(sizeof(int32_t) * 2 * (size_t)tokens);
+  double ms = 0;
+  for (int turn = 0; turn < 2; turn++) {
+    const double begun = now_ms();
+    for (int64_t k = 0; k < steps; k++) {
+      microbatch_read_ahead(&s, k + 1, 0);
+      microbatch_fill(&s, k, 0, batch, batch + tokens);
+    }
+    ms = now_ms() - begun;
+  }
+  const double rate = (double)(steps * tokens) / ms * 1e3;
+  printf("reading: %lld tokens in %d files, opened in %.2f s; %.0f M tokens/s, %.2f GB/s\n",
+         (long long)train->tokens_numel, train->files, (loaded - start) / 1e3, rate * 1e-6,
+         rate * train->token_bytes * 1e-9);
+}
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -220,7 +253,8 @@ int main(int argc, char **argv) {
   die_hook = die_everywhere;
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
   const bool peaks = argc > 1 && !strcmp(argv[1], "peaks");
-  const bool whole = !muon && !update && !peaks; // whole steps
+  const bool reading = argc > 1 && !strcmp(argv[1], "reading");
+  const bool whole = !muon && !update && !peaks && !reading;     // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
@@ -231,6 +265,11 @@ int main(int argc, char **argv) {
   o.max_steps = steps + 1;
   if (!error[0]) options_resolve(&o, world, world, error, sizeof error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (reading) {
+    bench_reading(&o);
+    MPI_Finalize();
+    return 0;
+  }
   Device device = agree_on_device(&o, MPI_COMM_WORLD, MPI_COMM_WORLD);
   OpWatch timed;
   watch_table(&timed, device.ops);

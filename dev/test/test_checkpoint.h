@@ -904,11 +904,12 @@ static const OptionClass option_classes[] = {
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout"},
-    {"OOO", "grad_accum tokenizer cache strategy mesh reshard_after_forward gather_slots shard wrap offload recompute "
-            "comm between_hosts shm device no_cuda graph tune isa rdzv nnodes node_rank nproc_per_node rdzv_token "
-            "preflight threads timeout flight restarts restart_wait eval_only verbose sample_only prompt prompts stop "
-            "out log_every log_layers report trace trace_steps tensorboard save_model export_hf resume init_from "
-            "config export_gguf merge lora_from plan world ranks_per_host on tokens json"}};
+    {"OOO", "grad_accum tokenizer encode document_token cache strategy mesh reshard_after_forward gather_slots "
+            "shard wrap offload recompute comm between_hosts shm device no_cuda graph tune isa rdzv nnodes "
+            "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "
+            "verbose sample_only prompt prompts stop out log_every log_layers report trace trace_steps "
+            "tensorboard save_model export_hf resume init_from config export_gguf merge lora_from plan world "
+            "ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =

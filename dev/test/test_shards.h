@@ -274,6 +274,45 @@ TEST(shards_that_change,
   }
 }
 
+TEST(shards_of_twenty_gigabytes,
+     "20 GB of tokens in 20 files are opened, and samples all over them read, within 64 MiB of memory") {
+  enum { B = 8, T = 64, STEPS = 200 };
+  char name[64];
+  uint16_t ids[100] = {};
+  for (int i = 0; i < 20; i++) {                 // holes: no disk is needed
+    snprintf(name, sizeof name, "g_train_%d.bin", i);
+    const int fd = open(cli_path(name), O_CREAT | O_RDWR, 0666);
+    if (fd < 0 || ftruncate(fd, 1000000000)) SKIP("no file of 1 GB can be made");
+    close(fd);
+  }
+  shard_write("g_val.bin", SHARD_LLMC, ids, 100);
+  char val[1024];
+  snprintf(val, sizeof val, "%s", cli_path("g_val.bin"));
+  Corpus c;
+  DataError e;
+  CorpusOptions o = shard_options(cli_path("g_train_*.bin"));
+  o.val_data = val;
+  rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  const Split *s = &c.split[SPLIT_TRAIN];
+  Sampler x = data_sampler(s, {B, T, 1, true, true, 3});
+  EXPECT(s->tokens_numel == 10000000000 && x.samples_numel == (s->tokens_numel - 1) / T, "%lld tokens",
+         (long long)s->tokens_numel);
+  int32_t in[B * T], out[B * T];
+  bool files[20] = {};
+  for (int64_t step = 0; step < STEPS; step++) {
+    microbatch_read_ahead(&x, step + 1, 0);
+    microbatch_fill(&x, step, 0, in, out);
+    for (int64_t b = 0; b < B; b++) files[split_file_at(s, sampler_first(&x, step * B + b)) - s->file] = true;
+  }
+  for (bool f : files) EXPECT(f, "a file is not read");
+  getrusage(RUSAGE_SELF, &after);
+  const long kib = after.ru_maxrss - before.ru_maxrss;
+  EXPECT(kib < 65536, "%ld KiB", kib);
+  corpus_free(&c);
+}
+
 TEST(shards_lists_are_checked, "lists, weights and --val_data: what is wrong is named, in one line") {
   static uint16_t ids[100];
   shard_ids(ids, 100, 3);

@@ -1,0 +1,219 @@
+// test_encode.h: --encode beside encoding in memory; killed and gone on; what is no text. Follows test_shards.h.
+
+static inline void encode_quiet(const char *line) { (void)line; }
+static inline EncodeOptions encode_options(const char *out, const char *data, int threads) {
+  EncodeOptions o = {out, data, "", "dev/fixtures/tokenizer_gpt2", 300, threads, DOCUMENTS_BEFORE, encode_quiet};
+  o.block_bytes = 3000, o.shard_numel = 1111, o.save_bytes = 2000;
+  return o;
+}
+// Some sentences, with much white space and characters of several bytes in between: `lines` of them.
+static inline size_t encode_text(char *text, size_t room, int lines, uint64_t key) {
+  static const char *const words[] = {" the", " fox", "  ", "\t", "n't", " 1984", "\xc3\xa9", " \xe6\x97\xa5", "\n\n",
+                                      "!?", "a"};
+  size_t n = 0;
+  for (int i = 0; i < lines; i++) {
+    for (int k = 0; k < 12; k++)
+      n += (size_t)snprintf(text + n, room - n, "%s", words[data_below(data_random(key, (uint64_t)(i * 13 + k)), 11)]);
+    n += (size_t)snprintf(text + n, room - n, "\n");
+  }
+  return n;
+}
+// A .jsonl line of a text.
+static inline void encode_json(FILE *f, const char *text) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddStringToObject(json, "id", "x");
+  cJSON_AddStringToObject(json, "text", text);
+  char *line = cJSON_PrintUnformatted(json);
+  fprintf(f, "%s\n", line);
+  cJSON_free(line);
+  cJSON_Delete(json);
+}
+// All ids of OUT's shards of a split, malloc'ed.
+static inline int32_t *encode_read(const char *out, const char *name, int64_t *n) {
+  char pattern[1100];
+  snprintf(pattern, sizeof pattern, "%s/%s_*.bin", out, name);
+  Found f = {};
+  Split s = {};
+  DataError e = {};
+  *n = 0;
+  f.val_data = "";
+  if (!find_token_element(&f.tokens[0], pattern, "--data", !strcmp(name, "val"), &e)) { found_free(&f); return NULL; }
+  s.file = (TokenFile *)calloc((size_t)f.tokens[0].count, sizeof(TokenFile));
+  s.files = f.tokens[0].count;
+  for (int i = 0; i < s.files; i++) data_format(s.file[i].path, DATA_PATH_BYTES, "%s", f.tokens[0].name[i]);
+  EXPECT(split_open_files(&s, 1 << 24, &e), "%s", e.text);
+  int32_t *ids = (int32_t *)malloc(4 * (size_t)s.tokens_numel + 4);
+  split_read(&s, 0, *n = s.tokens_numel, ids);
+  split_free(&s);
+  found_free(&f);
+  return ids;
+}
+static inline void encode_expect(const char *what, const char *out, const char *name, const int32_t *want, int64_t n) {
+  int64_t got;
+  int32_t *ids = encode_read(out, name, &got), at = 0;
+  while (at < n && at < got && ids[at] == want[at]) at++;
+  EXPECT(got == n && at == n, "%s: %s: %lld ids, expected %lld; the first %d are the same", what, name, (long long)got,
+         (long long)n, at);
+  free(ids);
+}
+
+TEST(encode_equals_in_memory,
+     "texts and .jsonl, plain, .gz and .zst, as files and as a directory, encoded by blocks on 1 and 3 threads, have "
+     "the ids of encoding each document whole, with the document token before or behind it; training takes OUT") {
+  static char text[1 << 17];
+  static int32_t want[1 << 18];
+  char error[512], command[4096], out[600];
+  Tokenizer t;
+  DataError e;
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  const int32_t mark = chat_token(&t, "<|endoftext|>");
+  REQUIRE(mark >= 0, "no document token");
+  mkdir(cli_path("in"), 0777);
+  int64_t n = 0;
+  const size_t one = encode_text(text, sizeof text, 300, 1);
+  cli_write(cli_path("in/a.txt"), text, one);
+  want[n++] = mark;
+  n += tokenizer_encode(&t, (const uint8_t *)text, one, want + n, 1);
+  FILE *f = fopen(cli_path("in/b.jsonl"), "w");
+  for (int i = 0; i < 150; i++) {
+    size_t bytes = encode_text(text, sizeof text, i % 40 == 39 ? 120 : i % 4, (uint64_t)i + 2);
+    if (i % 7 == 0) fputs("\n", f);
+    text[bytes] = 0;
+    encode_json(f, text);
+    want[n++] = mark;
+    n += tokenizer_encode(&t, (const uint8_t *)text, bytes, want + n, 1);
+  }
+  fclose(f);
+  const bool zstd = !system("command -v zstd > /dev/null");
+  snprintf(command, sizeof command, "cd %s && mkdir packed && gzip -c in/a.txt > packed/a.txt.gz && %s in/b.jsonl > "
+           "packed/b.jsonl.%s", test_tmp(), zstd ? "zstd -qc" : "gzip -c", zstd ? "zst" : "gz");
+  REQUIRE(!system(command), "no packed files");
+  snprintf(command, sizeof command, "%s,%s", cli_path("in/a.txt"), cli_path("in/b.jsonl"));
+  const char *const data[] = {cli_path("in"), command, cli_path("packed")};
+  for (int turn = 0; turn < 6; turn++) {
+    snprintf(out, sizeof out, "%s/out%d", test_tmp(), turn);
+    EncodeOptions o = encode_options(out, data[turn % 3], turn < 3 ? 1 : 3);
+    REQUIRE(encode_run(&o, &e), "%s: %s", data[turn % 3], e.text);
+    encode_expect(data[turn % 3], out, "train", want, n);
+    REQUIRE(encode_run(&o, &e), "once more: %s", e.text);        // there is nothing left to do
+    encode_expect("once more", out, "train", want, n);
+  }
+  int64_t m = 0;
+  for (int64_t i = 1; i < n; i++) want[m++] = want[i];           // no text of the fixture has the token
+  want[m++] = mark;
+  snprintf(out, sizeof out, "%s", cli_path("behind"));
+  EncodeOptions o = encode_options(out, data[0], 2);
+  o.documents = DOCUMENTS_BEHIND, o.val_data = cli_path("in/a.txt");
+  REQUIRE(encode_run(&o, &e), "%s", e.text);
+  encode_expect("behind", out, "train", want, m);
+  Corpus c;
+  CorpusOptions co = data_options(out);
+  co.tokenizer = out, co.vocab_size = t.vocab_size;
+  REQUIRE(corpus_load(&c, co, &e), "%s", e.text);
+  EXPECT(c.split[SPLIT_TRAIN].tokens_numel == m && c.split[SPLIT_VALID].tokens_numel > 1000 && c.has_tokenizer,
+         "%lld and %lld tokens", (long long)c.split[SPLIT_TRAIN].tokens_numel,
+         (long long)c.split[SPLIT_VALID].tokens_numel);
+  corpus_free(&c);
+  tokenizer_free(&t);
+}
+
+static int encode_writes_left;
+static inline int encode_kill(FileOp op, const char *path) {
+  (void)op, (void)path;
+  if (!--encode_writes_left) _exit(9);           // as kill -9 here: nothing is cleaned up
+  return 0;
+}
+TEST(encode_goes_on,
+     "ended at random between two writes, as often as it takes, an encoding leaves the bytes of one that was not; "
+     "held-out documents are whole and the same; another set of files or options is refused") {
+  static char text[1 << 16];
+  char command[2048], out[600];
+  DataError e;
+  FILE *f = fopen(cli_path("a.jsonl"), "w");
+  for (int i = 0; i < 399; i++) {                // so that the text behind them is held out
+    text[encode_text(text, sizeof text, i % 5, (uint64_t)i)] = 0;
+    encode_json(f, text);
+  }
+  fclose(f);
+  cli_write(cli_path("b.txt"), text, encode_text(text, sizeof text, 300, 7));
+  snprintf(command, sizeof command, "cd %s && gzip -k a.jsonl && mv a.jsonl.gz c.jsonl.gz", test_tmp());
+  REQUIRE(!system(command), "no gzip");
+  const char *const list = "@/a.jsonl,@/b.txt,@/c.jsonl.gz";
+  snprintf(out, sizeof out, "%s", cli_path("whole"));
+  char data[1500];
+  snprintf(data, sizeof data, "%s", cli_expand(list));
+  EncodeOptions o = encode_options(out, data, 2);
+  o.tokenizer = "";                              // trained on a sample
+  REQUIRE(encode_run(&o, &e), "%s", e.text);
+  int kills = 0;
+  for (int turn = 0; turn < 4; turn++) {
+    snprintf(out, sizeof out, "%s/killed%d", test_tmp(), turn);
+    for (int run = 0, status = 1; status; run++) {
+      fflush(NULL);
+      const int child = fork();
+      if (!child) {
+        encode_writes_left = 3 + (int)data_below(data_random((uint64_t)turn, (uint64_t)run), 60);
+        file_hook = encode_kill;
+        o.threads = 1 + run % 3;
+        const bool done = encode_run(&o, &e);
+        if (!done) fprintf(stderr, "%s\n", e.text);
+        _exit(done ? 0 : 7);
+      }
+      waitpid(child, &status, 0);
+      REQUIRE(WIFEXITED(status) && (!status || WEXITSTATUS(status) == 9) && run < 2000, "run %d ended with %x", run,
+              status);
+      kills += status != 0;
+    }
+    snprintf(command, sizeof command, "cd %s && diff -r whole killed%d", test_tmp(), turn);
+    EXPECT(!system(command), "turn %d: other files", turn);
+  }
+  EXPECT(kills > 20, "%d kills", kills);
+  int64_t n;
+  free(encode_read(cli_path("whole"), "val", &n));
+  EXPECT(n > 3000, "%lld tokens are held out", (long long)n);
+  o.documents = DOCUMENTS_NONE;
+  EXPECT(!encode_run(&o, &e) && e.exit_code == EXIT_USAGE && strstr(e.text, "has another encoding"), "%s", e.text);
+}
+
+TEST(encode_names_what_is_wrong,
+     "damaged and foreign texts: named by file and line, and nothing is taken for whole; the command line too") {
+  DataError e;
+  char command[2048], out[600];
+  const char *good = "{\"text\": \"a b c\"}\n";
+  cli_write(cli_path("good.jsonl"), good, strlen(good));
+  snprintf(command, sizeof command, "cd %s && seq 100000 > s.txt && gzip -k s.txt && head -c 9000 s.txt.gz > "
+           "cut.txt.gz && { zstd -qc s.txt 2>&- || cat s.txt.gz; } | head -c 9000 > cut.txt.zst && head -c 9000 "
+           "s.txt.gz > bad.txt.gz && seq 5 >> bad.txt.gz && mkdir empty", test_tmp());
+  REQUIRE(!system(command), "no gzip");
+  const struct { const char *name, *text, *has, *has_too; } table[] = {
+      {"x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"\n", "x.jsonl, line 3: it is not JSON", ""},
+      {"x.jsonl", "{\"text\": \"a\"}\n{\"texts\": \"b\"}\n", "line 2: it has no \"text\"", ""},
+      {"x.jsonl", "{\"text\": \"a\"}\n{\"messages\": []}", "line 2: it is a conversation", "--data"},
+      {"x.jsonl", "{\"text\": \"a\xff\"}", "line 1: byte 12 is not UTF-8", ""},
+      {"x.jsonl", "{\"text\": \"a\\u0000\"}", "line 1: it has a NUL", ""},
+      {"x.txt", "\x1f\x8b\x08\0\0\0\0\0\0\0\0", "x.txt is gzip-compressed", ""},
+      {"x.parquet", "PAR1", "x.parquet: expected: .txt, .md or .jsonl", "Parquet"},
+      {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is damaged or cut short", ""},
+      {"bad.txt.gz", NULL, "bad.txt.gz is damaged or cut short", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
+      {"none.txt", NULL, "none.txt: No such file", ""},
+      {"empty", NULL, "no text in this directory", ""}};
+  for (const auto &row : table) {
+    char data[1500];
+    if (row.text) cli_write(cli_path(row.name), row.text, row.text[0] == '\x1f' ? 11 : strlen(row.text));
+    snprintf(data, sizeof data, "%s,%s", cli_path("good.jsonl"), cli_path(row.name));
+    snprintf(out, sizeof out, "%s/o%d", test_tmp(), (int)(&row - table));
+    EncodeOptions o = encode_options(out, data, 2);
+    EXPECT(!encode_run(&o, &e) && strstr(e.text, row.has) && strstr(e.text, row.has_too) && !strchr(e.text, '\n'),
+           "%s: '%s'", row.name, e.text);
+    snprintf(command, sizeof command, "ls %s/train_*.bin > /dev/null 2>&1", out);
+    EXPECT(system(command), "%s: a shard is taken for whole", row.name);
+  }
+  CliRun r;
+  CLI_RUN(&r, "%s --encode %s", cli_program(), cli_path("o"));
+  EXPECT(r.code == EXIT_USAGE && strstr(r.text, "--encode OUT encodes what --data names"), "%s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --encode %s --data %s --vocab_size 300 --threads 2", cli_program(), cli_path("o"), cli_path("s.txt"));
+  EXPECT(r.code == 0 && strstr(r.text, "tokens to train on, 0 for validation") && strstr(r.text, "--val_data"), "%s",
+         r.text);
+  cli_free(&r);
+}
