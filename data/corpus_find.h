@@ -404,6 +404,9 @@ static inline bool chats_hold_out(Found *f, DataError *e) {
 static inline bool find_chats(Found *f, const char *path, DataError *e) {
   struct stat st;
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
+  char text[DATA_PATH_BYTES];
+  if (directory && text_find(path, SPLIT_TRAIN, text, sizeof text))
+    data_notice(f->notices, "--data %s has conversations and text: train.jsonl is taken, not %s", path, text);
   for (int i = 0; i < SPLIT_COUNT; i++) {
     char *to = f->chats[i];
     const bool given = i == SPLIT_VALID && *f->val_data;

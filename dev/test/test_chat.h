@@ -251,7 +251,9 @@ TEST(chat_lines_are_checked,
     DataError e;
     o = chat_corpus_options(dir, "qwen2.5", "auto");
     o.chat.train_all = all;
+    if (all) data_write_text(dir, "train.txt", "text\n");
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(!strstr(c.notices.text, "train.jsonl is taken, not ") == !all, "notices: %s", c.notices.text);
     const Split *s = &c.split[SPLIT_TRAIN];
     int32_t ids[64], want[64];
     uint8_t trained[64];
