@@ -76,6 +76,7 @@
 #include "dev/test/test_container.h"
 #include "dev/test/test_readme.h"
 #include "dev/test/test_report.h"
+#include "dev/test/test_evaluate.h"
 #include "dev/test/test_tensorboard.h"
 #include "dev/test/test_trace.h"
 #include "dev/test/test_report_html.h"

@@ -7,7 +7,7 @@
 //   3 forward       embeddings, blocks, head in chunks of rows
 //   4 backward      the same, in reverse
 //   5 update        microbatches, exact norm, clipping, learning rate, AdamW, SGD or Muon
-//   6 eval, sample  every token of a split once; text from a prompt is trainer/generate.h
+//   6 eval, sample  every token of a split once; trainer/ has text from prompts, tasks, talk
 //   7 loop          steps, evaluations, saves; a sample and files at the end
 //   8 commands      the table of what the program does; the life of a run
 //
@@ -1033,6 +1033,8 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
 }
 #include "trainer/generate.h"
+#include "trainer/interactive.h"
+#include "trainer/evaluate.h"
 
 // ================================================================================================ 7 loop
 // A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
@@ -1130,7 +1132,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
 }
 
 // The whole run: training, evaluation, a sample, files. Returns the exit code. Collective.
-static int trainer_run(Trainer *t, Log *log, Saver *saver) {
+static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {
     const int code = trainer_train(t, log, saver);
@@ -1145,8 +1147,9 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
-  const bool samples = !o->eval_only && o->sample_tokens;
-  const bool sampled = samples && (o->prompts[0] ? print_samples(t) : print_sample(t));
+  if (o->eval[0]) trainer_eval_files(t, log);
+  if (o->interactive) trainer_talk(t, answers);
+  const bool sampled = sample_file(o) && (o->prompts[0] ? print_samples(t) : print_sample(t));
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
@@ -1159,9 +1162,9 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver) {
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!fsdp_rank(&t->fsdp))
-    say("files: %s/metrics.jsonl%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
+    say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
-        !sampled ? "" : o->prompts[0] ? ", samples.jsonl" : ", sample.txt");
+        sampled ? ", " : "", sampled ? sample_file(o) : "");
   return saved ? 0 : EXIT_MISSING;
 }
 
@@ -1182,6 +1185,7 @@ static int train(Call *call) {
   Options *o = &call->o;
   char *error = call->error;
   train_options(call, &asked, &start);
+  FILE *const answers = call->first ? talk_answers(o) : NULL;
   preflight(o, true);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
@@ -1213,7 +1217,7 @@ static int train(Call *call) {
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
-  const int code = trainer_run(&t, &log, &saver);
+  const int code = trainer_run(&t, &log, &saver, answers);
   line_end();
   liveness_phase("end");
   trainer_close(&t);

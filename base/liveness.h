@@ -66,11 +66,12 @@ static inline void liveness_microbatch(int microbatch) { flight_microbatch(micro
 static inline void liveness_step(int64_t step) { flight_step(step); }
 // The main thread writes text to `fd` from here on; -1: no longer. This is no progress: a save that hangs is reported
 // on as well.
+enum { WATCHDOG_USER = -3 };                      // in place of a descriptor: it waits for somebody to type
 static inline void watchdog_pause(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
 // Whether it waits for a reader now. A file always takes more: a disk that hangs is no slow reader.
 static inline bool watchdog_paused() {
   pollfd p = {WORD_GET(&liveness_words.prints) - 1, POLLOUT, 0};
-  return p.fd >= 0 && !poll(&p, 1, 0);
+  return p.fd == WATCHDOG_USER || (p.fd >= 0 && !poll(&p, 1, 0));
 }
 // Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores. Where a yield
 // takes long it went to a busy program, and so would the next: Linux lets that run for a tick (4 ms). Whoever sleeps is

@@ -11,7 +11,8 @@
 // it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
 // everything.
 //
-// Defines: ChatOptions, chat_template_named, chat_template_of, chat_names, Chat, chat_open, ChatTokens, chat_line.
+// Defines: ChatOptions, chat_template_named, chat_template_of, chat_names, Chat, chat_open, ChatTokens, chat_line,
+// chat_next.
 #pragma once
 #include "base/text.h"
 #include "corpus_find.h"
@@ -262,6 +263,15 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
     else chat_put(&t, f->dated ? chat_strip(said, false) : said);
     chat_turn(c, k, &t, header, assistant);
   }
+  free(t.p);
+  return true;
+}
+// Messages, and the header of the answer that is to come.
+static inline bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
+  ChatText t = {};
+  if (!chat_messages(c, k, messages)) return false;
+  chat_header(c, &t, "assistant");
+  chat_append(c, k, t.p, t.n, SIZE_MAX, false);
   free(t.p);
   return true;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
-#   dev/bench.sh                ratios, ops, muon, data, tokenizer, modes, checkpoint, beside, plan, curve, fp8,
-#                               optimizers
+#   dev/bench.sh                ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside,
+#                               plan, curve, fp8, optimizers
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
@@ -10,6 +10,7 @@
 #   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all; reading token files
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
+#   dev/bench.sh generate       tokens/s of text beside transformers.generate (dev/bench_generate.py)
 #   dev/bench.sh beside         `tiny` alone, and two runs side by side on the same cores; OTHER names a second build
 #   dev/bench.sh plan           steps predicted with this machine's peaks beside steps measured
 #   dev/bench.sh curve          `small`, 300 steps of batch 32 on WikiText-2, and PyTorch on the same tokens
@@ -141,7 +142,8 @@ speed() {
   done; done; done
 }
 
-# ---- ratios and ops -------------------------------------------------------------------------------------------------
+# ---- generate, ratios and ops ----------------------------------------------------------------------------------------
+generate() { "$PYTHON" "$here/bench_generate.py"; }
 ratios() {
   "$PYTHON" -c 'import dataclasses, json, statistics' 2>/dev/null ||
     { echo "bench: ratios needs python3 (PYTHON=$PYTHON has not all of it); ARGS=ops needs none" >&2; return 2; }
@@ -559,15 +561,17 @@ optimizers() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon data tokenizer modes checkpoint beside plan curve fp8 optimizers)
+[ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon data tokenizer modes checkpoint generate beside plan curve fp8
+  optimizers)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
 for part in "${parts[@]}"; do
   case $part in
-    ratios | ops | muon | data | tokenizer | speed | modes | checkpoint | beside | plan | curve | fp8 | optimizers) ;;
+    ratios | ops | muon | data | tokenizer | speed | modes | checkpoint | generate | beside | plan | curve) ;;
+    fp8 | optimizers) ;;
     *)
-      echo "bench: parts: ratios, ops, muon, data, tokenizer, modes, checkpoint, beside, plan, curve, fp8," \
-        "optimizers, speed; not '$part'" >&2
+      echo "bench: parts: ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside, plan, curve," \
+        "fp8, optimizers, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

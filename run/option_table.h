@@ -187,6 +187,9 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(sampler, transformers, (transformers, llama_cpp), QUIET, \
       "the order of cuts; llama_cpp: temperature last, penalty of 64 tokens") \
   TEXT(stop, "", NULL, OWN, "texts that end generation, apart by |; \\n is a newline", "stop_strings") \
+  FLAG(interactive, OWN, "type to the model and read its text as it comes, by its chat template if it has one") \
+  TEXT(eval, "", NULL, OWN, "files to evaluate, with commas: HellaSwag, choices, LAMBADA, wikitext, as .jsonl") \
+  CHOICE(eval_style, harness, (harness, llmc), OWN, "texts and numbers of lm-evaluation-harness, or llm.c's") \
   TEXT(prompts, "", NULL, OWN, "file of texts to continue, a line each, or .jsonl of {\"prompt\"}: OUT/samples.jsonl") \
   GROUP(OUTPUT, "output") \
   TEXT(out, "out", NULL, OWN, "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...", \

@@ -120,6 +120,11 @@ struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); }
 
 // Whether the run trains, or only evaluates or samples.
 static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
+// The file of OUT that texts go into at the end; NULL: none are made.
+static inline const char *sample_file(const Options *o) {
+  const bool none = o->eval_only || o->eval[0] || o->interactive || !o->sample_tokens;
+  return none ? NULL : o->prompts[0] ? "samples.jsonl" : "sample.txt";
+}
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 // Which of its choices an option has, and that as a word; -1 and "" where the preset is still to decide.
@@ -484,10 +489,10 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
   return source_end(o, &from, error, error_bytes);
 }
 
-// What belongs to --plan has no effect without it.
+// What belongs to --plan has no effect without it; --json also belongs to --interactive.
 static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
   for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
-    REFUSE(o->given[i] && i != OPT_plan,
+    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_json && o->interactive),
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }

@@ -45,7 +45,7 @@ static inline bool overwrite_refuse(const Options *o, char *error, size_t error_
   const char *written[7] = {}, **next = written;
   if (run_trains(o)) *next++ = "options.txt", *next++ = "tokenizer.json";
   if (!strcmp(o->report, "on")) *next++ = "report.html";
-  if (!o->eval_only) *next++ = o->prompts[0] ? "samples.jsonl" : "sample.txt";
+  if (sample_file(o)) *next++ = sample_file(o);
   if (o->save_model) *next++ = "model.safetensors";
   if (o->export_gguf != OPT_export_gguf_off) *next++ = "model.gguf";
   char path[OPTION_TEXT_BYTES + 64];

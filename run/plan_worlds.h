@@ -47,7 +47,8 @@ static inline Ops plan_cuda_table() {
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
 static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
-  static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune};
+  static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
+                                       OPT_eval, OPT_interactive};
   for (OptionId i : not_here) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &option_specs[i]);

@@ -107,6 +107,10 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   if (!sm_margin_refuse(o, error, error_bytes)) return false;
   REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
+  REFUSE((o->interactive || o->eval[0]) && (o->prompt[0] || o->prompts[0]), "--%s takes no --prompt or --prompts",
+         o->interactive ? "interactive" : "eval");
+  REFUSE(o->interactive && o->eval[0], "--interactive and --eval exclude each other");
+  REFUSE(o->given[OPT_eval_style] && !o->eval[0], "--eval_style needs --eval FILE");
   REFUSE(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
@@ -374,6 +378,7 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
   if (fsdp_rank(run->fsdp)) return;
   say("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
+  if (split->text_bytes) say(", %.4f bits per byte", bits_per_byte(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
   if (split->oracle_nats > 0)
     say("  the source of this generated text would itself reach a loss of %.4f here\n", split->oracle_nats);
@@ -387,8 +392,29 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
   json_number(log->metrics, "loss", e->loss);
   json_number(log->metrics, "perplexity", exp(e->loss));
   if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
+  if (split->text_bytes) json_number(log->metrics, "bits_per_byte", bits_per_byte(e, split));
   json_number(log->metrics, "accuracy", e->accuracy);
   fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
+  log_flush(log, run);
+}
+
+// The numbers of a file of --eval.
+static void log_eval_file(Log *log, const RunView *run, const char *path, const char *task, bool llmc, int64_t texts,
+                          int64_t tokens, const EvalNumber number[EVAL_NUMBERS], double seconds) {
+  say("%s: %s%s, %lld texts", path, task, llmc ? " (llm.c's style)" : "", (long long)texts);
+  for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) {
+    const bool share = !strncmp(number[i].name, "acc", 3);
+    say(share ? ", %s %.2f %%" : ", %s %.4f", number[i].name, share ? 100 * number[i].x : number[i].x);
+  }
+  say(", %.1f s, %.0f tokens/s\n", seconds, (double)tokens / seconds);
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"eval_file\",\"file\":");
+  json_text(log->metrics, path);
+  fprintf(log->metrics, ",\"task\":\"%s\",\"style\":\"%s\",\"texts\":%lld,\"tokens\":%lld", task,
+          llmc ? "llmc" : "harness", (long long)texts, (long long)tokens);
+  for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) json_number(log->metrics, number[i].name, number[i].x);
+  json_number(log->metrics, "seconds", seconds);
+  fprintf(log->metrics, "}\n");
   log_flush(log, run);
 }
 

@@ -48,6 +48,12 @@ struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 static double word_perplexity(const EvalResult *e, const Split *s) {
   return exp(e->loss * (double)e->tokens / (double)(s->words + s->lines));
 }
+static double bits_per_byte(const EvalResult *e, const Split *s) {
+  return e->loss * (double)e->tokens / M_LN2 / (double)s->text_bytes;
+}
+// What --eval makes of a file; name NULL: there is no such number.
+struct EvalNumber { const char *name; double x; };
+enum { EVAL_NUMBERS = 3 };
 
 struct RunView {
   const Options *opt;                            // resolved

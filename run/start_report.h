@@ -327,7 +327,7 @@ static void files_words(FILE *to, const RunView *run) {
   if (run_trains(o)) fprintf(to, ", options.txt");
   if (!strcmp(o->report, "on") && !o->sample_only) fprintf(to, ", report.html");
   if (run->corpus->has_tokenizer && run_trains(o)) fprintf(to, ", tokenizer.json");
-  if (o->sample_tokens && !o->eval_only) fprintf(to, ", %s", o->prompts[0] ? "samples.jsonl" : "sample.txt");
+  if (sample_file(o)) fprintf(to, ", %s", sample_file(o));
   if (o->save_model) fprintf(to, ", model.safetensors");
   if (o->export_hf[0]) fprintf(to, ", %s", o->export_hf);
 }

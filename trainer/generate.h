@@ -332,9 +332,12 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
 }
 // What is asked for can be made from this corpus and these files; else one line in `error`.
 static void generate_check(const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
-  const bool asks = o->prompt[0] || o->prompts[0];
+  const bool asks = o->prompt[0] || o->prompts[0], needs = o->interactive || o->eval[0];
   char **text = NULL;
-  if (asks && !corpus->has_tokenizer)
+  if (needs && !corpus->has_tokenizer)
+    snprintf(error, error_bytes, "--%s needs the model's tokenizer: --tokenizer PATH",
+             o->interactive ? "interactive" : "eval");
+  else if (asks && !corpus->has_tokenizer)
     snprintf(error, error_bytes, "--%s needs text to train a tokenizer on; --data %.800s holds tokens",
              o->prompt[0] ? "prompt" : "prompts", o->data);
   else if (o->prompts[0] && prompts_read(o, &text, error, error_bytes) > 0) free(text[0]), free(text);

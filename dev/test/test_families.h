@@ -6,11 +6,11 @@ static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen
 
 struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 // A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
-static inline void family_open(FamilyRun *x, const char *path, const Ops *ops, const char *extra) {
+static inline void family_open(FamilyRun *x, const char *path, const Ops *ops, const char *extra, int seq_len = 13) {
   char error[2048] = "", text[1024], *argv[32] = {(char *)"test"}, *save = NULL;
   int argc = 1;
   memset((void *)x, 0, sizeof *x);
-  snprintf(text, sizeof text, "--init_from %s --seq_len 13 --batch_size 2 %s", path, extra);
+  snprintf(text, sizeof text, "--init_from %s --seq_len %d --batch_size 2 %s", path, seq_len, extra);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   options_parse(&x->o, argc, argv, error, sizeof error);
   if (!error[0]) start_find(&x->start, &x->o, error, sizeof error);

@@ -139,6 +139,11 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/generate.md", "mpirun -np 2 ./train_gpt_fsdp --init_from model --sample_only --prompts questions.jsonl "
      "--test_batch_size 16", NULL, "there are no such files", "echo '{\"prompt\":\"Why?\"}' >questions.jsonl && "
      "mpirun -np 2 ./train_gpt_fsdp --init_from trained --sample_only --prompts questions.jsonl --test_batch_size 16"},
+    {"docs/generate.md", "./train_gpt_fsdp --init_from model --interactive", NULL, "nobody types",
+     "echo Why | ./train_gpt_fsdp --init_from trained --interactive"},
+    {"docs/generate.md", "./train_gpt_fsdp --init_from model --eval hellaswag_val.jsonl,lambada_test.jsonl,"
+     "wikitext_test.jsonl", NULL, "there are no such files", "echo '{\"text\":\"one two\"}' >lambada.jsonl && "
+     "./train_gpt_fsdp --init_from trained --eval lambada.jsonl"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
@@ -172,7 +177,8 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
   " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
   " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
-    {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--config", ""}, {"/step_00000500", ""},
+    {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--eval ", ""}, {"--interactive", ""},
+    {"--config", ""}, {"/step_00000500", ""},
     {"--resume auto", " --max_steps 504"}, {"--resume tuned", " --threads 1 --sample_tokens 4"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},

@@ -1,0 +1,175 @@
+// interactive.h: a conversation with a model: a line in, text out as it comes. A part of train_gpt_fsdp.cu.
+//
+// With a chat template (data/chat.h) a line is the user's next turn, and the whole conversation is the model's prompt;
+// without one each line is continued by itself. On a terminal Ctrl-C ends the text and Ctrl-D the program. Where stdin
+// is none, stdout has answers alone, a line each, or with --json an object; all else goes to stderr.
+// Rank 0 reads and says; others take part in the passes.
+#pragma once
+
+struct Talk {
+  Chat chat;
+  bool shown;                                    // a person types
+  FILE *to;                                      // of answers, where nobody types
+  cJSON *messages;
+  char *line;
+  size_t room;
+  uint32_t turns;
+};
+static const char talk_help[] = "/reset forgets the conversation, /temperature X, /save FILE appends it as a line of "
+                                "JSON, /quit; // begins a line with /; Ctrl-C ends a text\n";
+static void talk_interrupt(int) { generation_asked = 1; }
+// Where what is no answer is said from here on.
+static FILE *talk_answers(const Options *o) {
+  if (!o->interactive || isatty(STDIN_FILENO)) return NULL;
+  fflush(stdout);
+  FILE *to = fdopen(dup(STDOUT_FILENO), "w");
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  return to;
+}
+// What is no UTF-8 becomes U+FFFD.
+static void talk_message(Talk *k, const char *role, const void *said, size_t bytes) {
+  char *text = NULL;
+  size_t text_bytes;
+  FILE *f = open_memstream(&text, &text_bytes);
+  json_string(f, said, bytes, 0);
+  fclose(f);
+  cJSON *m = cJSON_CreateObject();
+  cJSON_AddStringToObject(m, "role", role);
+  cJSON_AddItemToObject(m, "content", cJSON_Parse(text));
+  cJSON_AddItemToArray(k->messages, m);
+  free(text);
+}
+static void talk_save(const Talk *k, const char *path) {
+  char *text = cJSON_PrintUnformatted(k->messages);
+  FILE *f = fopen(path, "a");
+  const bool written = f && fprintf(f, "{\"messages\":%s}\n", text) > 0 && !fflush(f);
+  if (!written) say_error("%s cannot be written: %s\n", path, strerror(errno));
+  else say("%d messages in %s\n", cJSON_GetArraySize(k->messages), path);
+  if (f) fclose(f);
+  cJSON_free(text);
+}
+// Does what a line that begins with / asks for. False: the conversation ends.
+static bool talk_command(Talk *k, Options *o) {
+  char word[32] = "", *rest = k->line + strcspn(k->line, " ");
+  snprintf(word, sizeof word, "%.*s", (int)(rest - k->line), k->line);
+  rest += strspn(rest, " ");
+  if (!strcmp(word, "/quit")) return false;
+  if (!strcmp(word, "/reset")) {
+    cJSON_Delete(k->messages);
+    k->messages = cJSON_CreateArray();
+  } else if (!strcmp(word, "/save") && *rest) {
+    talk_save(k, rest);
+  } else if (!strcmp(word, "/temperature")) {
+    char error[512] = "";
+    if (!option_set(o, OPT_temperature, rest, error, sizeof error)) say_error("%s\n", error);
+  } else {
+    say("%s", talk_help);
+  }
+  return true;
+}
+// The next line that is no command, without its end. False: there is none.
+static bool talk_read(Talk *k, Options *o) {
+  for (;;) {
+    pollfd typed = {STDIN_FILENO, POLLIN, 0};
+    generation_asked = 0;
+    if (k->shown) say_bytes((const uint8_t *)"> ", 2);
+    watchdog_pause(WATCHDOG_USER);
+    while (k->shown && !generation_asked && poll(&typed, 1, 100) <= 0) {}      // until a line, or Ctrl-C
+    const bool stopped = generation_asked;
+    ssize_t n = stopped ? 0 : getline(&k->line, &k->room, stdin);
+    watchdog_pause(-1);
+    if ((stopped || n < 0) && k->shown) say_bytes(NULL, 0);
+    if (stopped) continue;
+    if (n < 0) return false;
+    while (n && strchr("\r\n", k->line[n - 1])) k->line[--n] = 0;
+    if (k->line[0] == '/' && k->line[1] == '/') memmove(k->line, k->line + 1, (size_t)n);
+    else if (k->line[0] == '/') {
+      if (!talk_command(k, o)) return false;
+      continue;
+    }
+    if (n || !k->shown) return true;
+  }
+}
+// The tokens of the next prompt, with room for `more`; count 0: the conversation is over. Rank 0.
+static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
+  const Tokenizer *tokenizer = &t->corpus->tokenizer;
+  *count = 0;
+  while (talk_read(k, &t->opt)) {
+    ChatTokens tokens = {};
+    const size_t bytes = strlen(k->line);
+    talk_message(k, "user", k->line, bytes);
+    if (!k->chat.form) {
+      tokens.ids = (int32_t *)malloc(sizeof(int32_t) * (2 + tokenizer_ids_most(tokenizer, bytes)));
+      tokens.count = tokenizer_begin(tokenizer, (const uint8_t *)k->line, bytes, tokens.ids);
+    } else if (!chat_next(&k->chat, &tokens, k->messages)) {
+      say_error("%s\n", tokens.fault);
+      cJSON_DeleteItemFromArray(k->messages, cJSON_GetArraySize(k->messages) - 1);
+    }
+    free(tokens.trained);
+    *count = tokens.count;
+    if (*count) return (int32_t *)bpe_resize(tokens.ids, (size_t)(*count + more), sizeof(int32_t));
+    free(tokens.ids);
+  }
+  return NULL;
+}
+static void talk_sink(void *to, const uint8_t *bytes, int length) {
+  Talk *k = (Talk *)to;
+  if (k->shown) say_bytes(bytes, length);
+  else if (!k->to) return;
+  else fwrite(bytes, 1, (size_t)length, k->to), fflush(k->to);
+}
+// An answer is complete.
+static void talk_answered(Talk *k, const Continued *x, bool json) {
+  talk_message(k, "assistant", x->said, x->told);
+  if (k->shown) { say_bytes(NULL, 0); return; }
+  if (json) {
+    fprintf(k->to, "{\"prompt\":");
+    json_text(k->to, k->line);
+    fprintf(k->to, ",\"text\":");
+    json_string(k->to, x->said, x->told, 0);
+    fprintf(k->to, ",\"tokens\":%u,\"end\":\"%s\"}", x->made, end_words[x->end]);
+  }
+  fprintf(k->to, "\n");
+  fflush(k->to);
+}
+static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
+  const Options *o = &t->opt;
+  const ChatOptions chat = {o->chat_template, o->chat_date, "", false};
+  struct sigaction a = {};
+  a.sa_handler = talk_interrupt;
+  k->chat = chat_open(&chat, &t->corpus->tokenizer);
+  k->shown = !answers, k->to = answers;
+  k->messages = cJSON_CreateArray();
+  if (k->shown) sigaction(SIGINT, &a, NULL);
+  if (k->shown && k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
+  else if (k->shown) say("no chat template is known, so each line is continued by itself; /help lists commands\n");
+}
+// Reads lines and answers until there are no more. answers: see talk_answers. Collective.
+static void trainer_talk(Trainer *t, FILE *answers) {
+  const Options *o = &t->opt;
+  const int rank = fsdp_rank(&t->fsdp);
+  static Talk talk;
+  Talk *k = &talk;
+  if (!rank) talk_open(k, t, answers);
+  for (;;) {
+    int64_t count = 0;
+    int32_t *ids = rank ? NULL : talk_prompt(k, t, o->sample_tokens, &count);
+    MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+    if (!count) break;
+    if (rank) ids = (int32_t *)malloc(sizeof(int32_t) * (size_t)(count + o->sample_tokens));
+    MPI_Bcast(ids, (int)count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+    Continued x = {};
+    x.ids = ids, x.count = count, x.most = o->sample_tokens, x.number = k->turns++;
+    generation_asked = 0;
+    if (!rank && count + x.most > t->model.P) say_error("notice: %s\n", positions_words(t, INT64_MAX) + 2);
+    trainer_generate(t, &x, 1, o->json && !k->shown ? NULL : talk_sink, k);
+    if (!rank) talk_answered(k, &x, o->json);
+    free(x.said);
+    free(ids);
+  }
+  terminal_last_signal(SIGINT);
+  if (rank) return;
+  cJSON_Delete(k->messages);
+  free(k->line);
+  if (k->to) fclose(k->to);
+}
