@@ -10,6 +10,7 @@
 #pragma once
 #if PART_LAUNCH
 #include "flight.h"
+#include "processor.h"
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
@@ -78,7 +79,7 @@ static inline bool watchdog_paused() {
 // served when it wakes.
 static inline void liveness_pause(int *spins, const char *what, int stage) {
   enum { SPINS = 200 };
-  if (*spins < SPINS) { ++*spins; __builtin_ia32_pause(); return; }
+  if (*spins < SPINS) { ++*spins; processor_pause(); return; }
   liveness_wait(what, NULL, stage);
   if (*spins > SPINS) { usleep(20); return; }
   const double begun = now_ms();

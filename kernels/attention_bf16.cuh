@@ -119,7 +119,7 @@ static void attention_left_to_right(uint32_t *to, const uint32_t *from) {
   for (int half = 0; half < 2; half++) {
     vf r[16];
     for (int i = 0; i < 16; i++) r[i] = vf_load((const float *)from + (half * 16 + i) * 16);
-    attention_transpose(r);
+    vf_transpose(r);
     for (int i = 0; i < 16; i++) vf_store((float *)to + i * 32 + half * 16, r[i]);
   }
 }
@@ -127,7 +127,7 @@ static void attention_right_to_left(uint32_t *to, const uint32_t *from) {
   for (int half = 0; half < 2; half++) {
     vf r[16];
     for (int i = 0; i < 16; i++) r[i] = vf_load((const float *)from + i * 32 + half * 16);
-    attention_transpose(r);
+    vf_transpose(r);
     for (int i = 0; i < 16; i++) vf_store((float *)to + (half * 16 + i) * 16, r[i]);
   }
 }
@@ -148,7 +148,7 @@ static void attention_put_transposed(bf16 *to, int64_t ld, const float *c, const
     for (int j = 0; j < 32; j += 16) {
       vf r[16];
       for (int l = 0; l < 16; l++) r[l] = vf_load(c + (i + l) * 32 + j);
-      attention_transpose(r);
+      vf_transpose(r);
       for (int l = 0; l < 16; l++) vf_store(t + (j + l) * 32 + i, r[l]);
     }
   attention_put(to, ld, t, factor, rows, columns);

@@ -23,12 +23,7 @@ struct AttentionProduct {
   const float *scale;
 };
 
-// Rows and vectors of c held in registers: 16 of 32 with AVX-512, 12 of 16 with AVX2, where a vf takes two registers.
-#ifdef __AVX512F__
-static const int ATTENTION_ROWS = 8, ATTENTION_VECTORS = 2;
-#else
-static const int ATTENTION_ROWS = 6, ATTENTION_VECTORS = 1;
-#endif
+static const int ATTENTION_ROWS = VF_ROWS, ATTENTION_VECTORS = VF_VECTORS;        // of c held in registers
 
 // Single loops over all registers, and the function inlined into the loop below: inside other loops gcc unrolls only
 // the innermost loops before it allocates registers.
@@ -92,66 +87,6 @@ INLINE vf attention_exp2(vf x) {
   return vi_as_float(vi_add(vf_bits(p), vi_shl(vf_to_int(n), 23)));
 }
 
-#ifdef __AVX512F__
-INLINE void attention_transpose(vf r[16]) {      // r[i] lane j <-> r[j] lane i
-  vf t[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; i++) {                  // now move whole 128-bit quarters
-    t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 8; i++) {
-    r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-  }
-}
-#else
-INLINE void attention_transpose8(__m256 r[8]) {
-  __m256 t[8], u[8];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-INLINE void attention_transpose(vf r[16]) {      // r[i] lane j <-> r[j] lane i
-  __m256 quarter[4][8];
-  for (int i = 0; i < 8; i++) {
-    quarter[0][i] = r[i].a;
-    quarter[1][i] = r[i + 8].a;
-    quarter[2][i] = r[i].b;
-    quarter[3][i] = r[i + 8].b;
-  }
-  for (int i = 0; i < 4; i++) attention_transpose8(quarter[i]);
-  for (int i = 0; i < 8; i++) {
-    r[i].a = quarter[0][i];
-    r[i].b = quarter[1][i];
-    r[i + 8].a = quarter[2][i];
-    r[i + 8].b = quarter[3][i];
-  }
-}
-#endif
-
 // Copies rows x columns of in as fp32: to[row][column]. If ldto has room, columns from `columns` up to a whole vector
 // are written as zero.
 template <class T>
@@ -169,7 +104,7 @@ static void attention_pack_transposed(float *to, const T *in, int64_t ld, int64_
       vf r[VF];
       for (int l = 0; l < VF; l++)
         r[l] = i + l < rows ? vf_mul(vf_load_n(in + (i + l) * ld + j, columns - j), s) : vf_zero();
-      attention_transpose(r);
+      vf_transpose(r);
       for (int l = 0; l < VF; l++) vf_store(to + (j + l) * ATTENTION_QUERIES + i, r[l]);
     }
 }
@@ -182,7 +117,7 @@ static void attention_unpack_transposed(T *out, int64_t ld, const float *from, i
     for (int64_t j = 0; j < columns; j += VF) {
       vf r[VF];
       for (int l = 0; l < VF; l++) r[l] = vf_mul(vf_load(from + (j + l) * ATTENTION_QUERIES + i), s);
-      attention_transpose(r);
+      vf_transpose(r);
       for (int l = 0; l < VF && i + l < rows; l++) vf_store_n(out + (i + l) * ld + j, r[l], columns - j);
     }
   }
@@ -368,7 +303,7 @@ static void attention_mask(float *mask, const AttentionTile *t, const AttentionS
         const int64_t query = t->first_query + v * VF + l;
         r[l] = dropout_scale16(d.drop, d.sample, (d.head * s->T + query) * s->T + t->first_key + row);
       }
-      attention_transpose(r);
+      vf_transpose(r);
       for (int l = 0; l < VF; l++) vf_store(mask + (row + l) * ATTENTION_QUERIES + v * VF, r[l]);
     }
 }

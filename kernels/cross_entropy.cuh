@@ -112,7 +112,7 @@ static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab, float *k
     const vf m = vf_set1(max);
     for (int64_t i = at; i < end; i += VF) {
       const vf e = cross_entropy_exp(cross_entropy_load(x + i, end - i), m);
-      _mm_prefetch((const char *)(x + i + CROSS_ENTROPY_PIECE), _MM_HINT_T0); // loads the next piece meanwhile
+      __builtin_prefetch((const char *)(x + i + CROSS_ENTROPY_PIECE)); // loads the next piece meanwhile
       if (KEEP) vf_store_n(kept + i, e, end - i);
       sum = vf_add(sum, e);
     }

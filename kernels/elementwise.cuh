@@ -125,8 +125,8 @@ INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
   const vi words = philox16(seed, first);
   alignas(64) static const float quarter[VF] = {.25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0};
   const vf half = vf_set1(0.5f);
-  vf u = vf_mul(vf_add(vi_to_float(vi_shr(philox_firsts(words), 9)), half), vf_set1(0x1p-23f));
-  vf t = vf_mul(vi_to_float(vi_shr(philox_seconds(words), 8)), vf_set1(0x1p-24f));
+  vf u = vf_mul(vf_add(vi_to_float(vi_shr(vi_evens(words), 9)), half), vf_set1(0x1p-23f));
+  vf t = vf_mul(vi_to_float(vi_shr(vi_odds(words), 8)), vf_set1(0x1p-24f));
   vf r = vf_sqrt(vf_mul(vf_log(u), vf_set1(-2.0f)));
   return vf_mul(r, normal_sin_turns(vf_add(t, vf_load(quarter))));
 }

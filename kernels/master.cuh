@@ -78,21 +78,21 @@ INLINE vi master_lane_bits(vf x) {
   const vi quiet = vi_or(vi_and(u, vi_set1((int32_t)0xffff0000u)), vi_set1(0x400000));
   return vi_select(vi_gt(vi_and(u, vi_set1(0x7fffffff)), vi_set1(0x7f800000)), quiet, u);
 }
-INLINE __m256i param_lane_bits(vi master) { return vi_upper_halves(vi_add(master, vi_set1(0x8000))); }
+INLINE v16 param_lane_bits(vi master) { return vi_upper_halves(vi_add(master, vi_set1(0x8000))); }
 
 // The first n <= 16 lanes of masters, stored whole or as low halves beside bf16 parameters.
 template <class T> INLINE vf masters_load(const T *, const float *master, int64_t n) { return vf_load_n(master, n); }
 INLINE vf masters_load(const bf16 *param, const low16 *low, int64_t n) {
-  __m256i lower = _mm256_setzero_si256();
-  if (n >= VF) lower = _mm256_loadu_si256((const __m256i *)low);
+  v16 lower = v16_zero();
+  if (n >= VF) lower = v16_load(low);
   else if (n > 0) memcpy(&lower, low, (size_t)n * 2);
   return vi_as_float(vi_add(vf_bits(vf_load_n(param, n)), vi_of_signed(lower)));
 }
 INLINE void param_store(float *to, vf master, int64_t n) { vf_store_n(to, master, n); }
 INLINE void param_store(fp16 *to, vf master, int64_t n) { vf_store_n(to, master, n); }
 INLINE void param_store(bf16 *to, vf master, int64_t n) {
-  const __m256i bits = param_lane_bits(master_lane_bits(master));
-  if (n >= VF) _mm256_storeu_si256((__m256i *)to, bits);
+  const v16 bits = param_lane_bits(master_lane_bits(master));
+  if (n >= VF) v16_store(to, bits);
   else if (n > 0) memcpy(to, &bits, (size_t)n * 2);
 }
 // Stores the masters, and with CAST the parameters rounded from them.
@@ -102,8 +102,8 @@ template <bool CAST, class T> INLINE void masters_store(T *param, float *to, vf 
 }
 template <bool CAST> INLINE void masters_store(bf16 *param, low16 *low, vf master, int64_t n) {
   const vi u = master_lane_bits(master);
-  const __m256i upper = param_lane_bits(u), lower = vi_lower_halves(u);
-  if (n >= VF) _mm256_storeu_si256((__m256i *)param, upper), _mm256_storeu_si256((__m256i *)low, lower);
+  const v16 upper = param_lane_bits(u), lower = vi_lower_halves(u);
+  if (n >= VF) v16_store(param, upper), v16_store(low, lower);
   else if (n > 0) memcpy(param, &upper, (size_t)n * 2), memcpy(low, &lower, (size_t)n * 2);
 }
 

@@ -236,28 +236,12 @@ template <class T> static void muon_multiply(Ctx *c, GemmOperand a, GemmOperand 
   gemm(c, &j);
 }
 
-// Eight rows of eight: 16 bytes each (bf16) or 32 (fp32).
-INLINE void muon_transpose8(bf16 *to, const bf16 *from, int64_t N) {
-  __m128i r[8], s[8];
-  for (int i = 0; i < 8; i++) r[i] = _mm_loadu_si128((const __m128i *)(from + i * N));
-  for (int i = 0; i < 8; i += 2) {               // words (row i, row i + 1) of columns 0..3, then 4..7
-    s[i] = _mm_unpacklo_epi16(r[i], r[i + 1]);
-    s[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 1]);
-  }
-  for (int h = 0; h < 2; h++) for (int i = 0; i < 8; i += 4) {       // r[2h + i ..]: rows i .. i+3 of columns 4h..
-    r[2 * h + i] = _mm_unpacklo_epi32(s[i + h], s[i + 2 + h]);
-    r[2 * h + i + 1] = _mm_unpackhi_epi32(s[i + h], s[i + 2 + h]);
-  }
-  for (int i = 0; i < 4; i++) {
-    _mm_storeu_si128((__m128i *)(to + 2 * i * N), _mm_unpacklo_epi64(r[i], r[i + 4]));
-    _mm_storeu_si128((__m128i *)(to + (2 * i + 1) * N), _mm_unpackhi_epi64(r[i], r[i + 4]));
-  }
-}
+INLINE void muon_transpose8(bf16 *to, const bf16 *from, int64_t N) { v8_transpose(to, from, N); }
 INLINE void muon_transpose8(float *to, const float *from, int64_t N) {
-  __m256 r[8];
-  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * N);
-  gemm_transpose8(r);
-  for (int i = 0; i < 8; i++) _mm256_storeu_ps(to + i * N, r[i]);
+  vh r[8];
+  for (int i = 0; i < 8; i++) r[i] = vh_load(from + i * N);
+  vh_transpose(r);
+  for (int i = 0; i < 8; i++) vh_store(to + i * N, r[i]);
 }
 // Copies what is below the diagonal of x (N,N) above it. A task is 64 rows above: whole lines are written.
 template <class T> static void muon_mirror(Ctx *c, T *x, int64_t N) {

@@ -330,12 +330,12 @@ static inline void starts_check(Tensor starts, int64_t B, int64_t T) {
 #endif
 
 // Strong where defined, weak where used: an address test tells whether a table was linked, without an #ifdef.
-extern const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx;
 #if PART_LAUNCH
 #define MAYBE __attribute__((weak))
 #else
 #define MAYBE
 #endif
+extern MAYBE const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx, ops_neon, ops_neon_bf16;
 extern MAYBE const Ops ops_cuda, ops_amx_emulated;
 extern MAYBE const Ops ops_cuda_emulated, ops_streams;           // tests only: dev/cuda_emu
 

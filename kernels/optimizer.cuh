@@ -231,41 +231,6 @@ static void norm_add_one(int64_t *limbs, float g) {
   norm_add_limbs(limbs, (int64_t)((square + half) >> -shift), 0);
 }
 
-// Eight fp64 lanes and their bits as integers.
-#ifdef __AVX512F__
-typedef __m512d norm_vd;
-typedef __m512i norm_vi;
-INLINE norm_vd norm_widen(__m256 x) { return _mm512_cvtps_pd(x); }
-INLINE norm_vd norm_set1(double x) { return _mm512_set1_pd(x); }
-INLINE norm_vd norm_add(norm_vd x, norm_vd y) { return _mm512_add_pd(x, y); }
-INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { return _mm512_sub_pd(x, y); }
-INLINE norm_vd norm_square_add(norm_vd x, norm_vd y) { return _mm512_fmadd_pd(x, x, y); }
-INLINE norm_vd norm_square_sub(norm_vd x, norm_vd y) { return _mm512_fmsub_pd(x, x, y); }
-INLINE norm_vi norm_zero() { return _mm512_setzero_si512(); }
-INLINE norm_vi norm_add_bits(norm_vi sum, norm_vd x) { return _mm512_add_epi64(sum, _mm512_castpd_si512(x)); }
-INLINE vi norm_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
-#else
-struct norm_vd { __m256d a, b; };
-struct norm_vi { __m256i a, b; };
-INLINE norm_vd norm_widen(__m256 x) {
-  VF_BOTH(norm_vd, _mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
-}
-INLINE norm_vd norm_set1(double x) { VF_BOTH(norm_vd, _mm256_set1_pd(x), _mm256_set1_pd(x)); }
-INLINE norm_vd norm_add(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_add_pd(x.a, y.a), _mm256_add_pd(x.b, y.b)); }
-INLINE norm_vd norm_sub(norm_vd x, norm_vd y) { VF_BOTH(norm_vd, _mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b)); }
-INLINE norm_vd norm_square_add(norm_vd x, norm_vd y) {
-  VF_BOTH(norm_vd, _mm256_fmadd_pd(x.a, x.a, y.a), _mm256_fmadd_pd(x.b, x.b, y.b));
-}
-INLINE norm_vd norm_square_sub(norm_vd x, norm_vd y) {
-  VF_BOTH(norm_vd, _mm256_fmsub_pd(x.a, x.a, y.a), _mm256_fmsub_pd(x.b, x.b, y.b));
-}
-INLINE norm_vi norm_zero() { VF_BOTH(norm_vi, _mm256_setzero_si256(), _mm256_setzero_si256()); }
-INLINE norm_vi norm_add_bits(norm_vi s, norm_vd x) {
-  VF_BOTH(norm_vi, _mm256_add_epi64(s.a, _mm256_castpd_si256(x.a)), _mm256_add_epi64(s.b, _mm256_castpd_si256(x.b)));
-}
-INLINE vi norm_max(vi x, vi y) { VF_BOTH(vi, _mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
-#endif
-
 // Level k rounds to multiples of 2^(51 k - 110): adding M = 1.5 2^(52 + 51 k - 110) rounds off all finer bits. The
 // multiple is then in the low bits of the sum, so multiples are added as integers. The part that was rounded off, exact
 // in fp64, goes to the level below. (Demmel & Nguyen 2015 bin the same way and add in floating point.)
@@ -276,29 +241,29 @@ static inline double norm_level_magic(int level) {
 }
 
 // x^2 is exact in fp64, so the fused operations round no differently; they save a multiplication.
-template <int LEVELS> INLINE void norm_lanes(norm_vi *sum, norm_vd x, const norm_vd *magic) {
-  norm_vd t = norm_square_add(x, magic[LEVELS - 1]), rest;
-  sum[LEVELS - 1] = norm_add_bits(sum[LEVELS - 1], t);
-  if (LEVELS > 1) rest = norm_square_sub(x, norm_sub(t, magic[LEVELS - 1]));
+template <int LEVELS> INLINE void norm_lanes(vl *sum, vd x, const vd *magic) {
+  vd t = vd_square_add(x, magic[LEVELS - 1]), rest;
+  sum[LEVELS - 1] = vl_add_bits(sum[LEVELS - 1], t);
+  if (LEVELS > 1) rest = vd_square_sub(x, vd_sub(t, magic[LEVELS - 1]));
 #pragma GCC unroll 3
   for (int k = LEVELS - 2; k >= 0; k--) {
-    t = norm_add(rest, magic[k]);
-    sum[k] = norm_add_bits(sum[k], t);
-    if (k) rest = norm_sub(rest, norm_sub(t, magic[k]));
+    t = vd_add(rest, magic[k]);
+    sum[k] = vl_add_bits(sum[k], t);
+    if (k) rest = vd_sub(rest, vd_sub(t, magic[k]));
   }
 }
-template <int LEVELS> INLINE void norm_lanes(norm_vi *low, norm_vi *high, vf x, const norm_vd *magic) {
-  norm_lanes<LEVELS>(low, norm_widen(vf_low_half(x)), magic);
-  norm_lanes<LEVELS>(high, norm_widen(vf_high_half(x)), magic);
+template <int LEVELS> INLINE void norm_lanes(vl *low, vl *high, vf x, const vd *magic) {
+  norm_lanes<LEVELS>(low, vd_of(vf_low_half(x)), magic);
+  norm_lanes<LEVELS>(high, vd_of(vf_high_half(x)), magic);
 }
 // n <= NORM_BLOCK elements whose squares are all below 2^(51 LEVELS - 110).
 template <int LEVELS> static void norm_block(int64_t *limbs, const float *g, int64_t n) {
-  norm_vi low[LEVELS], high[LEVELS];
-  norm_vd magic[LEVELS];
-  for (int k = 0; k < LEVELS; k++) low[k] = high[k] = norm_zero(), magic[k] = norm_set1(norm_level_magic(k));
+  vl low[LEVELS], high[LEVELS];
+  vd magic[LEVELS];
+  for (int k = 0; k < LEVELS; k++) low[k] = high[k] = vl_zero(), magic[k] = vd_set1(norm_level_magic(k));
   int64_t i = 0;
   for (; i + VF <= n; i += VF) {                 // loads the next block meanwhile
-    _mm_prefetch((const char *)(g + i) + NORM_BLOCK * sizeof(float), _MM_HINT_T0);
+    __builtin_prefetch((const char *)(g + i) + NORM_BLOCK * sizeof(float));
     norm_lanes<LEVELS>(low, high, vf_load(g + i), magic);
   }
   if (i < n) norm_lanes<LEVELS>(low, high, vf_load_n(g + i, n - i), magic);
@@ -317,8 +282,8 @@ static float norm_largest(const float *g, int64_t n) {                        //
   const vi magnitude = vi_set1(0x7fffffff);
   vi most = vi_set1(0);
   int64_t i = 0;
-  for (; i + VF <= n; i += VF) most = norm_max(most, vi_and(vf_bits(vf_load(g + i)), magnitude));
-  if (i < n) most = norm_max(most, vi_and(vf_bits(vf_load_n(g + i, n - i)), magnitude));
+  for (; i + VF <= n; i += VF) most = vi_max(most, vi_and(vf_bits(vf_load(g + i)), magnitude));
+  if (i < n) most = vi_max(most, vi_and(vf_bits(vf_load_n(g + i, n - i)), magnitude));
   int32_t lane[VF], m = 0;
   vi_store(lane, most);
   for (int j = 0; j < VF; j++) if (lane[j] > m) m = lane[j];

@@ -6,7 +6,6 @@
 //   philox4x32        four words of one counter                                          (everywhere)
 //   dropout_scale     1/(1-p) where element j of a sample is kept, else 0                (everywhere)
 //   philox16          the words of four neighbouring counters, in order                  (CPU sections)
-//   philox_firsts, philox_seconds   of every pair of words, the first or second in both lanes
 //   dropout_scale16   dropout_scale of 16 neighbouring elements, any alignment           (CPU sections)
 //
 // Key: the seed. Counter (x, y, z, w):
@@ -46,43 +45,16 @@ HD float dropout_scale(const Dropout *d, int64_t sample, int64_t element) {
 
 // Four counters side by side, each as four neighbouring 32-bit lanes x y z w. A round multiplies the even lanes, so one
 // widening multiplication, a reversal within the counter and two xors are the whole round of four counters.
-#ifdef __AVX512F__
-INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {      // the same in each of the four counters
-  return _mm512_set4_epi32((int)w, (int)z, (int)y, (int)x);
-}
 INLINE vi philox_round(vi s, vi factors, vi key) {
-  vi product = _mm512_shuffle_epi32(_mm512_mul_epu32(s, factors), (_MM_PERM_ENUM)0x1B);
-  return vi_xor(product, vi_xor(_mm512_srli_epi64(s, 32), key));
+  return vi_xor(vi_products4(s, factors), vi_xor(vi_odds_down(s), key));
 }
-INLINE vi philox_firsts(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xA0); }   // of each pair, to both lanes
-INLINE vi philox_seconds(vi w) { return _mm512_shuffle_epi32(w, (_MM_PERM_ENUM)0xF5); }
-INLINE vm philox_below(vi words, uint32_t threshold) { return _mm512_cmplt_epu32_mask(words, vi_set1((int)threshold)); }
-#else
-INLINE vi philox_lanes(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  __m256i one = _mm256_set_epi32((int)w, (int)z, (int)y, (int)x, (int)w, (int)z, (int)y, (int)x);
-  VF_BOTH(vi, one, one);
-}
-INLINE __m256i philox_half_round(__m256i s, __m256i factors, __m256i key) {
-  __m256i product = _mm256_shuffle_epi32(_mm256_mul_epu32(s, factors), 0x1B);
-  return _mm256_xor_si256(product, _mm256_xor_si256(_mm256_srli_epi64(s, 32), key));
-}
-INLINE vi philox_round(vi s, vi factors, vi key) {
-  VF_BOTH(vi, philox_half_round(s.a, factors.a, key.a), philox_half_round(s.b, factors.b, key.b));
-}
-INLINE vi philox_firsts(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xA0), _mm256_shuffle_epi32(w.b, 0xA0)); }
-INLINE vi philox_seconds(vi w) { VF_BOTH(vi, _mm256_shuffle_epi32(w.a, 0xF5), _mm256_shuffle_epi32(w.b, 0xF5)); }
-INLINE vm philox_below(vi words, uint32_t threshold) {                        // unsigned, by the signed comparison
-  const vi flip = vi_set1(INT32_MIN);
-  return vi_gt(vi_xor(vi_set1((int)threshold), flip), vi_xor(words, flip));
-}
-#endif
 
 // The sixteen words of counters (x, ...), (x+1, ...), (x+2, ...), (x+3, ...), in order; x wraps at 2^32.
 INLINE vi philox16(uint64_t seed, Philox c) {
   alignas(64) static const uint32_t ahead[16] = {0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0};
-  const vi factors = philox_lanes(0xD2511F53u, 0, 0xCD9E8D57u, 0), weyl = philox_lanes(0x9E3779B9u, 0, 0xBB67AE85u, 0);
-  vi s = vi_add(philox_lanes(c.x, c.y, c.z, c.w), vi_load(ahead));
-  vi key = philox_lanes((uint32_t)seed, 0, (uint32_t)(seed >> 32), 0);
+  const vi factors = vi_set4(0xD2511F53u, 0, 0xCD9E8D57u, 0), weyl = vi_set4(0x9E3779B9u, 0, 0xBB67AE85u, 0);
+  vi s = vi_add(vi_set4(c.x, c.y, c.z, c.w), vi_load(ahead));
+  vi key = vi_set4((uint32_t)seed, 0, (uint32_t)(seed >> 32), 0);
   for (int round = 0; round < 10; round++, key = vi_add(key, weyl)) s = philox_round(s, factors, key);
   return s;
 }
@@ -98,6 +70,6 @@ INLINE vf dropout_scale16(const Dropout *d, int64_t sample, int64_t element) {
     vi_store(both + 16, philox16(d->seed, c));
     words = vi_load(both + (element & 3));
   }
-  return vf_select(philox_below(words, dropout_threshold(d->p)), vf_zero(), vf_set1(1.0f / (1.0f - d->p)));
+  return vf_select(vi_below(words, dropout_threshold(d->p)), vf_zero(), vf_set1(1.0f / (1.0f - d->p)));
 }
 #endif

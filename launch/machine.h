@@ -2,37 +2,21 @@
 //
 // Defines: cpu_tables, cpu_best_table(), launcher_pid(), host_available_bytes(), core_watch(), choose_gpu().
 #pragma once
+#include "base/processor.h"
 #include "cgroup.h"
 #include "kernels/ops.h"
 #include <dirent.h>
 #include <mpi.h>
 #include <unistd.h>
 
-// Every table of CPU kernels, the plainest instruction set first; each machine runs a prefix of the list.
+// Every table of CPU kernels; a program has those of its own processor. Of these, cpu_tables, each machine runs a prefix.
 struct CpuTable { const char *name; const Ops *ops; };
-static const CpuTable cpu_tables[] = {
-    {"avx2", &ops_avx2}, {"avx512", &ops_avx512}, {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}};
-enum { CPU_TABLES = sizeof cpu_tables / sizeof cpu_tables[0] };
-
-// CPUID leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE; XCR0 bits 17 and 18: the operating system saves tiles.
-static inline bool cpu_has_amx() {
-  uint32_t a, b, c, d, low = 0, high = 0;
-  __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
-  if (!(d >> 22 & 1) || !(d >> 24 & 1)) return false;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low >> 17 & 3) == 3;
-}
-// Index in cpu_tables of the best one for this machine; -1: none. (libgcc's cpu model also asks whether the operating
-// system saves AVX registers.)
-static inline int cpu_best_table() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return -1;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!avx512) return 0;
-  if (!__builtin_cpu_supports("avx512bf16")) return 1;
-  return cpu_has_amx() ? 3 : 2;
-}
+static const CpuTable cpu_isas[CPU_ISAS] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512},
+    {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}, {"neon", &ops_neon}, {"neon_bf16", &ops_neon_bf16}};
+static const CpuTable *const cpu_tables = cpu_isas + PROCESSOR_FIRST_ISA;
+enum { CPU_TABLES = PROCESSOR_ISAS };
+// Index in cpu_tables of the best one for this machine; -1: none.
+static inline int cpu_best_table() { return processor_best_isa(); }
 
 // The process that started this one: mpirun or its daemon on this host, even if a shell or debugger is between them.
 // The parent if none of these is among its ancestors.

@@ -20,9 +20,10 @@
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
 static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
-  const int wanted = (int)o->isa - (int)OPT_isa_avx2;            // the choices behind auto are the tables' names
-  if (best < 0) snprintf(error, bytes, "this CPU has no AVX2 and FMA, which the program needs");
-  else if (wanted > best) {
+  if (best < 0) snprintf(error, bytes, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
+  if (best < 0 || o->isa == OPT_isa_auto) return -1;
+  const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices behind auto are cpu_isas' names
+  if (wanted < 0 || wanted > best) {
     const char *name = cpu_tables[best].name;
     snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), name ? name : "");
   }
@@ -30,9 +31,14 @@ static int cpu_table_wanted(const Options *o, int best, char *error, size_t byte
 }
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
-  int best = cpu_best_table(), common = 0;
-  char error[128] = "";
+  int best = cpu_best_table(), common = 0, first = PROCESSOR_FIRST_ISA, last = -PROCESSOR_FIRST_ISA;
+  char error[160] = "";
+  MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm);
+  MPI_Allreduce(MPI_IN_PLACE, &last, 1, MPI_INT, MPI_MIN, comm);
   const int wanted = cpu_table_wanted(o, best, error, sizeof error);
+  if (first != -last)
+    snprintf(error, sizeof error, "ranks on x86-64 and on aarch64 cannot train together (this one is on %s): start all "
+             "on one kind of processor", PROCESSOR_NAME);
   agree_no_error(comm, error, EXIT_MISSING);
   MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;

@@ -58,15 +58,17 @@ static const double HOST_GBS = 500, HOST_GPUS = 8;
 static const double ATTENTION_TILE = 128;
 
 // Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2
-// and on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles 16 times; bytes/s of memory.
+// (NEON: four units of four lanes) and on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles
+// 16 times; bytes/s of memory.
 static const double CPU_HZ = 3e9, CPU_CYCLE_AVX2 = 32, CPU_CYCLE_AVX512 = 64, CPU_CORE_GBS = 10, CPU_REACHED = 0.75;
 static const double CPU_CALL_S = 5e-6, CPU_MESSAGE_S = 30e-6, CPU_NETWORK_GBS = 1.25;
 
 // cores: that a rank has, fewer than one where ranks share them.
 static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, double cores) {
-  const bool avx2 = ops == &ops_avx2, pairs = ops != &ops_avx2 && ops != &ops_avx512;
-  const bool tiles = pairs && ops != &ops_avx512_bf16;
-  const double cycle = (avx2 ? CPU_CYCLE_AVX2 : CPU_CYCLE_AVX512) * CPU_HZ * cores;
+  const bool narrow = ops == &ops_avx2 || ops == &ops_neon || ops == &ops_neon_bf16;
+  const bool pairs = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
+  const bool tiles = pairs && ops != &ops_avx512_bf16 && ops != &ops_neon_bf16;
+  const double cycle = (narrow ? CPU_CYCLE_AVX2 : CPU_CYCLE_AVX512) * CPU_HZ * cores;
   const double halves = dtype != BF16 ? 1 : tiles ? 16 : pairs ? 2 : 1;
   m->peak_flops = cycle * halves;
   m->memory_rate = CPU_CORE_GBS * 1e9 * cores;

@@ -54,10 +54,12 @@ static const char *transport_words(const RunView *run) {
 // How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
 static const char *cpu_products(const RunView *run) {
   const Ops *ops = run->ctx->ops;
-  const bool tiles = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_avx512_bf16;
+  const bool dots = ops == &ops_neon_bf16, pairs = ops == &ops_avx512_bf16 || dots;
+  const bool tiles = !pairs && ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
   if (run->dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
   if (run->dtype == BF16 && tiles) return "bf16 tile multiplies";
-  return run->dtype == BF16 && ops == &ops_avx512_bf16 ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+  if (run->dtype == BF16 && dots) return "bf16 pairs (BFDOT); attention converted to fp32";
+  return run->dtype == BF16 && pairs ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
 }
 // How long gathered parameters stay whole.
 static void whole_words(FILE *to, const RunView *run) {

@@ -12,7 +12,7 @@
 // A remainder is kept reflected, as the instruction keeps it: bit 31 is the coefficient of x^0. All tables are computed
 // by the compiler and all functions are pure, so any thread may call them.
 #pragma once
-#include <nmmintrin.h>
+#include "base/processor.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -55,7 +55,7 @@ constexpr uint32_t crc32c_shift(uint32_t remainder, uint64_t bytes) {
 }
 
 // ---- remainders of bytes -------------------------------------------------------------------------------------------
-// Eight bytes at a time by tables ("slicing", Kounavis and Berry 2005). x86 is little-endian.
+// Eight bytes at a time by tables ("slicing", Kounavis and Berry 2005). Both processors are little-endian.
 static inline uint32_t crc32c_update_table(uint32_t r, const void *data, size_t bytes) {
   const uint8_t *p = (const uint8_t *)data;
   const Crc32cTables &t = crc32c_tables;
@@ -72,35 +72,35 @@ static inline uint32_t crc32c_update_table(uint32_t r, const void *data, size_t 
 
 // The instruction gives a result after three cycles and can start every cycle, so three streams run side by side.
 enum { CRC32C_STREAM_BYTES = 4096 };
-__attribute__((target("sse4.2"))) static inline uint32_t crc32c_update_sse42(uint32_t r, const void *data,
-                                                                             size_t bytes) {
+PROCESSOR_CRC32C static inline uint32_t crc32c_update_instruction(uint32_t r, const void *data, size_t bytes) {
   constexpr uint32_t shift_1 = crc32c_shift(CRC32C_ONE, CRC32C_STREAM_BYTES);
   constexpr uint32_t shift_2 = crc32c_shift(CRC32C_ONE, 2 * CRC32C_STREAM_BYTES);
   const uint8_t *p = (const uint8_t *)data;
   for (; bytes >= 3 * CRC32C_STREAM_BYTES; p += 3 * CRC32C_STREAM_BYTES, bytes -= 3 * CRC32C_STREAM_BYTES) {
-    uint64_t a = r, b = 0, c = 0, word[3];
+    uint32_t a = r, b = 0, c = 0;
+    uint64_t word[3];
     for (int i = 0; i < CRC32C_STREAM_BYTES; i += 8) {
       memcpy(&word[0], p + i, 8);
       memcpy(&word[1], p + i + CRC32C_STREAM_BYTES, 8);
       memcpy(&word[2], p + i + 2 * CRC32C_STREAM_BYTES, 8);
-      a = _mm_crc32_u64(a, word[0]);
-      b = _mm_crc32_u64(b, word[1]);
-      c = _mm_crc32_u64(c, word[2]);
+      a = processor_crc32c(a, word[0]);
+      b = processor_crc32c(b, word[1]);
+      c = processor_crc32c(c, word[2]);
     }
-    r = crc32c_multiply((uint32_t)a, shift_2) ^ crc32c_multiply((uint32_t)b, shift_1) ^ (uint32_t)c;
+    r = crc32c_multiply(a, shift_2) ^ crc32c_multiply(b, shift_1) ^ c;
   }
   for (; bytes >= 8; p += 8, bytes -= 8) {
     uint64_t word;
     memcpy(&word, p, 8);
-    r = (uint32_t)_mm_crc32_u64(r, word);
+    r = processor_crc32c(r, word);
   }
-  for (; bytes; p++, bytes--) r = _mm_crc32_u8(r, *p);
+  for (; bytes; p++, bytes--) r = processor_crc32c_byte(r, *p);
   return r;
 }
 
 // The remainder of what had remainder r, followed by these bytes.
 static inline uint32_t crc32c_update(uint32_t r, const void *data, size_t bytes) {
-  return __builtin_cpu_supports("sse4.2") ? crc32c_update_sse42(r, data, bytes) : crc32c_update_table(r, data, bytes);
+  return processor_has_crc32c() ? crc32c_update_instruction(r, data, bytes) : crc32c_update_table(r, data, bytes);
 }
 
 // ---- checksums -----------------------------------------------------------------------------------------------------

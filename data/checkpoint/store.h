@@ -19,7 +19,6 @@
 #include "data/files.h"
 #include "tensor_map.h"
 #include <pthread.h>
-#include <xmmintrin.h>
 
 enum {
   STORE_BLOCK_BYTES = 1 << 20,
@@ -251,11 +250,11 @@ static inline void store_stream_copy(const Ctx *c, float *to, const float *from,
   parallel_for(c->threads, 0, numel, piece, [=](int64_t at) {
     const int64_t end = min64(numel, at + piece), whole = at + (end - at) / line * line;
     for (int64_t i = at; i < whole; i += line) {
-      _mm_prefetch((const char *)(from + i + ahead), _MM_HINT_NTA);
-      for (int64_t k = i; k < i + line; k += 4) _mm_stream_ps(to + k, _mm_loadu_ps(from + k));
+      __builtin_prefetch((const char *)(from + i + ahead), 0, 0);
+      for (int64_t k = i; k < i + line; k += 4) processor_stream16(to + k, from + k);
     }
     memcpy(to + whole, from + whole, (size_t)(end - whole) * 4);
-    _mm_sfence();                                // the thread that writes the file must see them
+    processor_streamed();                                // the thread that writes the file must see them
   });
 }
 // Copies everything that will be written into the snapshot. Training waits for this.

@@ -6,7 +6,7 @@
 //     take tasks (rows x columns), and each packs its rows of a. No result depends on which thread does what.
 //   - Order of sums: k is cut into equal blocks that depend on K and the kernel alone (gemm_block_k). Inside a block
 //     each output element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16
-//     pairs (vdpbf16ps) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32. Nothing
+//     pairs (vdpbf16ps, BFDOT) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32. Nothing
 //     else matters: not M, N, threads or addresses. fp32 arithmetic therefore gives the same bits on all instruction
 //     sets. --matmul_precision high on AMX builds fp32 GEMMs from bf16 ones, with a different order: gemm_split.h.
 //   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
@@ -40,7 +40,7 @@ static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype) {
   if (dtype == BF16)
     return GemmKernel{32, 32, 32, AMX_WORDS, GEMM_K_WORDS, 256, AMX_WORDS, gemm_pack_amx, gemm_pack_pairs,
                       gemm_tile_amx_of, NULL};
-#elif defined(__AVX512BF16__)
+#elif GEMM_PAIRS
   if (dtype == BF16)
     return GemmKernel{GEMM_MR, 2, 32, 16, GEMM_K_WORDS, GEMM_K_WORDS, 0, gemm_pack_pairs, gemm_pack_pairs,
                       gemm_tile_of<true>, NULL};
@@ -234,7 +234,7 @@ static void gemm_multiply_group(GemmWork *w, GemmPlace of, const uint32_t *a) {
       const bool add = at.k_block > 0;
       float *tile = add ? w->s.tile[col / GEMM_NR % 2] : to;
       if (add && !w->g->chunk_words)             // needed in 10 000 cycles
-        for (int64_t i = 0; i < tile_floats; i += VF) _mm_prefetch(to + i, _MM_HINT_T0);
+        for (int64_t i = 0; i < tile_floats; i += VF) __builtin_prefetch(to + i);
       multiply(a, b, words, tile, &w->side);
       gemm_side_add(&w->side, INT64_MAX);
       if (!add) continue;

@@ -41,10 +41,10 @@ static void amx_pack_block(uint32_t *to, GemmSource s, bool k_contiguous) {
     for (int64_t i = 0; i < 32; i++) {
       const char *row = s.from + i * s.stride_bytes;
       _mm512_storeu_si512(to + i * 16, i < s.rows ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512());
-      _mm_prefetch(row + 64, _MM_HINT_T1);
+      __builtin_prefetch(row + 64, 0, 2);
     }
   } else if (left == 32 && s.rows >= 32) {
-    for (int64_t k = 32; k < 64; k++) _mm_prefetch(s.from + k * s.stride_bytes, _MM_HINT_T1);
+    for (int64_t k = 32; k < 64; k++) __builtin_prefetch(s.from + k * s.stride_bytes, 0, 2);
     for (int i = 0; i < 32; i += 8) amx_transpose_32x8(s.from + 2 * i, s.stride_bytes, to + i * 16);
   } else {                                       // edges: pairs first, then 8 x 8 transposes of them
     alignas(64) uint32_t pairs[AMX_STEP];
@@ -52,7 +52,7 @@ static void amx_pack_block(uint32_t *to, GemmSource s, bool k_contiguous) {
     for (int i = 0; i < 32; i += 8) for (int w = 0; w < AMX_WORDS; w += 8) {
       __m256 r[8];
       for (int q = 0; q < 8; q++) r[q] = _mm256_load_ps((const float *)pairs + (w + q) * 32 + i);
-      gemm_transpose8(r);
+      vh_transpose(r);
       for (int q = 0; q < 8; q++) _mm256_storeu_ps((float *)to + (i + q) * 16 + w, r[q]);
     }
   }

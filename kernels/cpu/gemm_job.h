@@ -25,10 +25,15 @@ struct GemmJob {
   bool lower = false;
 };
 
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define GEMM_PAIRS 1                             // a multiply-add of bf16 pairs
+#else
+#define GEMM_PAIRS 0
+#endif
 #ifdef __AVX512F__
 enum { GEMM_MR = 14, GEMM_NR = 32 };             // 28 of 32 zmm hold sums, 2 a row of b, 1 the broadcast a
 #else
-enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm
+enum { GEMM_MR = 6, GEMM_NR = 16 };              // 12 of 16 ymm; 24 of 32 NEON registers, 4 a row of b, 2 of a
 #endif
 // If K has several blocks, a task is at most ROWS x COLS (its sums wait in L2). With one block of k it is as wide as
 // B_WORDS of b allow, so that a is packed once per task. On AMX packing costs no time, and more than half of a 2 MB L2

@@ -14,36 +14,13 @@ INLINE int64_t gemm_round_up(int64_t a, int64_t to) { return gemm_ceil_div(a, to
 enum { GEMM_GAP = 16 };                          // words after each panel
 INLINE int64_t gemm_panel_words(int width, int64_t words) { return words * width + GEMM_GAP; }
 struct GemmPair { bf16 even_k, odd_k; };         // a word that is copied without conversion
-INLINE __m256 gemm_load8(const float *p) { return _mm256_loadu_ps(p); }
-INLINE __m256 gemm_load8(const GemmPair *p) { return _mm256_loadu_ps((const float *)p); }
-INLINE __m256 gemm_load8(const fp16 *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-INLINE __m256 gemm_load8(const bf16 *p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
-}
-// The same if only `bytes` bytes exist; zeros follow.
-template <class T> INLINE __m256 gemm_load8(const char *p, int64_t bytes) {
-  if (bytes >= (int64_t)(8 * sizeof(T))) return gemm_load8((const T *)p);
+INLINE vh vh_load(const GemmPair *p) { return vh_load((const float *)p); }
+// Eight words of which only `bytes` bytes exist; zeros follow.
+template <class T> INLINE vh gemm_load8(const char *p, int64_t bytes) {
+  if (bytes >= (int64_t)(8 * sizeof(T))) return vh_load((const T *)p);
   T part[8] = {};
   if (bytes > 0) memcpy(part, p, (size_t)bytes);
-  return gemm_load8(part);
-}
-
-INLINE void gemm_transpose8(__m256 r[8]) {       // 24 shuffles for 64 words
-  __m256 t[8], u[8];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int h = 0; h < 2; h++) {
-      u[i + 2 * h] = _mm256_shuffle_ps(t[i + h], t[i + h + 2], 0x44);
-      u[i + 2 * h + 1] = _mm256_shuffle_ps(t[i + h], t[i + h + 2], 0xee);
-    }
-  }
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
+  return vh_load(part);
 }
 
 // Where a call's rows begin, and how many rows and k exist.
@@ -64,14 +41,14 @@ static void gemm_pack_rows(uint32_t *panel, int width, int64_t panels, GemmSourc
       const int64_t first = p * width + g;
       const char *from = s.from + first * s.stride_bytes;
       for (int64_t w = 0; w < words; w += 8, from += 8 * sizeof(T)) {
-        __m256 r[8];
+        vh r[8];
         const int64_t left = k_bytes - w * (int64_t)sizeof(T);
         for (int i = 0; i < 8; i++) {
-          r[i] = first + i < s.rows ? gemm_load8<T>(from + i * s.stride_bytes, left) : _mm256_setzero_ps();
-          _mm_prefetch(from + (width + i) * s.stride_bytes, _MM_HINT_T0);
+          r[i] = first + i < s.rows ? gemm_load8<T>(from + i * s.stride_bytes, left) : vh_zero();
+          __builtin_prefetch(from + (width + i) * s.stride_bytes);
         }
-        gemm_transpose8(r);
-        for (int i = 0; i < 8; i++) _mm256_storeu_ps((float *)panel + (w + i) * width + g, r[i]);
+        vh_transpose(r);
+        for (int i = 0; i < 8; i++) vh_store((float *)panel + (w + i) * width + g, r[i]);
       }
     }
   }
@@ -86,7 +63,7 @@ static void gemm_pack_columns(uint32_t *panel, int width, int64_t panels, GemmSo
       for (int64_t i = 0; i < width; i += VF) {
         const int64_t at = p * width + i, left = s.rows - at;
         vf_store(to + i, k >= s.k_count ? vf_zero() : left >= VF ? vf_load(row + at) : vf_load_n(row + at, left));
-        _mm_prefetch((const char *)(row + at) + 8 * s.stride_bytes, _MM_HINT_T0);
+        __builtin_prefetch((const char *)(row + at) + 8 * s.stride_bytes);
       }
     }
   }
@@ -99,11 +76,8 @@ static void gemm_pack_f32(uint32_t *panel, int width, int64_t panels, const Gemm
   else gemm_pack_columns<T>(panel, width, panels, s, words);
 }
 
-#ifdef __AVX512BF16__
-INLINE __m512i gemm_load16_bf16(const bf16 *p, int64_t n) {
-  if (n >= 16) return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-  return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
-}
+#if GEMM_PAIRS
+INLINE vi gemm_load16(const bf16 *p, int64_t n) { return vi_of_halves(n >= 16 ? v16_load(p) : v16_load_n(p, n)); }
 // i contiguous: words of two rows k, k+1 interleaved.
 static void gemm_pack_column_pairs(uint32_t *panel, int width, int64_t panels, GemmSource s, int64_t words) {
   for (int64_t w = 0; w < words; w++) {
@@ -113,11 +87,11 @@ static void gemm_pack_column_pairs(uint32_t *panel, int width, int64_t panels, G
       uint32_t *to = panel + p * gemm_panel_words(width, words) + w * width;
       for (int64_t i = 0; i < width; i += 16) {
         const int64_t at = p * width + i;
-        __m512i x = 2 * w < s.k_count ? gemm_load16_bf16(even + at, s.rows - at) : _mm512_setzero_si512();
-        __m512i y = 2 * w + 1 < s.k_count ? gemm_load16_bf16(odd + at, s.rows - at) : _mm512_setzero_si512();
-        _mm512_storeu_si512(to + i, _mm512_or_si512(x, _mm512_slli_epi32(y, 16)));
-        _mm_prefetch((const char *)(even + at) + 16 * s.stride_bytes, _MM_HINT_T0);
-        _mm_prefetch((const char *)(odd + at) + 16 * s.stride_bytes, _MM_HINT_T0);
+        vi x = 2 * w < s.k_count ? gemm_load16(even + at, s.rows - at) : vi_set1(0);
+        vi y = 2 * w + 1 < s.k_count ? gemm_load16(odd + at, s.rows - at) : vi_set1(0);
+        vi_store(to + i, vi_or(x, vi_shl(y, 16)));
+        __builtin_prefetch((const char *)(even + at) + 16 * s.stride_bytes);
+        __builtin_prefetch((const char *)(odd + at) + 16 * s.stride_bytes);
       }
     }
   }

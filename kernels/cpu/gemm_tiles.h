@@ -160,19 +160,46 @@ static __attribute__((unused)) void gemm_side_step(GemmSide *s) {
   if (s->fetch_lines <= 0) return;
   const int64_t lines = gemm_min(s->fetch_lines_a_step, s->fetch_lines);
   const char *const fetch = s->fetch;
-  for (int64_t i = 0; i < lines; i++) _mm_prefetch(fetch + 64 * i, _MM_HINT_T1);
+  for (int64_t i = 0; i < lines; i++) __builtin_prefetch(fetch + 64 * i, 0, 2);
   s->fetch += 64 * lines;
   s->fetch_lines -= lines;
 }
 
 // ---- register tiles ------------------------------------------------------------------------------------------------
 // DOT: a word is a bf16 pair, else an fp32.
-template <bool DOT> INLINE vf gemm_step(vf a, vf b, vf sum) {
-#ifdef __AVX512BF16__
-  if (DOT) return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#ifdef __aarch64__
+// A lane of a register multiplies four others: 6 words of a are 2 loads, not 6 of a word to all lanes. What the second
+// reads beyond them is the next step's, or the gap's.
+template <bool DOT, int LANE> INLINE vf gemm_lane(float32x4_t a, vf b, vf sum) {
+  for (int q = 0; q < 4; q++) {
+#if GEMM_PAIRS
+    if (DOT) {
+      const bfloat16x8_t x = vreinterpretq_bf16_f32(b.q[q]), y = vreinterpretq_bf16_f32(a);
+      sum.q[q] = vbfdotq_laneq_f32(sum.q[q], x, y, LANE);
+      continue;
+    }
 #endif
-  return vf_fma(a, b, sum);
+    sum.q[q] = vfmaq_laneq_f32(sum.q[q], b.q[q], a, LANE);
+  }
+  return sum;
 }
+template <bool DOT> INLINE vf gemm_step(const float *a, int i, vf b, vf sum) {
+  const float32x4_t four = vld1q_f32(a + i / 4 * 4);
+  switch (i % 4) {
+    case 0: return gemm_lane<DOT, 0>(four, b, sum);
+    case 1: return gemm_lane<DOT, 1>(four, b, sum);
+    case 2: return gemm_lane<DOT, 2>(four, b, sum);
+    default: return gemm_lane<DOT, 3>(four, b, sum);
+  }
+}
+#else
+template <bool DOT> INLINE vf gemm_step(const float *a, int i, vf b, vf sum) {
+#if GEMM_PAIRS
+  if (DOT) return _mm512_dpbf16_ps(sum, (__m512bh)vf_set1(a[i]), (__m512bh)b);
+#endif
+  return vf_fma(vf_set1(a[i]), b, sum);
+}
+#endif
 template <int ROWS, int MR, int VECS, bool DOT>
 static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t words, float *tile, GemmSide *) {
   const float *a = (const float *)a_panel, *b = (const float *)b_panel;
@@ -184,10 +211,8 @@ static void gemm_tile(const uint32_t *a_panel, const uint32_t *b_panel, int64_t 
     vf row[VECS];
     for (int v = 0; v < VECS; v++) row[v] = vf_load(b + v * VF);
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; i++) {
-      vf x = vf_set1(a[i]);
-      for (int v = 0; v < VECS; v++) sum[i][v] = gemm_step<DOT>(x, row[v], sum[i][v]);
-    }
+    for (int i = 0; i < ROWS; i++)
+      for (int v = 0; v < VECS; v++) sum[i][v] = gemm_step<DOT>(a, i, row[v], sum[i][v]);
     a += MR;
     b += VECS * VF;
   }

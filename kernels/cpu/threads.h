@@ -68,6 +68,7 @@ template <class F> static inline void parallel_tasks(int threads, int64_t tasks,
 
 #if PART_LAUNCH
 // ---- the threads themselves: once in a program, in the object that launches ops
+#include "base/processor.h"
 #include "kernels/device.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -76,7 +77,7 @@ template <class F> static inline void parallel_tasks(int threads, int64_t tasks,
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Cycles of the time stamp counter (2 to 4 a nanosecond). Trust counts waits that ended within SPIN_MOST; one that did
+// Ticks of processor_ticks() (2 to 4 a nanosecond). Trust counts waits that ended within SPIN_MOST; one that did
 // not costs SPIN_DOUBT of them.
 enum { SPIN_MOST = 100000, SPIN_LEAST = 2000, SPIN_TRUST = 32, SPIN_DOUBT = 4 };
 
@@ -98,16 +99,16 @@ void (*thread_place)(int thread);
 static __thread int thread_team = 1, thread_trust = SPIN_TRUST;  // team: threads of the region this one is in
 
 static inline void thread_word_set(ThreadWord *w, uint32_t value) {
-  __atomic_store_n(&w->changed_at, __builtin_ia32_rdtsc(), __ATOMIC_RELAXED);
+  __atomic_store_n(&w->changed_at, processor_ticks(), __ATOMIC_RELAXED);
   __atomic_store_n(&w->value, value, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&w->sleepers, __ATOMIC_SEQ_CST))
     syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 // Returns once the word is no longer `old`.
 static inline void thread_word_wait(ThreadWord *w, uint32_t old) {
-  const uint64_t begun = __builtin_ia32_rdtsc(), spin = thread_trust > 0 ? SPIN_MOST : SPIN_LEAST;
+  const uint64_t begun = processor_ticks(), spin = thread_trust > 0 ? SPIN_MOST : SPIN_LEAST;
   while (__atomic_load_n(&w->value, __ATOMIC_ACQUIRE) == old) {
-    if (__builtin_ia32_rdtsc() - begun < spin) { __builtin_ia32_pause(); continue; }
+    if (processor_ticks() - begun < spin) { processor_pause(); continue; }
     __atomic_fetch_add(&w->sleepers, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);     // not if it has changed by now
     __atomic_fetch_sub(&w->sleepers, 1, __ATOMIC_SEQ_CST);
