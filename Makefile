@@ -8,7 +8,7 @@
 #     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
 #   - kernels/cpu/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
-#     machine with AVX2; which table runs is decided at start-up.
+#     machine with AVX2, and one on every aarch64; which table runs is decided at start-up.
 .DEFAULT_GOAL := all
 .SECONDARY:
 .SECONDEXPANSION:
@@ -32,6 +32,7 @@ make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoin
 make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make sass         machine code of the hot CUDA kernels: spills, reads, tensor cores, predictions (cuobjdump)
+make arm          build for ARM beside x86-64 and compare, by emulation (dev/arm.sh setup installs what it needs)
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
 make check-rooms  headers include only what is below them, and none in a circle
@@ -66,13 +67,15 @@ comma := ,
 links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'int main() { $(2); }' > $$d/probe.cc && \
   $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
 
+M_neon_bf16 := -march=armv8.2-a+bf16
+
 ifneq ($(BUILDS),)
-# The vectors, tiles and spin loops are those of x86-64, the windows and /proc those of Linux: nothing else can be built.
+# The vectors are those of x86-64 and of ARM, the windows and /proc those of Linux: nothing else can be built.
 TARGET := $(or $(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m)-$(shell uname -s))
-ifeq ($(and $(filter x86_64-% amd64-%,$(TARGET)),$(findstring inux,$(TARGET))),)
-$(error train_gpt_fsdp needs x86-64 with AVX2 and Linux; this is $(TARGET), by $(CXX) -dumpmachine or uname)
+ARM := $(filter aarch64-% arm64-%,$(TARGET))
+ifeq ($(and $(or $(ARM),$(filter x86_64-% amd64-%,$(TARGET))),$(findstring inux,$(TARGET))),)
+$(error train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is $(TARGET), by $(CXX) -dumpmachine or uname)
 endif
-AMX_PROBE := -mavx512f -mavx512bf16 -mamx-tile -mamx-bf16
 # mpi.h's C++ bindings are deprecated and full of warnings; the C interface is all that is used.
 MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --showme:compile 2>/dev/null || \
   $(if $(MPI_HOME),echo -I$(MPI_HOME)/include,pkg-config --cflags ompi-c 2>/dev/null)))
@@ -86,7 +89,8 @@ LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(H
 CJSON_LIBS := $(call library_libs,$(CJSON_HOME),cjson)
 HWLOC_LIBS := $(call library_libs,$(HWLOC_HOME),hwloc)
 OPENSSL_LIBS := $(call library_libs,$(OPENSSL_HOME),crypto)
-ifeq ($(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),$(AMX_PROBE)),)
+ifeq ($(if $(ARM),$(call links,arm_neon.h,vbfdotq_f32(float32x4_t{}$(comma) bfloat16x8_t{}$(comma) bfloat16x8_t{}),$(M_neon_bf16)),\
+  $(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),-mavx512f -mavx512bf16 -mamx-tile -mamx-bf16)),)
 MISSING += compiler
 endif
 ifeq ($(call links,mpi.h,MPI_Init(0$(comma) 0),$(MPI_CFLAGS) $(MPI_LIBS)),)
@@ -171,7 +175,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all soak check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all arm soak check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -182,14 +186,14 @@ train test test-all check:
 	@dev/setup.sh
 	@$(MAKE) SETUP_DONE=1 $@
 endif
-FIX_compiler := a C++17 compiler for x86-64 with AMX flags (g++ >= 11, or clang++ >= 12): CXX=...
+FIX_compiler := a C++17 compiler that knows AMX (x86-64) or bf16 (aarch64): g++ >= 11, or clang++ >= 12: CXX=...
 FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
 FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
 FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
 FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove soak bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -203,19 +207,21 @@ SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=ad
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
 BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu trainer/*.h fsdp.h $(SOURCES); $(CXX) --version; \
-  $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
+  $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
   2>/dev/null | sha256sum | cut -c 1-12)
 
-ISAS := avx2 avx512 avx512_bf16 amx
+# amx_emulated: the AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in
+# the tests only.
+ISAS := $(if $(ARM),neon neon_bf16,avx2 avx512 avx512_bf16 amx)
+ISAS_TESTED := $(if $(ARM),,amx_emulated)
 M_avx2 := -mavx2 -mfma -mf16c -mbmi2
 M_avx512 := $(M_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
 M_avx512_bf16 := $(M_avx512) -mavx512bf16
 M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
-# The AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in the tests only.
 M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
-$(foreach i,$(ISAS) amx_emulated,$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
+$(foreach i,$(ISAS) $(ISAS_TESTED),$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i := kernels/cpu/cpu.cc))
 cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
 src_train_gpt_fsdp := train_gpt_fsdp.cu
@@ -237,7 +243,8 @@ src_cuda := kernels/cuda/cuda.cu
 OBJECTS := $(B)/cuda.o $(OBJECTS)
 LIBS += $(CUDA_LIBS)
 endif
-cmd_cuda_emulated := $(COMMON) -O3 -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu $(SANITIZE) $(CXXFLAGS)
+EMULATED_FLAGS := $(if $(ARM),,-mfma -mf16c) -DCUDA_EMULATED -Idev/cuda_emu
+cmd_cuda_emulated := $(COMMON) -O3 $(EMULATED_FLAGS) $(SANITIZE) $(CXXFLAGS)
 src_cuda_emulated := dev/cuda_emu/emu.cc
 cmd_check-headers := $(COMMON) -Wno-unused -fsyntax-only -x c++
 alone_header = $(1:$(firstword $(subst /, ,$1))/%=%)
@@ -263,7 +270,7 @@ $(TRAINER): $(B)/train_gpt_fsdp.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
-$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(B)/cpu_amx_emulated.o $(B)/cuda_emulated.o $(B)/link.cmd
+$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(ISAS_TESTED:%=$(B)/cpu_%.o) $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
 # An earlier build directory may name sources that are elsewhere now.
@@ -272,8 +279,8 @@ kernels/%.cc kernels/%.cu: ;
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also exports what
 # the tests use, and the weak symbols of header-only libraries that no other object uses.
-CHECKED := $(ISAS:%=cpu_%) cpu_amx_emulated $(if $(WITH_CUDA),cuda) cuda_emulated
-$(foreach i,$(ISAS) amx_emulated,$(eval exports_cpu_$i := ops_$i))
+CHECKED := $(ISAS:%=cpu_%) $(ISAS_TESTED:%=cpu_%) $(if $(WITH_CUDA),cuda) cuda_emulated
+$(foreach i,$(ISAS) $(ISAS_TESTED),$(eval exports_cpu_$i := ops_$i))
 exports_cuda := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
 exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
 check-symbols: $(CHECKED:%=$(B)/%.o)
@@ -285,15 +292,16 @@ ifneq ($(SAN),1)
 endif
 
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).
-CUDA_ONLY := kernels/cuda/% kernels/%_cuda.cuh kernels/attention_parts.cuh kernels/attention_plain.cuh \
+# vec_x86.h and vec_neon.h are parts of vec.h.
+CUDA_ONLY := kernels/cpu/vec_% kernels/cuda/% kernels/%_cuda.cuh kernels/attention_parts.cuh kernels/attention_plain.cuh \
   kernels/attention_tensorcore.cuh
-CPU_ONLY := kernels/cpu/vec.h kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
+CPU_ONLY := kernels/cpu/vec% kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
 KERNELS := $(filter kernels/%,$(HEADERS))
 ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),$(HEADERS)) kernels/cuda/nvidia.h) \
   $(patsubst %,$(B)/alone/CPU/%,$(filter-out $(CUDA_ONLY),$(KERNELS))) \
   $(patsubst %,$(B)/alone/CUDA/%,$(filter-out $(CPU_ONLY) kernels/cpu/threads.h,$(KERNELS)) $(wildcard dev/cuda_emu/*.h))
-flags_CPU := -Wno-psabi $(M_amx_emulated) -DISA=amx_emulated
-flags_CUDA := -mfma -mf16c -DCUDA_EMULATED -Idev/cuda_emu
+flags_CPU := -Wno-psabi $(if $(ARM),$(M_neon_bf16) -DISA=neon_bf16,$(M_amx_emulated) -DISA=amx_emulated)
+flags_CUDA := $(EMULATED_FLAGS)
 check-headers: check-rooms $(ALONE)
 $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \
@@ -344,6 +352,11 @@ TEST_ENVIRONMENT = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVI
 test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
 	@$(TEST_ENVIRONMENT) ./$(TESTS) $(if $(filter test-all,$@),--all) $(T)
 	@$(if $(filter test-all,$@),$(if $(T),,dev/soak.sh ./$(TRAINER) || [ $$? -eq 77 ]))
+
+# The program and the tests for ARM, and the tests that compare them with this machine's.
+arm: $(TRAINER) $(TESTS)
+	@dev/arm.sh make all
+	@$(TEST_ENVIRONMENT) ./$(TESTS) arm_
 
 soak: $(TRAINER)
 	@dev/soak.sh ./$(TRAINER)

@@ -47,15 +47,17 @@ struct Flight {
 };
 static Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}, false};
 
-// A word that another thread, or the device, reads or writes at the same time.
-#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELAXED)
-#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_RELAXED)
+// A word that another thread, or the device, reads or writes at the same time. Words that are set one after the other are
+// seen so by who reads them in the opposite order.
+#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
 
 // All of these are the main thread's.
 static inline void flight_add(FlightRing *r, FlightKind kind, const char *what, int stage, int number) {
   if (flight.dry) return;
   const uint64_t count = WORD_GET(&r->count);
   FlightEntry *e = &r->entry[count % FLIGHT_ENTRIES];
+  __atomic_thread_fence(__ATOMIC_RELEASE);       // whoever sees a part of this entry sees the count before it
   *e = FlightEntry{now_ns(), flight.step, what, number, stage, (int16_t)kind, (int16_t)flight.microbatch};
   __atomic_store_n(&r->count, count + 1, __ATOMIC_RELEASE);      // whoever reads this count sees the entry whole
 }

@@ -1,6 +1,7 @@
 // processor.h: what this program asks of a processor beside arithmetic, on x86-64 and on ARM (aarch64). Only this file
 // and kernels/cpu/ know which of them they are compiled for.
 //
+//   PROCESSOR_NAME       which of the two
 //   PROCESSOR_FIRST_ISA, PROCESSOR_ISAS, processor_best_isa      its instruction sets, and the best that this one has
 //   processor_pause      between two looks at a word that another thread will write
 //   processor_ticks      a clock of 1 to 4 ticks a nanosecond, read in a few cycles
@@ -17,12 +18,13 @@ enum CpuIsa { ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX, ISA_NEON, ISA_NEON
 #include <sys/auxv.h>
 enum { HWCAP_HAS_CRC32 = 1 << 7, HWCAP2_HAS_BF16 = 1 << 14 };      // Linux, arch/arm64/include/uapi/asm/hwcap.h
 enum { PROCESSOR_FIRST_ISA = ISA_NEON, PROCESSOR_ISAS = 2 };
-static const char PROCESSOR_NAME[] = "aarch64", PROCESSOR_NEEDS[] = "NEON";
+#define PROCESSOR_NAME "aarch64"
+static const char PROCESSOR_NEEDS[] = "NEON";
 // Counted from the first; -1: none, it lacks PROCESSOR_NEEDS.
 static inline int processor_best_isa() { return getauxval(AT_HWCAP2) & HWCAP2_HAS_BF16 ? 1 : 0; }
 // `yield` does nothing on most cores; `isb` waits about as long as x86's pause.
 static inline void processor_pause() { __asm__ volatile("isb" : : : "memory"); }
-static inline uint64_t processor_ticks() {       // the generic timer of 24 MHz to 1 GHz, as about two ticks a nanosecond
+static inline uint64_t processor_ticks() {       // the generic timer, of 24 MHz to 1 GHz, as two ticks a nanosecond
   uint64_t now, hz;
   __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
   __asm__("mrs %0, cntfrq_el0" : "=r"(hz));
@@ -51,7 +53,8 @@ static inline bool processor_has_amx() {
   return (low >> 17 & 3) == 3;
 }
 enum { PROCESSOR_FIRST_ISA = ISA_AVX2, PROCESSOR_ISAS = 4 };
-static const char PROCESSOR_NAME[] = "x86-64", PROCESSOR_NEEDS[] = "AVX2 and FMA";
+#define PROCESSOR_NAME "x86-64"
+static const char PROCESSOR_NEEDS[] = "AVX2 and FMA";
 // Counted from the first; -1: none, it lacks PROCESSOR_NEEDS. (libgcc's cpu model also asks whether the operating
 // system saves AVX registers.)
 static inline int processor_best_isa() {

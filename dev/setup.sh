@@ -6,9 +6,10 @@ set -eu
 
 target=$("${CXX:-g++}" -dumpmachine 2>/dev/null) || target=$(uname -m)-$(uname -s)
 case $target in
-  x86_64-*[Ll]inux* | amd64-*[Ll]inux*) ;;
-  *) echo "setup: train_gpt_fsdp needs x86-64 with AVX2 and Linux; this is $target, by ${CXX:-g++} -dumpmachine or" \
-       "uname" >&2; exit 1 ;;
+  x86_64-*[Ll]inux* | amd64-*[Ll]inux*) knows=AMX flags="-mavx512bf16 -mamx-tile -mamx-bf16" ;;
+  aarch64-*[Ll]inux* | arm64-*[Ll]inux*) knows="ARM's bf16" flags=-march=armv8.2-a+bf16 ;;
+  *) echo "setup: train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is $target, by ${CXX:-g++}" \
+       "-dumpmachine or uname" >&2; exit 1 ;;
 esac
 
 compiles() { printf '%s\n' "$1" | "${CXX:-g++}" -x c++ -fsyntax-only ${2:-} - >/dev/null 2>&1; }
@@ -22,10 +23,10 @@ if gpu_is_here && ! have nvcc && ! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
 fi
 
 # If the compiler here is too old, installing this distribution's packages does not help.
-if have "${CXX:-g++}" && ! "${CXX:-g++}" -mavx512bf16 -mamx-tile -mamx-bf16 -x c++ -std=c++17 -fsyntax-only /dev/null \
-    >/dev/null 2>&1; then
-  echo "setup: $("${CXX:-g++}" --version | head -n 1) does not know AMX: g++ 11 or later is needed, or clang++ 12 or" \
-    "later, such as make CXX=clang++-13" >&2
+# shellcheck disable=SC2086
+if have "${CXX:-g++}" && ! "${CXX:-g++}" $flags -x c++ -std=c++17 -fsyntax-only /dev/null >/dev/null 2>&1; then
+  echo "setup: $("${CXX:-g++}" --version | head -n 1) does not know $knows: g++ 11 or later is needed, or clang++ 12" \
+    "or later, such as make CXX=clang++-13" >&2
   exit 1
 fi
 missing=()

@@ -267,7 +267,8 @@ struct Control {
   alignas(64) uint64_t updates;                  // rounds whose update, if this rank owns one, can be read
   alignas(64) uint64_t taken;                    // rounds whose updates this rank has read
 };
-// The control block takes one page, and OpenMPI may start a window anywhere in a page: one more to align it.
+// OpenMPI may start a window anywhere in a page: one block more to align it. A block is no page of the machine's, but
+// divides those of 4, 16 and 64 KiB, so aligned windows are shifted alike in every process.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 
 // Of all stages, or of blocks, the most.

@@ -61,7 +61,9 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   f->traffic.small++;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
   const FlightCollective barrier = note_exchange("the barrier after the update");
+  windows_fence();
   MPI_Barrier(f->mesh.comm);
+  windows_fence();
   note_exchanged(barrier);
 }
 
@@ -408,7 +410,9 @@ static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t b
   }
   record_exchange(f->record, RECORD_HOST, COLLECTIVE_ALL_GATHER, OVER_WORLD, everything - bytes,
                   Exchanged{from, bytes, to, everything});
+  windows_fence();
   MPI_Allgather(from, (int)bytes, MPI_BYTE, to, (int)bytes, MPI_BYTE, f->mesh.comm);
+  windows_fence();
   if (f->lay.mirrored) f->ctx->ops->copy(f->ctx, all, to, everything);
 }
 // ---- Muon's matrices

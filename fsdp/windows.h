@@ -17,6 +17,9 @@ static inline bool counter_reached(Fsdp *f, const uint64_t *c, uint64_t value) {
   record_told(f->record, RECORD_OBSERVE, RECORD_HOST, 0, Access{ACCESS_READ, (uintptr_t)c, value});
   return true;
 }
+// On both sides of a collective that separates what ranks write and read in windows: MPI promises the order of its own
+// memory alone.
+static inline void windows_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline char *page_aligned(char *p) {
   return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
 }
@@ -127,5 +130,7 @@ static inline void comm_mpi_open_window(Fsdp *f) {
   for (int r = 0; r < f->mesh.world && f->lay.mirrored; r++)
     if (mesh_shares_memory(&f->mesh, r))
       f->ctx->ops->memory_pin(f->ctx, f->mesh.peer[r].window, comm_mpi_shared_bytes(f));
+  windows_fence();
   MPI_Barrier(f->mesh.node);
+  windows_fence();
 }

@@ -31,14 +31,9 @@ static int cpu_table_wanted(const Options *o, int best, char *error, size_t byte
 }
 // The table all ranks use: the one asked for, else the best that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
-  int best = cpu_best_table(), common = 0, first = PROCESSOR_FIRST_ISA, last = -PROCESSOR_FIRST_ISA;
-  char error[160] = "";
-  MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, comm);
-  MPI_Allreduce(MPI_IN_PLACE, &last, 1, MPI_INT, MPI_MIN, comm);
+  int best = cpu_best_table(), common = 0;
+  char error[128] = "";
   const int wanted = cpu_table_wanted(o, best, error, sizeof error);
-  if (first != -last)
-    snprintf(error, sizeof error, "ranks on x86-64 and on aarch64 cannot train together (this one is on %s): start all "
-             "on one kind of processor", PROCESSOR_NAME);
   agree_no_error(comm, error, EXIT_MISSING);
   MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
@@ -256,7 +251,8 @@ static void agree_on_memory(const RunView *run) {
 static void agree_on_run(MPI_Comm comm, const Options *o) {
   static Options first;
   static const char differs[] = "this rank differs from rank 0: '%s %s' here, '%s %s' there";
-  char here[OPTION_TEXT_BYTES] = PROGRAM_VERSION " " BUILD_ID, there[sizeof here], error[3 * sizeof here] = "";
+  char here[OPTION_TEXT_BYTES] = PROGRAM_VERSION " " BUILD_ID " for " PROCESSOR_NAME;
+  char there[sizeof here], error[3 * sizeof here] = "";
   memcpy(there, here, sizeof here);
   MPI_Bcast(there, sizeof there, MPI_CHAR, 0, comm);
   if (strcmp(here, there)) snprintf(error, sizeof error, differs, "build", here, "build", there);

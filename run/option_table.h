@@ -156,7 +156,8 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(tune, off, (off, on), OWN, "cuda: time GEMM algorithms at start") \
   TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
   CHOICE(matmul_precision, highest, (highest, high), TAKES, "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
-  CHOICE(isa, auto, (auto, avx2, avx512, avx512_bf16, amx, neon, neon_bf16), OWN, "auto: the best that all ranks have") \
+  CHOICE(isa, auto, (auto, avx2, avx512, avx512_bf16, amx, neon, neon_bf16), OWN, \
+         "auto: the best that all ranks have") \
   FLAG(preflight, OWN, "look at all hosts and the network between them, say what to mend, and end") \
   INT(threads, 0, 0, 4096, OWN, "threads per rank (0: one for each core it is dealt)", "num_threads n_threads") \
   INT(timeout, 600, 0, 1 << 30, OWN, "end all after N seconds without progress or word of a rank (0: never)") \

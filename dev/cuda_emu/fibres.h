@@ -16,16 +16,26 @@
 #include "intrinsics.h"
 #include <sys/mman.h>
 
-#if !defined(__x86_64__)
-#error "the emulation switches stacks in x86-64 assembly"
-#endif
-// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, loads another.
+// emu_switch(save, to): pushes the callee-saved registers, stores the stack pointer, loads another. A new stack begins
+// with EMU_SWITCH_WORDS words, of which the one numbered EMU_SWITCH_RETURN is where to go.
 extern "C" void emu_switch(void **save, void *to);
+#if defined(__aarch64__)
+enum { EMU_SWITCH_WORDS = 20, EMU_SWITCH_RETURN = 11 };
+__asm__(".text\n.globl emu_switch\n.type emu_switch,%function\nemu_switch:\n"
+        "sub sp,sp,160\nstp x19,x20,[sp]\nstp x21,x22,[sp,16]\nstp x23,x24,[sp,32]\nstp x25,x26,[sp,48]\n"
+        "stp x27,x28,[sp,64]\nstp x29,x30,[sp,80]\nstp d8,d9,[sp,96]\nstp d10,d11,[sp,112]\nstp d12,d13,[sp,128]\n"
+        "stp d14,d15,[sp,144]\nmov x2,sp\nstr x2,[x0]\nmov sp,x1\nldp x19,x20,[sp]\nldp x21,x22,[sp,16]\n"
+        "ldp x23,x24,[sp,32]\nldp x25,x26,[sp,48]\nldp x27,x28,[sp,64]\nldp x29,x30,[sp,80]\nldp d8,d9,[sp,96]\n"
+        "ldp d10,d11,[sp,112]\nldp d12,d13,[sp,128]\nldp d14,d15,[sp,144]\nadd sp,sp,160\nbr x30\n"
+        ".size emu_switch,.-emu_switch\n");
+#else
+enum { EMU_SWITCH_WORDS = 8, EMU_SWITCH_RETURN = 6 };
 __asm__(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
         "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
         "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\n"
         "popq %rcx\njmp *%rcx\n.size emu_switch,.-emu_switch\n");  // a jump: a ret here would always be mispredicted
+#endif
 
 enum : size_t {
 #if defined(__SANITIZE_ADDRESS__)
@@ -182,9 +192,9 @@ static inline void emu_switch_to(void **save, EmuThread *t) {
     w->started |= emu_lane_bit(t);
     t->stack = emu_free_stacks[--emu_free_stack_count];
     void **top = (void **)(t->stack + EMU_STACK_BYTES);
-    memset(top - 8, 0, 48);
-    top[-2] = (void *)emu_thread_main;
-    t->sp = top - 8;
+    memset(top - EMU_SWITCH_WORDS, 0, EMU_SWITCH_WORDS * sizeof *top);
+    top[EMU_SWITCH_RETURN - EMU_SWITCH_WORDS] = (void *)emu_thread_main;
+    t->sp = top - EMU_SWITCH_WORDS;
   }
   emu_switch(save, t->sp);
 }

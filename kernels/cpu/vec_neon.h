@@ -180,7 +180,9 @@ INLINE int32x4_t neon_products4(int32x4_t a, int32x4_t b) {
   const uint32x4_t swapped = vrev64q_u32(vreinterpretq_u32_u64(p));
   return vreinterpretq_s32_u32(vextq_u32(swapped, swapped, 2));
 }
-INLINE int32x4_t neon_odds_down(int32x4_t a) { return vreinterpretq_s32_u64(vshrq_n_u64(vreinterpretq_u64_s32(a), 32)); }
+INLINE int32x4_t neon_odds_down(int32x4_t a) {
+  return vreinterpretq_s32_u64(vshrq_n_u64(vreinterpretq_u64_s32(a), 32));
+}
 INLINE vi vi_products4(vi x, vi y) { return VF_2(vi, neon_products4, x, y); }
 INLINE vi vi_odds_down(vi x) { return VF_1(vi, neon_odds_down, x); }
 INLINE vi vi_evens(vi x) { return VF_2(vi, vtrn1q_s32, x, x); }
