@@ -75,6 +75,7 @@
 #include "dev/test/test_compat.h"
 #include "dev/test/test_container.h"
 #include "dev/test/test_arm.h"
+#include "dev/test/test_memory_order.h"
 #include "dev/test/test_readme.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_evaluate.h"

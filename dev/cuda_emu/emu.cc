@@ -1,6 +1,6 @@
 // emu.cc: the test program's CUDA: kernels/cuda/cuda.cu on emulated threads and streams, and its controls. Tables:
 //   ops_cuda_emulated   the CUDA kernels, thread by thread: each is compared once with the CPU's op
-//   ops_streams         the CPU's AVX2 ops, queued on emulated streams like kernels, with the emulated device's memory,
+//   ops_streams         the CPU's plainest ops, queued on emulated streams like kernels, with the emulated device's memory,
 //                       streams, events, graphs and collectives: fast, for whole training runs
 #define CUDA_TABLE ops_cuda_emulated
 #define CUDA_TABLE_NAME "cuda_emulated"
@@ -8,6 +8,11 @@
 #include "selftest.h"
 
 // ---- ops_streams
+#if defined(__aarch64__)
+#define ops_plain ops_neon
+#else
+#define ops_plain ops_avx2
+#endif
 template <class P> static void queued_check(P p, const char *op) { emu_check_argument(p, op); }
 static void queued_check(Tensor t, const char *op) { emu_device_pointer(t.data, op); }
 static void queued_check(MatmulEpilogue e, const char *op) {
@@ -17,7 +22,7 @@ static void queued_check(MatmulEpilogue e, const char *op) {
 // The context that the CPU's op sees when the stream runs it. c->state stays device memory, read at that time.
 static Ctx queued_ctx(const Ctx *c) {
   Ctx copy = *c;
-  copy.ops = &ops_avx2;
+  copy.ops = &ops_plain;
   copy.stream = copy.device = NULL;
   return copy;
 }
@@ -33,7 +38,7 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Queued<Op> {
       Ctx copy = std::get<0>(arguments);
       emu_count.kernels++;
       emu_open_arguments(&arguments, sizeof arguments);
-      (ops_avx2.*Op)(&copy, p...);
+      (ops_plain.*Op)(&copy, p...);
       return true;
     });
   }
@@ -44,12 +49,12 @@ OPS(X)
 
 static void streams_device_open(Ctx *c, int index) {
   Ctx cpu = queued_ctx(c);
-  ops_avx2.device_open(&cpu, 0);
+  ops_plain.device_open(&cpu, 0);
   device_open_impl(c, index);
 }
 static void streams_workspace_bytes(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   Ctx cpu = queued_ctx(c);
-  ops_avx2.workspace_bytes(&cpu, q, bytes);
+  ops_plain.workspace_bytes(&cpu, q, bytes);
 }
 static Ops streams_table() {
   Ops t = ops_cuda_emulated;

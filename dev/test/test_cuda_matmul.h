@@ -189,7 +189,7 @@ TEST(cuda_matmul_own_bits, "our matmul kernel gives the bits of the CPU's fp32 a
   emu_lt_without(EMU_LT_WITHOUT_ALL);
   for (Dtype t : matmul_dtypes) for (MatmulShape s : shapes) {
     const MatmulCase x = matmul_case(s, t);
-    const MatmulResults want = matmul_all(&ops_avx2, 1, x);
+    const MatmulResults want = matmul_all(cpu_tables[0].ops, 1, x);
     Ctx c = matmul_device_ctx(&ops_cuda_emulated);
     const MatmulDeviceCase d = matmul_device_case(&c, x);
     Tensor r[MATMUL_RESULTS];
@@ -215,7 +215,7 @@ TEST(cuda_matmul_own_bits, "our matmul kernel gives the bits of the CPU's fp32 a
 TEST(cuda_matmul_gelu_bits, "GELU and its derivative on CUDA give the CPU's bits in fp32, over the whole range") {
   const int64_t n = 6000;
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(&ops_avx2, 1);
+    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(cpu_tables[0].ops, 1);
     matmul_set_without(ops, 0);
     Tensor x = op_tensor(F32, n, 1), ones = op_tensor(F32, n, 1), one = op_tensor(F32, 1, 1),
            out = op_tensor(F32, n, 1);
@@ -557,7 +557,7 @@ TEST(cuda_matmul_fp8, "matmul_forward_fp8 on CUDA equals the fp64 result within 
 // Small integers, whose sums are exact in any order and in 13 bits: only the rounding of `out` remains.
 TEST(cuda_matmul_fp8_exact, "where no sum rounds, matmul_forward_fp8 on CUDA has the CPU's bits, scales and bias too") {
   for (int i = 0; const Ops *ops = device_table(i); i++) for (MatmulShape s : fp8_shapes) {
-    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(&ops_avx2, 1);
+    Ctx c = matmul_device_ctx(ops), cpu = matmul_ctx(cpu_tables[0].ops, 1);
     matmul_set_without(ops, 0);
     Fp8Case x = fp8_case(s);
     for (Tensor t : {x.in, x.weight})
@@ -679,7 +679,7 @@ TEST(cuda_matmul_fp8_refuses, "an fp8 GEMM that tensor cores cannot do ends the 
   matmul_expect_death("8.9 or later is needed", [] { matmul_bad_fp8(2); });
   matmul_expect_death("host pointer", [] { matmul_bad_fp8(3); });
   matmul_expect_death("convert: from fp8 to fp32", [] {
-    Ctx c = matmul_ctx(&ops_avx2, 1);
+    Ctx c = matmul_ctx(cpu_tables[0].ops, 1);
     convert(&c, op_tensor(F32, 4), op_tensor(F8, 4));
   });
 }

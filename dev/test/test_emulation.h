@@ -51,7 +51,7 @@ TEST(emulation_selftest, "wrong CUDA programs are caught, right ones are not, wh
 TEST(emulation_streams, "queued CPU ops on emulated streams give the CPU's bits and read device memory when they run") {
   if (!&ops_streams) SKIP("the emulation is not linked");
   const WorkspaceQuery q = {F32, F32, 1, 32, 64, 2, 128, 32};
-  Ctx c = device_ctx(&ops_streams, q), cpu = op_ctx(&ops_avx2, 1, q), side = {};
+  Ctx c = device_ctx(&ops_streams, q), cpu = op_ctx(cpu_tables[0].ops, 1, q), side = {};
   Tensor x = op_random_tensor(7, 1.0, F32, 5, 33), want = op_tensor(BF16, 5, 33);
   Tensor device_x = device_upload(&c, x), device_out = device_tensor(&c, BF16, 5, 33);
   void *written = NULL;
