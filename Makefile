@@ -45,7 +45,7 @@ ARGS="..."        more options for the program         WERROR=1     warnings are
 T=name            `make test`: only this test          SAN=1        build and test with ASan and UBSan in build/san/
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
 WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
-ARCHS="..."       nvcc's -gencode options (this machine's GPUs; where there is none sm_80, sm_90a, sm_100 and PTX)
+ARCHS="..."       nvcc's -gencode options (this machine's GPUs; else sm_80, sm_90a, sm_100, on ARM sm_121, and PTX)
 CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  OPENSSL_HOME=D  CUDA_HOME=D  NCCL_HOME=D
 MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
 endef
@@ -119,7 +119,7 @@ endif
 ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(NVCC)),)
 CUDA_ROOT := $(NVCC:%/bin/nvcc=%)
 CUDA_FLAGS := $(NCCL_HOME:%=-I%/include) -I$(CUDA_ROOT)/include
-CUDA_LIBS := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
+CUDA_LIBS := -L$(CUDA_ROOT)/lib64 $(if $(ARM),-L$(CUDA_ROOT)/targets/sbsa-linux/lib) -lcudart_static -ldl -lrt -lpthread
 CUDA_HEADERS := cuda_runtime.h nvtx3/nvToolsExt.h cublasLt.h nccl.h
 ifneq ($(call links,$(CUDA_HEADERS),cudaRuntimeGetVersion(0),$(CUDA_FLAGS) $(CUDA_LIBS)),)
 WITH_CUDA := yes
@@ -140,7 +140,7 @@ NVCC_ARCHS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
 LOCAL_ARCHS := $(filter-out 5% 6% 7%,$(filter $(NVCC_ARCHS),\
   $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -nu)))
 gencode = $(foreach a,$(1:90=90a),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
-ARCHS ?= $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100)) \
+ARCHS ?= $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100 $(if $(ARM),121))) \
   -gencode arch=compute_90$(comma)code=compute_90)
 endif
 

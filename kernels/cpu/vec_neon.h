@@ -16,7 +16,7 @@ struct vl { int64x2_t q[4]; };
 #define VF_3(type, of, x, y, z) (type{{of(x.q[0], y.q[0], z.q[0]), of(x.q[1], y.q[1], z.q[1]), \
                                        of(x.q[2], y.q[2], z.q[2]), of(x.q[3], y.q[3], z.q[3])}})
 #define VF_SAME(type, x) (type{{x, x, x, x}})
-enum { VF_ROWS = 6, VF_VECTORS = 1 };            // 24 of 32 registers: a vf takes four
+enum { VF_ROWS = 5, VF_VECTORS = 1 };            // 20 of 32 registers: a vf takes four; the operands need 9
 
 // ---- four lanes
 INLINE float32x4_t neon_max(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }

@@ -33,6 +33,8 @@ struct Nccl { const char *file; NCCL_CALLS(X) };
 static void *library_in(const char *dir, const char *soname) {
   char path[512];
   snprintf(path, sizeof path, "%s/lib64/%s", dir, soname);
+  if (void *library = LIBRARY_OPEN(path)) return library;
+  snprintf(path, sizeof path, "%s/targets/sbsa-linux/lib/%s", dir, soname);    // a toolkit for ARM without lib64
   return LIBRARY_OPEN(path);
 }
 // The library, or NULL with one line that lists the places tried.
