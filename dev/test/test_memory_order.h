@@ -62,7 +62,7 @@ static bool mo_new(MoSeen *seen, const MoState *s) {
   size_t i = h % MO_SLOTS;
   for (h |= 1; seen->slot[i]; i = (i + 1) % MO_SLOTS) if (seen->slot[i] == h) return false;
   seen->slot[i] = h;
-  CHECK(++seen->count < MO_SLOTS / 2, "too many states");
+  CHECK(++seen->count < MO_SLOTS / 2, "more than %d states", MO_SLOTS / 2);
   return true;
 }
 // Whether every execution from s on ends, and as it should.
