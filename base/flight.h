@@ -47,8 +47,8 @@ struct Flight {
 };
 static Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}, false};
 
-// A word that another thread, or the device, reads or writes at the same time. Words that are set one after the other are
-// seen so by who reads them in the opposite order.
+// A word that another thread, or the device, reads or writes at the same time. Words that are set one after the other
+// are seen so by who reads them in the opposite order.
 #define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
 #define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
 

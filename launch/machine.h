@@ -9,7 +9,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
-// Every table of CPU kernels; a program has those of its own processor. Of these, cpu_tables, each machine runs a prefix.
+// Every table of CPU kernels; a program has those of its own processor. Of these, cpu_tables, a machine runs a prefix.
 struct CpuTable { const char *name; const Ops *ops; };
 static const CpuTable cpu_isas[CPU_ISAS] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512},
     {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}, {"neon", &ops_neon}, {"neon_bf16", &ops_neon_bf16}};

@@ -1,7 +1,7 @@
 // emu.cc: the test program's CUDA: kernels/cuda/cuda.cu on emulated threads and streams, and its controls. Tables:
 //   ops_cuda_emulated   the CUDA kernels, thread by thread: each is compared once with the CPU's op
-//   ops_streams         the CPU's plainest ops, queued on emulated streams like kernels, with the emulated device's memory,
-//                       streams, events, graphs and collectives: fast, for whole training runs
+//   ops_streams         the CPU's plainest ops, queued on emulated streams like kernels, with the emulated device's
+//                       memory, streams, events, graphs and collectives: fast, for whole training runs
 #define CUDA_TABLE ops_cuda_emulated
 #define CUDA_TABLE_NAME "cuda_emulated"
 #include "kernels/cuda/cuda.cu"

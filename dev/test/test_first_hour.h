@@ -502,8 +502,8 @@ TEST(first_another_machine_is_refused, "a compiler for RISC-V or macOS: make and
     CLI_RUN(&r, "printf '#!/bin/sh\necho %s\n' >%s; chmod +x %s; for goal in all train test; do %s CXX=%s $goal; "
             "[ $? -eq 2 ] || echo not refused; done; CXX=%s dev/setup.sh; [ $? -eq 1 ] || echo not refused", target,
             cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("cxx"), cli_path("cxx"));
-    snprintf(line, sizeof line, "train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is %s, by %s", target,
-             cli_path("cxx"));
+    snprintf(line, sizeof line, "train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is %s, by %s",
+             target, cli_path("cxx"));
     EXPECT(cli_count(r.text, line) == 4 && cli_count(r.text, "") == 4, "not four lines:\n%.3000s", r.text);
     cli_free(&r);
   }

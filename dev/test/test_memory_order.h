@@ -208,8 +208,8 @@ static const MoProtocol mo_protocols[] = {
      {2, 2}, [](const MoState *s) { return s->got[1][0] != 1 || s->got[1][1] == 1; }}};
 
 TEST(memory_order_is_kept,
-     "what threads and ranks tell each other arrives in every order that ARM allows; without any of its orders and fences "
-     "something is lost; the sources say what was run") {
+     "what threads and ranks tell each other arrives in every order that ARM allows; without any of its orders and "
+     "fences something is lost; the sources say what was run") {
   for (const MoProtocol &p : mo_protocols) {
     EXPECT(mo_holds(&p), "%s: an execution fails", p.name);
     for (int t = 0; t < MO_THREADS; t++) for (int b = 0; b < p.ops[t]; b++) {

@@ -7,8 +7,9 @@
 //   - Order of sums: k is cut into equal blocks that depend on K and the kernel alone (gemm_block_k). Inside a block
 //     each output element is one chain in ascending k from zero: of fused multiply-adds (fp32 arithmetic), of bf16
 //     pairs (vdpbf16ps, BFDOT) or of groups of 32 (AMX). The blocks' sums are then added in ascending order in fp32.
-//     Nothing else matters: not M, N, threads or addresses. fp32 arithmetic therefore gives the same bits on all instruction
-//     sets. --matmul_precision high on AMX builds fp32 GEMMs from bf16 ones, with a different order: gemm_split.h.
+//     Nothing else matters: not M, N, threads or addresses. fp32 arithmetic therefore gives the same bits on all
+//     instruction sets. --matmul_precision high on AMX builds fp32 GEMMs from bf16 ones, with another order:
+//     gemm_split.h.
 //   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
 //     without hardware support are converted while packed: packing is the only code that knows storage types.
 //   - Edges are padded with zeros in the panels; every tile is whole; only the finish function sees the true extent.
