@@ -64,7 +64,7 @@ INLINE vf attention_cached_scores(const float *q, const T *k, int64_t ld, int64_
   for (int64_t j = 0; j < hs; j += VF) {
     vf r[VF];
     for (int l = 0; l < VF; l++) r[l] = l < keys ? vf_load_n(k + l * ld + j, hs - j) : vf_zero();
-    attention_transpose(r);
+    vf_transpose(r);
     for (int d = 0; d < VF && j + d < hs; d++) sum = vf_fma(r[d], vf_set1(q[j + d]), sum);
   }
   return sum;
