@@ -89,8 +89,8 @@ LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(H
 CJSON_LIBS := $(call library_libs,$(CJSON_HOME),cjson)
 HWLOC_LIBS := $(call library_libs,$(HWLOC_HOME),hwloc)
 OPENSSL_LIBS := $(call library_libs,$(OPENSSL_HOME),crypto)
-ifeq ($(if $(ARM),$(call links,arm_neon.h,vbfdotq_f32(float32x4_t{}$(comma) bfloat16x8_t{}$(comma) bfloat16x8_t{}),$(M_neon_bf16)),\
-  $(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),-mavx512f -mavx512bf16 -mamx-tile -mamx-bf16)),)
+ifeq ($(strip $(if $(ARM),$(call links,arm_neon.h,vbfdotq_f32(float32x4_t{}$(comma) bfloat16x8_t{}$(comma) bfloat16x8_t{}),$(M_neon_bf16)),\
+  $(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),-mavx512f -mavx512bf16 -mamx-tile -mamx-bf16))),)
 MISSING += compiler
 endif
 ifeq ($(call links,mpi.h,MPI_Init(0$(comma) 0),$(MPI_CFLAGS) $(MPI_LIBS)),)
