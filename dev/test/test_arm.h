@@ -5,7 +5,8 @@ enum { ARM_LIMIT_S = 240 };                      // qemu is a hundred times slow
 static const char arm_options[] =
     "--data random --vocab_size 300 --batch_size 2 --global_batch 4 --seq_len 40 --max_steps 4 --threads 1 "
     "--device cpu --eval_every -1 --sample_tokens 0 --save_every 2 --save_model";
-// Small models that between them have most ops of a block, and both optimizers.
+// Small models that between them have most ops of a block, and both optimizers. Muon's orthogonalization is in bf16, so
+// its bits are those of instruction sets without bf16.
 static const char *const arm_models[] = {
     "--n_layer 2 --n_head 2 --n_embd 32 --dropout 0.1",
     "--model modern-tiny --n_layer 1 --n_head 2 --n_kv_head 1 --head_size 16 --n_embd 48 --mlp_width 96"};
@@ -25,7 +26,8 @@ static void arm_train(const char *out, int ranks, const char *options) {
   if (!ranks) snprintf(start, sizeof start, "%s", cli_ranks(0));
   else if (ranks == 1) snprintf(start, sizeof start, "dev/arm.sh train");
   else snprintf(start, sizeof start, "dev/arm.sh mpirun -np %d dev/arm.sh train", ranks);
-  cli_start(&r, "%s %s %s --out %s", start, arm_options, options, cli_path(out));
+  const char *isa = strstr(options, "--model modern") ? ranks ? "--isa neon" : "--isa avx2" : "";
+  cli_start(&r, "%s %s %s %s --out %s", start, arm_options, options, isa, cli_path(out));
   cli_wait(&r, ARM_LIMIT_S);
   cli_expect_done(&r, options);
   cli_free(&r);
