@@ -90,6 +90,18 @@ static inline int data_open(const char *path, size_t *bytes, DataError *e) {
   if (fd >= 0) close(fd);
   return -1;
 }
+// Texts that are mapped. One that becomes shorter then is a SIGBUS where it is read; a handler finds its name here.
+enum { DATA_MAPPED_MOST = 16 };
+static struct DataMapped { const char *at; size_t bytes; char path[DATA_PATH_BYTES]; } data_mapped[DATA_MAPPED_MOST];
+static inline const char *data_mapped_path(const void *at) {
+  for (const DataMapped &m : data_mapped)
+    if (m.at && (const char *)at >= m.at && (const char *)at < m.at + m.bytes) return m.path;
+  return NULL;
+}
+static inline void data_unmap(void *p, size_t bytes) {
+  for (DataMapped &m : data_mapped) if (m.at == p) m.at = NULL;
+  munmap(p, bytes);
+}
 // Maps a whole regular file read-only. *bytes > 0 on success.
 static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
   const int fd = data_open(path, bytes, e);
@@ -97,6 +109,13 @@ static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
   if (p == MAP_FAILED) {
     data_fail(e, EXIT_MISSING, "cannot map %s (%zu bytes): %s", path, *bytes, strerror(errno));
     p = NULL;
+  }
+  for (DataMapped &m : data_mapped) {
+    if (!p || m.at) continue;
+    m.bytes = *bytes;
+    data_format(m.path, sizeof m.path, "%s", path);
+    m.at = (const char *)p;
+    break;
   }
   if (fd >= 0) close(fd);
   return p;
@@ -159,7 +178,7 @@ struct Found {
 };
 static inline void text_free(Text *t) {
   free(t->owned);
-  if (t->mapped) munmap(t->mapped, t->mapped_bytes);
+  if (t->mapped) data_unmap(t->mapped, t->mapped_bytes);
   *t = {};
 }
 static inline void found_free(Found *f) {

@@ -444,8 +444,9 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   return *found || ((tokenizer_save(t, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
                     encode_save(c, e));
 }
-// Encodes what the options name into OUT, or goes on where an earlier process was ended. False: one line in e.
-static inline bool encode_run(const EncodeOptions *o, DataError *e) {
+// Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
+// the tokenizer's. False: one line in e.
+static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL) {
   static Encoding c;
   EncodePieces l = {};
   bool found = false, ok;
@@ -474,6 +475,7 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e) {
     if (!c.shards[1].total)
       o->say("notice: with fewer than 200 documents none is held out for validation: name some by --val_data");
   }
+  if (vocab_size) *vocab_size = c.tokenizer.vocab_size;
   for (EncodeShards &s : c.shards) if (s.fd >= 0) close(s.fd);
   for (DataNames &n : c.files) data_names_free(&n);
   tokenizer_free(&c.tokenizer);

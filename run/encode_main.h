@@ -1,9 +1,7 @@
 // encode_main.h: the command --encode OUT: options to data/encode.h.
 #pragma once
-#include "data/encode.h"
 #include "call.h"
 
-static void encode_say(const char *line) { say("%s\n", line); }
 static int encode_main(Call *call) {
   const Options *o = &call->o;
   if (!o->encode[0]) return -1;

@@ -11,6 +11,7 @@
 //   resolve_options all of the above that is about options; the ranks agree on them
 //   open_files      what a run writes from its start on
 #pragma once
+#include "data/encode.h"
 #include "agree.h"
 #include "program.h"
 #include "resolve.h"
@@ -714,9 +715,26 @@ static void on_signal_while_loading(int signal) {
     if (loading_signals[i].signal == signal && write(STDERR_FILENO, loading_words[i], strlen(loading_words[i])) < 0) {}
   _exit(EXIT_STOPPED);
 }
-// Installs the handler; `before` receives the handlers that were there. An ignored signal stays ignored (nohup).
+// A text has become shorter since it was mapped.
+static void on_bus_while_loading(int signal, siginfo_t *info, void *) {
+  const char *path = data_mapped_path(info->si_addr);
+  struct sigaction plain = {};
+  plain.sa_handler = SIG_DFL;
+  sigaction(signal, &plain, NULL);               // else it comes again, and ends the process as it would have
+  if (!path) return;
+  liveness_leave(true);
+  corpus_abandon();
+  for (const char *part : {who_am_i ? who_am_i : "train_gpt_fsdp", ": ", path, " has become shorter while it was read: "
+                           "put the whole file there, and start again\n"})
+    if (write(STDERR_FILENO, part, strlen(part)) < 0) {}
+  _exit(EXIT_MISSING);
+}
+// Installs the handlers; `before` receives those that were there. An ignored signal stays ignored (nohup).
 static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGNALS]) {
-  struct sigaction ours = {};
+  struct sigaction ours = {}, bus = {};
+  bus.sa_sigaction = on_bus_while_loading;
+  bus.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &bus, NULL);
   ours.sa_handler = on_signal_while_loading;
   fflush(stdout);
   for (int i = 0; i < LOADING_SIGNALS; i++) {
@@ -728,11 +746,30 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
+static void encode_say(const char *line) { say("%s\n", line); }
+// Packed texts are encoded once, into the cache, and are token files from then on. Changes c.
+static bool load_packed(CorpusOptions *c, DataError *e) {
+  static char out[DATA_PATH_BYTES];
+  if (!c->data || (!strstr(c->data, ".gz") && !strstr(c->data, ".zst"))) return true;
+  if (!c->cache_dir || !*c->cache_dir)
+    return data_fail(e, EXIT_USAGE, "--data %s is packed, and is encoded into --cache, which is off: encode it by "
+                     "--encode OUT, or unpack it", c->data);
+  uint64_t key = (uint64_t)c->vocab_size;
+  for (const char *text : {c->data, c->val_data, c->tokenizer}) key = data_hash(key, text, strlen(text));
+  data_format(out, sizeof out, "%s/encoded-%016llx", c->cache_dir, (unsigned long long)key);
+  const EncodeOptions o = {out, c->data, c->val_data, c->tokenizer, c->vocab_size, c->threads, DOCUMENTS_BEFORE,
+                           encode_say};
+  if (!encode_run(&o, e, &c->vocab_size)) return false;
+  c->data = out;
+  c->val_data = "";
+  if (!*c->tokenizer) c->tokenizer = out;
+  return true;
+}
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
-  const CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
+  CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                            ChatOptions{o->chat_template, o->chat_date, start->chat_why,
                                        o->train_on == OPT_train_on_all}, o->val_data};
   DataError e = {};
@@ -744,7 +781,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   if (!rank && o->sample_only && !tokenizer[0]) {
     corpus->vocab_size = (int)o->vocab_size;
     snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
-  } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e) : corpus_load(corpus, c, &e))) {
+  } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
+                                       : load_packed(&c, &e) && corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }
   if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {

@@ -418,6 +418,44 @@ static inline bool corpora_has_mapped(int pid, const char *path) {
   return found;
 }
 
+TEST(corpora_text_that_shrinks,
+     "a text that becomes shorter while it is read ends the run with its name, also behind others; an address of no "
+     "text is a SIGBUS as before") {
+  enum { BYTES = 3 << 16 };
+  char *text = (char *)malloc(BYTES), said[2048];
+  DataError e;
+  DataNotices notices = {};
+  memset(text, 'a', BYTES);
+  for (const char *name : {"one.txt", "two.txt"}) cli_write(cli_path(name), text, BYTES);
+  cli_write(cli_path("said"), "", 0);
+  for (int turn = 0; turn < 2; turn++) {
+    int status;
+    const int child = fork();
+    if (!child) {
+      struct sigaction before[LOADING_SIGNALS];
+      Text one = {}, two = {}, again = {};
+      if (!freopen(cli_path("said"), "w", stderr)) _exit(99);
+      loading_catch_signals(0, before);
+      bool ok = text_open(&one, cli_path("one.txt"), &notices, &e) &&
+                text_open(&two, cli_path("two.txt"), &notices, &e);
+      if (turn) text_free(&two);                 // what is mapped without a name
+      const int fd = open(cli_path("two.txt"), O_RDWR);
+      const void *p = turn ? mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, fd, 0) : two.mapped;
+      ok = ok && !ftruncate(fd, 100) && text_open(&again, cli_path("one.txt"), &notices, &e);
+      _exit(ok ? ((const volatile char *)p)[BYTES - 1] : 98);
+    }
+    waitpid(child, &status, 0);
+    FILE *f = fopen(cli_path("said"), "r");
+    said[f ? fread(said, 1, sizeof said - 1, f) : 0] = 0;
+    if (f) fclose(f);
+    EXPECT(turn ? WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS : WIFEXITED(status) && WEXITSTATUS(status) == 3,
+           "turn %d: it ended with %x: %s", turn, status, said);
+    EXPECT(turn || (strstr(said, "two.txt has become shorter while it was read") && cli_count(said, "") == 1), "'%s'",
+           said);
+    cli_write(cli_path("two.txt"), text, BYTES);
+  }
+  free(text);
+}
 TEST(corpora_a_signal_while_reading,
      "SIGTERM or Ctrl-C while the tokenizer is trained: one line, exit code, nothing left") {
   enum { BYTES = 24 << 20 };                     // takes seconds; the signal comes as soon as it is mapped

@@ -175,6 +175,36 @@ TEST(encode_goes_on,
   EXPECT(!encode_run(&o, &e) && e.exit_code == EXIT_USAGE && strstr(e.text, "has another encoding"), "%s", e.text);
 }
 
+TEST(encode_packed_data_trains,
+     "--data x.jsonl.gz trains on what --encode would make of it, on 1 and 2 ranks alike, encoded once; without a "
+     "cache it is refused") {
+  static char text[1 << 16];
+  CliRun r;
+  FILE *f = fopen(cli_path("x.jsonl"), "w");
+  for (int i = 0; i < 450; i++) {
+    text[encode_text(text, sizeof text, 1 + i % 5, (uint64_t)i)] = 0;
+    encode_json(f, text);
+  }
+  fclose(f);
+  const char *same = "--vocab_size 300 --global_batch 4 --max_steps 4 --save_every -1 --sample_tokens 0";
+  CLI_RUN(&r, "cd %s && gzip x.jsonl && %s %s %s --data x.jsonl.gz --cache made --out a && %s --encode o --data "
+          "x.jsonl.gz --vocab_size 300 && %s %s %s --data o --tokenizer o --out b", test_tmp(), cli_program(),
+          cli_small(), same, cli_program(), cli_program(), cli_small(), same);
+  cli_expect_done(&r, "packed, and encoded");
+  EXPECT(strstr(r.text, "tokens in ") && cli_count(r.text, "tokens to train on, ") >= 2, "%s", r.text);
+  cli_free(&r);
+  cli_expect_same_series("packed", cli_path("a"), cli_path("b"), 4);
+  CLI_RUN(&r, "cd %s && %s %s %s --data x.jsonl.gz --cache made --out c && ls made", test_tmp(), cli_ranks(2),
+          cli_small(), same);
+  cli_expect_done(&r, "2 ranks");
+  EXPECT(cli_count(r.text, "encoded-") >= 1 && !strstr(r.text, "encoded 0"), "%s", r.text);
+  cli_free(&r);
+  cli_expect_same_series("2 ranks", cli_path("a"), cli_path("c"), 4);
+  CLI_RUN(&r, "cd %s && %s %s --data x.jsonl.gz --out d", test_tmp(), cli_program(), cli_small());
+  cli_expect_refusal(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is packed, and is encoded into --cache, which ...");
+  cli_free(&r);
+}
+
 TEST(encode_names_what_is_wrong,
      "damaged and foreign texts: named by file and line, and nothing is taken for whole; the command line too") {
   DataError e;
