@@ -165,7 +165,14 @@ enum { SOURCES_MOST = 64 };
 struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 
 // What --data resolves to: texts, or token files by their paths.
-struct Text { const uint8_t *bytes; size_t numel, mapped_bytes; void *mapped, *owned; double nats; };
+// document: where documents behind the first begin.
+struct Text {
+  const uint8_t *bytes;
+  size_t numel, mapped_bytes;
+  void *mapped, *owned;
+  double nats;
+  size_t *document, documents;
+};
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
   DataNames tokens[SPLIT_COUNT];                 // token files; none: it is text, or not looked for yet
@@ -179,6 +186,7 @@ struct Found {
 static inline void text_free(Text *t) {
   free(t->owned);
   if (t->mapped) data_unmap(t->mapped, t->mapped_bytes);
+  free(t->document);
   *t = {};
 }
 static inline void found_free(Found *f) {
@@ -259,16 +267,45 @@ static inline bool text_check(const char *path, const uint8_t *p, size_t n, Data
   if (json && !chats) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
   return true;
 }
+static inline void text_add_document(Text *t, size_t at) {
+  if (!(t->documents & (t->documents - 1)))      // room for a power of two
+    t->document = (size_t *)realloc(t->document, sizeof(size_t) * (t->documents ? 2 * t->documents : 1));
+  if (!t->document) die_missing("data: no memory for the beginnings of %zu documents", t->documents);
+  t->document[t->documents++] = at;
+}
+// Whether the line at p, which a newline ends before `end`, is the title of an article of WikiText, " = Title = ", and
+// no section's, " = = Title = = "; between blank lines, as formulas in its text are not.
+static inline bool text_is_title(const uint8_t *p, const uint8_t *end) {
+  const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
+  const size_t n = newline ? (size_t)(newline - p) : 0, next = newline ? (size_t)(end - newline) : 0;
+  return n > 6 && !memcmp(p, " = ", 3) && p[3] != '=' && !memcmp(newline - 3, " = ", 3) && newline[-4] != '=' &&
+         next >= 3 && (!memcmp(newline, "\n \n", 3) || !memcmp(newline, "\n\n", 2));
+}
+// Finds the articles of a text that begins with the title of one. Any other text is one document.
+static inline void text_find_articles(Text *t) {
+  const uint8_t *end = t->bytes + t->numel, *p = t->bytes;
+  while (p < end && (*p == '\n' || (*p == ' ' && p + 1 < end && p[1] == '\n'))) p++;
+  if (p == end || !text_is_title(p, end)) return;
+  while ((p = (const uint8_t *)memmem(p, (size_t)(end - p), "\n = ", 4))) {
+    const bool blank = p[-1] == '\n' || (p[-1] == ' ' && p[-2] == '\n');
+    if (blank && text_is_title(++p, end)) text_add_document(t, (size_t)(p - t->bytes));
+    else p += !blank;
+  }
+}
 static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e, bool chats = false) {
   t->mapped = data_map(path, &t->mapped_bytes, e);
   t->bytes = (const uint8_t *)t->mapped;
   t->numel = t->mapped_bytes;
-  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e, chats)) return true;
+  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e, chats)) {
+    if (!chats) text_find_articles(t);
+    return true;
+  }
   text_free(t);
   return false;
 }
 
-// Joins several files of a directory, in their order, into one text; a file that does not end in a newline gets one.
+// Joins several files of a directory, in their order, into one text of as many documents; a file that does not end in a
+// newline gets one.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, DataNotices *notices, DataError *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
@@ -293,6 +330,8 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
       if (!(out = (uint8_t *)realloc(out, capacity))) die_missing("data: no memory for %zu bytes of text", capacity);
     }
     memcpy(out + n, t.bytes, t.numel);
+    if (n) text_add_document(all, n);
+    for (size_t k = 0; k < t.documents; k++) text_add_document(all, n + t.document[k]);
     n += t.numel;
     if (out[n - 1] != '\n' && i + 1 < names->count) out[n++] = '\n';
     text_free(&t);
@@ -334,6 +373,11 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
   t->numel = cut;
+  size_t kept = 0;
+  for (size_t k = 0; k < t->documents; k++)
+    if (t->document[k] < cut) kept++;
+    else if (t->document[k] > cut) text_add_document(v, t->document[k] - cut);
+  t->documents = kept;
   data_notice(f->notices, "%sthere is no validation text: the last %.1f %% of the text (%zu bytes), %s, is held out "
               "for it and not trained on%s", what, 100.0 * (double)v->numel / (double)(cut + v->numel), v->numel, how,
               f->text[SPLIT_TEST].numel ? "" : "; there is no test text");

@@ -9,8 +9,9 @@
 // Conventions
 //   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_image, corpus_adopt).
 //     No communication happens here and nothing here knows a rank.
-//   - A split is one stream of ids. Text is preceded by one newline as context, so each of its tokens has a token in
-//     front and is predicted exactly once; a token file has no such context and its first token is not predicted.
+//   - A split is one stream of ids. Text is preceded by one token as context, so each of its tokens has a token in
+//     front and is predicted exactly once; a token file has no such context and its first token is not predicted. By a
+//     tokenizer that divides documents it is <|endoftext|>, which stands before the other documents too; else a newline.
 //     Either way tokens 1 .. tokens_numel-1 are the targets, or those of them that a mask says are trained on.
 //   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). With token files and random tokens a
 //     given one only serves prompts and samples.
@@ -47,6 +48,25 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
 // If words are longer than this on average, blanks do not separate them (Chinese, genomes): they are not counted.
 enum { MOST_BYTES_A_WORD = 32 };
 
+// Bytes at..at + *bytes of a text with <|endoftext|> before each document behind the first that begins there, as it is
+// written, which the tokenizer finds; *d: the next document. Without any the text's own bytes, else in *memory.
+static inline const uint8_t *text_divided(const Text *text, size_t at, size_t *bytes, size_t *d, uint8_t **memory) {
+  const size_t mark = strlen(bpe_end_of_text), end = at + *bytes, first = *d;
+  while (*d < text->documents && text->document[*d] < end) ++*d;
+  free(*memory);
+  *memory = NULL;
+  if (*d == first) return text->bytes + at;
+  uint8_t *to = *memory = (uint8_t *)data_alloc(*bytes + (*d - first) * mark, 1);
+  for (size_t i = first; i <= *d; i++) {
+    const size_t stop = i < *d ? text->document[i] : end;
+    memcpy(to, text->bytes + at, stop - at);
+    to += stop - at, at = stop;
+    if (i < *d) memcpy(to, bpe_end_of_text, mark), to += mark;
+  }
+  *bytes = (size_t)(to - *memory);
+  return *memory;
+}
+
 // Encodes a text, after one token of context (what the tokenizer begins a text with, or a newline), into memory that
 // the split owns. It works in chunks that end where the tokenizer allows a cut, so the four-byte ids of the encoder
 // exist for one chunk at a time.
@@ -58,17 +78,20 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   text_count(text->bytes, text->numel, &s->words, &s->lines);
   int32_t *ids = NULL;
   size_t room = 0, capacity = 0, at = 0;
-  uint8_t *out = NULL;
+  uint8_t *out = NULL, *divided = NULL;
+  size_t document = 0;
   int64_t n = -1;                                // the context token is encoded first
   do {
     const uint8_t *from = text->bytes + at;
     size_t bytes = n < 0 ? 0 : text->numel - at;
     if (bytes > chunk_bytes) bytes = tokenizer_cut(t, text->bytes, text->numel, at + chunk_bytes) - at;
+    const size_t next = at + bytes;
+    if (t->divides) from = text_divided(text, at, &bytes, &document, &divided);
     const size_t most = 1 + tokenizer_ids_most(t, bytes);
     if (most > room) { free(ids); ids = (int32_t *)data_alloc(room = most, sizeof *ids); }
     int64_t count = n < 0 ? tokenizer_begin(t, from, 0, ids) : tokenizer_encode(t, from, bytes, ids, threads);
     if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
-    at += bytes;
+    at = next;
     liveness_progress();
     size_t need = (size_t)(n + count) * (size_t)s->token_bytes;
     if (need > capacity) {
@@ -81,6 +104,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
     }
   } while (at < text->numel);
   free(ids);
+  free(divided);
   uint8_t *fitted = (uint8_t *)realloc(out, (size_t)n * (size_t)s->token_bytes);
   s->tokens = s->owned = fitted ? fitted : out;
   s->tokens_numel = n;
@@ -316,8 +340,11 @@ struct CacheHeader {
   int64_t token_bytes;
 };
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
+static const char cache_magic_divided[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '3'};      // with <|endoftext|> in it
 static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '1'};        // ids, masks and beginnings
-static inline const char *cache_magic_of(bool chats) { return chats ? cache_magic_chats : cache_magic; }
+static inline const char *cache_magic_of(bool chats, bool divided) {
+  return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
+}
 
 struct CorpusOptions {
   const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
@@ -329,6 +356,7 @@ struct CorpusOptions {
                                // ignores vocab_size; elsewhere it may not have more tokens than that
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
   const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
+  bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 
 struct Corpus {
@@ -385,7 +413,8 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, bool chat
 
 // Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
 // ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
-static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, bool chats) {
+static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, bool chats,
+                                     bool divided) {
   static char why[512];
   const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FILE *f = fd >= 0 ? fdopen(fd, "rb") : NULL;
@@ -396,7 +425,7 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   const char *fault = NULL;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is not a regular file";
   else if (fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
-  else if (memcmp(h.magic, cache_magic_of(chats), sizeof h.magic) || h.key != key)
+  else if (memcmp(h.magic, cache_magic_of(chats, divided), sizeof h.magic) || h.key != key)
     fault = "it belongs to something else";
   else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
   for (int i = 0; !fault && i < SPLIT_COUNT; i++) {
@@ -430,7 +459,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
   const bool has_json = c->has_tokenizer || tokenizer_save(&c->tokenizer, json, why, why_bytes);
   cache_temporary[0][0] = 0;
   if (!has_json) return false;
-  memcpy(h.magic, cache_magic_of(c->split[SPLIT_TRAIN].documents), sizeof h.magic);
+  memcpy(h.magic, cache_magic_of(c->split[SPLIT_TRAIN].documents, c->tokenizer.divides), sizeof h.magic);
   h.key = key;
   h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
   h.payload_hash = cache_payload_hash(c->split);
@@ -460,6 +489,7 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   if (!o->tokenizer || !*o->tokenizer) return true;
   if (!tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  c->tokenizer.divides &= !o->undivided;
   int missing = 0;
   for (int32_t id : c->tokenizer.byte_id) missing += id < 0;
   if (missing)
@@ -473,7 +503,8 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chat
                                  const CorpusOptions *o, DataError *e) {
   const double start = now_ms();
   if (!c->has_tokenizer)
-    tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads);
+    tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads,
+                    c->generated);
   const double trained = now_ms();
   const Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
   int64_t line = 0;
@@ -492,11 +523,15 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chat
 // is a notice, never an error. chats: the files' names, if they hold conversations; else NULL.
 static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*chats)[DATA_PATH_BYTES],
                                    const CorpusOptions *o, DataError *e) {
-  uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats), sizeof cache_magic);
+  const bool divided = c->has_tokenizer ? c->tokenizer.divides : !c->generated;
+  uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats, divided), sizeof cache_magic);
   const char *const how[] = {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"};
   for (const char *word : how) if (chats) key = data_hash(key, word, strlen(word));
   key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
-  for (int i = 0; i < SPLIT_COUNT; i++) key = data_hash(key, texts[i].bytes, texts[i].numel);
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    key = data_hash(key, texts[i].bytes, texts[i].numel);
+    if (divided && !chats) key = data_hash(key, texts[i].document, texts[i].documents * sizeof(size_t));
+  }
   char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
   bool cached = o->cache_dir && *o->cache_dir;
   const char *fault = "";
@@ -508,7 +543,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
   if (cached) {
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
-    fault = cache_read(c, json, bin, key, chats != NULL);
+    fault = cache_read(c, json, bin, key, chats != NULL, divided);
     if (fault && *fault)
       data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
   }
@@ -527,6 +562,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
     s->hash = split_hash(s);
     if (chats) continue;
     s->has_context = true;
+    s->texts = divided ? (int64_t)texts[i].documents + 1 : 0;
     s->text_bytes = (int64_t)texts[i].numel;
     text_count(texts[i].bytes, texts[i].numel, &s->words, &s->lines);
     if (s->text_bytes > MOST_BYTES_A_WORD * s->words) s->words = 0;
@@ -554,8 +590,10 @@ static inline void corpus_hash(Corpus *c) {
 }
 
 static inline bool corpus_check_text_vocab(const Corpus *c, const CorpusOptions *o, DataError *e) {
-  if (c->has_tokenizer || o->vocab_size >= 256) return true;
-  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 256 tokens", o->vocab_size);
+  const int least = c->generated ? 256 : 257;
+  if (c->has_tokenizer || o->vocab_size >= least) return true;
+  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least %d tokens", o->vocab_size,
+                   least);
 }
 
 // Data given as ids has a vocabulary of o->vocab_size; a tokenizer with more tokens would produce ids outside it.
@@ -631,6 +669,7 @@ static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, DataErr
 static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, DataError *e) {
   const int64_t sentences[SPLIT_COUNT] = {160000, 6000, 6000};
   const uint64_t seed = 20160926;
+  c->generated = true;
   if (!corpus_check_text_vocab(c, o, e)) return false;
   GenSource g;
   Text texts[SPLIT_COUNT];
@@ -639,7 +678,6 @@ static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Data
   for (int i = 0; i < SPLIT_COUNT; i++) texts[i] = gen_text(&g, data_key(~seed, (uint64_t)i), sentences[i]);
   if (!corpus_tokenize(c, texts, NULL, o, e)) return false;
   gen_expectation(&g, &c->tokenizer, &nats, &tokens);
-  c->generated = true;
   c->entropy_nats = nats / tokens;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     c->split[i].oracle_nats = texts[i].nats / (double)split_targets_numel(&c->split[i]);

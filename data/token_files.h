@@ -38,6 +38,7 @@ struct Split {
   bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
   int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
   bool has_context;            // token 0 is not of the text: a newline, or what it begins with
+  int64_t texts;               // documents that <|endoftext|> stands before, token 0 included; 0: not divided
   int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
                                // no blanks between words)
   int64_t text_bytes;          // 0 where unknown

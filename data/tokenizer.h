@@ -4,8 +4,9 @@
 // piece, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
 //
 // Conventions
-//   - A tokenizer works by line or not. By line, as training makes them, every line ends after its '\n' and no piece
-//     holds or depends on what follows. Not by line, as GPT-2's published one, white space may run over line ends.
+//   - A tokenizer works by line or not. By line, as training made them to version 0.6 and makes them of generated text,
+//     every line ends after its '\n' and no piece holds or depends on what follows. Not by line, as GPT-2's published
+//     one, white space may run over line ends.
 //   - Every piece ends before white space that follows another character, whatever is around it. Texts are cut there
 //     (tokenizer_cut) and the parts are done separately, so ids and merges are the same for every number of threads.
 //   - Ids and merges are those of Hugging Face tokenizers given the same whole text (BPE model, trainer with its
@@ -13,8 +14,8 @@
 //     piece with its newline), and tokenizer.json is byte for byte the file it writes.
 //   - Any bytes round-trip, but for a loaded tokenizer that normalises (NFC) or whose vocabulary lacks a byte. A byte
 //     that belongs to no well-formed UTF-8 sequence is one character of class "other".
-//   - Training adds no special tokens. Those of a loaded file are kept and matched as Hugging Face matches them: in the
-//     whole text, before lines and pieces.
+//   - Training not by line adds one special token, 0, <|endoftext|>, which stands before each document of a text. Those
+//     of a loaded file are kept and matched as Hugging Face matches them: in the whole text, before lines and pieces.
 //
 // Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
@@ -58,6 +59,7 @@ struct Tokenizer {
   BpeAddedToken *added;
   int32_t byte_id[256];        // the token of one byte; -1: none, and the byte is left out
   bool by_line;                // pieces end after '\n' and do not look past it
+  bool divides;                // token 0, <|endoftext|>, stands before each document of a text
   int digits_together;         // pieces by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
   bool digits_alone;           // each digit is a piece, and ends what is before it (SmolLM2)
   bool nfc;                    // a text is normalised, after the added tokens in it are found that are not normalised
@@ -625,12 +627,21 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
   return count;
 }
 
+static const char bpe_end_of_text[] = "<|endoftext|>";
+// Whether a tokenizer is as training makes them not by line: GPT-2's pieces, and token 0 is the only added one.
+static inline bool bpe_divides(const Tokenizer *t) {
+  const bool plain = !t->by_line && !t->digits_together && !t->digits_alone && !t->nfc && !t->ignore_merges;
+  return plain && !t->adds_bos && t->added_count == 1 && !t->added->id && t->added->special &&
+         t->byte_start[1] == strlen(bpe_end_of_text) && !memcmp(t->bytes, bpe_end_of_text, t->byte_start[1]);
+}
+
 // Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
-// there is no text, a newline. ids: room for 1 + tokenizer_ids_most(t, bytes).
+// there is no text, the token that stands before documents, or a newline. ids: room for 1 + tokenizer_ids_most(t,
+// bytes).
 static inline int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
   const int64_t begin = t->adds_bos;
   if (begin) ids[0] = t->bos_id;
-  else if (!bytes) return tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1);
+  else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1);
   return begin + tokenizer_encode(t, text, bytes, ids + begin, 1);
 }
 
@@ -711,11 +722,11 @@ static inline uint32_t bpe_new_pair(BpeTrainer *r, int32_t left, int32_t right) 
   return (uint32_t)r->pair_count++;
 }
 
-static inline void bpe_count_words(BpeTable *words, const uint8_t *text, size_t from, size_t to) {
+static inline void bpe_count_words(BpeTable *words, bool by_line, const uint8_t *text, size_t from, size_t to) {
   const uint8_t *p = text + from, *end = text + to;
   uint32_t count = 0;
   for (const uint8_t *q; p < end; p = q) {
-    q = bpe_piece_end(p, end, true);
+    q = bpe_piece_end(p, end, by_line);
     if (!(++count & 0xffff)) liveness_progress();
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, (size_t)(q - p), end);
@@ -732,7 +743,7 @@ static inline BpeTable bpe_words_of(const Tokenizer *t, const uint8_t *text, siz
   parallel_for(threads, 0, threads, 1, [=](int64_t part) {
     const int i = (int)part;
     bpe_table_init(&tables[i], 12);
-    bpe_count_words(&tables[i], text, bpe_part_start(t, text, bytes, i, threads),
+    bpe_count_words(&tables[i], t->by_line, text, bpe_part_start(t, text, bytes, i, threads),
                     bpe_part_start(t, text, bytes, i + 1, threads));
   });
   BpeTable all = tables[0];
@@ -775,13 +786,14 @@ static inline void bpe_lay_out_words(BpeTrainer *r, const BpeTable *words, const
 // Counts the pairs of bytes and lists their places. A merge removes a symbol and makes at most two places, so
 // 3 x symbol_count is always enough room.
 static inline void bpe_count_pairs(BpeTrainer *r) {
-  uint32_t *pair_of = (uint32_t *)bpe_resize(NULL, 65536, sizeof *pair_of);
-  for (int i = 0; i < 65536; i++) pair_of[i] = BPE_NONE;
+  enum { IDS = 257 };                            // of bytes, behind <|endoftext|> or not
+  uint32_t *pair_of = (uint32_t *)bpe_resize(NULL, IDS * IDS, sizeof *pair_of);
+  for (int i = 0; i < IDS * IDS; i++) pair_of[i] = BPE_NONE;
   for (size_t at = 0; at < r->symbol_count; at++) {
     BpeSymbol *s = &r->symbols[at];
     if (s->next == BPE_NONE) continue;
     int32_t left = s->id, right = r->symbols[s->next].id;
-    uint32_t *pair = &pair_of[left * 256 + right];
+    uint32_t *pair = &pair_of[left * IDS + right];
     if (*pair == BPE_NONE) *pair = bpe_new_pair(r, left, right);
     s->pair = *pair;
     r->pairs[*pair].count += s->count;
@@ -877,6 +889,16 @@ static inline uint32_t bpe_next_pair(BpeTrainer *r) {
   return BPE_NONE;
 }
 
+// <|endoftext|>, unless by line.
+static inline void bpe_add_end_of_text(Tokenizer *t) {
+  if (t->by_line) return;
+  t->divides = true;
+  t->added = (BpeAddedToken *)bpe_resize(NULL, 1, sizeof *t->added);
+  t->added[t->added_count++] = {0, true, false, true};
+  t->byte_start[++t->vocab_size] = strlen(bpe_end_of_text);
+  memcpy(t->bytes, bpe_end_of_text, strlen(bpe_end_of_text));
+}
+
 // The 256 bytes as tokens, in the order of the characters that stand for them.
 static inline void bpe_add_byte_tokens(Tokenizer *t) {
   uint16_t char_of_byte[256];
@@ -886,24 +908,26 @@ static inline void bpe_add_byte_tokens(Tokenizer *t) {
       if (char_of_byte[b] != c) continue;
       int id = t->vocab_size++;
       t->byte_id[b] = id;
-      t->bytes[id] = (uint8_t)b;
-      t->byte_start[id + 1] = (size_t)id + 1;
+      t->bytes[t->byte_start[id]] = (uint8_t)b;
+      t->byte_start[id + 1] = t->byte_start[id] + 1;
     }
   }
 }
 
-// Trains on a text: the 256 bytes, then merges until there are vocab_size tokens or no two tokens are neighbours any
-// more. vocab_size >= 256; t->vocab_size is what was reached. By line. Overwrites t. The same for every number of
-// threads.
-static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads) {
-  CHECK(vocab_size >= 256 && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);
+// Trains on a text: <|endoftext|> unless by line, the 256 bytes, then merges until there are vocab_size tokens or no two
+// tokens are neighbours any more. vocab_size >= 257, by line 256; t->vocab_size is what was reached. Overwrites t. The
+// same for every number of threads.
+static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads,
+                                   bool by_line = false) {
+  CHECK(vocab_size >= 257 - by_line && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);
   *t = {};
-  t->by_line = true;
+  t->by_line = by_line;
   size_t capacity = 65536;
   t->bytes = (uint8_t *)bpe_resize(NULL, capacity, 1);
   t->byte_start = (size_t *)bpe_resize(NULL, (size_t)vocab_size + 1, sizeof *t->byte_start);
   t->merges = (BpeMerge *)bpe_resize(NULL, (size_t)vocab_size - 256, sizeof *t->merges);
   t->byte_start[0] = 0;
+  bpe_add_end_of_text(t);
   bpe_add_byte_tokens(t);
   BpeTrainer r = {};
   BpeTable words = bpe_words_of(t, text, bytes, threads);

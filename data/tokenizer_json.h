@@ -578,6 +578,7 @@ static inline bool bpe_load_end(BpeLoad *l, bool ok) {
   free(l->id_of_text.slots);
   free(l->text_of_id);
   if (!ok) tokenizer_free(l->t);
+  l->t->divides = ok && bpe_divides(l->t);
   return ok;
 }
 
@@ -598,7 +599,6 @@ static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, s
 // ---- 9 load vocab.json and merges.txt ------------------------------------------------------------------------------
 // The form of the published GPT-2: {"token": id, ...}, and after an optional line "#version ..." a line "left right"
 // for each merge. Nothing says which tokens are special: as in transformers for GPT-2, only <|endoftext|> is.
-static const char bpe_end_of_text[] = "<|endoftext|>";
 static const char bpe_use_json[] = "load and save it with transformers' AutoTokenizer, which writes a tokenizer.json";
 
 // Reads vocab.json at l->path: tokens, ids, and the special token where the vocabulary has it.

@@ -248,7 +248,7 @@ static void fuzz_tokenizer_pair(const uint8_t *bytes, size_t count) {
 static cJSON *fuzz_trained(int merges) {
   static char text[1 << 18];
   Tokenizer t;
-  tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 256 + merges, 1);
+  tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 256 + merges, 1, true);
   HOLDS(tokenizer_save(&t, fuzz_path("trained").text, fuzz_error, sizeof fuzz_error));
   tokenizer_free(&t);
   FILE *f = fopen(fuzz_path("trained").text, "rb");

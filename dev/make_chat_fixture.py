@@ -9,8 +9,10 @@ Usage: make_chat_fixture.py [--out DIR] [--published DIR]      needs `pip instal
   chat_NAME.u16       for each conversation its length, then its ids; bit 15: trained on, by transformers' mask of what
                       stands in a generation block, which is put around what the assistant says and its end token
 
-The templates here are those of the families without what tools and images need, so that they are short. --published
-names a directory of whole ones, as llama.cpp's sources have them (models/templates): they must render the same.
+The templates here are those of the families without what tools and images need, so that they are short, and those that
+the program writes into exports (data/chat_template.h). Of SmolLM2 and plain ChatML they are the published ones, which
+have newlines where the others have \\n. --published names a directory of whole ones, as llama.cpp's sources have them
+(models/templates): they must render the same.
 """
 import argparse
 import json
@@ -26,6 +28,7 @@ QWEN = "<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a h
 SMOL = "<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n"
 ITEM = "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
 ATTRIBUTE = ITEM.replace("['role']", ".role").replace("['content']", ".content")
+ASKS = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 THINK = r"""{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
 {%- if ns.multi_step_tool and message.role == "user" %}{%- set ns.multi_step_tool = false %}
@@ -41,25 +44,27 @@ THINK = r"""{%- set ns = namespace(multi_step_tool=true, last_query_index=messag
 '\n<think>\n' + reasoning_content.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
 {%- else %}{{- '<|im_start|>' + message.role + '\n' + content }}{%- endif %}{{- '<|im_end|>\n' }}{%- endif %}
 {%- endfor %}"""
-DATED = r"""{{- "<|begin_of_text|>" }}{%- if messages[0]['role'] == 'system' %}
+DATED = r"""{%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
+{{- "<|begin_of_text|>" }}{%- if messages[0]['role'] == 'system' %}
 {%- set system_message = messages[0]['content']|trim %}{%- set messages = messages[1:] %}{%- else %}
 {%- set system_message = "" %}{%- endif %}{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
 {{- "Cutting Knowledge Date: December 2023\n" }}{{- "Today Date: " + date_string + "\n\n" }}
 {{- system_message }}{{- "<|eot_id|>" }}{%- for message in messages %}
 {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
-{%- endfor %}"""
+{%- endfor %}{%- if add_generation_prompt %}
+{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"""
 ML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAMA = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 # name: tokenizer, its new tokens, template, what of it is split into header, what is said, what stands behind
 CASES = {
     "qwen2.5": ("qwen2", ML, "{%- if messages[0]['role'] != 'system' %}{{- '" + QWEN + "' }}{%- endif %}"
-                "{%- for message in messages %}{{- " + ATTRIBUTE + " }}{%- endfor %}", ATTRIBUTE),
-    "qwen3": ("qwen2", ML + ["<think>", "</think>"], THINK, None),
+                "{%- for message in messages %}{{- " + ATTRIBUTE + " }}{%- endfor %}" + ASKS, ATTRIBUTE),
+    "qwen3": ("qwen2", ML + ["<think>", "</think>"], THINK + ASKS, None),
     "smollm2": ("smollm2", ML, "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-                "{{ '" + SMOL + "' }}{% endif %}{{" + ITEM + "}}{% endfor %}", ITEM),
+                "{{ '" + SMOL + "' }}{% endif %}{{" + ITEM + "}}{% endfor %}" + ASKS, ITEM),
     "llama3": ("llama3", LLAMA, DATED, "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ "
                "message['content'] | trim + '<|eot_id|>'"),
-    "chatml": ("qwen2", ML, "{% for message in messages %}{{" + ITEM + "}}{% endfor %}", ITEM),
+    "chatml": ("qwen2", ML, "{% for message in messages %}{{" + ITEM + "}}{% endfor %}" + ASKS, ITEM),
 }
 PUBLISHED = {"qwen2.5": "Qwen-Qwen2.5-7B-Instruct", "qwen3": "Qwen-Qwen3-0.6B",
              "llama3": "meta-llama-Llama-3.2-3B-Instruct"}
@@ -139,18 +144,23 @@ def main():
             (t.add_tokens if plain else t.add_special_tokens)([AddedToken(x, special=not plain, normalized=False)])
         t.save(os.path.join(directory, "tokenizer.json"))
         with open(os.path.join(directory, "tokenizer_config.json"), "w", encoding="utf-8", newline="\n") as f:
-            json.dump({"chat_template": template, "tokenizer_class": "PreTrainedTokenizerFast"}, f, indent=1)
+            published = template.replace("\\n", "\n") if name in ("smollm2", "chatml") else template
+            json.dump({"chat_template": published, "tokenizer_class": "PreTrainedTokenizerFast"}, f, indent=1)
         hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(directory, "tokenizer.json"))
         blocks = marked(template, turn)
-        others = [blocks]
+        others = [blocks, published]
         if args.published and name in PUBLISHED:
             others.append(open(os.path.join(args.published, PUBLISHED[name] + ".jinja"), encoding="utf-8").read())
         with open(os.path.join(args.out, f"chat_{name}.u16"), "wb") as f:
             for m in chats:
                 more = dict(date_string=DATE, bos_token="<|begin_of_text|>")
                 whole = hf.apply_chat_template(m, chat_template=template, tokenize=False, **more)
+                asked = hf.apply_chat_template(m, chat_template=template, tokenize=False, add_generation_prompt=True,
+                                               **more)
                 for other in others:
                     assert hf.apply_chat_template(m, chat_template=other, tokenize=False, **more) == whole, (name, m)
+                    assert hf.apply_chat_template(m, chat_template=other, tokenize=False, add_generation_prompt=True,
+                                                  **more) == asked, (name, m)
                 x = hf.apply_chat_template(m, chat_template=blocks, return_dict=True, return_assistant_tokens_mask=True,
                                            **more)
                 ids, mask = x["input_ids"], x["assistant_masks"]

@@ -54,14 +54,19 @@ BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 BY_LINE = pre_tokenizers.Sequence([pre_tokenizers.Split("\n", "merged_with_previous"), BYTE_LEVEL])
 
 
-def train(text, vocab_size, pre_tokenizer=BY_LINE):
+def train(text, vocab_size, pre_tokenizer=BY_LINE, special=()):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizer
     t.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False, special_tokens=[],
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False, special_tokens=[*special],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     t.train_from_iterator([text], trainer)
     return t
+
+
+def train_whole(text, vocab_size):
+    """Not by line, with a token that stands between documents."""
+    return train(text, vocab_size, BYTE_LEVEL, ["<|endoftext|>"])
 
 
 def encode(t, text):
@@ -391,6 +396,10 @@ def wikitext2_hashes(directory):
         name = f"wikitext2_{vocab_size}"
         hashes.update({f"{name}_vocab": t.get_vocab_size(), f"{name}_merges": merges_hash(t),
                        f"{name}_valid_count": len(ids), f"{name}_valid_ids": fold(ids)})
+    t = train_whole(text["train"], WIKITEXT2_VOCABS[0])
+    ids = encode(t, text["valid"])
+    hashes.update(wikitext2_whole_merges=merges_hash(t), wikitext2_whole_valid_count=len(ids),
+                  wikitext2_whole_valid_ids=fold(ids))
     return hashes
 
 
@@ -421,6 +430,9 @@ def main():
     hashes = {"hostile_all_vocab": everything.get_vocab_size(), "hostile_all_merges": merges_hash(everything),
               "code_points_count": len(ids), "code_points_ids": fold(ids), "hostile_whole_count": len(whole),
               "hostile_whole_ids": fold(whole)}
+    own = train_whole(text, HOSTILE_VOCAB)
+    ids = encode(own, text)
+    hashes.update(own_json=fold(own.to_str(pretty=True).encode()), own_count=len(ids), own_ids=fold(ids))
     hashes.update(write_families(a.out, text))
     if a.wikitext2:
         hashes.update(wikitext2_hashes(a.wikitext2))

@@ -770,8 +770,10 @@ static bool load_packed(CorpusOptions *c, DataError *e) {
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                           ChatOptions{o->chat_template, o->chat_date, start->chat_why,
-                                       o->train_on == OPT_train_on_all}, o->val_data};
+                     ChatOptions{o->chat_template, o->chat_date, start->chat_why, o->train_on == OPT_train_on_all},
+                     o->val_data};
+  const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
+  c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
   DataError e = {};
   int rank, code = 0;
   size_t image_bytes;

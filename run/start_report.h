@@ -342,10 +342,10 @@ static void data_words(FILE *to, const RunView *run) {
   if (p->cut + p->dropped)
     fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
             p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
-  if (run->steps_per_epoch && p->split) fprintf(to, ", %lld steps an epoch", (long long)run->steps_per_epoch);
-  else if (run->steps_per_epoch)
-    fprintf(to, ": %s tokens to train on, %lld steps an epoch",
-            count_words(run->corpus->split[SPLIT_TRAIN].tokens_numel), (long long)run->steps_per_epoch);
+  if (run->steps_per_epoch && !p->split)
+    fprintf(to, train->texts > 1 ? ": %s tokens in %lld documents to train on" : ": %s tokens to train on",
+            count_words(train->tokens_numel), (long long)train->texts);
+  if (run->steps_per_epoch) fprintf(to, ", %lld steps an epoch", (long long)run->steps_per_epoch);
 }
 // Of a mixture: each source's share, and how often an epoch reads it.
 static void mixture_words(FILE *to, const RunView *run) {

@@ -141,7 +141,8 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)saved->corpus->hash);
   json_text(f, saved->corpus->source);
-  fprintf(f, ",\"vocab_size_asked\":%lld},\n", (long long)saved->vocab_size_asked);
+  fprintf(f, ",\"vocab_size_asked\":%lld", (long long)saved->vocab_size_asked);
+  fprintf(f, "%s},\n", saved->corpus->split[SPLIT_TRAIN].texts ? ",\"divided\":true" : "");
   if (saved->part == SAVED_ADAPTERS)
     fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
   fprintf(f, "\"config\":{");

@@ -199,8 +199,8 @@ TEST(data_text_directory, "text is found under either naming; a missing or empty
   data_expect_refused(data_options(NULL), 3, "has no valid.txt", "validation.txt");
   unsetenv("WIKITEXT2_DIR");
   CorpusOptions small = data_options(data_path("dir2"));
-  small.vocab_size = 255;
-  data_expect_refused(small, 2, "--vocab_size 255", "256 tokens");
+  small.vocab_size = 256;
+  data_expect_refused(small, 2, "--vocab_size 256", "257 tokens");
 }
 
 TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then the generated text with a notice") {
@@ -248,16 +248,20 @@ TEST(data_wikitext2_counts, "WikiText-2 has its published numbers of words and l
   const Split *s = &c.split[SPLIT_VALID];
   char path[1024];
   size_t bytes = 0, at = 0;
+  int articles = 1;                              // before the first stands token 0 of the split
   REQUIRE(text_find(dir, SPLIT_VALID, path, sizeof path), "no valid.txt");
   const uint8_t *text = (const uint8_t *)data_map(path, &bytes, &e);
   for (int64_t i = 1; i < s->tokens_numel; i++) {
     int n;
     const uint8_t *token = tokenizer_token_bytes(&c.tokenizer, split_token(s, i), &n);
+    if (!split_token(s, i) && ++articles) continue;
     REQUIRE(at + (size_t)n <= bytes && !memcmp(text + at, token, (size_t)n), "token %lld differs from the text",
             (long long)i);
     at += (size_t)n;
   }
   EXPECT(at == bytes, "the tokens end at byte %zu of %zu", at, bytes);
+  EXPECT(articles == 60 && c.split[SPLIT_TRAIN].texts == 600 && s->texts == 60 && c.split[SPLIT_TEST].texts == 60,
+         "%d articles, %lld to train on", articles, (long long)c.split[SPLIT_TRAIN].texts);
   corpus_free(&c);
 }
 
@@ -273,7 +277,7 @@ TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding 
   const size_t chunk = 16 << 20;                 // a word across its end, made of merges learnt from the start
   for (size_t i = 0; i < text.numel; i++)
     if (i < 65536 || (i >= chunk - 7 && i < chunk + 7)) ((uint8_t *)text.owned)[i] = (uint8_t)"ba"[i % 2];
-  tokenizer_train(&t, text.bytes, 1 << 20, 320, 2);
+  tokenizer_train(&t, text.bytes, 1 << 20, 320, 2, true);
   int32_t *ids = (int32_t *)data_alloc(text.numel, 4), newline;
   for (int by_line = 0; by_line < 2; by_line++) {
     Split s = {};
@@ -291,6 +295,78 @@ TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding 
   free(ids);
   text_free(&text);
   tokenizer_free(&t);
+}
+
+// The tokens of texts by a tokenizer, one behind the other, each behind token 0.
+static void data_expect_documents(const Split *s, const Tokenizer *t, const char *const *texts, int count) {
+  int32_t ids[1024];
+  int64_t at = 0, differ = 0;
+  for (int i = 0; i < count; i++) {
+    differ += at >= s->tokens_numel || split_token(s, at++) != 0;
+    const int64_t n = tokenizer_encode(t, (const uint8_t *)texts[i], strlen(texts[i]), ids, 1);
+    for (int64_t k = 0; k < n; k++) differ += at >= s->tokens_numel || split_token(s, at++) != ids[k];
+  }
+  EXPECT(!differ && at == s->tokens_numel && s->texts == count, "%lld tokens differ; %lld of %lld; %lld documents of %d",
+         (long long)differ, (long long)at, (long long)s->tokens_numel, (long long)s->texts, count);
+}
+
+TEST(data_documents, "<|endoftext|> stands before each file of a directory and each article of WikiText, in the cache "
+     "too, and nowhere by a tokenizer of before") {
+  const char *const files[] = {"to be\n\n", "or\n = Title = \n\nnot", "to be\n"};
+  const char *const joined[] = {files[0], "or\n = Title = \n\nnot\n", files[2]};
+  const char *const articles[] = {" \n = One = \n \n Text \n = 1 / s = \n more \n \n = = Part = = \n \n x \n \n",
+                                  " = Two = \n \n = = Part = = \n \n y = \n = z \n\n", " = Three = \n\n end"};
+  char dir[1024], wiki[1024], one[1024], cache[1024], text[1024] = "";
+  data_format(dir, 1024, "%s/files", test_tmp());
+  data_format(wiki, 1024, "%s/wiki", test_tmp());
+  data_format(one, 1024, "%s/one", test_tmp());
+  data_format(cache, 1024, "%s/cache", test_tmp());
+  for (int i = 0; i < 3; i++) strcat(text, articles[i]);
+  for (const char *name : {"train.txt", "valid.txt"}) data_write_text(wiki, name, text);
+  const char *const names[] = {"a.txt", "b.txt", "c.txt"};
+  for (int i = 0; i < 3; i++) data_write_text(dir, names[i], files[i]);
+  char rest[512] = "", whole[512];               // the last file, of which the end is held out
+  for (int i = 0; i < 40; i++) strcat(rest, "that is it\n");
+  memcpy(whole, rest, sizeof rest);
+  data_write_text(dir, "d.txt", rest);
+  Corpus c;
+  DataError e;
+  uint64_t hash = 0;
+  CorpusOptions o = data_options(wiki);
+  o.cache_dir = cache;
+  for (int i = 0; i < 2; i++) {
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(c.cache_used == i && c.tokenizer.divides && !c.tokenizer.by_line, "cached %d", c.cache_used);
+    for (int k = 0; k < 2; k++) data_expect_documents(&c.split[k], &c.tokenizer, articles, 3);
+    hash = c.hash;
+    corpus_free(&c);
+  }
+  o.data = dir;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  const size_t cut = (size_t)c.split[SPLIT_TRAIN].text_bytes - strlen(joined[0]) - strlen(joined[1]) - strlen(joined[2]);
+  rest[cut] = 0;
+  const char *const all[] = {joined[0], joined[1], joined[2], rest};
+  data_expect_documents(&c.split[SPLIT_TRAIN], &c.tokenizer, all, 4);
+  EXPECT(c.split[SPLIT_VALID].texts == 1, "held out: %lld documents", (long long)c.split[SPLIT_VALID].texts);
+  corpus_free(&c);
+  // The same text in one file: one document, and not that of the cache.
+  snprintf(text, sizeof text, "%s%s%s%s", joined[0], joined[1], joined[2], whole);
+  data_write_text(one, "all.txt", text);
+  o.data = one;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  EXPECT(!c.cache_used && c.split[SPLIT_TRAIN].texts == 1, "cached %d", c.cache_used);
+  REQUIRE(tokenizer_save(&c.tokenizer, data_path("own.json"), e.text, sizeof e.text), "%s", e.text);
+  corpus_free(&c);
+  // As checkpoints of before have it.
+  o.data = wiki;
+  o.tokenizer = data_path("own.json");
+  o.undivided = true;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  int64_t marks = 0;
+  for (int64_t i = 0; i < c.split[0].tokens_numel; i++) marks += !split_token(&c.split[0], i);
+  EXPECT(!marks && !c.split[0].texts && split_token(&c.split[0], 0) == c.tokenizer.byte_id['\n'] && c.hash != hash,
+         "undivided: %lld marks, begins with %d", (long long)marks, split_token(&c.split[0], 0));
+  corpus_free(&c);
 }
 
 // ---- a given tokenizer ----------------------------------------------------------------------------------------------
@@ -315,7 +391,7 @@ TEST(data_given_tokenizer,
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   const uint64_t hash = c.hash;
   const int vocab_size = c.vocab_size;
-  EXPECT(c.tokenizer.by_line, "training makes a tokenizer that does not go by line");
+  EXPECT(!c.tokenizer.by_line && c.tokenizer.divides, "training makes a tokenizer that goes by line");
   REQUIRE(tokenizer_save(&c.tokenizer, json, error, sizeof error), "%s", error);
   corpus_free(&c);
   o.cache_dir = cache;
@@ -332,15 +408,15 @@ TEST(data_given_tokenizer,
   const int token_files = data_files_like(data_path("made/for/cache/tokens-*.bin"));
   const int tokenizers = data_files_like(data_path("made/for/cache/tokenizer-*"));
   EXPECT(token_files == 1 && !tokenizers, "in the cache: %d and %d files", token_files, tokenizers);
-  // The same vocabulary not by line, in the same cache: another corpus, and no notice about the existing one.
+  // The same vocabulary by line, in the same cache: another corpus, and no notice about the existing one.
   Tokenizer t;
   REQUIRE(tokenizer_load_any(&t, json, error, sizeof error), "%s", error);
-  t.by_line = false;
+  t.by_line = true;
   free(t.file);                                  // or what is saved is what was read
   t.file = NULL;
   REQUIRE(tokenizer_save(&t, json, error, sizeof error), "%s", error);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "not by line: cache_used %d, '%s'", c.cache_used,
+  EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "by line: cache_used %d, '%s'", c.cache_used,
          c.notices.text);
   const Split *s = &c.split[SPLIT_VALID];
   const char *text = "to be or not to be\n\n  that is \n  the question\n";

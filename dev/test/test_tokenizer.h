@@ -373,7 +373,7 @@ TEST(tokenizer_hostile_training, "training on hostile text gives Hugging Face's 
   snprintf(path, sizeof path, "%s/tokenizer.json", test_tmp());
   for (int threads = 1; threads <= 7; threads += 3) {
     Tokenizer t;
-    tokenizer_train(&t, text.bytes, text.count, 2000, threads);
+    tokenizer_train(&t, text.bytes, text.count, 2000, threads, true);
     REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
     TokText saved = tok_read(test_tmp(), "tokenizer.json");
     bool same = saved.count == expected.count && memcmp(saved.bytes, expected.bytes, saved.count) == 0;
@@ -382,12 +382,32 @@ TEST(tokenizer_hostile_training, "training on hostile text gives Hugging Face's 
     tokenizer_free(&t);
   }
   Tokenizer all;
-  tokenizer_train(&all, text.bytes, text.count, 1000000, 2);
+  tokenizer_train(&all, text.bytes, text.count, 1000000, 2, true);
   tok_expect_hash("hostile_all_vocab", (uint64_t)all.vocab_size);
   tok_expect_hash("hostile_all_merges", tok_fold_merges(&all));
   tokenizer_free(&all);
   free(text.bytes);
   free(expected.bytes);
+}
+
+TEST(tokenizer_whole_training, "training not by line gives Hugging Face's file, with <|endoftext|>, and its ids") {
+  TokText text = tok_fixture("tokenizer_hostile.txt");
+  int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
+  for (int threads = 1; threads <= 4; threads++) {
+    Tokenizer t;
+    tokenizer_train(&t, text.bytes, text.count, 2000, threads);
+    TokText file = {};
+    file.bytes = (uint8_t *)tokenizer_text(&t, &file.count);
+    tok_expect_hash("own_json", tok_fold_bytes(file));
+    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, threads);
+    tok_expect_hash("own_count", (uint64_t)count);
+    tok_expect_hash("own_ids", tok_fold_ids(ids, count));
+    EXPECT(t.divides && tok_round_trips(&t, text, ids, count), "divides %d, or does not round-trip", t.divides);
+    free(file.bytes);
+    tokenizer_free(&t);
+  }
+  free(ids);
+  free(text.bytes);
 }
 
 static inline TokText tok_wikitext2(const char *part) {
@@ -410,7 +430,7 @@ TEST(tokenizer_wikitext2, "WikiText-2's merges and ids equal Hugging Face's at 5
   static const int vocab_sizes[] = {5000, 40000, 1000000};
   for (int vocab_size : vocab_sizes) {
     Tokenizer t;
-    tokenizer_train(&t, train.bytes, train.count, vocab_size, 2);
+    tokenizer_train(&t, train.bytes, train.count, vocab_size, 2, true);
     int64_t count = tokenizer_encode(&t, valid.bytes, valid.count, ids, 2);
     char name[64];
     snprintf(name, sizeof name, "wikitext2_%d_vocab", vocab_size);
@@ -424,6 +444,13 @@ TEST(tokenizer_wikitext2, "WikiText-2's merges and ids equal Hugging Face's at 5
     EXPECT(tok_round_trips(&t, valid, ids, count), "vocabulary %d does not round-trip", vocab_size);
     tokenizer_free(&t);
   }
+  Tokenizer whole;
+  tokenizer_train(&whole, train.bytes, train.count, vocab_sizes[0], 2);
+  const int64_t count = tokenizer_encode(&whole, valid.bytes, valid.count, ids, 2);
+  tok_expect_hash("wikitext2_whole_merges", tok_fold_merges(&whole));
+  tok_expect_hash("wikitext2_whole_valid_count", (uint64_t)count);
+  tok_expect_hash("wikitext2_whole_valid_ids", tok_fold_ids(ids, count));
+  tokenizer_free(&whole);
   free(ids);
   free(train.bytes);
   free(valid.bytes);
@@ -476,8 +503,8 @@ TEST(tokenizer_any_bytes,
     TokText text = {(uint8_t *)malloc(n + 1), n};
     tok_random_bytes(text.bytes, n, &seed, round % 4, hostile);
     Tokenizer own, own3;
-    tokenizer_train(&own, text.bytes, n, 256 + round, 1);
-    tokenizer_train(&own3, text.bytes, n, 256 + round, 3);
+    tokenizer_train(&own, text.bytes, n, 257 + round, 1, round % 3 == 0);
+    tokenizer_train(&own3, text.bytes, n, 257 + round, 3, round % 3 == 0);
     EXPECT(tokenizer_hash(&own) == tokenizer_hash(&own3), "round %d: 3 threads train another tokenizer", round);
     int32_t *ids = (int32_t *)malloc((n + 1) * sizeof *ids), *ids5 = (int32_t *)malloc((n + 1) * sizeof *ids);
     const Tokenizer *both[] = {&fixed, &own};
@@ -1011,14 +1038,15 @@ TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and 
 
 TEST(tokenizer_small_texts, "no text, one byte, one line and repeated bytes train and encode") {
   static const char *const texts[] = {"", "a", "\n", "aa", "aaa", "aaaa\naaaaa", "a b", "no newline", " \n \n\n"};
-  for (const char *s : texts) {
+  for (int i = 0; i < 2 * (int)(sizeof texts / sizeof *texts); i++) {
     Tokenizer t;
+    const char *s = texts[i / 2];
     TokText text = {(uint8_t *)s, strlen(s)};
-    tokenizer_train(&t, text.bytes, text.count, 300, 2);
+    tokenizer_train(&t, text.bytes, text.count, 300, 2, i % 2);
     int32_t ids[32];
     int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 4);
     EXPECT(tok_round_trips(&t, text, ids, count), "'%s' does not round-trip", s);
-    EXPECT(t.vocab_size == 256 + t.merge_count && t.vocab_size < 300, "'%s': vocabulary %d", s, t.vocab_size);
+    EXPECT(t.vocab_size == 257 - i % 2 + t.merge_count && t.vocab_size < 300, "'%s': vocabulary %d", s, t.vocab_size);
     tokenizer_free(&t);
   }
 }
