@@ -10,8 +10,8 @@
 //   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_image, corpus_adopt).
 //     No communication happens here and nothing here knows a rank.
 //   - A split is one stream of ids. Text is preceded by one token as context, so each of its tokens has a token in
-//     front and is predicted exactly once; a token file has no such context and its first token is not predicted. By a
-//     tokenizer that divides documents it is <|endoftext|>, which stands before the other documents too; else a newline.
+//     front and is predicted exactly once; a token file has no such context and its first token is not predicted. It
+//     is <|endoftext|> of a tokenizer that divides documents, which stands before the other ones too; else a newline.
 //     Either way tokens 1 .. tokens_numel-1 are the targets, or those of them that a mask says are trained on.
 //   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). With token files and random tokens a
 //     given one only serves prompts and samples.

@@ -914,12 +914,13 @@ static inline void bpe_add_byte_tokens(Tokenizer *t) {
   }
 }
 
-// Trains on a text: <|endoftext|> unless by line, the 256 bytes, then merges until there are vocab_size tokens or no two
-// tokens are neighbours any more. vocab_size >= 257, by line 256; t->vocab_size is what was reached. Overwrites t. The
-// same for every number of threads.
+// Trains on a text: <|endoftext|> unless by line, the 256 bytes, then merges until there are vocab_size tokens or no
+// two tokens are neighbours any more. vocab_size >= 257, by line 256; t->vocab_size is what was reached. Overwrites t.
+// The same for every number of threads.
 static inline void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_size, int threads,
                                    bool by_line = false) {
-  CHECK(vocab_size >= 257 - by_line && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size, threads);
+  CHECK(vocab_size >= 257 - by_line && threads >= 1, "tokenizer_train: vocabulary %d, threads %d", vocab_size,
+        threads);
   *t = {};
   t->by_line = by_line;
   size_t capacity = 65536;

@@ -58,7 +58,8 @@ def train(text, vocab_size, pre_tokenizer=BY_LINE, special=()):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizer
     t.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False, special_tokens=[*special],
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=0, show_progress=False,
+                                  special_tokens=[*special],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     t.train_from_iterator([text], trainer)
     return t

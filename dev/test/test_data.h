@@ -306,8 +306,9 @@ static void data_expect_documents(const Split *s, const Tokenizer *t, const char
     const int64_t n = tokenizer_encode(t, (const uint8_t *)texts[i], strlen(texts[i]), ids, 1);
     for (int64_t k = 0; k < n; k++) differ += at >= s->tokens_numel || split_token(s, at++) != ids[k];
   }
-  EXPECT(!differ && at == s->tokens_numel && s->texts == count, "%lld tokens differ; %lld of %lld; %lld documents of %d",
-         (long long)differ, (long long)at, (long long)s->tokens_numel, (long long)s->texts, count);
+  EXPECT(!differ && at == s->tokens_numel && s->texts == count,
+         "%lld tokens differ; %lld of %lld; %lld documents of %d", (long long)differ, (long long)at,
+         (long long)s->tokens_numel, (long long)s->texts, count);
 }
 
 TEST(data_documents, "<|endoftext|> stands before each file of a directory and each article of WikiText, in the cache "
@@ -343,7 +344,8 @@ TEST(data_documents, "<|endoftext|> stands before each file of a directory and e
   }
   o.data = dir;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-  const size_t cut = (size_t)c.split[SPLIT_TRAIN].text_bytes - strlen(joined[0]) - strlen(joined[1]) - strlen(joined[2]);
+  size_t cut = (size_t)c.split[SPLIT_TRAIN].text_bytes;
+  for (const char *file : joined) cut -= strlen(file);
   rest[cut] = 0;
   const char *const all[] = {joined[0], joined[1], joined[2], rest};
   data_expect_documents(&c.split[SPLIT_TRAIN], &c.tokenizer, all, 4);
