@@ -57,6 +57,7 @@
 #include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
 #include "dev/test/test_chat_cli.h"
+#include "dev/test/test_batch_auto.h"
 #include "dev/test/test_machine.h"
 #include "dev/test/test_cores.h"
 #include "dev/test/test_preflight.h"

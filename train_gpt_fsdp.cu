@@ -1195,10 +1195,15 @@ static int train(Call *call) {
   MPI_Comm_free(&node);
   liveness_phase("reading the corpus");
   load_corpus(&corpus, &image, o, &start, MPI_COMM_WORLD, cores.share.threads);
-  if (!rank) generate_check(o, &corpus, error, sizeof call->error);
+  if (!rank) generate_check(o, &corpus, start.chat_why, error, sizeof call->error);
   if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
+  if (o->batch_auto) {
+    trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
+    asked.batch_size = o->batch_size;
+    restarts_batch(o->global_batch, o->batch_size);
+  }
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
   t.run.cores = &cores;
   t.run.crowded = cores_are_crowded(&cores);

@@ -11,72 +11,10 @@
 // it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
 // everything.
 //
-// Defines: ChatOptions, chat_template_named, chat_template_of, chat_names, Chat, chat_open, ChatTokens, chat_line,
-// chat_next.
+// Defines: ChatOptions, Chat, chat_open, chat_token, ChatTokens, chat_line, chat_next, chat_prompt.
 #pragma once
-#include "base/text.h"
-#include "corpus_find.h"
+#include "chat_template.h"
 #include "tokenizer_json.h"
-
-// begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
-// dated: with a system turn always, which begins with dates, and trimmed texts. thinks: the last answer begins with its
-// thoughts, empty ones too. marks: what a template of that family says, as it is written there.
-struct ChatTemplate {
-  const char *name, *begin, *end, *stop, *behind, *system;
-  bool dated, thinks;
-  const char *marks[2];
-};
-#define CHAT_ML "<|im_start|>", "\n", "<|im_end|>", "\n"
-#define CHAT_ML_TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
-static const ChatTemplate chat_templates[] = {
-    {"qwen2.5", CHAT_ML, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false, false,
-     {"'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n'",
-      "'<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n'"}},
-    {"qwen3", CHAT_ML, NULL, false, true,
-     {"'\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n')",
-      "loop.index0 > ns.last_query_index"}},
-    {"smollm2", CHAT_ML, "You are a helpful AI assistant named SmolLM, trained by Hugging Face", false, false,
-     {"You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n", CHAT_ML_TURN}},
-    {"llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", "", true, false,
-     {"\"Cutting Knowledge Date: December 2023\\n\"",
-      "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>'"}},
-    {"chatml", CHAT_ML, NULL, false, false, {"{% for message in messages %}{{" CHAT_ML_TURN "}}{% endfor %}", ""}}};
-static const char chat_names[] = "chatml, qwen2.5, qwen3, smollm2, llama3";
-static const char chat_date[] = "26 Jul 2024";   // of Llama 3's template where no clock is
-
-// What an option names; NULL: none.
-static inline const ChatTemplate *chat_template_named(const char *name) {
-  for (const ChatTemplate &t : chat_templates) if (!strcmp(t.name, name)) return &t;
-  return NULL;
-}
-static inline const ChatTemplate *chat_template_of(const char *text) {
-  for (const ChatTemplate &t : chat_templates) if (strstr(text, t.marks[0]) && strstr(text, t.marks[1])) return &t;
-  return NULL;
-}
-// The template that a model's directory has, in chat_template.jinja or tokenizer_config.json. NULL: none, and in `why`
-// a line's end that says so.
-static inline const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes) {
-  enum { MOST_BYTES = 1 << 24 };
-  char path[DATA_PATH_BYTES + 32];
-  int64_t bytes;
-  data_format(path, sizeof path, "%s/chat_template.jinja", dir);
-  char *text = file_get(path, MOST_BYTES, &bytes), *config = NULL;
-  const char *found = text;
-  cJSON *json = NULL;
-  if (!text) {
-    data_format(path, sizeof path, "%s/tokenizer_config.json", dir);
-    config = file_get(path, MOST_BYTES, &bytes);
-    json = config ? cJSON_ParseWithLength(config, (size_t)bytes) : NULL;
-    found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
-  }
-  const ChatTemplate *t = found ? chat_template_of(found) : NULL;
-  if (!t && found) data_format(why, why_bytes, "that of %s is none of those known", path);
-  else if (!t) data_format(why, why_bytes, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
-  cJSON_Delete(json);
-  free(config);
-  free(text);
-  return t;
-}
 
 // template_name "auto": none is known, and `why` says why. date: of templates that have one.
 struct ChatOptions { const char *template_name, *date, *why; bool train_all; };
@@ -319,5 +257,16 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
               "{\"text\"}");
   cJSON_Delete(json);
   free(copy);
+  return ok;
+}
+
+// What the model sees before it answers a user's message. False: k->fault.
+static inline bool chat_prompt(const Chat *c, ChatTokens *k, const char *said) {
+  cJSON *messages = cJSON_CreateArray(), *m = cJSON_CreateObject();
+  cJSON_AddStringToObject(m, "role", "user");
+  cJSON_AddStringToObject(m, "content", said);
+  cJSON_AddItemToArray(messages, m);
+  const bool ok = chat_next(c, k, messages);
+  cJSON_Delete(messages);
   return ok;
 }

@@ -2,7 +2,7 @@
 # Speed and quality of train_gpt_fsdp, against PyTorch if installed. `make bench` runs it from the repository root.
 #
 #   dev/bench.sh                ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside,
-#                               plan, curve, fp8, optimizers
+#                               plan, curve, fp8, optimizers, lora
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
@@ -18,6 +18,8 @@
 #   dev/bench.sh fp8            `small`, 300 steps in bf16, then with --fp8 gather: validation losses within 1 %
 #   dev/bench.sh optimizers     `small`, 300 steps with AdamW and with Muon at four learning rates each: validation
 #                               losses, and how many steps Muon needs to reach AdamW's best
+#   dev/bench.sh lora [ROW...]  tuning of smollm2-135m's shape by adapters and whole, beside PyTorch with transformers
+#                               and PEFT: tokens/s and peak memory (dev/bench_lora.py)
 #   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
@@ -560,18 +562,27 @@ optimizers() {
   fi
 }
 
+# ---- tuning ---------------------------------------------------------------------------------------------------------
+lora() {
+  echo
+  "$PYTHON" -c 'import torch, transformers, peft' 2>/dev/null ||
+    { echo "lora: not measured, PYTHON=$PYTHON lacks torch, transformers or peft"; return 0; }
+  ROUNDS=$ROUNDS STEPS=$STEPS OUT=$out/lora TRAIN_GPT_FSDP=$program "$PYTHON" "$here/bench_lora.py" "$@"
+}
+
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(ratios ops muon data tokenizer modes checkpoint generate beside plan curve fp8
-  optimizers)
+  optimizers lora)
 [ $# -gt 0 ] || [ "$DEVICE" = cpu ] || parts=(speed)
 if [ "${parts[0]}" = ratios ] && [ $# -gt 1 ]; then ratios "${parts[@]:1}"; exit; fi   # the rest are names of its rows
+if [ "${parts[0]}" = lora ]; then header; lora "${parts[@]:1}"; exit; fi
 for part in "${parts[@]}"; do
   case $part in
     ratios | ops | muon | data | tokenizer | speed | modes | checkpoint | generate | beside | plan | curve) ;;
-    fp8 | optimizers) ;;
+    fp8 | optimizers | lora) ;;
     *)
       echo "bench: parts: ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside, plan, curve," \
-        "fp8, optimizers, speed; not '$part'" >&2
+        "fp8, optimizers, lora, speed; not '$part'" >&2
       exit 2 ;;
   esac
 done

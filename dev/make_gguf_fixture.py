@@ -124,6 +124,40 @@ def keys(w, c, arch, file_type, directory):
     w.add_tokenizer_model("none")
 
 
+MODULES = [("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output"),
+           ("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"), ("attn.c_attn", "attn_qkv"),
+           ("attn.c_proj", "attn_output"), ("mlp.c_fc", "ffn_up"), ("mlp.c_proj", "ffn_down")]
+TOGETHER = ["attn_q attn_k attn_v attn_qkv", "attn_output", "ffn_gate ffn_up", "ffn_down"]   # A of all, then B of all
+
+
+def adapter(w, c, t, arch, alpha):
+    """PEFT's tensors by llama.cpp's names (its convert_lora_to_gguf.py)."""
+    w.add_type("adapter")
+    w.add_file_type(1)
+    w.add_quantization_version(2)
+    w.add_string("adapter.type", "lora")
+    w.add_float32("adapter.lora.alpha", alpha)
+    heads = {"attn_q": c.get("num_attention_heads"), "attn_k": c.get("num_key_value_heads")}
+    for i in range(c.get("num_hidden_layers") or c["n_layer"]):
+        for group in TOGETHER:
+            for factor in "AB":
+                for theirs, ours in MODULES:
+                    found = [x for n, x in t.items() if f".{i}." in n and f"{theirs}.lora_{factor}.weight" in n]
+                    if ours not in group.split() or not found:
+                        continue
+                    x = found[0]
+                    if arch == "llama" and factor == "B" and ours in heads:
+                        x = pairs(x, heads[ours])
+                    w.add_tensor(f"blk.{i}.{ours}.weight.lora_{factor.lower()}", x.astype(np.float16))
+
+
+def close(w):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
 def main():
     to = sys.argv[1] if len(sys.argv) > 1 else HERE
     for name, (arch, kind) in FILES.items():
@@ -138,10 +172,13 @@ def main():
             whole = x.ndim == 1 or tensor == "position_embd.weight"
             own = Type.F32 if whole else Type.F16 if dtype == Type.Q8_0 and x.shape[1] % 32 else dtype
             w.add_tensor(tensor, gguf.quants.quantize(x, own), raw_dtype=own)
-        w.write_header_to_file()
-        w.write_kv_data_to_file()
-        w.write_tensors_to_file()
-        w.close()
+        close(w)
+        lora = os.path.join(HERE, "lora_" + arch)
+        if os.path.isdir(lora):
+            w = gguf.GGUFWriter(os.path.join(to, f"gguf_lora_{arch}.gguf"), arch)
+            base = c if arch != "gpt2" else json.load(open(os.path.join(HERE, "hf_untied", "config.json")))
+            adapter(w, base, load(lora), arch, json.load(open(os.path.join(lora, "adapter_config.json")))["lora_alpha"])
+            close(w)
 
 
 if __name__ == "__main__":

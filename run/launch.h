@@ -76,7 +76,7 @@ static int launch_rendezvous(Call *call) {
     die_user("train_gpt_fsdp: --restart_wait belongs to --restarts, on the command line");
   int replicas, shards;
   ask.mesh = mesh_parse(seen.mesh, &replicas, &shards) ? (int64_t)replicas * shards : 0;
-  ask.batch_size = seen.batch_size, ask.global_batch = seen.global_batch, ask.grad_accum = seen.grad_accum;
+  ask.batch_size = max64(1, seen.batch_size), ask.global_batch = seen.global_batch, ask.grad_accum = seen.grad_accum;
   ask.resumes = seen.resume[0] != 0;
   ask.out = seen.out;
   ask.argc = call->argc, ask.argv = call->argv;

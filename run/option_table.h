@@ -64,7 +64,7 @@ enum { LAYERS_MOST = 1000 };
       "num_epochs num_train_epochs n_epochs max_epochs") \
   INT(max_steps, 0, 0, 1LL << 40, STEP, "stop after this many steps, whatever the epoch (0: --epochs decides)", \
       "max_iters max_train_steps num_iterations train_iters num_steps -x") \
-  INT(batch_size, 8, 1, 1 << 20, STEP, "sequences per microbatch and rank", \
+  INT(batch_size, 8, 0, 1 << 20, STEP, "sequences per microbatch and rank (0 or auto: the most that fit)", \
       "per_device_train_batch_size micro_batch_size train_micro_batch_size_per_gpu device_batch_size -b") \
   INT(grad_accum, 0, 0, 1 << 20, OWN, "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
@@ -177,7 +177,9 @@ enum { LAYERS_MOST = 1000 };
       "per_device_eval_batch_size eval_batch_size") \
   FLAG(eval_only, OWN, "evaluate --resume or --init_from on both splits; train nothing") \
   FLAG(sample_only, OWN, "sample from --resume or --init_from; needs no data, trains nothing") \
-  TEXT(prompt, "", NULL, OWN, "text to continue at the end (default: a newline)") \
+  TEXT(prompt, "", NULL, OWN, "text to continue at the end (default: a newline, or the end of a text)") \
+  CHOICE(prompt_as, auto, (auto, text, user), OWN, \
+      "a user's message by the chat template, or a text; auto: as the data was") \
   INT(sample_tokens, 64, 0, 1 << 20, QUIET, "tokens to generate at the end (0: none)", "max_new_tokens -g") \
   NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, QUIET, "draw among the k likeliest tokens (0: among all)") \
@@ -205,7 +207,8 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tensorboard, OWN, "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, OWN, "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
-  CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0), OWN, "write the final weights for llama.cpp: OUT/model.gguf") \
+  CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0), OWN, \
+      "write weights for llama.cpp: OUT/model.gguf; adapters: OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \
   INT(save_every, 0, -1, INT64_MAX, QUIET, "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)", \
       "save_steps save_interval checkpoint_interval -n") \

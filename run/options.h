@@ -60,6 +60,7 @@ struct Options {
   OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_FLAG)
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
+  bool batch_auto;                               // batch_size is not decided yet, and 1 until then
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   int replicas, shards;                          // the mesh
@@ -273,6 +274,7 @@ static bool option_set_text(char *field, const OptionSpec *s, const char *value,
 static bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes) {
   const OptionSpec *s = &option_specs[i];
   char *field = (char *)o + s->offset, is[OPTION_TEXT_BYTES];
+  if (i == OPT_batch_size && !strcmp(value, "auto")) value = "0";
   if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error, error_bytes);
   if (s->type == OPTION_CHOICE) {
     if (!option_set_text(is, s, value, error, error_bytes)) return false;

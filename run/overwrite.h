@@ -47,7 +47,7 @@ static inline bool overwrite_refuse(const Options *o, char *error, size_t error_
   if (!strcmp(o->report, "on")) *next++ = "report.html";
   if (sample_file(o)) *next++ = sample_file(o);
   if (o->save_model) *next++ = "model.safetensors";
-  if (o->export_gguf != OPT_export_gguf_off) *next++ = "model.gguf";
+  if (o->export_gguf != OPT_export_gguf_off) *next++ = o->lora && !o->merge ? "adapter.gguf" : "model.gguf";
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
   const bool there = o->trace[0] && !stat(o->trace, &st);

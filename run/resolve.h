@@ -59,17 +59,28 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
     REFUSE(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
            option_specs[k].name);
   if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes)) return false;
-  REFUSE(o->lora && !o->merge && o->export_gguf != OPT_export_gguf_off, "--export_gguf writes whole weights: with "
-         "--lora give --merge too");
   o->lora_alpha = lora.alpha;
   return true;
 }
 
+// --batch_size auto: what a step is must not depend on memory.
+static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes) {
+  if (o->batch_size) return true;
+  REFUSE(!run_trains(o), "--batch_size auto is of training: give a number, or leave it out");
+  REFUSE(!o->global_batch, "--batch_size auto needs --global_batch, the sequences of a step: it decides into how many "
+         "microbatches they are cut");
+  REFUSE(o->grad_accum, "--batch_size auto decides how many microbatches there are: leave --grad_accum out");
+  REFUSE(o->global_batch % world, "--global_batch %lld is not divisible by %d ranks", (long long)o->global_batch,
+         world);
+  o->batch_auto = true, o->batch_size = 1;
+  return true;
+}
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
+  if (!batch_resolve(o, world, error, error_bytes)) return false;
   if (!o->n_layer) o->n_layer = p->n_layer;
   if (!o->n_head) o->n_head = p->n_head;
   if (!o->n_embd) o->n_embd = p->n_embd;

@@ -403,8 +403,9 @@ static char *token_text(const Tokenizer *k, int32_t id) {
   return text ? strndup((const char *)text, (size_t)bytes) : NULL;
 }
 // The end is the special token that is named as GPT-2's, Qwen's and SmolLM2's or as Llama 3's, or the only one. It
-// begins a text, too, unless the tokenizer puts another before each. k: NULL has none. The texts are to be freed.
-static TextEnds text_ends(const Tokenizer *k) {
+// begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, whose
+// template is `form`, the end is that of a turn. k: NULL has none. See text_ends_free.
+static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date) {
   static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
   int32_t only = -1, named = -1;
   int specials = 0;
@@ -416,13 +417,24 @@ static TextEnds text_ends(const Tokenizer *k) {
     for (const char *name : names) if (!strcmp(text, name)) named = only;
     free(text);
   }
-  const int32_t eos = named >= 0 ? named : specials == 1 ? only : -1, bos = k && k->adds_bos ? k->bos_id : eos;
-  return TextEnds{bos, eos, token_text(k, bos), token_text(k, eos)};
+  const int32_t end = named >= 0 ? named : specials == 1 ? only : -1, bos = k && k->adds_bos ? k->bos_id : end;
+  const int32_t stop = k && form ? chat_token(k, form->stop) : -1, eos = stop >= 0 ? stop : end;
+  return TextEnds{bos, eos, token_text(k, bos), token_text(k, eos),
+                  stop >= 0 ? chat_template_text(form, date) : NULL};
+}
+static TextEnds text_ends_of(const RunView *run) {
+  return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL,
+                   chat_template_named(run->opt->chat_template), run->opt->chat_date);
+}
+static void text_ends_free(TextEnds *e) {
+  free(e->bos_text);
+  free(e->eos_text);
+  free(e->chat);
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
 static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes) {
   const bool has_tokenizer = run->corpus->has_tokenizer;
-  const TextEnds ends = text_ends(has_tokenizer ? &run->corpus->tokenizer : NULL);
+  TextEnds ends = text_ends_of(run);
   size_t tokenizer_bytes = 0;
   const ModelShape shape = shape_of(run->opt);
   const struct { const char *name; char *text; } files[] = {
@@ -439,8 +451,7 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
       snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
     free(f.text);
   }
-  free(ends.bos_text);
-  free(ends.eos_text);
+  text_ends_free(&ends);
   return !error[0];
 }
 // Writes DIR for PEFT: the adapters alone. Collective. Every rank returns the same.
@@ -484,7 +495,8 @@ static bool export_hf(const RunView *run, const char *directory) {
   if (!fsdp_rank(f) && ok) say("exported: %s\n", directory);
   return ok;
 }
-// OUT/model.gguf for llama.cpp, which rank 0 writes from a file of fp32 weights that all ranks write, and removes.
+// OUT/model.gguf for llama.cpp, or OUT/adapter.gguf, which rank 0 writes from a file of fp32 weights that all ranks
+// write, and removes.
 // Collective. Every rank returns the same.
 static bool export_gguf(const RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
@@ -493,19 +505,18 @@ static bool export_gguf(const RunView *run) {
   char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
   ModelShape shape = shape_of(run->opt);
   if (!save_weights_as(run, weights_name)) return false;
-  shape.lora = Lora{};                           // they are in the weights
+  if (run->opt->merge) shape.lora = Lora{};      // they are in the weights
   int params;
   Param *param = params_of_shape(&shape, &params);
-  path_join(path, sizeof path, run->opt->out, "model.gguf");
+  path_join(path, sizeof path, run->opt->out, shape.lora.rank ? "adapter.gguf" : "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;
   if (!fsdp_rank(f)) {
-    const TextEnds ends = text_ends(k);
+    TextEnds ends = text_ends_of(run);
     ok = gguf_write(path, weights, param, params, &shape, k, &ends,
                     (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
-    free(ends.bos_text);
-    free(ends.eos_text);
+    text_ends_free(&ends);
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
     else say("exported: %s\n", path);
   }

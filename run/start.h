@@ -182,7 +182,7 @@ static void start_hint_beside(const char *path, const char *option, char *error,
 static void start_find_template(Start *s, const Options *o) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
-  if (!data_is_chats(o->data)) return;
+  if (!data_is_chats(o->data) && o->prompt_as != OPT_prompt_as_user) return;
   snprintf(dir, sizeof dir, "%s", o->tokenizer[0] ? o->tokenizer : s->tokenizer);
   if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
     char *slash = strrchr(dir, '/');
@@ -424,6 +424,7 @@ static void start_old_block(const Options *o, const OptionSpec *spec, char *to, 
 static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
+  if (s->resume && !o->batch_size) o->given[OPT_batch_size] = false;           // auto was decided: it fixes bits
   if (s->resume && !json_int(s->json, "gpu_head_chunk_bytes", 1, 1e15, &o->gpu_head_chunk_bytes))
     o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES_0_6;
   param_lists_trim(o);

@@ -251,16 +251,31 @@ static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
   say_bytes(bytes, length);
   if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
 }
+// Whether prompts are a user's messages: so if the model was tuned on conversations, or if that is asked for.
+static bool prompt_is_chat(const Options *o) {
+  const bool chats = strcmp(o->chat_template, "auto") && (o->prompt[0] || o->prompts[0]);
+  return o->prompt_as == OPT_prompt_as_user || (chats && o->prompt_as == OPT_prompt_as_auto);
+}
+// Rank 0: the tokens of a prompt. False: k->fault. The caller frees k->ids and k->trained.
+static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *why, const char *prompt, ChatTokens *k) {
+  const ChatOptions chat = {o->chat_template, o->chat_date, why, false};
+  const Chat c = chat_open(&chat, t);
+  if (prompt_is_chat(o)) return chat_prompt(&c, k, prompt);
+  const size_t bytes = strlen(prompt);
+  k->ids = (int32_t *)bpe_resize(NULL, 1 + tokenizer_ids_most(t, bytes), sizeof *k->ids);
+  k->count = tokenizer_begin(t, (const uint8_t *)prompt, bytes, k->ids);
+  return true;
+}
 // The tokens of a prompt that rank 0 has, with room for `more`, on every rank. The caller frees them. Collective.
 static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
-  const Corpus *corpus = t->corpus;
-  const size_t bytes = strlen(prompt);
-  int64_t most = 2 + (corpus->has_tokenizer ? (int64_t)tokenizer_ids_most(&corpus->tokenizer, bytes) : 0) + more;
-  MPI_Bcast(&most, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
-  int32_t *ids = (int32_t *)calloc((size_t)most, sizeof(int32_t));
-  *count = 1;
-  if (corpus->has_tokenizer) *count = tokenizer_begin(&corpus->tokenizer, (const uint8_t *)prompt, bytes, ids);
+  ChatTokens k = {};
+  if (t->corpus->has_tokenizer) prompt_tokens(&t->opt, &t->corpus->tokenizer, "", prompt, &k);
+  *count = max64(1, k.count);
   MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  int32_t *ids = (int32_t *)calloc((size_t)(*count + more), sizeof(int32_t));
+  if (k.count) memcpy(ids, k.ids, sizeof(int32_t) * (size_t)k.count);
+  free(k.ids);
+  free(k.trained);
   MPI_Bcast(ids, (int)*count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
   return ids;
 }
@@ -289,9 +304,16 @@ static bool print_sample(Trainer *t) {
   snprintf(path, sizeof path, "%s/sample.txt", o->out);
   if (first) {
     file = fopen(path, "w");
-    say("sample (temperature %g, top-k %lld%s):\n", o->temperature, (long long)o->top_k,
+    const bool chat = prompt_is_chat(o);
+    say("sample (temperature %g, top-k %lld%s%s%s):\n", o->temperature, (long long)o->top_k,
+        chat ? ", the prompt as a user's message by " : "", chat ? o->chat_template : "",
         positions_words(t, count + o->sample_tokens));
-    sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
+    if (!chat) sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
+    for (int64_t i = 0; chat && i < count; i++) {
+      int n;
+      const uint8_t *bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[i], &n);
+      sink_stdout_and_file(file, bytes, n);
+    }
   }
   trainer_sample(t, ids, count, o->sample_tokens, sink_stdout_and_file, file);
   free(ids);
@@ -331,7 +353,9 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
   return -1;
 }
 // What is asked for can be made from this corpus and these files; else one line in `error`.
-static void generate_check(const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+// why: why no chat template is known, if so.
+static void generate_check(const Options *o, const Corpus *corpus, const char *why, char *error, size_t error_bytes) {
+  ChatTokens k = {};
   const bool asks = o->prompt[0] || o->prompts[0], needs = o->interactive || o->eval[0];
   char **text = NULL;
   if (needs && !corpus->has_tokenizer)
@@ -341,6 +365,12 @@ static void generate_check(const Options *o, const Corpus *corpus, char *error, 
     snprintf(error, error_bytes, "--%s needs text to train a tokenizer on; --data %.800s holds tokens",
              o->prompt[0] ? "prompt" : "prompts", o->data);
   else if (o->prompts[0] && prompts_read(o, &text, error, error_bytes) > 0) free(text[0]), free(text);
+  if (error[0] || !prompt_is_chat(o)) return;
+  if (!corpus->has_tokenizer || !prompt_tokens(o, &corpus->tokenizer, why, o->prompt, &k))
+    snprintf(error, error_bytes, "--prompt_as user: the prompt %s",
+             corpus->has_tokenizer ? k.fault : "needs the tokenizer of conversations");
+  free(k.ids);
+  free(k.trained);
 }
 // Continues --prompts, as many at once as sample_sequences on each rank, into OUT/samples.jsonl, in their order.
 // Returns, on rank 0, whether the file was written. Collective.

@@ -2,6 +2,7 @@
 // which includes it below the model that it needs.
 //
 //   trainer_open, trainer_close    a trainer that runs
+//   trainer_choose_batch           --batch_size auto, by plans
 //   plan_open, plan_close          what run/ may ask (run/program.h): ranks that are not there, steps of theirs, a map
 //
 // A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
@@ -227,6 +228,60 @@ static void trainer_plan_close(Trainer *t) {
   fsdp_layout_free(&t->fsdp);
   trainer_free(t);
   memset(t, 0, sizeof *t);
+}
+// Whether the plans of all ranks with these options fit: those of this host's ranks into `host_bytes`, those of a GPU's
+// into what is free of it. Collective over comm; node: the ranks of this host.
+static bool batch_fits(const Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
+                       MPI_Comm comm, MPI_Comm node) {
+  static Trainer t;
+  int rank, world, per_host, fits;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  MPI_Comm_size(node, &per_host);
+  trainer_plan_as(&t, o, device, rank, world, per_host, threads);
+  const bool gpu = device.ops->nccl;
+  const Split *train = &corpus->split[SPLIT_TRAIN];
+  Packing packing = {};
+  if (t.model.documents && train->documents)
+    packing_make(&packing, train, o->seq_len, o->too_long == OPT_too_long_drop);
+  const Packing *packed = packing.split ? &packing : NULL;
+  unsigned long long mine = memory_planned_total(&t.plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
+  mine += corpus_image_bytes(corpus) + sampler_bytes(train, sampler_options(o), packed) + packing_bytes(&packing);
+  packing_free(&packing);
+  size_t device_free = 0, total = 0;
+  const size_t to_take = gpu ? memory_planned_total(&t.plan, MEMORY_TO_TAKE) * (size_t)device.sharing : 0;
+  t.ctx.ops->memory_left(&t.ctx, &device_free, &total);
+  trainer_plan_close(&t);
+  MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, node);
+  fits = host <= host_bytes && to_take <= device_free / 10 * 9;
+  MPI_Allreduce(MPI_IN_PLACE, &fits, 1, MPI_INT, MPI_MIN, comm);
+  return fits;
+}
+// --batch_size auto: the most sequences of a microbatch, of those that cut a step's evenly, which fit on all ranks; 1
+// if none do. Sets what follows from it. `o` is resolved for one sequence. Collective; every rank decides the same.
+static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
+                                 MPI_Comm comm) {
+  int rank, world;
+  char error[256] = "";
+  MPI_Comm node;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  if (!ranks_per_host(comm))
+    snprintf(error, sizeof error, "--batch_size auto needs equally many ranks on each host: give a number");
+  agree_no_error(comm, error, EXIT_USAGE);
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  const int64_t each = o->global_batch / world;
+  for (int64_t B = device.ops->nccl ? min64(each, CUDA_MAX_BATCH) : each; B >= 1; B--) {
+    if (each % B) continue;
+    o->batch_size = B, o->grad_accum = each / B;
+    if (!o->given[OPT_test_batch_size]) o->test_batch_size = B;
+    if (B == 1 || batch_fits(o, corpus, device, threads, host_bytes, comm, node)) break;
+  }
+  MPI_Comm_free(&node);
+  if (!rank)
+    say("notice: --batch_size auto is %lld: a step's %lld sequences are %lld microbatch%s%s\n",
+        (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
+        o->global_batch > o->batch_size ? "es" : "", o->batch_size < each ? "; larger ones do not fit" : "");
 }
 static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
 Param *params_of_shape(const ModelShape *s, int *params) {

@@ -1,4 +1,5 @@
-// gguf.h: a model as llama.cpp opens it: a GGUF file (version 3) of GPT-2, Llama, Qwen 2 or Qwen 3 with its tokenizer.
+// gguf.h: a model as llama.cpp opens it: a GGUF file (version 3) of GPT-2, Llama, Qwen 2 or Qwen 3 with its tokenizer,
+// or an adapter for one.
 // Layout and names as in llama.cpp's gguf-py and conversion/ (llama-cpp-python 0.3.36 carries them).
 //
 //   gguf_can      whether llama.cpp has an architecture that is this model
@@ -8,7 +9,7 @@
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
 #include "data/tokenizer.h"
-#include "interchange.h"
+#include "lora.h"
 
 enum { GGUF_ALIGNMENT = 32, GGUF_BLOCK = 32 };   // bytes; numbers that share a scale in Q8_0
 // The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
@@ -150,6 +151,7 @@ static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64
   if (ends->bos >= 0) gguf_key_u32(keys, "tokenizer.ggml.bos_token_id", ends->bos);
   if (ends->eos >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", ends->eos);
   gguf_key_bool(keys, "tokenizer.ggml.add_bos_token", k->adds_bos);
+  if (ends->chat) gguf_key_text(keys, "tokenizer.chat_template", ends->chat);
   free(type);
 }
 
@@ -177,19 +179,26 @@ static inline int64_t gguf_row_bytes(uint32_t ggml, int64_t cols) {
   if (ggml == gguf_kinds[GGUF_Q8_0].ggml) return cols / GGUF_BLOCK * (2 + GGUF_BLOCK);
   return (ggml == gguf_kinds[GGUF_F32].ggml ? 4 : 2) * cols;
 }
+// Of a shape with adapters these alone, as NAME.lora_a and NAME.lora_b of the matrices that they are for.
 // Vectors, norms and positions stay fp32; rows that Q8_0 cannot cut into blocks become fp16.
 static inline int gguf_tensors(GgufTensor *to, const Param *param, int params, const ModelShape *s, GgufType type) {
   const bool gpt2 = shape_is_gpt2(s), llama = !strcmp(gguf_architecture(s), "llama");
   int count = 0;
   for (int p = 0; p < params; p++) {
-    const int parts = gpt2 ? 1 : param[p].matrices;
+    const bool adapter = param[p].adapter;
+    const int parts = adapter ? param[p].matrices : gpt2 ? 1 : param[p].matrices;
+    if (s->lora.rank && !adapter) continue;
     for (int64_t i = 0, first = 0; i < parts; first += to[count++].rows, i++) {
       GgufTensor *t = &to[count];
+      const Param *of = &param[adapter ? param[p].adapts : p];   // the matrix, and which part of it
+      const int part = adapter ? lora_part(&param[p], (int)i) : (int)i;
+      const bool down = adapter && param[p].init != INIT_ZERO;
       *t = GgufTensor{};
-      gguf_tensor_name(t->name, &param[p], (int)i, gpt2);
+      gguf_tensor_name(t->name, of, part, gpt2);
+      if (adapter) strcat(t->name, down ? ".lora_a" : ".lora_b");
       t->param = &param[p], t->first = first, t->cols = param_cols(&param[p]);
-      t->rows = parts > 1 ? param[p].matrix_rows[i] : param[p].shape[0];
-      if (llama && parts == 3 && i < 2) t->permuted = s->head_size;
+      t->rows = parts > 1 || adapter ? param[p].matrix_rows[i] : param[p].shape[0];
+      if (llama && of->matrices == 3 && part < 2 && !down) t->permuted = s->head_size;
       const bool whole = param[p].ndim == 1 || !strcmp(param[p].name, "wpe.weight");
       t->ggml = gguf_kinds[whole ? GGUF_F32 : type == GGUF_Q8_0 && t->cols % GGUF_BLOCK ? GGUF_F16 : type].ggml;
       t->bytes = param[p].ndim == 1 ? 4 * t->rows : t->rows * gguf_row_bytes(t->ggml, t->cols);
@@ -258,13 +267,19 @@ static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t 
   size_t bytes = 0;
   GgufKeys keys = {open_memstream(&text, &bytes), 0, gguf_architecture(s)};
   if (!keys.f) die_missing("no memory for the header of a GGUF file");
+  const bool adapter = s->lora.rank > 0;
   gguf_key_text(&keys, "general.architecture", keys.architecture);
-  gguf_key_text(&keys, "general.type", "model");
+  gguf_key_text(&keys, "general.type", adapter ? "adapter" : "model");
   gguf_key_u32(&keys, "general.file_type", gguf_kinds[type].file_type);
   gguf_key_u32(&keys, "general.quantization_version", 2);
-  gguf_shape_keys(&keys, s);
-  if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, ends);
-  else gguf_key_text(&keys, "tokenizer.ggml.model", "none");
+  if (adapter) {
+    gguf_key_text(&keys, "adapter.type", "lora");
+    gguf_key_float(&keys, "adapter.lora.alpha", s->lora.alpha);
+  } else {
+    gguf_shape_keys(&keys, s);
+    if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, ends);
+    else gguf_key_text(&keys, "tokenizer.ggml.model", "none");
+  }
   if (fclose(keys.f)) die_missing("no memory for the header of a GGUF file");
   fwrite("GGUF", 1, 4, f);
   gguf_u32(f, 3);
@@ -289,7 +304,8 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   gguf_pad(f, t->bytes);
   return true;
 }
-// Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program: under a temporary name, then
+// Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program, or of a shape with adapters a file
+// of these: under a temporary name, then
 // renamed. k: NULL without a tokenizer. False with one line in `error`.
 static inline bool gguf_write(const char *path, const char *weights, const Param *param, int params,
                               const ModelShape *s, const Tokenizer *k, const TextEnds *ends, GgufType type,
@@ -301,7 +317,7 @@ static inline bool gguf_write(const char *path, const char *weights, const Param
   IMPORT_REFUSE(!safetensors_open(&in, weights), "%.900s", in.error);
   GgufTensor *t = (GgufTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   const int count = gguf_tensors(t, param, params, s, type);
-  const int64_t factors = gguf_rope_factors(factor, s);
+  const int64_t factors = s->lora.rank ? 0 : gguf_rope_factors(factor, s);
   FILE *f = fopen(temporary, "wb");
   bool ok = f != NULL;
   if (ok) {

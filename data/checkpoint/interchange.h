@@ -626,7 +626,7 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
 
 // The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
 // takes 50256 for GPT-2 by default.
-struct TextEnds { int32_t bos, eos; char *bos_text, *eos_text; };
+struct TextEnds { int32_t bos, eos; char *bos_text, *eos_text, *chat; };     // chat: template's text, or NULL
 static inline void export_ends(cJSON *object, const TextEnds *e) {
   export_token(object, "bos_token_id", e->bos);
   export_token(object, "eos_token_id", e->eos);
@@ -692,5 +692,6 @@ static inline char *export_tokenizer_config_text(int64_t n_positions, const Text
     if (use.text) cJSON_AddStringToObject(c, use.name, use.text);
     else cJSON_AddNullToObject(c, use.name);
   }
+  if (ends->chat) cJSON_AddStringToObject(c, "chat_template", ends->chat);
   return export_text(c);
 }

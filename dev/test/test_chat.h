@@ -199,6 +199,52 @@ TEST(chat_templates_equal_transformers,
     free(want);
   }
 }
+// A template's text with \n for each newline.
+static char *chat_plain_text(const char *text) {
+  char *plain = (char *)calloc(2, strlen(text) + 1), *to = plain;
+  for (; *text; text++)
+    if (*text == '\n') *to++ = '\\', *to++ = 'n';
+    else *to++ = *text;
+  return plain;
+}
+TEST(chat_templates_are_written,
+     "the text of each template that exports have is that which transformers rendered for the fixtures, with the run's "
+     "date, and is recognised; a prompt is a user's message and the header of an answer, as in a conversation") {
+  static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"  Why 12?\\n\"}, "
+                             "{\"role\": \"assistant\", \"content\": \"x\"}]}";
+  for (const char *name : chat_forms) {
+    char path[256], error[512];
+    int64_t bytes;
+    snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer_config.json", name);
+    char *file = file_get(path, 1 << 20, &bytes);
+    REQUIRE(file, "no %s", path);
+    cJSON *json = cJSON_Parse(file);
+    const char *theirs = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
+    const ChatTemplate *form = chat_template_named(name);
+    char *text = chat_template_text(form, chat_date), *later = chat_template_text(form, "07 Mar 2031");
+    char *ours = chat_plain_text(text), *wanted = chat_plain_text(theirs);
+    EXPECT(!strcmp(ours, wanted), "%s: %s\n%s", name, ours, wanted);
+    EXPECT(chat_template_of(text) == form, "%s is not recognised", name);
+    EXPECT(form->dated ? strstr(later, "\"07 Mar 2031\"") && !strstr(later, chat_date) : !strcmp(text, later),
+           "%s: the date: %s", name, later);
+    Tokenizer t;
+    snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
+    REQUIRE(tokenizer_load(&t, path, error, sizeof error), "%s", error);
+    const ChatOptions o = {name, chat_date, "", false};
+    const Chat c = chat_open(&o, &t);
+    ChatTokens asked = {}, whole = {};
+    REQUIRE(chat_prompt(&c, &asked, "  Why 12?\n") && chat_line(&c, &whole, (const uint8_t *)line, strlen(line)),
+            "%s%s", asked.fault, whole.fault);
+    int64_t said = 0;
+    while (said < whole.count && !whole.trained[said]) said++;
+    EXPECT(said == asked.count && said < whole.count && !memcmp(asked.ids, whole.ids, sizeof(int32_t) * (size_t)said),
+           "%s: a prompt has %lld tokens, before an answer are %lld", name, (long long)asked.count, (long long)said);
+    for (ChatTokens *k : {&asked, &whole}) free(k->ids), free(k->trained);
+    for (char *p : {file, text, later, ours, wanted}) free(p);
+    cJSON_Delete(json);
+    tokenizer_free(&t);
+  }
+}
 TEST(chat_lines_are_checked,
      "damaged and unsuited lines are named by file, line and what is wrong; unknown templates and tokenizers without "
      "the template's tokens too; prompt and completion, text and what is trained of them, are as stated") {

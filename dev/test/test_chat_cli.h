@@ -61,3 +61,40 @@ TEST(cli_chat_runs_and_resumes,
     cli_free(&r);
   }
 }
+TEST(cli_chat_exports_its_template,
+     "a model that was tuned on conversations is exported with their template and the end of a turn as its end, for "
+     "transformers and llama.cpp; its prompt is a user's message unless that is unasked, from the export too") {
+  CliRun r;
+  static const char asks[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  static const char says[] = ", the prompt as a user's message by qwen2.5";
+  CLI_RUN(&r, "%s %s --tokenizer dev/fixtures/chat_qwen2.5 --max_steps 1 --save_every -1 --sample_tokens 2 --prompt Hi "
+          "--export_gguf f16 --export_hf %s --out %s", cli_program(), chat_cli_model(), cli_path("exported"),
+          cli_path("tuned"));
+  cli_expect_done(&r, "tuned");
+  EXPECT(strstr(r.text, says) && strstr(r.text, asks), "it sampled:\n%.3000s", r.text);
+  cli_free(&r);
+  char why[640], path[600];
+  int64_t bytes;
+  const ChatTemplate *form = chat_template_in(cli_path("exported"), why, sizeof why);
+  EXPECT(form && !strcmp(form->name, "qwen2.5"), "exported: %s", form ? form->name : why);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", cli_path("exported"));
+  char *config = file_get(path, 1 << 20, &bytes);
+  EXPECT(config && strstr(config, "\"eos_token\":\t\"<|im_end|>\""), "exported: %s", config);
+  snprintf(path, sizeof path, "%s/model.gguf", cli_path("tuned"));
+  char *gguf = file_get(path, 1 << 24, &bytes);
+  REQUIRE(gguf && form, "no %s", path);
+  char *text = chat_template_text(form, chat_date);
+  const char *key = (const char *)memmem(gguf, (size_t)bytes, "tokenizer.chat_template", 23);
+  EXPECT(key && !memcmp(key + 23 + 4 + 8, text, strlen(text)), "%s has no template", path);
+  for (char *p : {config, gguf, text}) free(p);
+  static const struct { const char *options, *has, *lacks; } runs[] = {
+      {"--prompt_as user", asks, "(temperature 0.8, top-k 40):"}, {"", "top-k 40):\nHi", says},
+      {"--prompt_as user --tokenizer dev/fixtures/tokenizer_qwen2.json", "--prompt_as user: the prompt has messages, "
+       "but no chat template is known: dev/fixtures has none", asks}};
+  for (const auto &x : runs) {
+    CLI_RUN(&r, "%s --init_from %s --sample_only --sample_tokens 2 --prompt Hi --threads 1 --out %s %s", cli_program(),
+            cli_path("exported"), cli_path("sampled"), x.options);
+    EXPECT(strstr(r.text, x.has) && !strstr(r.text, x.lacks), "%s:\n%.2000s", x.options, r.text);
+    cli_free(&r);
+  }
+}

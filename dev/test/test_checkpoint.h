@@ -907,8 +907,8 @@ static const OptionClass option_classes[] = {
     {"OOO", "grad_accum tokenizer encode document_token cache strategy mesh reshard_after_forward gather_slots "
             "shard wrap offload recompute comm between_hosts shm device no_cuda graph tune isa rdzv nnodes "
             "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "
-            "verbose sample_only prompt prompts stop interactive eval eval_style out "
-            "log_every log_layers report trace trace_steps "
+            "verbose sample_only prompt prompt_as prompts stop interactive eval eval_style "
+            "out log_every log_layers report trace trace_steps "
             "tensorboard save_model export_hf resume init_from config export_gguf merge lora_from plan world "
             "ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs

@@ -85,8 +85,8 @@ TEST_MPI(lora_equals_peft, 1,
 }
 
 TEST_MPI(lora_files_are_pefts, 1,
-         "an exported adapter has the bits of PEFT's file, and merged weights, read as whole ones, the loss of the "
-         "adapter beside its base to rounding") {
+         "an exported adapter has the bits of PEFT's file, for llama.cpp every byte that its own package writes, and "
+         "merged weights, read as whole ones, the loss of the adapter beside its base to rounding") {
   for (const auto &k : lora_cases) {
     static FamilyRun x, y;
     char adapter[256], dir[1024], merged[1024], path[1200], error[2048] = "";
@@ -104,6 +104,17 @@ TEST_MPI(lora_files_are_pefts, 1,
     REQUIRE(export_hf(&x.trainer.run, merged), "%s is not merged", k.name);
     x.trainer.opt.merge = false;
     REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", k.name);
+    if (strcmp(k.name, "nanochat")) {
+      char out[1024], wanted[256];
+      snprintf(path, sizeof path, "%s-gguf", k.name);
+      ix_directory(out, path);
+      snprintf(x.trainer.opt.out, sizeof x.trainer.opt.out, "%s", out);
+      x.trainer.opt.export_gguf = OPT_export_gguf_f16;
+      REQUIRE(export_gguf(&x.trainer.run), "%s is not exported for llama.cpp", k.name);
+      snprintf(path, sizeof path, "%s/adapter.gguf", out);
+      snprintf(wanted, sizeof wanted, "dev/fixtures/gguf_lora_%s.gguf", k.name);
+      gguf_compare(path, wanted);
+    }
     family_close(&x);
     SafetensorsFile theirs, ours;
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", adapter);

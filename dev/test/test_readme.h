@@ -8,7 +8,7 @@
 // What stands between fences is a diff or Python by its name, else a drawing.
 static const char *const readme_programs[] = {
     "./train_gpt_fsdp", "build/test_gpt_fsdp", "mpirun", "make", "python3", "sha256sum", "ldd", "kill", "for", "srun",
-    "hf", "#SBATCH", "dev/gpu_day.sh"};
+    "hf", "pip", "#SBATCH", "dev/gpu_day.sh"};
 enum ReadmeKind { README_COMMAND, README_PRINTED, README_DIFF, README_PYTHON };
 enum { README_CODE_BYTES = 1 << 14 };
 // made: it stands behind the mark of dev/docs_output.sh.
@@ -130,6 +130,15 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
      "template", "./train_gpt_fsdp --tokenizer model --data chats.jsonl --seq_len 256"},
+    {"docs/finetune.md", "pip install huggingface_hub llama-cpp-python", NULL, "a download", "true"},
+    {"docs/finetune.md", "hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir model", NULL, "a download",
+     "[ -s model/tokenizer.json ]"},
+    {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl --lora 16 --merge --export_gguf q8_0 "
+     "--out chat", NULL, "there is no model with a chat template", "./train_gpt_fsdp --tokenizer model "
+     "--data chats.jsonl --seq_len 256 --export_gguf q8_0 --out chat"},
+    {"docs/finetune.md", "python3 -c \"from llama_cpp import Llama; m = [{'role': 'user', 'content': 'Hi'}]; \\\n"
+     "  print(Llama('chat/model.gguf').create_chat_completion(m)['choices'][0]['message']['content'])\"",
+     "python3 -c 'import llama_cpp'", "llama-cpp-python is not here", "[ -s chat/model.gguf ]"},
     {"docs/generate.md", "./train_gpt_fsdp --resume out/ckpt/best --sample_only --prompt \"In the year\"", NULL,
      "nothing was trained", "./train_gpt_fsdp --data generated --max_steps 2 --export_hf trained --seq_len 8 && "
      "./train_gpt_fsdp --resume out/ckpt/latest --sample_only --prompt \"In the year\""},
