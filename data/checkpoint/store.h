@@ -278,7 +278,7 @@ static inline void store_take_snapshot(Store *s) {
 static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   Fsdp *f = s->f;
   float *from = (float *)s->scratch[0], *run = NULL;
-  Run unused;
+  Run unused = {};
   if (s->request.background) {
     from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
