@@ -152,7 +152,7 @@ TEST(encode_goes_on,
       fflush(NULL);
       const int child = fork();
       if (!child) {
-        encode_writes_left = 3 + (int)data_below(data_random((uint64_t)turn, (uint64_t)run), 60);
+        encode_writes_left = 3 + (int)data_below(data_random((uint64_t)turn, (uint64_t)run), 300);
         file_hook = encode_kill;
         o.threads = 1 + run % 3;
         const bool done = encode_run(&o, &e);
