@@ -12,6 +12,7 @@
 //     gemm_split.h.
 //   - Panels hold 32-bit words: one fp32, or a pair of bf16 with consecutive k ("VNNI" order). Two-byte operands
 //     without hardware support are converted while packed: packing is the only code that knows storage types.
+//   - A multiply of a few rows packs nothing: gemm_few.h.
 //   - Edges are padded with zeros in the panels; every tile is whole; only the finish function sees the true extent.
 //
 // Method: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), with these loops:
@@ -32,6 +33,7 @@
 // Defines: GemmOperand, GemmJob, gemm(), gemm_sums(), gemm_workspace_bytes().
 #pragma once
 #include "gemm_amx.h"
+#include "gemm_few.h"
 #include "gemm_split.h"
 
 static GemmKernel gemm_kernel(const Ctx *c, Dtype dtype) {
@@ -290,6 +292,7 @@ static void gemm(Ctx *c, const GemmJob *j) {
   CHECK(j->a.count > 0 && j->b.count > 0 && j->K > 0, "matmul: %lld x %lld of %lld, needs one of each at least",
         (long long)j->a.count, (long long)j->b.count, (long long)j->K);
   const GemmKernel g = gemm_kernel(c, j->a.dtype);
+  if (gemm_is_few(j, &g)) { gemm_few(c, j, &g); return; }
   const size_t shared = c->workspace_bytes - own;
   uint32_t *b = (uint32_t *)((char *)c->workspace + own);
   GemmShared counters = {}, *const all = &counters;

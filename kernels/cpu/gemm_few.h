@@ -1,0 +1,73 @@
+// gemm_few.h: matrix multiplies of a few rows, as generation has them: b is used once, so nothing of it is packed. It
+// is read along its rows, in memory's order, and transposed in registers: lanes are columns of out. The order of sums
+// is that of gemm.h: blocks of gemm_block_k, a chain in each, so that a row has the same bits among few and among many.
+#pragma once
+#include "gemm_tiles.h"
+
+enum { GEMM_FEW_ROWS = 4, GEMM_FEW_AHEAD = 512 };            // bytes of a row that are asked for ahead
+static bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
+  return j->a.count <= GEMM_FEW_ROWS && j->a.k_contiguous && j->b.k_contiguous && !j->finish_sums && !j->lower &&
+         !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
+         (size_t)(j->K + 64) * GEMM_FEW_ROWS * 4 <= GEMM_SHARED_MIN;
+}
+// VF words of a row from word w on, of `words`; those behind are zero.
+template <class T, bool DOT> INLINE vf gemm_few_words(const T *row, int64_t w, int64_t words) {
+  if (DOT) return vf_load_n((const float *)(const void *)row + w, words - w);
+  return vf_load_n(row + w, words - w);
+}
+// sums[row][VF] = or +=: columns col .. of b over one block of k, `words` words from word w0 on.
+template <class T, bool DOT, int ROWS>
+static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const GemmJob *j, int64_t col, int64_t w0,
+                           int64_t words, bool add) {
+  const int64_t per = DOT ? 2 : 1, rows = j->b.count - col;
+  vf acc[ROWS];
+  for (int i = 0; i < ROWS; i++) acc[i] = vf_zero();
+  const T *const from = (const T *)j->b.data + col * j->b.stride + w0 * per;
+  for (int64_t w = 0; w < words; w += VF) {
+    vf r[VF];
+    for (int l = 0; l < VF; l++) {
+      r[l] = l < rows ? gemm_few_words<T, DOT>(from + l * j->b.stride, w, words) : vf_zero();
+      __builtin_prefetch((const char *)(from + l * j->b.stride + w * per) + GEMM_FEW_AHEAD);
+    }
+    vf_transpose(r);
+    for (int d = 0; d < VF; d++)                 // words behind the last are zero in a and b
+      for (int i = 0; i < ROWS; i++) acc[i] = gemm_step<DOT>(a + i * a_stride + w0 + w, d, r[d], acc[i]);
+  }
+  for (int i = 0; i < ROWS; i++) {
+    float *const to = sums + i * GEMM_NR;
+    vf_store(to, add ? vf_add(vf_load(to), acc[i]) : acc[i]);
+  }
+}
+template <class T, bool DOT, int ROWS> static void gemm_few_columns(Ctx *c, const GemmJob *j, const GemmKernel *g) {
+  const int64_t per = DOT ? 2 : 1, words = gemm_ceil_div(j->K, per), block = gemm_words(g, gemm_block_k(j->K, g));
+  const int64_t stride = gemm_round_up(words, VF), rows = j->a.count;
+  float *const a = (float *)c->workspace;
+  memset(a, 0, sizeof(float) * (size_t)(ROWS * stride));
+  for (int64_t i = 0; i < rows; i++) {
+    const T *from = (const T *)j->a.data + i * j->a.stride;
+    if (DOT) memcpy(a + i * stride, from, (size_t)j->K * sizeof(T));
+    else for (int64_t k = 0; k < j->K; k += VF) vf_store(a + i * stride + k, vf_load_n(from + k, j->K - k));
+  }
+  parallel_tasks(c->threads, gemm_ceil_div(j->b.count, GEMM_NR), 4, [=](int64_t task) {
+    alignas(64) float sums[ROWS * GEMM_NR];
+    const int64_t first = task * GEMM_NR;
+    for (int64_t col = 0; col < GEMM_NR && first + col < j->b.count; col += VF)
+      for (int64_t w = 0; w < words; w += block)
+        gemm_few_block<T, DOT, ROWS>(sums + col, a, stride, j, first + col, w, gemm_min(block, words - w), w > 0);
+    j->finish(j, sums, ROWS * GEMM_NR, 0, first, rows, gemm_min(GEMM_NR, j->b.count - first));
+  });
+}
+// A job that gemm_is_few holds of.
+static void gemm_few(Ctx *c, const GemmJob *j, const GemmKernel *g) {
+#if GEMM_PAIRS
+  if (j->a.dtype == BF16) {
+    if (j->a.count == 1) gemm_few_columns<bf16, true, 1>(c, j, g);
+    else gemm_few_columns<bf16, true, GEMM_FEW_ROWS>(c, j, g);
+    return;
+  }
+#endif
+  DISPATCH(j->a.dtype, T, {
+    if (j->a.count == 1) gemm_few_columns<T, false, 1>(c, j, g);
+    else gemm_few_columns<T, false, GEMM_FEW_ROWS>(c, j, g);
+  });
+}
