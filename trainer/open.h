@@ -373,6 +373,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e, packing))
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
+  for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
   for (const Packing &p : t->packing) t->order_bytes += packing_bytes(&p);
   t->steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
