@@ -183,7 +183,7 @@ __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int firs
 template <int M, int N>
 __device__ static inline void attention_mask_keys_before(float (*p)[N / 8][4], const int32_t *starts,
                                                          const AttentionShape &s, int first_query, int first_key) {
-  const int lane = (int)threadIdx.x % WARP;
+  const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int i = 0; i < 2 * M; i++) {
     const int start = attention_start(starts, s, first_query + i * 8 + lane / 4) - first_key - lane % 4 * 2;
     UNROLL for (int n = 0; n < N / 8; n++)
@@ -204,7 +204,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
-  const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
+  const T *const k_in = a.qkv + at.k;
+  const int behind = (s.ld - s.C) / 2;           // from k to v: no second pointer, which would take two registers
   const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
@@ -217,17 +218,21 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
-  attention_load<N, HS>(kv + TILE, v_in, s.ld, begin, s);
+  attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();
+  if (KEEP) {                                    // not within the loop, which would hold `begin` for it
+    cp_async_wait<0>();
+    __syncthreads();
+    attention_keep_rows<M, HS, KEPT>(&rows, own);
+  }
   for (int key = begin, odd = 0; key < end; key += N, odd ^= 1) {
     const T *k = kv + odd * 2 * TILE, *v = k + TILE;
     cp_async_wait<0>();
     __syncthreads();                             // every thread sees this tile, and no thread reads the previous one
-    if (key == begin) attention_keep_rows<M, HS, KEPT>(&rows, own);
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, k_in, s.ld, key + N, s);
-      attention_load<N, HS>(next + TILE, v_in, s.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, k_in + behind, s.ld, key + N, s);
       cp_async_commit();
     }
     if (key >= first + ROWS) continue;           // in the future of all of this warp's queries
@@ -410,7 +415,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
-  const T *const k_in = a.qkv + at.k, *const v_in = a.qkv + at.v;
+  const T *const k_in = a.qkv + at.k;
+  const int behind = (s.ld - s.C) / 2;           // from k to v: no second pointer, which would take two registers
   const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
@@ -425,7 +431,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
-  attention_load<N, HS>(kv + TILE, v_in, s.ld, begin, s);
+  attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();
   if (KEEP) {                                    // not within the loop, which would hold their reads and a branch
     cp_async_wait<0>();
@@ -440,7 +446,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     if (key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, k_in, s.ld, key + N, s);
-      attention_load<N, HS>(next + TILE, v_in, s.ld, key + N, s);
+      attention_load<N, HS>(next + TILE, k_in + behind, s.ld, key + N, s);
       cp_async_commit();
     }
     if (key >= first + ROWS) continue;
