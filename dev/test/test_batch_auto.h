@@ -72,7 +72,7 @@ TEST(cli_batch_size_auto,
   EXPECT(options && strstr(options, "batch_size = 6\n"), "options.txt:\n%s", options);
   free(options);
   static const struct { const char *options, *says; } refused[] = {
-      {"--batch_size auto", "--batch_size auto needs --global_batch"},
+      {"--batch_size auto", "--batch_size auto, or 0, needs --global_batch"},
       {"--batch_size auto --global_batch 12 --grad_accum 2", "leave --grad_accum out"},
       {"--batch_size auto --global_batch 13", "--global_batch 13 is not divisible by 2 ranks"},
       {"--batch_size auto --global_batch 12 --eval_only --resume", "--batch_size auto is of training"},

@@ -750,7 +750,8 @@ static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   trainer_carve(t, 1, T, PASS_SAMPLE);
   fsdp_step_begin(&t->fsdp, false);
   memcpy(t->host.inputs, tokens, sizeof(int32_t) * (size_t)T);
-  for (int i = 0; i < T; i++) t->host.targets[i] = -1;
+  for (int i = 0; i < T; i++) t->host.targets[i] = -1, t->host.starts[i] = 0;
+  t->fills = 0;
   trainer_load_batch(t, 0, 1, T);
   gpt_forward(t, Microbatch{0, PASS_SAMPLE});
   for (int64_t at = 0; at < T; at += rows) {
