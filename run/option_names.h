@@ -60,7 +60,6 @@ static const OptionName option_names[] = {
      "type --rdzv env://, tcp://HOST:PORT or file:///shared/dir"},
     {"eval_iters", "an evaluation covers the whole split; --eval_every sets how often"},
     {"sample_every", "a sample is drawn at the end: --sample_tokens N"},
-    {"top_p", "--top_k K draws among the K likeliest tokens"},
     {"checkpoint_dir ckpt_dir save_dir",
      "checkpoints are in OUT/ckpt: --out names OUT, --resume PATH continues from one"},
     {"log_dir logging_dir wandb*", "every step is a line of JSON in OUT/metrics.jsonl; --out names the directory"},
