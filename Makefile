@@ -25,6 +25,7 @@ make test         install what is missing, build (about 2 minutes), run the test
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make compare      one training under each way of sharding: time, memory, bytes, measured beside planned
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
+make speedrun     seconds of training until modern-tiny has 1.80 bits per byte on WikiText-2, and PyTorch's where it is
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
 make test-all     the tests with more combinations of cases and more seeds, then an hour of `make soak`
 make soak         random faults on hosts that are network namespaces, SOAK_S=3600 seconds: same weights, nothing left
@@ -175,7 +176,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all arm soak check check-headers check-rooms plan compare prove bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
+.PHONY: all train test test-all arm soak check check-headers check-rooms plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -193,7 +194,7 @@ FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the direc
 FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
-THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
+THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove speedrun soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)):
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
@@ -377,6 +378,11 @@ compare: $(TRAINER)
 
 prove: $(TRAINER)
 	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh
+
+speedrun: $(TRAINER)
+	@[ -n "$$WIKITEXT2_DIR" ] || { data/get_wikitext2.sh data/wikitext-2 && export WIKITEXT2_DIR=data/wikitext-2; }; \
+	  TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) dev/speedrun.sh \
+	  $(DEVICE:%=--device %) $(ARGS)
 
 bench: $(TRAINER) $(B)/bench_ops
 	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)
