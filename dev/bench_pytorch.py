@@ -348,7 +348,7 @@ def read_cache(path):
     """The train and valid ids of a token cache of train_gpt_fsdp (CacheHeader in data/dataloader.h)."""
     with open(path, "rb") as f:
         head = f.read(64)
-        if head[:8] != b"tokens02":
+        if head[:8] not in (b"tokens02", b"tokens03"):
             raise SystemExit(f"{path} is no token cache: it starts with {head[:8]!r}")
         train, valid, _, token_bytes = np.frombuffer(head[32:64], "<i8")
         ids = np.fromfile(f, "<u2" if token_bytes == 2 else "<u4", train + valid).astype(np.int64)
