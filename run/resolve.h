@@ -67,8 +67,8 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
 static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes) {
   if (o->batch_size) return true;
   REFUSE(!run_trains(o), "--batch_size auto is of training: give a number, or leave it out");
-  REFUSE(!o->global_batch, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into how "
-         "many microbatches they are cut");
+  REFUSE(!o->global_batch, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into "
+         "how many microbatches they are cut");
   REFUSE(o->grad_accum, "--batch_size auto decides how many microbatches there are: leave --grad_accum out");
   REFUSE(o->global_batch % world, "--global_batch %lld is not divisible by %d ranks", (long long)o->global_batch,
          world);

@@ -322,8 +322,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--prompt --lr 1", 2, "--prompt needs a value (one that starts with -- goes after =)"},
       {2, "--lr 1001", 2, "--lr 1001 is out of range: 1e-20 to 1000"},
       {0, "--lr 1e999", 2, "--lr 1e999 is out of range: 1e-20 to 1000"},
-      {0, "--batch-size=0", 2, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into "
-       "how many microbatches they are cut"},
+      {0, "--batch-size=0", 2, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides "
+       "into how many microbatches they are cut"},
       {0, "--seed 9223372036854775808", 2, "--seed 9223372036854775808 is out of range: 0 to 9223372036854775807"},
       {2, "--epochs many", 2, "--epochs needs a whole number, not 'many'"},
       {0, "--epochs 1.5", 2, "--epochs needs a whole number, not '1.5'"},
