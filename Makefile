@@ -21,7 +21,7 @@ endif
 define HELP
 make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
-make test         install what is missing, build (about 2 minutes), run the tests (under 8 minutes on 2 cores)
+make test         install what is missing, build (about 2 minutes), run the tests (under 12 minutes on 2 cores)
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
 make compare      one training under each way of sharding: time, memory, bytes, measured beside planned
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
