@@ -70,6 +70,7 @@
 #include "dev/test/test_corpora.h"
 #include "dev/test/test_shards.h"
 #include "dev/test/test_encode.h"
+#include "dev/test/test_parquet.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"

@@ -281,12 +281,14 @@ static inline bool text_is_title(const uint8_t *p, const uint8_t *end) {
   return n > 6 && !memcmp(p, " = ", 3) && p[3] != '=' && !memcmp(newline - 3, " = ", 3) && newline[-4] != '=' &&
          next >= 3 && (!memcmp(newline, "\n \n", 3) || !memcmp(newline, "\n\n", 2));
 }
-// Finds the articles of a text that begins with the title of one. Any other text is one document.
-static inline void text_find_articles(Text *t) {
-  const uint8_t *end = t->bytes + t->numel, *p = t->bytes;
+// The title of an article that a text begins with. NULL: it is one document.
+static inline const uint8_t *text_first_title(const uint8_t *p, const uint8_t *end) {
   while (p < end && (*p == '\n' || (*p == ' ' && p + 1 < end && p[1] == '\n'))) p++;
-  if (p == end || !text_is_title(p, end)) return;
-  while ((p = (const uint8_t *)memmem(p, (size_t)(end - p), "\n = ", 4))) {
+  return p < end && text_is_title(p, end) ? p : NULL;
+}
+static inline void text_find_articles(Text *t) {
+  const uint8_t *end = t->bytes + t->numel, *p = text_first_title(t->bytes, end);
+  while (p && (p = (const uint8_t *)memmem(p, (size_t)(end - p), "\n = ", 4))) {
     const bool blank = p[-1] == '\n' || (p[-1] == ' ' && p[-2] == '\n');
     if (blank && text_is_title(++p, end)) text_add_document(t, (size_t)(p - t->bytes));
     else p += !blank;

@@ -2,28 +2,36 @@
 // bytes whatever their number; killed at any time, it goes on and writes the same bytes.
 //
 //   1 inputs     files, patterns and directories as a list; the sample that trains a tokenizer
-//   2 writing    shards of llm.c's format, in a directory: train_000001.bin ..., val_000000.bin, tokenizer.json
+//   2 writing    shards in a directory: train_000001.bin ..., val_000000.bin, tokenizer.json
 //   3 encoding   block by block: pieces of documents by all threads, written in their order
 //   4 the state  encode.json: how far the files are whole; the life of an encoding
 //
 // Conventions
-//   - A document is a line of a .jsonl, or a whole file of another kind. The document token stands before each of them
-//     (llm.c, nanochat), behind each (llmq), or nowhere. The ids of a text are those of encoding it at once.
+//   - A document is a line of a .jsonl, a row of a table, an article of WikiText where the tokenizer divides it as
+//     training in memory does, or a whole file of another kind. The document token stands before each of them (llm.c,
+//     nanochat), behind each (llmq), or nowhere. The ids of a text are those of encoding it at once.
+//   - Conversations (chat.h) are encoded with a mask, into llmq's files; any other text into llm.c's.
 //   - A shard that is not whole is called NAME.part. Input is read in order; what is known of the place is how many
 //     bytes of unpacked text of which file have been encoded.
 //   - A function that can fail because of what the user gave returns false with one line in a DataError.
 //
-// Defines: EncodeOptions, encode_run, ENCODE_DONE.
+// Defines: EncodeOptions, encode_run, encode_is_packed.
 #pragma once
 #include "chat.h"
 #include "random.h"
 #include "text_stream.h"
+#include "token_files.h"
 
 enum EncodeDocuments { DOCUMENTS_BEFORE, DOCUMENTS_BEHIND, DOCUMENTS_NONE };
 struct EncodeOptions {
-  const char *out, *data, *val_data, *tokenizer; // val_data "": one document of HELD_OUT is held out for validation
+  const char *out;
+  const char *const *file;                       // what to encode, files of them; and what the list `data` names
+  int files;
+  const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out for it
   int vocab_size, threads;
   EncodeDocuments documents;
+  bool documents_given;                          // by the user, not by default
+  ChatOptions chat;
   void (*say)(const char *line);                 // takes lines of progress
   // Smaller in tests.
   int64_t block_bytes = 32 << 20, shard_numel = 100000000, save_bytes = 256 << 20;
@@ -31,7 +39,7 @@ struct EncodeOptions {
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024 };
 
 // ================================================================================================ 1 inputs
-// Adds the texts that one element of a list names.
+// Adds the texts that a path or pattern names.
 static inline bool encode_add(DataNames *to, const char *element, const char *option, DataError *e) {
   struct stat st;
   glob_t g = {};
@@ -41,12 +49,10 @@ static inline bool encode_add(DataNames *to, const char *element, const char *op
   const bool there = !stat(element, &st);
   if (there && S_ISDIR(st.st_mode)) {
     DataNames names = data_names(element, "");
-    for (int i = 0; i < names.count; i++) {
-      const bool text = text_name_kind(names.name[i], &packing) != TEXT_NONE;
-      if ((text || name_ends(names.name[i], ".parquet")) &&
+    for (int i = 0; i < names.count; i++)
+      if (text_name_kind(names.name[i], &packing) != TEXT_NONE &&
           data_format(path, sizeof path, "%s%s%s", element, name_ends(element, "/") ? "" : "/", names.name[i]))
         data_names_add(&found, path);
-    }
     data_names_free(&names);
   } else if (there) data_names_add(&found, element);
   else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(&found, g.gl_pathv[i]);
@@ -55,23 +61,53 @@ static inline bool encode_add(DataNames *to, const char *element, const char *op
   const bool any = found.count > 0;
   data_names_free(&found);
   return any || data_fail(e, EXIT_MISSING, "%s %s: %s", option, element,
-                          there ? "no text in this directory (.txt, .md, .jsonl; .gz, .zst)" : strerror(ENOENT));
+                          there ? "no text in this directory (.txt, .md, .jsonl; .gz, .zst; .parquet)"
+                                : strerror(ENOENT));
 }
-static inline bool encode_list(DataNames *to, const char *list, const char *option, DataError *e) {
+// Adds those of a list with commas, or of one path that has them in its name.
+static inline bool encode_add_list(DataNames *to, const char *list, const char *option, DataError *e) {
   char element[DATA_PATH_BYTES];
   const bool whole = !access(list, F_OK);
-  for (const char *at = list, *comma; at; at = comma ? comma + 1 : NULL) {
+  for (const char *at = *list ? list : NULL, *comma; at; at = comma ? comma + 1 : NULL) {
     comma = whole ? NULL : strchr(at, ',');
     if (!data_format(element, sizeof element, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at))
       return data_fail(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
     if (!encode_add(to, element, option, e)) return false;
   }
-  for (int i = 0; i < to->count; i++) {          // before anything is read: a name that is no text, a missing library
+  return true;
+}
+// Before anything is read: a name that is no text, a missing library, a table without that column.
+static inline bool encode_check(const DataNames *names, const char *column, DataError *e) {
+  bool tables = !*column;
+  for (int i = 0; i < names->count; i++) {
     TextStream s;
-    if (!text_stream_open(&s, to->name[i], e)) return false;
+    if (!text_stream_open(&s, names->name[i], column, e)) return false;
+    tables = tables || s.kind == TEXT_ROWS;
     text_stream_close(&s);
   }
-  return true;
+  return tables || data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", column);
+}
+// Whether --data LIST names texts that are encoded into token files to be trained on: packed ones, tables, several.
+static inline bool encode_is_packed(const char *list) {
+  DataNames names = {}, bins = {};
+  DataError none;
+  struct stat st;
+  const bool directory = !stat(list, &st) && S_ISDIR(st.st_mode);
+  int texts = 0, packed = 0;
+  bool in_memory = directory ? data_is_chats(list) : !access(list, F_OK);
+  if (directory) bins = data_names(list, ".bin");
+  if (encode_add_list(&names, list, "", &none))
+    for (int i = 0; i < names.count; i++) {
+      TextPacking packing;
+      const TextKind kind = text_name_kind(names.name[i], &packing);
+      texts += kind != TEXT_NONE;
+      packed += packing || kind == TEXT_ROWS;
+      in_memory = in_memory || (directory && kind == TEXT_PLAIN && !packing);
+    }
+  const bool all = texts && texts == names.count && !bins.count;
+  data_names_free(&names);
+  data_names_free(&bins);
+  return directory ? all && !in_memory : all && (packed || !in_memory);
 }
 
 // The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault` of 256 bytes.
@@ -92,10 +128,30 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) 
   if (!json) snprintf(fault, 256, "it is not JSON");
   else if (!text)
     snprintf(fault, 256, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt")
-             ? "it is a conversation, which --data takes as it is, with a mask: no need to encode it"
+             ? "it is a conversation, and the first file has texts: encode conversations apart"
              : "it has no \"text\"");
   cJSON_Delete(json);
   return copy;
+}
+// Whether the first line of a file is a conversation.
+static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) {
+  TextStream s;
+  size_t n = 0, room = 1 << 16;
+  int64_t got = 1;
+  if (!text_stream_open(&s, path, "", e)) return false;
+  uint8_t *line = (uint8_t *)data_alloc(room, 1), *end = NULL;
+  while (!end && (got = text_stream_read(&s, line + n, (int64_t)(room - n), e)) > 0) {
+    while (!n && got && strchr(" \t\r\n", line[0])) memmove(line, line + 1, (size_t)--got);
+    end = (uint8_t *)memchr(line + n, '\n', (size_t)got);
+    n += (size_t)got;
+    if (n == room) line = (uint8_t *)bpe_resize(line, room *= 2, 1);
+  }
+  text_stream_close(&s);
+  cJSON *json = cJSON_ParseWithLength((const char *)line, end ? (size_t)(end - line) : n);
+  *chats = cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt");
+  cJSON_Delete(json);
+  free(line);
+  return got >= 0;
 }
 // Trains a tokenizer on the beginnings of the files, as much of each.
 static inline bool encode_train(Tokenizer *t, const DataNames *files, const EncodeOptions *o, DataError *e) {
@@ -105,7 +161,7 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const Enco
   for (int i = 0; i < files->count; i++) {
     TextStream s;
     const int64_t begin = n;
-    if (!text_stream_open(&s, files->name[i], e)) { free(sample); return false; }
+    if (!text_stream_open(&s, files->name[i], o->column, e)) { free(sample); return false; }
     while (n - begin < each && (got = text_stream_read(&s, sample + n, each - (n - begin), e)) > 0) n += got;
     if (s.kind == TEXT_JSONL) {                  // whole lines, as their texts, which are shorter
       int64_t to = begin;
@@ -120,12 +176,13 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const Enco
       }
       n = to;
     }
+    for (int64_t at = begin; s.kind == TEXT_ROWS && at < n; at++) if (!sample[at]) sample[at] = '\n';
     text_stream_close(&s);
     if (got < 0) { free(sample); return false; }
   }
   if (n) tokenizer_train(t, sample, (size_t)n, o->vocab_size, o->threads);
   free(sample);
-  return n || data_fail(e, EXIT_MISSING, "--data %s: there is no text to train a tokenizer on", o->data);
+  return n || data_fail(e, EXIT_MISSING, "%s: there is no text to train a tokenizer on", files->name[0]);
 }
 
 // ================================================================================================ 2 writing
@@ -137,12 +194,14 @@ struct Encoding {
   int32_t document_id;                           // -1: none
   int token_bytes;
   DataNames files[2];                            // trained on; for validation
+  bool chats;                                    // they are conversations
+  Chat chat;
   uint64_t hash;                                 // of all that decides the bytes
   EncodeShards shards[2];
   // The place: split, file, bytes of its text and lines before it; documents so far.
   int split, file;
   int64_t at, line, documents, text_bytes;
-  bool done, in_held_out;                        // in_held_out: the document that goes on is
+  bool done, in_held_out, articles;              // of the document that goes on; of the file, which has several
   int64_t all_bytes, began_bytes;                // of all files as they are; where this process began
   double began_ms, said_ms;
 };
@@ -159,16 +218,48 @@ static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataErr
   if (s->fd < 0) s->fd = open(part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (s->numel ? 0 : O_TRUNC), 0666);
   return s->fd >= 0 || encode_fail(part, e);
 }
-// Ends the last shard: its header, to the disk, its name.
+// Of conversations: tokens of a .part that are trained on have this bit.
+enum { ENCODE_TRAINED = 1 << 30, ENCODE_COPY_NUMEL = 1 << 16 };
+// Writes the last shard as llmq's file into `fd`: tokens without that bit, and behind them the mask.
+static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd, const char *part, const char *path) {
+  int32_t header[256] = {0, 0, 2, 4, (int32_t)s->numel, c->tokenizer.vocab_size, 1};
+  int32_t *ids = (int32_t *)data_alloc(ENCODE_COPY_NUMEL, sizeof *ids);
+  uint8_t *mask = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL / 8, 1);
+  memcpy(header, token_file_llmq, 8);
+  bool ok = file_write(fd, path, header, sizeof header, 0);
+  for (int64_t at = 0, n; ok && at < s->numel; at += n) {
+    n = min64(s->numel - at, ENCODE_COPY_NUMEL);
+    memset(mask, 0, ENCODE_COPY_NUMEL / 8);
+    ok = file_read(s->fd, ids, n * 4, 1024 + at * 4);
+    for (int64_t i = 0; i < n; i++) {
+      mask[i / 8] |= (uint8_t)((ids[i] / ENCODE_TRAINED) << i % 8);
+      ids[i] %= ENCODE_TRAINED;
+    }
+    ok = ok && file_write(fd, path, ids, n * 4, 1024 + at * 4) &&
+         file_write(fd, path, mask, (n + 7) / 8, 1024 + s->numel * 4 + at / 8);
+  }
+  free(ids);
+  free(mask);
+  return ok && file_sync(fd, part);
+}
+// Ends the last shard: its header, to the disk, its name. A .part of conversations stays until the state is written
+// (encode_tidy): the whole file does not tell how it was.
 static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) {
-  char part[PATH_MAX], path[PATH_MAX];
+  char part[PATH_MAX], path[PATH_MAX], temporary[PATH_MAX];
   int32_t header[256] = {20240520, 1, (int32_t)s->numel};
   if (c->token_bytes == 4) header[0] = 20240801, header[1] = 7;
   encode_shard_path(c, s, ".part", part);
   encode_shard_path(c, s, "", path);
+  encode_shard_path(c, s, ".tmp", temporary);
   if (!encode_shard_open(c, s, e)) return false;
-  if (!file_write(s->fd, part, header, sizeof header, 0) || !file_sync(s->fd, part) || !file_rename(part, path))
-    return encode_fail(path, e);
+  bool ok;
+  if (c->chats) {
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    ok = fd >= 0 && encode_mask(c, s, fd, part, temporary);
+    if (fd >= 0 && close(fd)) ok = false;
+    ok = ok && file_rename(temporary, path);
+  } else ok = file_write(s->fd, part, header, sizeof header, 0) && file_sync(s->fd, part) && file_rename(part, path);
+  if (!ok) return encode_fail(path, e);
   close(s->fd);
   s->fd = -1;
   s->numel = 0;
@@ -177,13 +268,12 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
 }
 static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *ids, int64_t n, DataError *e) {
   char part[PATH_MAX];
-  enum { NUMEL = 1 << 16 };
-  uint8_t *bytes = (uint8_t *)data_alloc(NUMEL, 4);
+  uint8_t *bytes = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL, 4);
   bool ok = true;
   for (int64_t count; ok && n > 0; ids += count, n -= count) {
     encode_shard_path(c, s, ".part", part);
     if (!(ok = encode_shard_open(c, s, e))) break;
-    count = min64(min64(n, NUMEL), c->o->shard_numel - s->numel);
+    count = min64(min64(n, ENCODE_COPY_NUMEL), c->o->shard_numel - s->numel);
     for (int64_t i = 0; i < count; i++) {
       const uint16_t half = (uint16_t)ids[i];
       memcpy(bytes + i * c->token_bytes, c->token_bytes == 2 ? (const void *)&half : &ids[i], (size_t)c->token_bytes);
@@ -199,11 +289,13 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
 }
 
 // ================================================================================================ 3 encoding
-// A piece of a document, at most about ENCODE_PIECE_BYTES long: where it may be cut. text: of a line, malloc'ed.
+// A piece of a document, at most about ENCODE_PIECE_BYTES long: where it may be cut. A line or a row is one, whole.
+// text: of a line, malloc'ed.
 struct EncodePiece {
   const uint8_t *p;
   size_t bytes;
-  bool begins, ends, line;
+  bool begins, ends;
+  TextKind kind;
   char *text;
   int32_t *ids;
   int64_t count, number;                         // number: of the line
@@ -218,55 +310,90 @@ static inline EncodePiece *encode_piece(EncodePieces *l) {
   l->piece[l->count] = EncodePiece{};
   return &l->piece[l->count++];
 }
-// The last place where the first `n` bytes of a text that goes on may be cut; 0: none.
-static inline size_t encode_last_cut(const Tokenizer *t, const uint8_t *p, size_t n) {
-  for (size_t at = n > ENCODE_MARGIN_BYTES ? n - ENCODE_MARGIN_BYTES : 0; at > 0; at--)
-    if ((p[at] == ' ' || p[at] == '\n') && tokenizer_cut(t, p, n, at) == at) return at;
+// The last place where the first `n` bytes of a text that goes on may be cut; 0: none. articles: and where no title is
+// seen without the blank line before it.
+static inline size_t encode_last_cut(const Tokenizer *t, const uint8_t *p, size_t n, bool articles) {
+  for (size_t at = n > ENCODE_MARGIN_BYTES ? n - ENCODE_MARGIN_BYTES : 0; at > 0; at--) {
+    if (p[at] != ' ' && p[at] != '\n') continue;
+    if (articles && (memchr(p + at, '\n', 4) || !memcmp(p + at, " = ", 3))) continue;
+    if (tokenizer_cut(t, p, n, at) == at) return at;
+  }
   return 0;
+}
+// The place after `at` and before `end` where the next article begins, its title before p + n; `end`: none does.
+static inline size_t encode_article(const uint8_t *p, size_t at, size_t end, size_t n) {
+  const uint8_t *q = p + at, *const stop = p + n;
+  for (; q < p + end && (q = (const uint8_t *)memmem(q, (size_t)(stop - q), "\n = ", 4)); q++) {
+    const size_t line = (size_t)(q - p) + 1;
+    const bool blank = line >= at + 2 && (q[-1] == '\n' || (line >= at + 3 && q[-1] == ' ' && q[-2] == '\n'));
+    if (blank && line < end && text_is_title(q + 1, stop)) return line;
+  }
+  return end;
+}
+// Cuts complete lines or rows into pieces. Returns how many bytes they are.
+static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n,
+                                      bool ends) {
+  size_t at = 0;
+  for (const uint8_t *end; at < n; at = (size_t)(end - p) + (end < p + n)) {
+    end = (const uint8_t *)memchr(p + at, kind == TEXT_ROWS ? 0 : '\n', n - at);
+    if (!end && !ends) break;
+    if (!end) end = p + n;
+    size_t bytes = (size_t)(end - p) - at;
+    c->line++;
+    while (kind == TEXT_JSONL && bytes && strchr(" \t\r", p[at + bytes - 1])) bytes--;
+    if (kind == TEXT_JSONL ? !bytes : bytes == 1 && p[at] == 0xff) continue;   // blank; a row without a value
+    EncodePiece *piece = encode_piece(l);
+    piece->p = p + at, piece->bytes = bytes, piece->begins = piece->ends = true;
+    piece->kind = kind, piece->number = c->line;
+  }
+  return at;
 }
 // Cuts what is complete of a block into pieces. Returns how many of its bytes they are; 0: more is needed.
 static inline size_t encode_cut(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n, bool ends) {
   const Tokenizer *t = &c->tokenizer;
-  size_t at = 0;
   l->count = 0;
-  for (const uint8_t *newline; kind == TEXT_JSONL && at < n; at = (size_t)(newline - p) + (newline < p + n)) {
-    newline = (const uint8_t *)memchr(p + at, '\n', n - at);
-    if (!newline && !ends) break;
-    if (!newline) newline = p + n;
-    size_t bytes = (size_t)(newline - p) - at;
-    c->line++;
-    while (bytes && strchr(" \t\r", p[at + bytes - 1])) bytes--;
-    if (!bytes) continue;
-    EncodePiece *piece = encode_piece(l);
-    piece->p = p + at, piece->bytes = bytes, piece->begins = piece->ends = piece->line = true, piece->number = c->line;
-  }
-  if (kind == TEXT_JSONL) return at;
-  const size_t end = ends ? n : encode_last_cut(t, p, n);
-  for (; at < end;) {
-    size_t next = end - at > ENCODE_PIECE_BYTES ? tokenizer_cut(t, p, end, at + ENCODE_PIECE_BYTES) : end;
-    EncodePiece *piece = encode_piece(l);
-    piece->p = p + at, piece->bytes = next - at, piece->begins = !c->at && !at, piece->ends = ends && next == n;
-    at = next;
+  if (kind != TEXT_PLAIN) return encode_cut_lines(c, l, kind, p, n, ends);
+  const size_t end = ends ? n : encode_last_cut(t, p, n, c->articles);
+  const size_t title = c->articles && !c->at ? (size_t)(text_first_title(p, p + n) - p) : 0;
+  bool begins = !c->at;
+  for (size_t at = 0, stop; at < end; begins = true) {           // stop: of the document, or of what is here of it
+    stop = c->articles ? encode_article(p, at || title > end ? at : title, end, n) : end;
+    const bool whole = stop < end || ends;
+    for (size_t next; at < stop; at = next, begins = false) {
+      next = stop - at > ENCODE_PIECE_BYTES ? tokenizer_cut(t, p, stop, at + ENCODE_PIECE_BYTES) : stop;
+      EncodePiece *piece = encode_piece(l);
+      piece->p = p + at, piece->bytes = next - at, piece->begins = begins, piece->ends = whole && next == stop;
+    }
   }
   return end;
 }
+// Encodes one piece. What is wrong with it is in its fault.
+static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiece *p) {
+  if (c->chats) {
+    ChatTokens k = {};
+    if (!chat_line(&c->chat, &k, p->p, p->bytes)) snprintf(p->fault, sizeof p->fault, "%s", k.fault);
+    for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
+    p->ids = k.ids, p->count = k.count;
+    free(k.trained);
+    return;
+  }
+  if (p->kind == TEXT_JSONL && !(p->text = encode_line(p->p, p->bytes, p->fault))) return;
+  const size_t bad = p->kind == TEXT_ROWS ? chat_bad_utf8(p->p, p->bytes) : p->bytes;
+  if (bad < p->bytes) { snprintf(p->fault, sizeof p->fault, "byte %zu is not UTF-8", bad + 1); return; }
+  const uint8_t *text = p->text ? (const uint8_t *)p->text : p->p;
+  const size_t bytes = p->text ? strlen(p->text) : p->bytes;
+  p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(&c->tokenizer, bytes) + 1));
+  if (!p->ids) die_missing("data: no memory for the tokens of %zu bytes", bytes);
+  p->count = bpe_encoder_run(encoder, text, bytes, p->ids);
+}
 // Encodes the pieces on all threads, and appends them in their order.
 static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, DataError *e) {
-  const Tokenizer *const t = &c->tokenizer;
   EncodePiece *const piece = l->piece;
   const int64_t count = l->count, most = count / (4 * c->o->threads) + 1;      // of an encoder, which remembers words
   parallel_for(c->o->threads, 0, (count + most - 1) / most, 1, [=](int64_t group) {
     BpeEncoder encoder;
-    bpe_encoder_open(&encoder, t);
-    for (int64_t i = group * most; i < count && i < (group + 1) * most; i++) {
-      EncodePiece *p = &piece[i];
-      if (p->line && !(p->text = encode_line(p->p, p->bytes, p->fault))) continue;
-      const uint8_t *text = p->text ? (const uint8_t *)p->text : p->p;
-      const size_t bytes = p->text ? strlen(p->text) : p->bytes;
-      p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(t, bytes) + 1));
-      if (!p->ids) die_missing("data: no memory for the tokens of %zu bytes", bytes);
-      p->count = bpe_encoder_run(&encoder, text, bytes, p->ids);
-    }
+    bpe_encoder_open(&encoder, &c->tokenizer);
+    for (int64_t i = group * most; i < count && i < (group + 1) * most; i++) encode_one(c, &encoder, &piece[i]);
     bpe_encoder_close(&encoder);
   });
   bool ok = true;
@@ -274,7 +401,8 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
     if (ok && p->fault[0])
-      ok = data_fail(e, EXIT_MISSING, "%s, line %lld: %s", path, (long long)p->number, p->fault);
+      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row" : "line",
+                     (long long)p->number, p->fault);
     if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == HELD_OUT - 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
     const bool marks = c->document_id >= 0;
@@ -290,6 +418,24 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
 }
 
 // ================================================================================================ 4 the state
+// Removes what a process that was killed, or the last state, has left: temporary files, and parts of whole shards.
+static inline void encode_tidy(const Encoding *c, bool parts) {
+  char path[PATH_MAX];
+  for (const char *left : {"encode.json.tmp*", "tokenizer.json.tmp*", "*.bin.tmp", "*.bin.part"}) {
+    glob_t g = {};
+    data_format(path, sizeof path, "%s/%s", c->o->out, left);
+    if (!glob(path, 0, NULL, &g) && (parts || !name_ends(left, ".part")))
+      for (size_t i = 0; i < g.gl_pathc; i++) {
+        bool open = false;
+        for (const EncodeShards &s : c->shards) {
+          encode_shard_path(c, &s, ".part", path);
+          open = open || !strcmp(path, g.gl_pathv[i]);
+        }
+        if (!open) unlink(g.gl_pathv[i]);
+      }
+    globfree(&g);
+  }
+}
 static inline bool encode_save(Encoding *c, DataError *e) {
   char path[PATH_MAX], part[PATH_MAX], *text = NULL;
   size_t bytes;
@@ -299,9 +445,9 @@ static inline bool encode_save(Encoding *c, DataError *e) {
   }
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"encoding\":\"%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
-          "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d", (unsigned long long)c->hash,
+          "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d,\"articles\":%d", (unsigned long long)c->hash,
           c->done ? "true" : "false", c->split, c->file, (long long)c->at, (long long)c->line, (long long)c->documents,
-          (long long)c->text_bytes, c->in_held_out);
+          (long long)c->text_bytes, c->in_held_out, c->articles);
   for (const EncodeShards &s : c->shards)
     fprintf(f, ",\"%s\":[%d,%lld,%lld]", s.name, s.number, (long long)s.numel, (long long)s.total);
   fprintf(f, "}\n");
@@ -309,6 +455,7 @@ static inline bool encode_save(Encoding *c, DataError *e) {
   data_format(path, sizeof path, "%s/encode.json", c->o->out);
   const bool ok = file_put(path, c->o->out, text, (int64_t)bytes) || encode_fail(path, e);
   free(text);
+  if (ok && c->chats) encode_tidy(c, true);
   return ok;
 }
 static inline int64_t encode_number(const cJSON *x) { return cJSON_IsNumber(x) ? (int64_t)x->valuedouble : 0; }
@@ -333,6 +480,7 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   c->split = (int)encode_number(cJSON_GetObjectItemCaseSensitive(json, "split"));
   c->file = (int)encode_number(cJSON_GetObjectItemCaseSensitive(json, "file"));
   c->in_held_out = encode_number(cJSON_GetObjectItemCaseSensitive(json, "held_out")) != 0;
+  c->articles = encode_number(cJSON_GetObjectItemCaseSensitive(json, "articles")) != 0;
   bool ok = same || data_fail(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
                               "it, or name another directory", c->o->out);
   for (EncodeShards &s : c->shards) {
@@ -374,19 +522,24 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   TextStream s;
   size_t room = (size_t)c->o->block_bytes, n = 0;
   const char *path = c->files[c->split].name[c->file];
-  if (!text_stream_open(&s, path, e)) return false;
+  if (!text_stream_open(&s, path, c->o->column, e)) return false;
+  if (c->chats && s.kind != TEXT_JSONL) {
+    text_stream_close(&s);
+    return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
+  }
   uint8_t *block = (uint8_t *)data_alloc(room, 1);
   int64_t skip = c->at, got = 1, unsaved = 0;
   bool ok = true;
-  if (!s.packing && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
+  if (!s.packing && s.kind != TEXT_ROWS && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
   for (int64_t left = skip; left > 0 && got > 0; left -= got)    // unpacked once more
     got = text_stream_read(&s, block, min64(left, (int64_t)room), e);
   ok = got >= 0;
   while (ok && (got > 0 || n)) {
     while (n < room && got > 0 && (got = text_stream_read(&s, block + n, (int64_t)(room - n), e)) > 0) n += (size_t)got;
-    if ((ok = got >= 0) && !c->at && n) {
+    if ((ok = got >= 0) && !c->at && n && s.kind != TEXT_ROWS) {
       DataNotices none = {};
       ok = text_check(path, block, n, &none, e, true);
+      c->articles = s.kind == TEXT_PLAIN && c->tokenizer.divides && text_first_title(block, block + n) != NULL;
     }
     const size_t used = ok ? encode_cut(c, l, s.kind, block, n, got == 0) : 0;
     ok = ok && encode_pieces(c, l, path, e);
@@ -410,15 +563,21 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   const EncodeOptions *o = c->o;
   char json[PATH_MAX], state[PATH_MAX], why[1024];
   struct stat st;
-  if (!encode_list(&c->files[0], o->data, "--data", e)) return false;
-  if (*o->val_data && !encode_list(&c->files[1], o->val_data, "--val_data", e)) return false;
+  for (int i = 0; i < o->files; i++) if (!encode_add(&c->files[0], o->file[i], "--encode", e)) return false;
+  if (!encode_add_list(&c->files[0], o->data, "--data", e) ||
+      !encode_add_list(&c->files[1], o->val_data, "--val_data", e)) return false;
+  if (!encode_check(&c->files[0], o->column, e) || !encode_check(&c->files[1], "", e)) return false;
+  TextPacking packing;
+  const char *first = c->files[0].name[0];
+  if (text_name_kind(first, &packing) == TEXT_JSONL && !encode_is_chats(first, e, &c->chats)) return false;
+  if (c->chats && !*o->tokenizer)
+    return data_fail(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
+                     "model's directory by --tokenizer", first);
+  if (c->chats && o->documents_given)
+    return data_fail(e, EXIT_USAGE, "%s has conversations, which end as their template says: leave --document_token "
+                     "out", first);
   if (!make_directories(o->out)) return encode_fail(o->out, e);
-  for (const char *left : {"encode.json.tmp*", "tokenizer.json.tmp*"}) {       // of a process that was killed
-    glob_t g = {};
-    data_format(json, sizeof json, "%s/%s", o->out, left);
-    if (!glob(json, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) unlink(g.gl_pathv[i]);
-    globfree(&g);
-  }
+  encode_tidy(c, false);
   data_format(json, sizeof json, "%s/tokenizer.json", o->out);
   data_format(state, sizeof state, "%s/encode.json", o->out);
   const char *given = *o->tokenizer ? o->tokenizer : !access(state, F_OK) ? json : "";
@@ -428,12 +587,18 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
     return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 257 tokens", o->vocab_size);
   if (!*given && !encode_train(&c->tokenizer, &c->files[0], o, e)) return false;
   const Tokenizer *t = &c->tokenizer;
-  c->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
-  c->document_id = o->documents == DOCUMENTS_NONE ? -1 : chat_token(t, "<|endoftext|>");
-  if (c->document_id < 0 && o->documents != DOCUMENTS_NONE) c->document_id = chat_token(t, "<|end_of_text|>");
-  if (t->adds_bos && o->documents == DOCUMENTS_BEFORE) c->document_id = t->bos_id;
+  c->token_bytes = t->vocab_size <= 65536 && !c->chats ? 2 : 4;
+  c->chat = chat_open(&o->chat, t);
+  const bool marks = o->documents != DOCUMENTS_NONE && !c->chats;
+  c->document_id = marks ? chat_token(t, "<|endoftext|>") : -1;
+  if (c->document_id < 0 && marks) c->document_id = chat_token(t, "<|end_of_text|>");
+  if (t->adds_bos && o->documents == DOCUMENTS_BEFORE && marks) c->document_id = t->bos_id;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->document_id, c->files[1].count};
   c->hash = data_hash(tokenizer_hash(t), numbers, sizeof numbers);
+  c->hash = data_hash(c->hash, o->column, strlen(o->column));
+  if (c->chats)
+    for (const char *how : {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"})
+      c->hash = data_hash(c->hash, how, strlen(how));
   for (const DataNames &names : c->files) for (int i = 0; i < names.count; i++) {
     const char *base = path_base(names.name[i]);
     if (stat(names.name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names.name[i], strerror(errno));
@@ -441,6 +606,7 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
     c->all_bytes += st.st_size;
   }
   if (!encode_resume(c, found, e)) return false;
+  encode_tidy(c, *found);
   return *found || ((tokenizer_save(t, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
                     encode_save(c, e));
 }

@@ -26,7 +26,7 @@ static const FileKind file_kinds[] = {
     {0, 6, "\xfd" "7zXZ\0", "xz-compressed; unpack it (unxz)"},
     {4, 6, "1AY&SY", "bzip2-compressed; unpack it (bunzip2)"},
     {257, 5, "ustar", "a tar archive; unpack it (tar -xf)"},
-    {0, 5, "PAR1\x15", "a Parquet table; write its text column to a .txt file"},
+    {0, 5, "PAR1\x15", "a Parquet table; its name should end in .parquet"},
     {0, 8, "ARROW1\0\0", "an Arrow table; write its text column to a .txt file"},
     {0, 6, "\x93NUMPY", "a NumPy .npy file; write the bare array with array.tofile()"},
     {0, 5, "%PDF-", "a PDF document; extract its text (pdftotext)"}};

@@ -1,4 +1,4 @@
-// encode_main.h: the command --encode OUT: options to data/encode.h.
+// encode_main.h: the command --encode OUT FILE...: options to data/encode.h.
 #pragma once
 #include "call.h"
 
@@ -7,14 +7,23 @@ static int encode_main(Call *call) {
   if (!o->encode[0]) return -1;
   if (!call->first) return 0;
   if (call->error[0]) die_user("train_gpt_fsdp: %s", call->error);
-  if (!o->data[0])
-    die_user("train_gpt_fsdp: --encode OUT encodes what --data names: texts, patterns, directories, with commas");
+  if (!o->data[0] && !o->encode_files)
+    die_user("train_gpt_fsdp: --encode OUT FILE... encodes texts: name files, patterns, directories, behind OUT or by "
+             "--data");
   int64_t vocab_size = o->vocab_size;
   for (const Preset &p : presets) if (!vocab_size && !strcmp(p.name, o->model)) vocab_size = p.vocab_size;
   cpu_set_t cores;
   const int here = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-  const EncodeOptions e = {o->encode, o->data, o->val_data, o->tokenizer, (int)vocab_size,
-                           o->threads > 0 ? (int)o->threads : here, (EncodeDocuments)o->document_token, encode_say};
+  char why[1024] = "";
+  const bool chosen = strcmp(o->chat_template, "auto");
+  const ChatTemplate *found = chosen ? NULL : start_template(o->tokenizer, why, sizeof why);
+  EncodeOptions e = {};
+  e.out = o->encode, e.file = call->argv + o->encode_at, e.files = o->encode_files;
+  e.data = o->data, e.val_data = o->val_data, e.tokenizer = o->tokenizer, e.column = o->text_column;
+  e.vocab_size = (int)vocab_size, e.threads = o->threads > 0 ? (int)o->threads : here;
+  e.documents = (EncodeDocuments)o->document_token, e.documents_given = o->given[OPT_document_token];
+  e.chat = ChatOptions{found ? found->name : o->chat_template, o->chat_date, why, o->train_on == OPT_train_on_all};
+  e.say = encode_say;
   DataError error;
   if (encode_run(&e, &error)) return 0;
   die_with(error.exit_code, "train_gpt_fsdp: %s", error.text);

@@ -113,9 +113,10 @@ enum { LAYERS_MOST = 1000 };
       "val_data_path -j") \
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
-  TEXT(encode, "", NULL, OWN, "directory to write token files of --data's texts into; goes on where it was ended") \
+  TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \
+  TEXT(text_column, "", NULL, OWN, "the column of .parquet files (default: text, or the only one of strings)") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \
   TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \

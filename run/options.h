@@ -65,6 +65,7 @@ struct Options {
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
+  int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments
 };
 
 // Of a new run; and of checkpoints up to 0.6.0, which do not say.
@@ -477,6 +478,8 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
     if (!option_find(name, &use, error, error_bytes)) return false;
     if (value) value++;
     else if (value_follows(use, next)) value = next, a++;
+    if (use.id == OPT_encode && value)
+      for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
     char list[OPTION_TEXT_BYTES];
     if (use.id == OPT_flight && value) {         // the shell has made many words of one pattern
       size_t n = (size_t)snprintf(list, sizeof list, "%s", value);

@@ -178,18 +178,23 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   n = strlen(error);
   if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
 }
-// Rank 0: the chat template beside the tokenizer.
-static void start_find_template(Start *s, const Options *o) {
+// The chat template beside a tokenizer, a file or a directory. NULL: there is none, and why.
+static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
-  if (!data_is_chats(o->data) && o->prompt_as != OPT_prompt_as_user) return;
-  snprintf(dir, sizeof dir, "%s", o->tokenizer[0] ? o->tokenizer : s->tokenizer);
+  snprintf(dir, sizeof dir, "%s", tokenizer);
   if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
     char *slash = strrchr(dir, '/');
     if (slash) *slash = 0;
     else snprintf(dir, sizeof dir, ".");
   }
-  const ChatTemplate *t = chat_template_in(dir, s->chat_why, sizeof s->chat_why);
+  return chat_template_in(dir, why, bytes);
+}
+// Rank 0: that of the run's tokenizer.
+static void start_find_template(Start *s, const Options *o) {
+  if (!data_is_chats(o->data) && !encode_is_packed(o->data) && o->prompt_as != OPT_prompt_as_user) return;
+  const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
+  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
   if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
 }
 // The dtype that all matrices of imported weights have, in words of --param_dtype.
@@ -748,18 +753,22 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
 }
 
 static void encode_say(const char *line) { say("%s\n", line); }
-// Packed texts are encoded once, into the cache, and are token files from then on. Changes c.
-static bool load_packed(CorpusOptions *c, DataError *e) {
+// Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
+static bool load_packed(CorpusOptions *c, const char *column, DataError *e) {
   static char out[DATA_PATH_BYTES];
-  if (!c->data || (!strstr(c->data, ".gz") && !strstr(c->data, ".zst"))) return true;
+  if (!c->data || !encode_is_packed(c->data))
+    return !*column || data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none",
+                                 column);
   if (!c->cache_dir || !*c->cache_dir)
-    return data_fail(e, EXIT_USAGE, "--data %s is packed, and is encoded into --cache, which is off: encode it by "
-                     "--encode OUT, or unpack it", c->data);
+    return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
+                     c->data);
   uint64_t key = (uint64_t)c->vocab_size;
-  for (const char *text : {c->data, c->val_data, c->tokenizer}) key = data_hash(key, text, strlen(text));
+  for (const char *text : {c->data, c->val_data, c->tokenizer, column, c->chat.template_name, c->chat.date,
+                           c->chat.train_all ? "all" : ""}) key = data_hash(key, text, strlen(text) + 1);
   data_format(out, sizeof out, "%s/encoded-%016llx", c->cache_dir, (unsigned long long)key);
-  const EncodeOptions o = {out, c->data, c->val_data, c->tokenizer, c->vocab_size, c->threads, DOCUMENTS_BEFORE,
-                           encode_say};
+  EncodeOptions o = {};
+  o.out = out, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
+  o.vocab_size = c->vocab_size, o.threads = c->threads, o.chat = c->chat, o.say = encode_say;
   if (!encode_run(&o, e, &c->vocab_size)) return false;
   c->data = out;
   c->val_data = "";
@@ -785,7 +794,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     corpus->vocab_size = (int)o->vocab_size;
     snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
   } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
-                                       : load_packed(&c, &e) && corpus_load(corpus, c, &e))) {
+                                       : load_packed(&c, o->text_column, &e) && corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }
   if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
@@ -794,12 +803,19 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     code = EXIT_USAGE;
   }
   static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
-  for (OptionId k : of_chats)
-    if (!rank && !code && !o->sample_only && o->given[k] && !corpus->split[SPLIT_TRAIN].documents) {
-      snprintf(e.text, sizeof e.text, "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
-               option_specs[k].name, corpus->source);
+  const bool stream = !rank && !code && c.data != o->data && corpus->split[SPLIT_TRAIN].masked;
+  for (OptionId k : of_chats) {
+    const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream)
+                             : o->sample_only || corpus->split[SPLIT_TRAIN].documents;
+    if (!rank && !code && o->given[k] && !fits) {
+      snprintf(e.text, sizeof e.text, stream ? "--%s: conversations that are encoded into files are one stream; this "
+               "is %.900s" : "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
+               option_specs[k].name, stream ? o->data : corpus->source);
       code = EXIT_USAGE;
     }
+  }
+  if (stream && !code)
+    say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
     snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts no text as this tokenizer does: leave it out");

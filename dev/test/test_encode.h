@@ -2,7 +2,10 @@
 
 static inline void encode_quiet(const char *line) { (void)line; }
 static inline EncodeOptions encode_options(const char *out, const char *data, int threads) {
-  EncodeOptions o = {out, data, "", "dev/fixtures/tokenizer_gpt2", 300, threads, DOCUMENTS_BEFORE, encode_quiet};
+  EncodeOptions o = {};
+  o.out = out, o.data = data, o.val_data = o.column = "", o.tokenizer = "dev/fixtures/tokenizer_gpt2";
+  o.vocab_size = 300, o.threads = threads, o.say = encode_quiet;
+  o.chat = ChatOptions{"auto", chat_date, "none is beside it", false};
   o.block_bytes = 3000, o.shard_numel = 1111, o.save_bytes = 2000;
   return o;
 }
@@ -28,8 +31,8 @@ static inline void encode_json(FILE *f, const char *text) {
   cJSON_free(line);
   cJSON_Delete(json);
 }
-// All ids of OUT's shards of a split, malloc'ed.
-static inline int32_t *encode_read(const char *out, const char *name, int64_t *n) {
+// All ids of OUT's shards of a split, malloc'ed; targets: -1 where they are not trained on.
+static inline int32_t *encode_read(const char *out, const char *name, int64_t *n, bool targets = false) {
   char pattern[1100];
   snprintf(pattern, sizeof pattern, "%s/%s_*.bin", out, name);
   Found f = {};
@@ -43,14 +46,15 @@ static inline int32_t *encode_read(const char *out, const char *name, int64_t *n
   for (int i = 0; i < s.files; i++) data_format(s.file[i].path, DATA_PATH_BYTES, "%s", f.tokens[0].name[i]);
   EXPECT(split_open_files(&s, 1 << 24, &e), "%s", e.text);
   int32_t *ids = (int32_t *)malloc(4 * (size_t)s.tokens_numel + 4);
-  split_read(&s, 0, *n = s.tokens_numel, ids);
+  split_read(&s, 0, *n = s.tokens_numel, ids, targets);
   split_free(&s);
   found_free(&f);
   return ids;
 }
-static inline void encode_expect(const char *what, const char *out, const char *name, const int32_t *want, int64_t n) {
+static inline void encode_expect(const char *what, const char *out, const char *name, const int32_t *want, int64_t n,
+                                 bool targets = false) {
   int64_t got;
-  int32_t *ids = encode_read(out, name, &got), at = 0;
+  int32_t *ids = encode_read(out, name, &got, targets), at = 0;
   while (at < n && at < got && ids[at] == want[at]) at++;
   EXPECT(got == n && at == n, "%s: %s: %lld ids, expected %lld; the first %d are the same", what, name, (long long)got,
          (long long)n, at);
@@ -201,7 +205,7 @@ TEST(encode_packed_data_trains,
   cli_free(&r);
   cli_expect_same_series("2 ranks", cli_path("a"), cli_path("c"), 4);
   CLI_RUN(&r, "cd %s && %s %s --data x.jsonl.gz --out d", test_tmp(), cli_program(), cli_small());
-  cli_expect_refusal(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is packed, and is encoded into --cache, which ...");
+  cli_expect_refusal(&r, "no cache", EXIT_USAGE, "--data x.jsonl.gz is encoded into --cache, which is off: ...");
   cli_free(&r);
 }
 
@@ -218,11 +222,11 @@ TEST(encode_names_what_is_wrong,
   const struct { const char *name, *text, *has, *has_too; } table[] = {
       {"x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"\n", "x.jsonl, line 3: it is not JSON", ""},
       {"x.jsonl", "{\"text\": \"a\"}\n{\"texts\": \"b\"}\n", "line 2: it has no \"text\"", ""},
-      {"x.jsonl", "{\"text\": \"a\"}\n{\"messages\": []}", "line 2: it is a conversation", "--data"},
+      {"x.jsonl", "{\"text\": \"a\"}\n{\"messages\": []}", "line 2: it is a conversation", "apart"},
       {"x.jsonl", "{\"text\": \"a\xff\"}", "line 1: byte 12 is not UTF-8", ""},
       {"x.jsonl", "{\"text\": \"a\\u0000\"}", "line 1: it has a NUL", ""},
       {"x.txt", "\x1f\x8b\x08\0\0\0\0\0\0\0\0", "x.txt is gzip-compressed", ""},
-      {"x.parquet", "PAR1", "x.parquet: expected: .txt, .md or .jsonl", "Parquet"},
+      {"x.parquet", "PAR1", "x.parquet is no Parquet table, or cut short", ""},
       {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is damaged or cut short", ""},
       {"bad.txt.gz", NULL, "bad.txt.gz is damaged or cut short", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
       {"none.txt", NULL, "none.txt: No such file", ""},
@@ -240,7 +244,7 @@ TEST(encode_names_what_is_wrong,
   }
   CliRun r;
   CLI_RUN(&r, "%s --encode %s", cli_program(), cli_path("o"));
-  EXPECT(r.code == EXIT_USAGE && strstr(r.text, "--encode OUT encodes what --data names"), "%s", r.text);
+  EXPECT(r.code == EXIT_USAGE && strstr(r.text, "--encode OUT FILE... encodes texts: name files"), "%s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s --encode %s --data %s --vocab_size 300 --threads 2", cli_program(), cli_path("o"), cli_path("s.txt"));
   EXPECT(r.code == 0 && strstr(r.text, "tokens to train on, 0 for validation") && strstr(r.text, "--val_data"), "%s",
