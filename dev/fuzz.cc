@@ -354,6 +354,29 @@ static void fuzz_seeds_tokenizer_pair() {
   cJSON_Delete(root);
 }
 
+// ---- Parquet tables ------------------------------------------------------------------------------------------------
+static void fuzz_parquet(const uint8_t *bytes, size_t count) {
+  uint8_t text[4096];
+  TextStream s;
+  DataError e = {};
+  int64_t n = 0;
+  fuzz_write("x.parquet", bytes, count);
+  fuzz_accepted = text_stream_open(&s, fuzz_path("x.parquet").text, "", &e);
+  for (int reads = 0; fuzz_accepted && reads < 100 && (n = text_stream_read(&s, text, sizeof text, &e)) > 0; reads++);
+  if (!fuzz_accepted || n < 0) fuzz_check_error(e.text);
+  text_stream_close(&s);
+}
+static void fuzz_seeds_parquet() {
+  for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "delta"}) {
+    char path[128];
+    int64_t bytes;
+    snprintf(path, sizeof path, "dev/fixtures/parquet/%s.parquet", name);
+    char *file = file_get(path, 1 << 20, &bytes);
+    if (file) fuzz_seed(file, (size_t)bytes);
+    free(file);
+  }
+}
+
 // ---- token files ---------------------------------------------------------------------------------------------------
 static void fuzz_token_file(const uint8_t *bytes, size_t count) {
   enum { T = 3, B = 2, V = 300 };
@@ -809,6 +832,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"nfc", fuzz_nfc, fuzz_seeds_nfc, 256},
     {"tokenizer_pair", fuzz_tokenizer_pair, fuzz_seeds_tokenizer_pair, 16384},
     {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
+    {"parquet", fuzz_parquet, fuzz_seeds_parquet, 32768},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
     {"index", fuzz_index, fuzz_seeds_index, 4096},

@@ -46,13 +46,14 @@ echo "setup: missing: ${missing[*]}"
 
 # Package names by package manager.
 apt_packages="g++ make openmpi-bin libopenmpi-dev libhwloc-dev libcjson-dev libssl-dev curl ca-certificates"
+apt_packages="$apt_packages libsnappy1v5 libzstd1"        # for Parquet tables
 if have apt-get; then install="apt-get update && apt-get install -y --no-install-recommends $apt_packages"
 elif have dnf; then
-  install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel openssl-devel curl"
+  install="dnf install gcc-c++ make openmpi-devel hwloc-devel cjson-devel openssl-devel curl snappy"
   install="$install && module load mpi/openmpi-x86_64"
 elif have zypper; then
-  install="zypper install gcc-c++ make openmpi4-devel hwloc-devel cJSON-devel libopenssl-devel curl"
-elif have pacman; then install="pacman -S --needed gcc make openmpi hwloc cjson openssl curl"
+  install="zypper install gcc-c++ make openmpi4-devel hwloc-devel cJSON-devel libopenssl-devel curl libsnappy1"
+elif have pacman; then install="pacman -S --needed gcc make openmpi hwloc cjson openssl curl snappy"
 else install=""
 fi
 
