@@ -27,7 +27,7 @@ struct EncodeOptions {
   const char *out;
   const char *const *file;                       // what to encode, files of them; and what the list `data` names
   int files;
-  const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out for it
+  const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out
   int vocab_size, threads;
   EncodeDocuments documents;
   bool documents_given;                          // by the user, not by default
@@ -403,7 +403,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     if (ok && p->fault[0])
       ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row" : "line",
                      (long long)p->number, p->fault);
-    if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == HELD_OUT - 1;
+    if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
     const bool marks = c->document_id >= 0;
     if (ok && marks && p->begins && c->o->documents == DOCUMENTS_BEFORE)
@@ -639,7 +639,7 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_s
              (double)c.text_bytes * 1e-6, o->out, o->out, c.tokenizer.vocab_size);
     o->say(line);
     if (!c.shards[1].total)
-      o->say("notice: with fewer than 200 documents none is held out for validation: name some by --val_data");
+      o->say("notice: of a single document nothing is held out for validation: name some text by --val_data");
   }
   if (vocab_size) *vocab_size = c.tokenizer.vocab_size;
   for (EncodeShards &s : c.shards) if (s.fd >= 0) close(s.fd);

@@ -171,9 +171,9 @@ TEST(corpora_shards,
   corpora_refused("@/set", 3, "--data @/set: there is text (a.txt) and there are token files (f_train_000001.bin): "
                   "name one of them, or give a directory with train.txt and valid.txt");
   mkdir(cli_path("none"), 0777);
-  cli_write(cli_path("none/x.parquet"), "x", 1);
+  cli_write(cli_path("none/x.arrow"), "x", 1);
   corpora_refused("@/none", 3, "--data @/none has no train.txt (or wiki.train.tokens), no other .txt file and no token "
-                  "file x_train.bin (but x.parquet): ...");
+                  "file x_train.bin (but x.arrow): ...");
 }
 
 // ---- files that are no corpus ---------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ TEST(encode_equals_in_memory,
   for (int turn = 0; turn < 6; turn++) {
     snprintf(out, sizeof out, "%s/out%d", test_tmp(), turn);
     EncodeOptions o = encode_options(out, data[turn % 3], turn < 3 ? 1 : 3);
+    o.val_data = "dev/fixtures/tokenizer_gpt2.txt";
     REQUIRE(encode_run(&o, &e), "%s: %s", data[turn % 3], e.text);
     encode_expect(data[turn % 3], out, "train", want, n);
     REQUIRE(encode_run(&o, &e), "once more: %s", e.text);        // there is nothing left to do
@@ -134,7 +135,7 @@ TEST(encode_goes_on,
   char command[2048], out[600];
   DataError e;
   FILE *f = fopen(cli_path("a.jsonl"), "w");
-  for (int i = 0; i < 399; i++) {                // so that the text behind them is held out
+  for (int i = 0; i < 401; i++) {                // so that the text behind them is held out
     text[encode_text(text, sizeof text, i % 5, (uint64_t)i)] = 0;
     encode_json(f, text);
   }

@@ -129,7 +129,7 @@ TEST(encode_conversations,
   }
   free(text);
   EncodeOptions o = encode_options(cli_path("whole"), "dev/fixtures/chat.jsonl", 1);
-  o.tokenizer = form, o.chat = how, o.shard_numel = 700, o.block_bytes = 900;
+  o.tokenizer = form, o.chat = how, o.shard_numel = 700, o.block_bytes = 900, o.val_data = o.data;
   REQUIRE(encode_run(&o, &e), "%s", e.text);
   for (int targets = 0; targets < 2; targets++)
     encode_expect("chats", o.out, "train", want[targets], n, targets);
@@ -155,7 +155,7 @@ TEST(encode_conversations,
     EXPECT(!system(command), "turn %d: other files", turn);
   }
   EXPECT(kills > 10, "%d kills", kills);
-  o.out = cli_path("mixed"), o.data = "dev/fixtures/chat.jsonl,dev/fixtures/tokenizer_gpt2.txt";
+  o.out = cli_path("mixed"), o.data = "dev/fixtures/chat.jsonl,dev/fixtures/tokenizer_gpt2.txt", o.val_data = "";
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "is no conversations, which the first file has"), "%s", e.text);
   o.data = "dev/fixtures/chat.jsonl", o.tokenizer = "", o.out = cli_path("none");
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "are encoded by a model's own tokenizer"), "%s", e.text);
