@@ -25,8 +25,9 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   slot->from_secondary = f->gather.secondary_valid[s];
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
-    slot->gather = note_begin("the gather", s);
+    slot->gather = note_begin(f, NOTE_GATHER, s);
     f->comm->gather_start(f, s, slot);
+    note(f, NOTE_GATHER, POINT_BEGUN, s);
   }
   schedule_return(f->record, was);
 }
@@ -104,9 +105,9 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   slot->in_use = true;
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (slot->state != SLOT_WHOLE && !f->lay.in_place && f->lay.stage[s].units) {
-    note_wait(slot->gather);
+    note_wait(f, NOTE_GATHER, slot->gather);
     f->comm->gather_finish(f, s, slot);
-    note_exchanged(slot->gather);
+    note_exchanged(f, NOTE_GATHER, slot->gather);
   }
   slot->state = SLOT_WHOLE;
   note_whole(s);
@@ -184,9 +185,8 @@ static inline void fsdp_sync(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   bool done = f->cfg.comm != COMM_NCCL;
   if (!done) ops->event_record(f->ctx, f->events.drained.event);
-  for (int spins = 0; !done; f->comm->progress(f)) {
+  for (int spins = 0; !done; fsdp_progress(f)) {
     ops->event_done(f->ctx, f->events.drained.event, &done);
-    if (f->watch.background) f->watch.background(f->watch.background_to);
     if (!done) liveness_pause(&spins, "the GPU", STAGE_NONE);
   }
   ops->sync(f->ctx);

@@ -1,7 +1,9 @@
 // note.h: the schedule's transitions. Each is told by one of these calls and read by all who watch: the record, which
 // keeps the part, stage and round that an access belongs to (record.h); the flight recorder (base/flight.h); the
-// report of a rank that hangs (heartbeats.h); a device's marks of where it is; ranges of profilers and of --trace.
+// report of a rank that hangs (heartbeats.h); a device's marks of where it is; ranges of profilers; --trace.
 //
+//   note                              one that only --trace draws; the others tell it, too
+//   note_asked                        whether something has come
 //   schedule_enter, schedule_return   what follows is of this part, until it is again of the one before
 //   note_begin, note_end              a collective
 //   note_wait, note_arrived           the model cannot go on before it has ended; what it waited for is there
@@ -20,21 +22,39 @@ static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int sta
 }
 static inline void schedule_return(Record *r, SchedulePlace was) { if (r) r->place = was; }
 
-static inline FlightCollective note_begin(const char *what, int stage) { return flight_begin(what, stage); }
-static inline void note_end(FlightCollective c) { flight_end(c); }
-static inline void note_wait(FlightCollective c) { flight_in(c); }
+static inline void note(Fsdp *f, NoteOf of, NotePoint point, int stage) {
+  if (f->watch.note) f->watch.note(f, of, point, stage);
+}
+static inline bool note_asked(Fsdp *f, NoteOf of, int stage, bool yes) {
+  note(f, of, yes ? POINT_ARRIVED : POINT_ASKED, stage);
+  return yes;
+}
+static inline FlightCollective note_begin(Fsdp *f, NoteOf of, int stage) {
+  static const char *const words[] = {"the gather", "the reduction", "the small exchange", "the sums of all replicas",
+                                      "the barrier after the update", "the updates of Muon"};
+  note(f, of, POINT_BEGIN, stage);
+  return flight_begin(words[of], stage);
+}
+static inline void note_end(Fsdp *f, NoteOf of, FlightCollective c) {
+  flight_end(c);
+  note(f, of, POINT_END, c.stage);
+}
+static inline void note_wait(Fsdp *f, NoteOf of, FlightCollective c) {
+  flight_in(c);
+  note(f, of, POINT_WAIT, c.stage);
+}
 static inline void note_arrived() {
   liveness_arrived();
   flight_out();
 }
-static inline FlightCollective note_exchange(const char *what) {
-  const FlightCollective c = note_begin(what, STAGE_NONE);
-  note_wait(c);
+static inline FlightCollective note_exchange(Fsdp *f, NoteOf of) {
+  const FlightCollective c = note_begin(f, of, STAGE_NONE);
+  note_wait(f, of, c);
   return c;
 }
-static inline void note_exchanged(FlightCollective c) {
+static inline void note_exchanged(Fsdp *f, NoteOf of, FlightCollective c) {
   note_arrived();
-  note_end(c);
+  note_end(f, of, c);
 }
 // microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
 static inline void note_phase(Fsdp *f, const char *phase, int microbatch, int mark) {

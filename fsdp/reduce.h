@@ -29,7 +29,7 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
 // Rounds contributions to the wire dtype where needed, and sends them, if their memory is not in use any more.
 static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
-  if (!f->comm->round_free(f, round)) return false;
+  if (!note_asked(f, NOTE_ROOM, job->stage, f->comm->round_free(f, round))) return false;
   const char *whole = f->mem.work + f->lay.unit[x.unit].grads_at;
   EACH_RUN(f, x, run)
     for (int o = 0; o < fsdp_shards(f) && f->lay.stage[job->stage].staged; o++)
@@ -47,7 +47,7 @@ static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
   const size_t bytes = (size_t)x.numel * sizeof(float);
   schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
-  if (takes && !f->comm->chain_arrived(f, round)) return false;
+  if (takes && !note_asked(f, NOTE_ROUND, job->stage, f->comm->chain_arrived(f, round))) return false;
   if (takes) f->comm->chain_take(f, round, x, sum);
   else if (sum != own && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);        // the gaps between pieces
   else if (sum != own) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
@@ -95,7 +95,7 @@ static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool
 static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
-  if (!f->comm->part_arrived(f, round, job->part, x)) return false;
+  if (!note_asked(f, NOTE_ROUND, job->stage, f->comm->part_arrived(f, round, job->part, x))) return false;
   const bool begins = !h->me && fsdp_begins(f), received = hosts_receives_part(f, job->part);
   schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (h->hosts && !received && !begins) fsdp_copy_own_sum(f, round, x, false);
@@ -113,6 +113,7 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
   if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
   f->comm->round_done(f, round);                 // the contributions have been read
+  note(f, NOTE_REDUCTION, POINT_ADDED, job->stage);
   return true;
 }
 // ---- back to all replicas
@@ -128,7 +129,9 @@ static inline void fsdp_return(Fsdp *f) {
     f->traffic.returns++;
     f->traffic.replicate_bytes += fsdp_return_bytes(f, &f->lay.unit[u]);
     record_collective(f->record, RECORD_HOST, COLLECTIVE_RETURN, OVER_NONE, 1, 0);
+    note(f, NOTE_RETURN, POINT_BEGIN, f->job.stage);
     f->comm->return_start(f, r);
+    note(f, NOTE_RETURN, POINT_BEGUN, f->job.stage);
   }
   schedule_return(f->record, was);
 }
@@ -157,7 +160,7 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (fsdp_chains(f)) f->comm->chain_give(f, round, x, fsdp_round_sum(f, x));
   liveness_arrived();
   if (++job->past[REDUCE_END] < job->rounds) return true;
-  note_end(job->collective);
+  note_end(f, NOTE_REDUCTION, job->collective);
   f->comm->reduce_end(f);
   job->active = false;
   if (job->last && f->cfg.mesh.replicas > 1) fsdp_return(f);
@@ -189,18 +192,26 @@ static inline bool fsdp_reduce_step(Fsdp *f) {
   }
   return false;
 }
+// Lets messages move, and what goes on in the background.
+static inline void fsdp_progress(Fsdp *f) {
+  note(f, NOTE_MESSAGES, POINT_BEGIN, STAGE_NONE);
+  f->comm->progress(f);
+  note(f, NOTE_MESSAGES, POINT_END, STAGE_NONE);
+  if (!f->watch.background) return;
+  f->watch.background(f->watch.background_to);
+  note(f, NOTE_BACKGROUND, POINT_END, STAGE_NONE);
+}
 // Moves the reduction in flight on as far as it can without waiting. Called between ops.
 static inline void fsdp_poll(Fsdp *f) {
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_REDUCE, 0, 0);
-  f->comm->progress(f);
-  if (f->watch.background) f->watch.background(f->watch.background_to);
+  fsdp_progress(f);
   while (fsdp_reduce_step(f)) {}
   while (fsdp_return_take(f)) {}
   schedule_return(f->record, was);
 }
 static inline void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;
-  note_wait(f->job.collective);
+  note_wait(f, NOTE_REDUCTION, f->job.collective);
   for (int spins = 0; f->job.active;) {
     const int64_t before = f->job.moves;
     fsdp_poll(f);
@@ -227,8 +238,8 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
 // Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
 static inline void fsdp_grads_wait(Fsdp *f, int slot) {
   if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
-  note_wait(f->reduce.slot_collective[slot]);
-  for (int spins = 0; !f->comm->grads_free(f, slot); fsdp_poll(f))
+  note_wait(f, NOTE_SLOT, f->reduce.slot_collective[slot]);
+  for (int spins = 0; !note_asked(f, NOTE_SLOT, STAGE_NONE, f->comm->grads_free(f, slot)); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   note_arrived();
   fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
@@ -324,7 +335,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   job->last = a == microbatches - 1;
   job->stage = s;
   job->slot = slot;
-  job->collective = note_begin("the reduction", s);
+  job->collective = note_begin(f, NOTE_REDUCTION, s);
   job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->reduce.rounds_started;
   job->last_round0 = f->reduce.stage_round0[s];
@@ -339,6 +350,7 @@ static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
     record_collective(f->record, RECORD_HOST, COLLECTIVE_REDUCE, OVER_NONE, 1, 0);
   }
   f->comm->reduce_start(f);
+  note(f, NOTE_REDUCTION, POINT_BEGUN, s);
   fsdp_hold_gradient(f, RECORD_HOLD, s, slot);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
   fsdp_poll(f);

@@ -68,15 +68,21 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
+// After fsdp_reduce_finish, once a step: the model may read the gradient shards.
+static inline void fsdp_reduce_join(Fsdp *f) {
+  note(f, NOTE_JOIN, POINT_BEGIN, STAGE_NONE);
+  f->comm->reduce_join(f);
+  note(f, NOTE_JOIN, POINT_END, STAGE_NONE);
+}
 // Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
 // in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
 static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, STAGE_NONE, 0);
   const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
-  const FlightCollective sums = between ? note_exchange("the sums of all replicas") : FlightCollective{};
-  f->comm->reduce_join(f);
-  note_exchanged(sums);
+  const FlightCollective sums = between ? note_exchange(f, NOTE_SUMS) : FlightCollective{};
+  fsdp_reduce_join(f);
+  note_exchanged(f, NOTE_SUMS, sums);
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;
   if (fsdp_offloads(f)) {
@@ -93,9 +99,9 @@ static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, s
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_SMALL, 0, 0);
-  const FlightCollective exchange = note_exchange("the small exchange");
+  const FlightCollective exchange = note_exchange(f, NOTE_SMALL);
   f->comm->small_all_gather(f, mine, all, bytes);
-  note_exchanged(exchange);
+  note_exchanged(f, NOTE_SMALL, exchange);
   schedule_return(f->record, was);
 }
 
@@ -180,7 +186,9 @@ static inline void fsdp_publish(Fsdp *f) {
 static inline void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
+  note(f, NOTE_STEP_END, POINT_BEGIN, STAGE_NONE);
   f->comm->step_end(f);
+  note(f, NOTE_STEP_END, POINT_END, STAGE_NONE);
   schedule_return(f->record, was);
 }
 

@@ -243,7 +243,15 @@ struct Messages {
 };
 // With COMM_NCCL.
 struct Communicators { void *gather, *secondary, *reduce, *replicate, *world; };
+// What notes (note.h) are of, collectives first. ROUND: contributions of peers; ROOM: memory to reduce in; SLOT: peers
+// that read the gradient there. ADDED: a round of a reduction is.
+enum NoteOf {
+  NOTE_GATHER, NOTE_REDUCTION, NOTE_SMALL, NOTE_SUMS, NOTE_BARRIER, NOTE_UPDATES, NOTE_RETURN, NOTE_JOIN, NOTE_STEP_END,
+  NOTE_ROUND, NOTE_ROOM, NOTE_SLOT, NOTE_MESSAGES, NOTE_BACKGROUND
+};
+enum NotePoint { POINT_BEGIN, POINT_BEGUN, POINT_WAIT, POINT_ASKED, POINT_ARRIVED, POINT_ADDED, POINT_END };
 struct Watch {
+  void (*note)(struct Fsdp *f, NoteOf of, NotePoint point, int stage);  // NULL, or told each transition (--trace)
   uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress
   void (*background)(void *to);                  // NULL, or called whenever messages are moved on
   void *background_to;

@@ -60,11 +60,11 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   }
   f->traffic.small++;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_BARRIER, OVER_WORLD, 1, 0);
-  const FlightCollective barrier = note_exchange("the barrier after the update");
+  const FlightCollective barrier = note_exchange(f, NOTE_BARRIER);
   windows_fence();
   MPI_Barrier(f->mesh.comm);
   windows_fence();
-  note_exchanged(barrier);
+  note_exchanged(f, NOTE_BARRIER, barrier);
 }
 
 // A message of one of the mesh's communicators joins a set.

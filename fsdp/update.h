@@ -71,14 +71,14 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
 }
 static inline void fsdp_update_owned(Fsdp *f, MuonArgs a) {
   const int rounds = f->lay.owned.rounds, ahead = f->lay.owned.slots > 1 ? 1 : 0;
-  const FlightCollective exchange = note_exchange("the updates of Muon");
+  const FlightCollective exchange = note_exchange(f, NOTE_UPDATES);
   for (int k = 0; k < rounds + 2 * ahead; k++) {
     if (k < rounds) fsdp_update_give(f, k, a);
     if (k >= ahead && k - ahead < rounds) fsdp_update_orthogonalise(f, k - ahead);
     if (k >= 2 * ahead) fsdp_update_take(f, k - 2 * ahead, a);
   }
   f->muon.rounds += (uint64_t)rounds;
-  note_exchanged(exchange);
+  note_exchanged(f, NOTE_UPDATES, exchange);
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
 }
 

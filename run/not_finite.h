@@ -160,7 +160,7 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
   liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("looking for what is not finite");
   fsdp_reduce_finish(f);
-  f->comm->reduce_join(f);
+  fsdp_reduce_join(f);
   fsdp_sync(f);
   if (!mine.kind) not_finite_sums(f, &mine);
   fsdp_step_end(f);

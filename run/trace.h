@@ -2,8 +2,8 @@
 // a step communication takes while nothing is computed.
 //
 //   trace_declare      how much memory the events need, as a line of the memory plan
-//   trace_step_begin, trace_step_end     around a traced step: the op table and the comm table are replaced by ones
-//                      that note when each call began and ended, and ask the real ones. Other steps run as ever
+//   trace_step_begin, trace_step_end     around a traced step: the op table is replaced by one that notes when each
+//                      call began and ended, and asks the real one; the schedule's notes (note.h) say the rest
 //   trace_told         what the trainer does between steps: an evaluation, a save
 //   trace_finish       joins the ranks' events on rank 0, writes the file, adds up; collective: trace_file.h
 //
@@ -71,7 +71,8 @@ struct TraceClock { double ahead_ns, within_ns, at_ns; };
 
 struct Trace;
 struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
-struct TraceOpen { int64_t inner_ns; };          // a span that has begun: what spans inside it took
+struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
+struct TraceEnded { int64_t begin_ns, end_ns, own_ns; };
 enum { TRACE_DEPTH = 16 };
 struct Trace {
   char path[1024];                               // "": nothing is traced
@@ -88,13 +89,10 @@ struct Trace {
   int stages, world;
   // ---- while a step is traced
   Fsdp *f;
-  const Comm *comm;                              // the real one
-  const Ops *ops;
-  void (*background)(void *to);
-  Comm traced_comm;
+  const Ops *ops;                                // the real ones
   TraceTable table[3];                           // by TracePart
   int32_t step;
-  int stage;                                     // that a call of the comm table is for; STAGE_NONE: none
+  int stage;                                     // that a gather is of; STAGE_NONE: none
   TraceOpen open[TRACE_DEPTH];
   int depth;
   int64_t range_begin_ns[TRACE_DEPTH];
@@ -102,7 +100,7 @@ struct Trace {
   int ranges, read_stage;
   struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
   int64_t op_begin_ns;                           // of the last op
-  int64_t reduction_ns, gather_ns[64];           // when what is in flight began; by slot
+  int64_t reduction_ns, gather_ns[64], moved_ns; // when what is in flight began; by slot
   int steps;
   double step_ns;                                // of all traced steps
   // ---- on a GPU
@@ -213,16 +211,18 @@ static inline void trace_forget_asks(Trace *x) { for (auto &a : x->ask) a.times 
 // On a GPU that follows when the step is over.
 static inline int64_t trace_enter(Trace *x, const Ctx *c) {
   CHECK(x->depth < TRACE_DEPTH, "spans nest deeper than %d", (int)TRACE_DEPTH);
-  x->open[x->depth++].inner_ns = 0;
+  TraceOpen *open = &x->open[x->depth++];
+  open->inner_ns = 0;
   trace_forget_asks(x);
-  return trace_time(x, c);
+  return open->begin_ns = trace_time(x, c);
 }
-static inline int64_t trace_leave(Trace *x, int64_t begin, int64_t end) {
-  const int64_t own = end - begin - x->open[--x->depth].inner_ns;
-  if (x->on_device) return 0;
+static inline TraceEnded trace_leave(Trace *x, const Ctx *c) {
+  const TraceOpen *open = &x->open[--x->depth];
+  const int64_t begin = open->begin_ns, end = trace_time(x, c);
+  if (x->on_device) return TraceEnded{begin, end, 0};
   if (x->depth) x->open[x->depth - 1].inner_ns += end - begin;
   trace_forget_asks(x);
-  return own;
+  return TraceEnded{begin, end, end - begin - open->inner_ns};
 }
 // The sharding layer has asked whether something has come.
 static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
@@ -238,6 +238,11 @@ static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   }
   trace_forget_asks(x);
   return true;
+}
+
+// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
+static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
+  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }
 
 // ---- the table of ops
@@ -272,10 +277,9 @@ static inline void trace_op_end(OpWatch *w, Ctx *c, const OpTouch *o) {
   int stage = trace_stage(t);
   for (int i = 0; i < o->args && (updates || o->op == OP_norm_accumulate); i++)
     if (!strcmp(o->arg[i].name, "grad")) stage = trace_stage_at(x->f, o->arg[i].t.data);
-  const int64_t begin = x->op_begin_ns, end = trace_time(x, c);
-  trace_add(x, TRACE_OP, o->op, stage, begin, end, 0, t->part);
-  const int64_t own = trace_leave(x, begin, end);
-  if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, own);
+  const TraceEnded e = trace_leave(x, c);
+  trace_add(x, TRACE_OP, o->op, stage, e.begin_ns, e.end_ns, 0, t->part);
+  if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, e.own_ns);
   if (updates) trace_updated(x, stage);
 }
 static inline void trace_range_begin(Ctx *c, const char *name) {
@@ -307,130 +311,89 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
   t->watch.ops.range_end = trace_range_end;
 }
 
-// ---- the comm table
-static inline void trace_gather_start(Fsdp *f, int s, GatherSlot *slot) {
-  Trace *x = tracing;
-  const int64_t k = slot - f->gather.slot;
-  if (x->on_device) {                            // all of it is on the gather stream, after what it waits for
-    step_event_wait(&f->gather_ctx, &slot->released);
-    const int64_t begin = trace_time(x, &f->gather_ctx);
-    x->stage = s;
-    x->comm->gather_start(f, s, slot);
-    x->stage = STAGE_NONE;
-    trace_add(x, TRACE_GATHER, (int)(k & 63), s, begin, trace_time(x, &f->gather_ctx), 0, PART_OF_MODEL);
-    step_event_record(&f->gather_ctx, &slot->arrived);           // again: a capture must not end before the stamp
-    return;
+// ---- the schedule's notes
+// What the model's thread does for a gather, and the gather in its slot, from its start until it is whole. On a GPU all
+// of that is on the gather stream, after what it waits for.
+static inline void trace_gather(Trace *x, NotePoint point, int s) {
+  Fsdp *f = x->f;
+  const int k = fsdp_slot_number(f, s) & 63;
+  const bool starts = point <= POINT_BEGUN, enters = point == POINT_BEGIN || point == POINT_WAIT;
+  x->stage = enters ? s : STAGE_NONE;
+  if (x->on_device && starts) {
+    GatherSlot *slot = fsdp_slot(f, s);
+    if (enters) step_event_wait(&f->gather_ctx, &slot->released);
+    const int64_t at = trace_time(x, &f->gather_ctx);
+    if (!enters) trace_add(x, TRACE_GATHER, k, s, x->gather_ns[k], at, 0, PART_OF_MODEL);
+    if (!enters) step_event_record(&f->gather_ctx, &slot->arrived);    // again: a capture must not end before the stamp
+    x->gather_ns[k] = at;
+  } else if (enters) {
+    const int64_t begin = trace_enter(x, f->ctx);
+    if (starts) x->gather_ns[k] = begin;
+  } else {
+    const TraceEnded e = trace_leave(x, f->ctx);
+    trace_expose(x, EXPOSED_GATHER, s, e.own_ns);
+    trace_add(x, TRACE_FETCH, !starts, s, e.begin_ns, e.end_ns, 0, PART_OF_MODEL);
+    if (!starts && !x->on_device) trace_add(x, TRACE_GATHER, k, s, x->gather_ns[k], e.end_ns, 0, PART_OF_MODEL);
   }
-  const int64_t begin = trace_enter(x, f->ctx);
-  x->stage = s;
-  x->comm->gather_start(f, s, slot);
-  x->stage = STAGE_NONE;
-  const int64_t end = now_ns();
-  x->gather_ns[k & 63] = begin;
-  trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
-  trace_add(x, TRACE_FETCH, 0, s, begin, end, 0, PART_OF_MODEL);
 }
-static inline void trace_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
-  Trace *x = tracing;
-  const int64_t begin = trace_enter(x, f->ctx), k = slot - f->gather.slot;
-  x->stage = s;
-  x->comm->gather_finish(f, s, slot);
-  x->stage = STAGE_NONE;
-  const int64_t end = trace_time(x, f->ctx);
-  trace_expose(x, EXPOSED_GATHER, s, trace_leave(x, begin, end));
-  trace_add(x, TRACE_FETCH, 1, s, begin, end, 0, PART_OF_MODEL);
-  if (!x->on_device) trace_add(x, TRACE_GATHER, (int)(k & 63), s, x->gather_ns[k & 63], end, 0, PART_OF_MODEL);
-}
-static inline void trace_reduce_start(Fsdp *f) {
-  Trace *x = tracing;
-  if (!x->on_device) x->reduction_ns = now_ns();
-  x->reduced[f->job.stage]++;
-  x->comm->reduce_start(f);                      // the reduction's stream waits for the gradient
-  if (x->on_device) x->reduction_ns = trace_time(x, &f->reduce_ctx);
-}
-static inline void trace_round_done(Fsdp *f, uint64_t round) {
-  Trace *x = tracing;
-  x->comm->round_done(f, round);
-  if (round + 1 < f->job.round0 + (uint64_t)f->job.rounds) return;
-  trace_add(x, TRACE_SUMMED, f->job.last, f->job.stage, x->op_begin_ns, x->op_begin_ns, f->job.round0, PART_OF_MODEL);
-}
-static inline void trace_reduce_end(Fsdp *f) {
-  Trace *x = tracing;
-  const int64_t stamp = x->on_device ? trace_time(x, &f->reduce_ctx) : 0;       // before the event that others wait for
-  x->comm->reduce_end(f);
-  trace_add(x, TRACE_REDUCTION, 0, f->job.stage, x->reduction_ns, x->on_device ? stamp : now_ns(), f->job.round0,
-            PART_OF_MODEL);
+// On a GPU its stream waits for the gradient first. It ends before the event that others wait for.
+static inline void trace_reduction(Trace *x, NotePoint point) {
+  const ReduceJob *job = &x->f->job;
+  x->reduced[job->stage] += point == POINT_BEGIN;
+  if (point == (x->on_device ? POINT_BEGUN : POINT_BEGIN)) x->reduction_ns = trace_time(x, &x->f->reduce_ctx);
+  if (point == POINT_ADDED && job->past[REDUCE_FOLD] == job->rounds)
+    trace_add(x, TRACE_SUMMED, job->last, job->stage, x->op_begin_ns, x->op_begin_ns, job->round0, PART_OF_MODEL);
+  if (point == POINT_END)
+    trace_add(x, TRACE_REDUCTION, 0, job->stage, x->reduction_ns, trace_time(x, &x->f->reduce_ctx), job->round0,
+              PART_OF_MODEL);
 }
 // On a GPU's stream of reductions. Where ranks poll, the copy of what has come is an op.
-static inline void trace_return_start(Fsdp *f, SumReturn *r) {
-  const int64_t begin = trace_time(tracing, &f->reduce_ctx);
-  tracing->comm->return_start(f, r);
-  trace_add(tracing, TRACE_RETURN, 0, fsdp_unit(f, r->unit)->stage, begin, trace_time(tracing, &f->reduce_ctx),
-            r->round, PART_OF_MODEL);
+static inline void trace_return(Trace *x, NotePoint point) {
+  const ReduceJob *job = &x->f->job;
+  const int64_t at = trace_time(x, &x->f->reduce_ctx);
+  if (point == POINT_BEGIN) x->reduction_ns = at;
+  else trace_add(x, TRACE_RETURN, 0, job->stage, x->reduction_ns, at, job->round0 + (uint64_t)job->rounds - 1,
+                 PART_OF_MODEL);
 }
-static inline bool trace_chain_arrived(Fsdp *f, uint64_t round) {
-  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->chain_arrived(f, round));
+static inline void trace_common(Trace *x, NotePoint point, TraceKind kind, TraceCommon part) {
+  if (point == POINT_BEGIN) trace_enter(x, x->model);
+  if (point != POINT_END) return;
+  const TraceEnded e = trace_leave(x, x->model);
+  trace_expose_common(x, part, e.own_ns);
+  trace_add(x, kind, 0, STAGE_NONE, e.begin_ns, e.end_ns, 0, PART_OF_MODEL);
 }
-static inline bool trace_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  return trace_asked(tracing, WAIT_ROUND, f->job.stage, tracing->comm->part_arrived(f, round, part, x));
-}
-static inline bool trace_round_free(Fsdp *f, uint64_t round) {
-  return trace_asked(tracing, WAIT_ROOM, f->job.stage, tracing->comm->round_free(f, round));
-}
-// The stage that waits for the slot: what is computed there next, or what a step begins with.
-static inline bool trace_grads_free(Fsdp *f, int slot) {
-  const int stage = WORD_GET(&flight.stage);
-  const int64_t begin = tracing->on_device ? trace_time(tracing, f->ctx) : 0;
-  const bool yes = tracing->comm->grads_free(f, slot);
-  if (tracing->on_device) {
-    trace_add(tracing, TRACE_WAIT, WAIT_SLOT, stage < 0 ? 0 : stage, begin, trace_time(tracing, f->ctx), 0,
-              PART_OF_MODEL);
-    return yes;
-  }
-  return trace_asked(tracing, WAIT_SLOT, stage < 0 ? 0 : stage, yes);
-}
-static inline void trace_common(Trace *x, TraceKind kind, TraceCommon part, int64_t begin) {
-  const int64_t end = trace_time(x, x->model);
-  trace_expose_common(x, part, trace_leave(x, begin, end));
-  trace_add(x, kind, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
-}
-static inline void trace_reduce_join(Fsdp *f) {
-  const int64_t begin = trace_enter(tracing, f->ctx);
-  tracing->comm->reduce_join(f);
-  trace_common(tracing, TRACE_JOIN, COMMON_JOIN, begin);
-}
-static inline void trace_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  const int64_t begin = trace_enter(tracing, f->ctx);
-  tracing->comm->small_all_gather(f, mine, all, bytes);
-  trace_common(tracing, TRACE_EXCHANGE, COMMON_EXCHANGE, begin);
-}
-static inline void trace_comm_step_end(Fsdp *f) {
-  const int64_t begin = trace_enter(tracing, f->ctx);
-  tracing->comm->step_end(f);
-  trace_common(tracing, TRACE_BARRIER, COMMON_BARRIER, begin);
+// On a GPU only gradient slots are waited for: where the model's stream does.
+static inline void trace_wait(Trace *x, NotePoint point, TraceWait what, int stage) {
+  if (what == WAIT_SLOT) stage = WORD_GET(&flight.stage) < 0 ? 0 : WORD_GET(&flight.stage);    // it comes next
+  if (!x->on_device && point != POINT_WAIT) trace_asked(x, what, stage, point == POINT_ARRIVED);
+  if (!x->on_device || what != WAIT_SLOT) return;
+  const int64_t at = trace_time(x, x->model);
+  if (point == POINT_ARRIVED) trace_add(x, TRACE_WAIT, what, stage, x->ask[what].since_ns, at, 0, PART_OF_MODEL);
+  x->ask[what].since_ns = at;
 }
 // Messages move inside Open MPI's calls. Inside a wait or a gather that is part of it.
 static const int64_t TRACE_MOVE_NS = 20000;
-static inline void trace_progress(Fsdp *f) {
-  Trace *x = tracing;
-  const int64_t begin = now_ns();
-  x->comm->progress(f);
-  const int64_t end = now_ns();
-  bool asks = x->depth;
+static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
+  const int64_t begin = x->moved_ns, end = x->moved_ns = now_ns();
+  bool asks = x->depth || point == POINT_BEGIN;
   for (const auto &a : x->ask) asks = asks || a.times;
   if (asks || end - begin < TRACE_MOVE_NS) return;
-  trace_add(x, TRACE_MOVE, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
-  trace_expose_common(x, COMMON_MOVE, end - begin);
+  if (!messages) trace_told(x, TOLD_SAVING, begin);
+  else trace_add(x, TRACE_MOVE, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+  if (messages) trace_expose_common(x, COMMON_MOVE, end - begin);
 }
-static inline void trace_background(void *to) {
+// Of the traced step. A host that only enqueues does not wait for peers.
+static inline void trace_note(Fsdp *, NoteOf of, NotePoint point, int stage) {
   Trace *x = tracing;
-  const int64_t begin = now_ns();
-  x->background(to);
-  const int64_t end = now_ns();
-  bool asks = x->depth;
-  for (const auto &a : x->ask) asks = asks || a.times;
-  if (asks || end - begin < TRACE_MOVE_NS) return;
-  trace_add(x, TRACE_TOLD, TOLD_SAVING, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
+  const bool host = !x->on_device;
+  if (of == NOTE_GATHER) trace_gather(x, point, stage);
+  if (of == NOTE_REDUCTION) trace_reduction(x, point);
+  if (of == NOTE_RETURN && !host) trace_return(x, point);
+  if (of == NOTE_JOIN) trace_common(x, point, TRACE_JOIN, COMMON_JOIN);
+  if (of == NOTE_SMALL) trace_common(x, point, TRACE_EXCHANGE, COMMON_EXCHANGE);
+  if (of == NOTE_STEP_END && host) trace_common(x, point, TRACE_BARRIER, COMMON_BARRIER);
+  if (of >= NOTE_ROUND && of <= NOTE_SLOT) trace_wait(x, point, (TraceWait)(of - NOTE_ROUND), stage);
+  if (of >= NOTE_MESSAGES && host) trace_moved(x, point, of == NOTE_MESSAGES);
 }
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
@@ -554,7 +517,7 @@ static inline void trace_replayed(Trace *x) {
 static inline bool trace_wants(const Trace *x, int64_t step) {
   return x->path[0] && !x->done && step + 1 - x->from >= x->first && step + 1 - x->from <= x->last;
 }
-// Replaces the tables of c and f. Collective before the first traced step.
+// Replaces the op tables of c and f, and has f's notes. Collective before the first traced step.
 static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   if (!x->event) {
     trace_lay(x);
@@ -562,7 +525,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   }
   x->f = f;
   x->step = (int32_t)(step + 1);
-  x->ops = c->ops, x->comm = f->comm, x->background = f->watch.background;
+  x->ops = c->ops;
   x->model = c;
   x->step_count = x->count, x->stamps = 0;
   x->side[PART_OF_GATHER] = x->on_device && f->gather_ctx.stream != c->stream;
@@ -577,42 +540,19 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   trace_forget_asks(x);
   memset(x->reduced, 0, sizeof(int) * (size_t)x->stages);
   for (int part = 0; part < 3; part++) trace_table(&x->table[part], x, x->ops, (TracePart)part);
-  x->traced_comm = *x->comm;
-  x->traced_comm.gather_start = trace_gather_start;
-  x->traced_comm.gather_finish = trace_gather_finish;
-  x->traced_comm.reduce_start = trace_reduce_start;
-  x->traced_comm.round_done = trace_round_done;
-  x->traced_comm.reduce_end = trace_reduce_end;
-  x->traced_comm.grads_free = trace_grads_free;
-  if (x->on_device) x->traced_comm.return_start = trace_return_start;
-  x->traced_comm.reduce_join = trace_reduce_join;
-  x->traced_comm.small_all_gather = trace_small_all_gather;
-  if (!x->on_device) {                           // a host that only enqueues does not wait for peers
-    x->traced_comm.round_free = trace_round_free;
-    x->traced_comm.chain_arrived = trace_chain_arrived;
-    x->traced_comm.part_arrived = trace_part_arrived;
-    x->traced_comm.step_end = trace_comm_step_end;
-    x->traced_comm.progress = trace_progress;
-  }
   tracing = x;
   c->ops = &x->table[PART_OF_MODEL].watch.ops;
   f->gather_ctx.ops = &x->table[PART_OF_GATHER].watch.ops;
   f->reduce_ctx.ops = &x->table[PART_OF_SUMS].watch.ops;
-  f->comm = &x->traced_comm;
-  if (f->watch.background && !x->on_device) f->watch.background = trace_background;
+  f->watch.note = trace_note;
 }
 static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
-  f->comm = x->comm;
-  f->watch.background = x->background;
+  f->watch.note = NULL;
   tracing = NULL;
   if (!x->on_device) return;
   x->ops->sync(c);
   x->host_end_ns = now_ns();
   x->device_clock[1] = trace_device_clock(x, c);
   trace_resolve(x);
-}
-// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
-static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
-  if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }

@@ -440,7 +440,7 @@ static void trainer_tune(Trainer *t) {
   if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
   fsdp_reduce_finish(&t->fsdp);
-  t->fsdp.comm->reduce_join(&t->fsdp);
+  fsdp_reduce_join(&t->fsdp);
   c->ops->sync(c);
   c->ops->plans_tune(c);
   fsdp_step_end(&t->fsdp);
