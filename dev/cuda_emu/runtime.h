@@ -46,13 +46,6 @@ template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cud
   emu_dynamic_allowed[emu_kernel_key(kernel)] = (size_t)value;
   return cudaSuccess;
 }
-template <class F>
-static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *, int threads,
-                                                                        size_t dynamic_bytes) {
-  const size_t by_threads = 2048 / (size_t)threads, by_memory = emu_shared_limit_now / (dynamic_bytes + 1024);
-  *blocks = (int)(by_threads < by_memory ? by_threads : by_memory);
-  return cudaSuccess;
-}
 template <class P> static inline void emu_check_argument(P p, const char *who) {
   if constexpr (std::is_pointer<P>::value) emu_device_pointer((const void *)p, who);
   else (void)p, (void)who;

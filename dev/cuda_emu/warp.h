@@ -96,10 +96,9 @@ template <class T> static inline void emu_mma_16816(float d[4], const uint32_t a
   emu_meet(0xffffffffu, &m, emu_mma_op<T>, "mma");
 }
 
-struct EmuLdmatrix { uint32_t *r; const void *row; int tiles; bool trans; };
+struct EmuLdmatrix { uint32_t *r; const void *row; bool trans; };
 EMU(void) emu_ldmatrix_op(void **operands, uint32_t) {
-  const int tiles = ((EmuLdmatrix *)operands[0])->tiles;
-  for (int tile = 0; tile < tiles; tile++) {
+  for (int tile = 0; tile < 4; tile++) {
     uint16_t m[8][8];
     for (int i = 0; i < 8; i++) {
       const void *row = ((EmuLdmatrix *)operands[tile * 8 + i])->row;
@@ -114,13 +113,11 @@ EMU(void) emu_ldmatrix_op(void **operands, uint32_t) {
     }
   }
 }
-EMU(void) emu_ldmatrix(uint32_t *r, const void *row, int tiles, bool trans) {
-  EmuLdmatrix o = {r, row, tiles, trans};
+EMU(void) emu_ldmatrix_x4(uint32_t *r, const void *row, bool trans) {
+  EmuLdmatrix o = {r, row, trans};
   emu_whole_warp("ldmatrix");
   emu_meet(0xffffffffu, &o, emu_ldmatrix_op, trans ? "ldmatrix.trans" : "ldmatrix");
 }
-static inline void emu_ldmatrix_x4(uint32_t r[4], const void *row, bool trans) { emu_ldmatrix(r, row, 4, trans); }
-static inline void emu_ldmatrix_x2(uint32_t r[2], const void *row, bool trans) { emu_ldmatrix(r, row, 2, trans); }
 
 // ---- cp.async
 // Between issue and wait the destination is undefined: it holds NaN. The data lands at the thread's own wait.
