@@ -493,7 +493,7 @@ static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
   return d;
 }
 static LoraParts lora_parts_at(Trainer *t, int l, int matrix) {
-  return lora_parts_of(&t->model.shape, matrix, &t->fsdp.lay.param[block_param(&t->model, l, lora_bases[matrix])]);
+  return lora_parts_of(&t->model.shape, matrix, fsdp_param(&t->fsdp, block_param(&t->model, l, lora_bases[matrix])));
 }
 // B of the adapters of a matrix, spread, times alpha / rank.
 static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
@@ -909,7 +909,7 @@ static void trainer_enqueue_step(Trainer *t) {
 }
 
 static bool trainer_captures(const Trainer *t) {
-  return t->ctx.ops->nccl && t->fsdp.cfg.comm != COMM_MPI && !fsdp_offloads(&t->fsdp) && t->opt.graph != OPT_graph_off;
+  return fsdp_device_sends(&t->fsdp) && !fsdp_offloads(&t->fsdp) && t->opt.graph != OPT_graph_off;
 }
 // Runs a step on the device, from the second step on as a graph. The first step creates what must not be created during
 // a capture: matmul plans, NCCL's connections, kernel modules.

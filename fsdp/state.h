@@ -285,13 +285,24 @@ struct Fsdp {
   Traffic traffic;
 };
 
-// What the rest of the program asks. shard, replica: numbers of this rank in its groups. comm: of all ranks.
+// What the rest of the program asks. shard, replica: numbers of this rank in its groups. comm: of all ranks; host_comm:
+// of this host's. in_place: nothing is gathered. along_hosts: so sums travel (hosts.h). adds_locally: a rank its
+// microbatches. device_sends: the host only enqueues.
 static inline int fsdp_rank(const Fsdp *f) { return f->mesh.rank; }
 static inline int fsdp_world(const Fsdp *f) { return f->mesh.world; }
 static inline int fsdp_hosts(const Fsdp *f) { return f->mesh.hosts; }
 static inline int fsdp_shard(const Fsdp *f) { return f->mesh.shard.me; }
 static inline int fsdp_replica(const Fsdp *f) { return f->mesh.replicate.me; }
 static inline MPI_Comm fsdp_comm(const Fsdp *f) { return f->mesh.comm; }
+static inline MPI_Comm fsdp_host_comm(const Fsdp *f) { return f->mesh.node; }
+static inline int fsdp_host_world(const Fsdp *f) { return f->mesh.node_world; }
+static inline MeshShape fsdp_mesh(const Fsdp *f) { return f->cfg.mesh; }
+static inline bool fsdp_in_place(const Fsdp *f) { return f->lay.in_place; }
+static inline bool fsdp_along_hosts(const Fsdp *f) { return f->lay.hosts.hosts; }
+static inline bool fsdp_adds_locally(const Fsdp *f) { return f->cfg.local; }
+static inline bool fsdp_device_sends(const Fsdp *f) { return f->ctx->ops->nccl && f->cfg.comm != COMM_MPI; }
+static inline bool fsdp_has_adapters(const Fsdp *f) { return f->lay.adapters; }
+static inline int fsdp_stages(const Fsdp *f) { return f->lay.stages; }
 static inline int fsdp_params(const Fsdp *f) { return f->lay.params; }
 static inline const Param *fsdp_param(const Fsdp *f, int p) { return &f->lay.param[p]; }
 static inline int fsdp_units(const Fsdp *f) { return f->lay.units; }

@@ -126,6 +126,6 @@ static inline void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan 
   }
   for (int i = 0; i < p->count; i++) memory_map_buffer(f, p, &p->buffer[i], &any);
   fprintf(f, "],\"schedule\":[");
-  memory_map_schedule(f, r, fsdp->lay.stages);
+  memory_map_schedule(f, r, fsdp_stages(fsdp));
   fprintf(f, "]}");
 }

@@ -87,9 +87,8 @@ static void not_finite_tell(void *to, const Finite *found) {
   char stage[32];
   liveness_stage_text(stage, sizeof stage, flight.stage);
   snprintf(x->place, sizeof x->place, "%.15s%s", WORD_GET(&liveness_words.phase), stage);
-  const Param *param = f->lay.param;
   if (x->param >= 0) {
-    const Param *q = &param[x->param];
+    const Param *q = fsdp_param(f, x->param);
     snprintf(x->what, sizeof x->what, "%s%s", gradient || bias ? "the gradient of " : "parameter ", q->name);
     x->numel = param_numel(q);
     x->parameter = !gradient && !bias;
@@ -98,7 +97,7 @@ static void not_finite_tell(void *to, const Finite *found) {
   }
   const int with = found->weight ? not_finite_param(f, (uintptr_t)found->weight, false, &in_weight) : -1;
   snprintf(x->what, sizeof x->what, "%.20s of %.40s%s%.100s", found->name, found->op, with >= 0 ? " with " : "",
-           with >= 0 ? param[with].name : "");
+           with >= 0 ? fsdp_param(f, with)->name : "");
 }
 // Of the summed gradients that this rank holds: the first parameter of which one is not finite.
 static void not_finite_sums(Fsdp *f, NotFinite *x) {

@@ -272,12 +272,13 @@ static inline void links_messages(Links *l, LinkUse use, int64_t all, int size, 
 }
 // Splits what fsdp_formula counts.
 static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A) {
-  const int S = fsdp_shards(f), G = f->cfg.mesh.secondary, R = f->cfg.mesh.replicas, N = fsdp_world(f);
+  const int S = fsdp_shards(f), G = fsdp_mesh(f).secondary, R = fsdp_mesh(f).replicas, N = fsdp_world(f);
+  const int due = fsdp_adds_locally(f) ? 1 : A;  // reductions of a unit in a step
   const bool nccl = f->cfg.comm == COMM_NCCL;
   int64_t near = 0;                              // gathers from the secondary group
   for (int i = 0; i < fsdp_units(f) && G; i++) {
     const Unit *u = fsdp_unit(f, i);
-    if (u->stage && !f->lay.in_place)
+    if (u->stage && !fsdp_in_place(f))
       near += (fsdp_block_gathers(&f->cfg, u->stage - 1, A) - 1) * (G - 1) * (S / G) * unit_wire_bytes(u);
   }
   const auto group = nccl ? links_ring : links_messages;
@@ -285,10 +286,10 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   group(&l, LINK_GATHERS, t->gather_bytes - near, S, k.shards);
   if (near) group(&l, LINK_GATHERS, near, G, k.secondary);
   int64_t along = 0;
-  for (int i = 0; i < fsdp_units(f) && f->lay.hosts.hosts; i++)
-    for (int a = 0; a < (f->cfg.local ? 1 : A); a++) along += fsdp_hosts_traffic(f, fsdp_unit(f, i), a == 0).between;
+  for (int i = 0; i < fsdp_units(f) && fsdp_along_hosts(f); i++)
+    for (int a = 0; a < due; a++) along += fsdp_hosts_traffic(f, fsdp_unit(f, i), a == 0).between;
   if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
-  else if (f->lay.hosts.hosts) links_split(&l, LINK_REDUCTIONS, along, t->reduce_bytes);
+  else if (fsdp_along_hosts(f)) links_split(&l, LINK_REDUCTIONS, along, t->reduce_bytes);
   else links_messages(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
   const int64_t result = fsdp_chains(f) && fsdp_replica(f) < R - 1 ? f->lay.state_numel * 4 : 0;
   const bool near_result = nccl ? k.before_near : k.last_near;

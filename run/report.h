@@ -133,7 +133,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
 // Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
 static void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes) {
   if (!run->trace->path[0]) return;
-  if (run->ctx->ops->nccl && run->fsdp->cfg.comm == COMM_MPI)
+  if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
     snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
              "moves the messages; use --comm nccl, or leave it out");
   else report_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);

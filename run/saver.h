@@ -18,7 +18,7 @@ static Saved saved_of(const RunView *run) {
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, BUILD_ID,
                run->state, run->state_on_device, log_config, o,
-               run->fsdp->lay.adapters ? SAVED_ADAPTERS : SAVED_ALL};
+               fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ static bool export_adapters(const RunView *run, const char *directory) {
   TensorMap map = {};
   int ok = 1;
   if (!fsdp_rank(f))
-    lora_export_map(&map, directory, f->lay.param, fsdp_params(f), &shape, run->store->base_hash, &header);
+    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store->base_hash, &header);
   if (!save_weights(run, &map, header)) return false;
   if (!fsdp_rank(f)) {
     char *text = lora_config_text(&shape, run->opt->init_from);
@@ -483,10 +483,11 @@ static bool export_hf(const RunView *run, const char *directory) {
   const ModelShape shape = shape_of(run->opt);
   char *header = NULL, error[1024] = "";
   int64_t header_bytes = 0;
-  if (f->lay.adapters && !run->opt->merge) return export_adapters(run, directory);
+  if (fsdp_has_adapters(f) && !run->opt->merge) return export_adapters(run, directory);
   int ok = 1;
   if (!fsdp_rank(f))
-    ok = export_map(&map, directory, f->lay.param, fsdp_params(f), &shape, &header, &header_bytes, error, sizeof error);
+    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, &header, &header_bytes, error,
+                    sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (ok && !save_merged(run, &map, header)) return false;
   if (ok && !fsdp_rank(f)) ok = export_texts(run, directory, error, sizeof error);

@@ -599,7 +599,7 @@ static void start_load_import(Start *s, const RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
   char error[2048] = "";
-  if (!fsdp_rank(f)) import_map(&s->import, f->lay.param, fsdp_params(f), &map, error, sizeof error);
+  if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, error, sizeof error);
   start_load_map(run, &map, error, sizeof error);
   if (!fsdp_rank(f)) import_close(&s->import);
 }
@@ -624,7 +624,7 @@ static void start_load_adapters(Start *s, const RunView *run) {
   run->store->base_hash = fsdp_weights_hash(f);
   if (s->on_base) json_hex(cJSON_GetObjectItemCaseSensitive(s->json, "base"), "hash", &theirs);
   if (file && !fsdp_rank(f))
-    lora_import_map(&map, o->lora_from, f->lay.param, fsdp_params(f), &shape, &theirs, error, sizeof error);
+    lora_import_map(&map, o->lora_from, fsdp_param(f, 0), fsdp_params(f), &shape, &theirs, error, sizeof error);
   if (!fsdp_rank(f) && !error[0] && theirs && theirs != run->store->base_hash)
     snprintf(error, sizeof error, "the adapters in %.600s are for other weights than those of %.600s, or these are "
              "stored in another dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path,
@@ -640,7 +640,7 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
   const double start = now_ms();
   if (s->kind == START_FRESH) return;
   if (s->on_base) start_load_base(s->base, run);
-  if (s->kind == START_CHECKPOINT && f->lay.adapters && !s->on_base) start_load_base(s, run);
+  if (s->kind == START_CHECKPOINT && fsdp_has_adapters(f) && !s->on_base) start_load_base(s, run);
   else if (s->kind == START_CHECKPOINT) {
     const bool trains = s->resume && run_trains(run->opt);
     const Saved saved = saved_of(run);
@@ -661,7 +661,7 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
       start_check_device(s, run);
     }
   } else start_load_import(s, run);
-  if (f->lay.adapters) start_load_adapters(s, run);
+  if (fsdp_has_adapters(f)) start_load_adapters(s, run);
   fsdp_publish(f);
   fsdp_step_end(f);
   if (fsdp_rank(f)) return;

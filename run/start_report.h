@@ -45,7 +45,7 @@ static const char *count_words(int64_t n) {
 static const char *transport_words(const RunView *run) {
   const CommKind comm = run->fsdp->cfg.comm;
   if (comm == COMM_SELF) return "stay here";
-  if (run->fsdp->lay.hosts.hosts)
+  if (fsdp_along_hosts(run->fsdp))
     return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
   if (comm == COMM_NCCL) return "by NCCL";
   if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
@@ -66,11 +66,11 @@ static void whole_words(FILE *to, const RunView *run) {
   const FsdpConfig *c = &run->fsdp->cfg;
   bool in_blocks = false;
   for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit(run->fsdp, u)->stage;
-  if (run->fsdp->lay.in_place)
+  if (fsdp_in_place(run->fsdp))
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
   else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
-  if (c->mesh.secondary && !run->fsdp->lay.in_place)
+  if (c->mesh.secondary && !fsdp_in_place(run->fsdp))
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.secondary);
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
@@ -204,7 +204,7 @@ static void record_cores(FILE *f, const RunView *run) {
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
 // that --verbose prints, as members of an open object.
 static void start_record(FILE *f, const RunView *run) {
-  const MeshShape mesh = run->fsdp->cfg.mesh;
+  const MeshShape mesh = fsdp_mesh(run->fsdp);
   char *sharding = words_of(run, sharding_words);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", run->model.L, run->model.H,
@@ -290,7 +290,7 @@ static void cores_short_words(FILE *to, const RunView *run) {
   if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
 static void shards_words(FILE *to, const RunView *run) {
-  const MeshShape m = run->fsdp->cfg.mesh;
+  const MeshShape m = fsdp_mesh(run->fsdp);
   fputs(strategy_name(run->opt), to);
   if (fsdp_world(run->fsdp) == 1) fprintf(to, " over 1 rank: it holds everything");
   else {
@@ -561,7 +561,7 @@ static void print_sharding_notices(const RunView *run) {
   if (m->shape.secondary)
     print_across_hosts(m, m->shape.secondary, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
-  if (run->fsdp->lay.in_place && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+  if (fsdp_in_place(run->fsdp) && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!run_trains(o)) return;
@@ -573,12 +573,12 @@ static void print_sharding_notices(const RunView *run) {
   bool rounded = false;
   for (int p = 0; p < fsdp_params(run->fsdp); p++)
     rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
-  if (rounded && !run->fsdp->lay.adapters)
+  if (rounded && !fsdp_has_adapters(run->fsdp))
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != OPT_fp8_off ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
   if (run->fsdp->cfg.native_reduce && m->world > 1)
     say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
-  if (run->fsdp->cfg.local && o->grad_accum > 1)
+  if (fsdp_adds_locally(run->fsdp) && o->grad_accum > 1)
     say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
            "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);

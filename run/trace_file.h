@@ -105,7 +105,7 @@ static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent
       snprintf(name, sizeof name, "gather slot %d", e[i].number);
       trace_write_track(to, rank, TRACK_SLOTS + e[i].number, name);
     }
-    trace_write(to, x, &e[i], rank, x->f->cfg.mesh.shards, max64(0, begin - base_ns), max64(0, end - base_ns));
+    trace_write(to, x, &e[i], rank, fsdp_shards(x->f), max64(0, begin - base_ns), max64(0, end - base_ns));
   }
 }
 static inline void trace_write_rank(FILE *to, const Trace *x, int rank, const char *host) {

@@ -11,7 +11,6 @@
 #include "run/memory_map.h"
 
 static void trainer_take_memory(Trainer *t) {
-  Ctx *c = &t->ctx;
   fsdp_open(&t->fsdp);
   store_open(&t->store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
   t->fsdp.watch.background = store_background;
@@ -19,7 +18,7 @@ static void trainer_take_memory(Trainer *t) {
   memory_check_taken(&t->plan);
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
-  if (c->ops->nccl && t->fsdp.cfg.comm != COMM_MPI) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
+  if (fsdp_device_sends(&t->fsdp)) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
   liveness_device(t->fsdp.watch.marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
@@ -146,10 +145,10 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps, &t->plan,
-                t->step_calls, t->fsdp.lay.stages, fsdp_world(&t->fsdp), t->ctx.ops->nccl != NULL);
+                t->step_calls, fsdp_stages(&t->fsdp), fsdp_world(&t->fsdp), t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
-  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(&t->fsdp, t->fsdp.lay.params) : 0;
+  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(&t->fsdp, fsdp_params(&t->fsdp)) : 0;
   memory_declare(&t->plan, MEM_CHECKPOINT, merging, &t->store.adapters);
 }
 
@@ -166,7 +165,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
   for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
-    const Dtype gradients = t->fsdp.cfg.local ? F32 : t->fsdp.cfg.wire_dtype;
+    const Dtype gradients = fsdp_adds_locally(&t->fsdp) ? F32 : t->fsdp.cfg.wire_dtype;
     int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
     for (int k = 0; k < LORA_MATRICES; k++)      // a factor may be wider than a small model
       if (lora_width(m, k) > m->C) widest = max64(widest, (widest * lora_width(m, k) + m->C - 1) / m->C);
@@ -437,7 +436,7 @@ static void trainer_tune(Trainer *t) {
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  if (t->fsdp.cfg.local && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
+  if (fsdp_adds_locally(&t->fsdp) && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
   fsdp_reduce_finish(&t->fsdp);
   fsdp_reduce_join(&t->fsdp);
