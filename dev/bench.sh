@@ -7,7 +7,8 @@
 #   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
 #                               and AdamW beside torch.optim's (dev/bench_muon.py)
-#   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all; reading token files
+#   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all, beside tokenizers and
+#                               tiktoken; reading token files
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh generate       tokens/s of text beside transformers.generate (dev/bench_generate.py)
@@ -228,24 +229,30 @@ tokenizer() {
 }
 
 # ---- data -----------------------------------------------------------------------------------------------------------
-# 200 MB of text; medians of $ROUNDS runs.
+# 200 MB of text; medians of $ROUNDS runs. Hugging Face tokenizers and tiktoken encode a tenth of it on one thread with
+# the same tokenizer, in memory.
 data() {
-  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/data threads round
+  local dir=${WIKITEXT2_DIR:-$here/../data/wikitext-2} run=$out/data threads round ranks
   [ -e "$dir/train.txt" ] || { echo "bench: no WikiText-2 (WIKITEXT2_DIR): encoding is not measured"; return; }
   mkdir -p "$run"
   for ((round = 0; round < 19; round++)); do cat "$dir/train.txt"; done >"$run/text.txt"
-  "$program" --encode "$run/first" --data "$dir/train.txt" --vocab_size 32768 >/dev/null
+  "$program" --encode "$run/first" "$dir/train.txt" --vocab_size 32768 >/dev/null
   echo
   for threads in 1 0; do
     for ((round = 0; round < ROUNDS; round++)); do
       rm -rf "$run/tokens"
       local began=$(date +%s.%N)
-      "$program" --encode "$run/tokens" --data "$run/text.txt" --val_data "$dir/valid.txt" --threads $threads \
+      "$program" --encode "$run/tokens" "$run/text.txt" --val_data "$dir/valid.txt" --threads $threads \
         --tokenizer "$run/first" >/dev/null
       awk -v a="$began" -v b="$(date +%s.%N)" -v n="$(stat -c %s "$run/text.txt")" 'BEGIN { print n / (b - a) / 1e6 }'
     done | median | sed "s/^/encoding, MB\/s, $([ $threads = 1 ] && echo one thread || echo all cores): /"
   done
-  "$here/../build/bench_ops" reading --data "$run/tokens" --vocab_size 32768 --model gpt2
+  "$PYTHON" "$here/bench_tokenizers.py" --given "$run/first/tokenizer.json" "$dir/train.txt" "$ROUNDS" 2>/dev/null ||
+    echo "tokenizers and tiktoken: not installed for $PYTHON"
+  for ranks in 1 2; do
+    "$MPIRUN" --oversubscribe -np $ranks "$here/../build/bench_ops" reading --data "$run/tokens" --vocab_size 32768 \
+      --model gpt2
+  done
 }
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------

@@ -225,19 +225,24 @@ static void bench_reading(const Options *o) {
   const double loaded = now_ms();
   const Split *train = &c.split[SPLIT_TRAIN];
   if (!sampler_init(&s, train, so, malloc(sampler_bytes(train, so) + 1), &e)) die_with(e.exit_code, "%s", e.text);
-  const int64_t tokens = so.batch * so.seq_len, steps = min64(s.steps_per_epoch, 200000000 / tokens + 1);
+  const int64_t tokens = so.batch * so.seq_len, steps = 400000000 / tokens + 1;
   int32_t *batch = (int32_t *)malloc(sizeof(int32_t) * 2 * (size_t)tokens);
   double ms = 0;
   for (int turn = 0; turn < 2; turn++) {
     const double begun = now_ms();
     for (int64_t k = 0; k < steps; k++) {
-      microbatch_read_ahead(&s, k + 1, 0);
-      microbatch_fill(&s, k, 0, batch, batch + tokens);
+      microbatch_read_ahead(&s, (k + 1) % s.steps_per_epoch, 0);
+      microbatch_fill(&s, k % s.steps_per_epoch, 0, batch, batch + tokens);
     }
     ms = now_ms() - begun;
   }
-  const double rate = (double)(steps * tokens) / ms * 1e3;
-  printf("reading: %lld tokens in %d files, opened in %.2f s; %.0f M tokens/s, %.2f GB/s\n",
+  double rate = (double)(steps * tokens) / ms * 1e3;             // of all ranks, which read side by side
+  int rank, world;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  MPI_Allreduce(MPI_IN_PLACE, &rate, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  if (rank) return;
+  printf("reading: %d ranks, %lld tokens in %d files, opened in %.2f s; %.0f M tokens/s, %.2f GB/s\n", world,
          (long long)train->tokens_numel, train->files, (loaded - start) / 1e3, rate * 1e-6,
          rate * train->token_bytes * 1e-9);
 }
