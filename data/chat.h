@@ -23,6 +23,7 @@ struct Chat {
   const ChatTemplate *form;
   const Tokenizer *tokenizer;
   int32_t stop_id, end_id;                       // -1: the tokenizer has none
+  BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each turn
 };
 // The added token with this text; -1: there is none.
 static inline int32_t chat_token(const Tokenizer *t, const char *text) {
@@ -34,7 +35,7 @@ static inline int32_t chat_token(const Tokenizer *t, const char *text) {
   return -1;
 }
 static inline Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
-  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_token(t, "<|endoftext|>")};
+  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_token(t, "<|endoftext|>"), NULL};
   if (c.end_id < 0) c.end_id = chat_token(t, "<|end_of_text|>");
   if (c.form) c.stop_id = chat_token(t, c.form->stop);
   return c;
@@ -55,7 +56,9 @@ static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, s
     k->ids = (int32_t *)bpe_resize(k->ids, (size_t)k->room, sizeof *k->ids);
     k->trained = (uint8_t *)bpe_resize(k->trained, (size_t)k->room, 1);
   }
-  const int64_t n = tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, k->ids + k->count, 1);
+  int32_t *to = k->ids + k->count;
+  const int64_t n = c->encoder ? bpe_encoder_run(c->encoder, (const uint8_t *)text, bytes, to)
+                               : tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, to, 1);
   size_t at = 0;
   for (int64_t i = k->count; i < k->count + n; i++) {
     int length;

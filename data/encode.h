@@ -371,7 +371,9 @@ static inline size_t encode_cut(Encoding *c, EncodePieces *l, TextKind kind, con
 static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiece *p) {
   if (c->chats) {
     ChatTokens k = {};
-    if (!chat_line(&c->chat, &k, p->p, p->bytes)) snprintf(p->fault, sizeof p->fault, "%s", k.fault);
+    Chat chat = c->chat;
+    chat.encoder = encoder;
+    if (!chat_line(&chat, &k, p->p, p->bytes)) snprintf(p->fault, sizeof p->fault, "%s", k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count;
     free(k.trained);
