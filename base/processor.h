@@ -2,7 +2,8 @@
 // and kernels/cpu/ know which of them they are compiled for.
 //
 //   PROCESSOR_NAME       which of the two
-//   PROCESSOR_FIRST_ISA, PROCESSOR_ISAS, processor_best_isa      its instruction sets, and the best that this one has
+//   PROCESSOR_FIRST_ISA, PROCESSOR_ISAS, processor_best_isa      its instruction sets, and the richest that this one has
+//   processor_fast_isa   the fastest one, which is what runs use unless they ask for another
 //   processor_pause      between two looks at a word that another thread will write
 //   processor_ticks      a clock of 1 to 4 ticks a nanosecond, read in a few cycles
 //   processor_stream16   copies 16 bytes past the caches; processor_streamed() before other threads may read them
@@ -13,6 +14,11 @@
 
 // Every instruction set that CPU kernels are compiled for. Those of a processor follow each other, the plainest first.
 enum CpuIsa { ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX, ISA_NEON, ISA_NEON_BF16, CPU_ISAS };
+// Of one whose richest is `best`. slow_pairs: VDPBF16PS has half the rate of fp32 multiply-adds, so that bf16 is faster
+// as fp32 (measured: dev/results/2026-11-26-pairs.md).
+static inline int isa_fast(int best, bool slow_pairs) {
+  return best == ISA_AVX512_BF16 && slow_pairs ? (int)ISA_AVX512 : best;
+}
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
@@ -22,6 +28,7 @@ enum { PROCESSOR_FIRST_ISA = ISA_NEON, PROCESSOR_ISAS = 2 };
 static const char PROCESSOR_NEEDS[] = "NEON";
 // Counted from the first; -1: none, it lacks PROCESSOR_NEEDS.
 static inline int processor_best_isa() { return getauxval(AT_HWCAP2) & HWCAP2_HAS_BF16 ? 1 : 0; }
+static inline int processor_fast_isa() { return processor_best_isa(); }
 // `yield` does nothing on most cores; `isb` waits about as long as x86's pause.
 static inline void processor_pause() { __asm__ volatile("isb" : : : "memory"); }
 static inline uint64_t processor_ticks() {       // the generic timer, of 24 MHz to 1 GHz, as two ticks a nanosecond
@@ -65,6 +72,14 @@ static inline int processor_best_isa() {
   if (!avx512) return ISA_AVX2;
   if (!__builtin_cpu_supports("avx512bf16")) return ISA_AVX512;
   return processor_has_amx() ? ISA_AMX : ISA_AVX512_BF16;
+}
+// Intel's processors from Sapphire Rapids on, which brought AVX512-FP16 (CPUID leaf 7: EDX bit 23), have slow pairs;
+// they have AMX, unless a hypervisor hides it. AMD's have fast ones.
+static inline int processor_fast_isa() {
+  const int best = processor_best_isa();         // first: it asks for libgcc's cpu model
+  uint32_t a, b, c, d;
+  __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+  return isa_fast(best, __builtin_cpu_is("intel") && (d >> 23 & 1));
 }
 static inline void processor_pause() { __builtin_ia32_pause(); }
 static inline uint64_t processor_ticks() { return __builtin_ia32_rdtsc(); }

@@ -1,6 +1,7 @@
 // machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 //
-// Defines: cpu_tables, cpu_best_table(), launcher_pid(), host_available_bytes(), core_watch(), choose_gpu().
+// Defines: cpu_tables, cpu_best_table(), cpu_fast_table(), launcher_pid(), host_available_bytes(), core_watch(),
+// choose_gpu().
 #pragma once
 #include "base/processor.h"
 #include "cgroup.h"
@@ -15,8 +16,9 @@ static const CpuTable cpu_isas[CPU_ISAS] = {{"avx2", &ops_avx2}, {"avx512", &ops
     {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}, {"neon", &ops_neon}, {"neon_bf16", &ops_neon_bf16}};
 static const CpuTable *const cpu_tables = cpu_isas + PROCESSOR_FIRST_ISA;
 enum { CPU_TABLES = PROCESSOR_ISAS };
-// Index in cpu_tables of the best one for this machine; -1: none.
+// Index in cpu_tables of the richest one that this machine has, and of the fastest; -1: none.
 static inline int cpu_best_table() { return processor_best_isa(); }
+static inline int cpu_fast_table() { return processor_fast_isa(); }
 
 // The process that started this one: mpirun or its daemon on this host, even if a shell or debugger is between them.
 // The parent if none of these is among its ancestors.

@@ -129,7 +129,7 @@ static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAs
   snprintf(p->mpi, sizeof p->mpi, "%.*s", (int)strcspn(library, ",\n"), library);
   if (!uname(&u)) snprintf(p->kernel, sizeof p->kernel, "%.60s", u.release);
   preflight_line("/proc/cpuinfo", "model name", p->cpu, sizeof p->cpu);
-  const int table = cpu_best_table();
+  const int table = cpu_fast_table();
   snprintf(p->isa, sizeof p->isa, "%s", table < 0 ? "none" : cpu_tables[table].name);
   CoreTable t = {};
   if (cores_read_machine(&t, error, sizeof error)) {

@@ -1,7 +1,7 @@
 // agree.h: where a run computes, decided by all ranks together before memory is taken: CPU table or CUDA, which GPU,
 // which transport.
 //
-//   agree_on_ops       the CPU table asked for, else the best that every rank has
+//   agree_on_ops       the CPU table asked for, else the fastest that every rank has
 //   agree_on_precision whether --matmul_precision high is possible on a CPU
 //   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
 //                      CPU table of an offloaded optimizer
@@ -29,13 +29,13 @@ static int cpu_table_wanted(const Options *o, int best, char *error, size_t byte
   }
   return wanted;
 }
-// The table all ranks use: the one asked for, else the best that every rank has. Collective.
+// The table all ranks use: the one asked for, else the fastest that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
-  int best = cpu_best_table(), common = 0;
+  int fast = cpu_fast_table(), common = 0;
   char error[128] = "";
-  const int wanted = cpu_table_wanted(o, best, error, sizeof error);
+  const int wanted = cpu_table_wanted(o, cpu_best_table(), error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
-  MPI_Allreduce(&best, &common, 1, MPI_INT, MPI_MIN, comm);
+  MPI_Allreduce(&fast, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
 

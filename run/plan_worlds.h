@@ -129,7 +129,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   const int best = cpu_best_table(), wanted = d->gpu && o->isa == OPT_isa_auto ? best
                                               : cpu_table_wanted(o, best, error, error_bytes);
   if (error[0]) return false;
-  const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : best].ops;
+  const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : cpu_fast_table()].ops;
   char why[256];
   REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
   if (d->gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);

@@ -775,6 +775,22 @@ static bool load_packed(CorpusOptions *c, const char *column, DataError *e) {
   if (!*c->tokenizer) c->tokenizer = out;
   return true;
 }
+// Whether options of conversations fit what --data is. packed: it was encoded into files.
+static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, DataError *e) {
+  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
+  const Split *train = &corpus->split[SPLIT_TRAIN];
+  const bool stream = packed && train->masked;
+  for (OptionId k : of_chats) {
+    const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream) : train->documents;
+    if (o->given[k] && !fits)
+      return data_fail(e, EXIT_USAGE, stream ? "--%s: conversations that are encoded into files are one stream; this "
+                       "is %.900s" : "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
+                       option_specs[k].name, stream ? o->data : corpus->source);
+  }
+  if (stream)
+    say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
+  return true;
+}
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
@@ -802,20 +818,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
              "with --tokenizer", corpus->vocab_size, start->path, (long long)o->vocab_size);
     code = EXIT_USAGE;
   }
-  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
-  const bool stream = !rank && !code && c.data != o->data && corpus->split[SPLIT_TRAIN].masked;
-  for (OptionId k : of_chats) {
-    const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream)
-                             : o->sample_only || corpus->split[SPLIT_TRAIN].documents;
-    if (!rank && !code && o->given[k] && !fits) {
-      snprintf(e.text, sizeof e.text, stream ? "--%s: conversations that are encoded into files are one stream; this "
-               "is %.900s" : "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
-               option_specs[k].name, stream ? o->data : corpus->source);
-      code = EXIT_USAGE;
-    }
-  }
-  if (stream && !code)
-    say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
+  if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.exit_code;
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
     snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts no text as this tokenizer does: leave it out");

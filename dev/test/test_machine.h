@@ -59,6 +59,15 @@ TEST(machine_cgroup_v1, "version 1, version 2 mounted beside it: cpu.cfs_quota_u
   EXPECT(cgroup_memory_left(test_tmp()) == 2500, "%zu bytes left, not 2500", cgroup_memory_left(test_tmp()));
 }
 
+TEST(machine_takes_the_fastest_instructions,
+     "where pairs of bf16 are slow AVX-512 is taken for AVX-512 BF16 and nothing else changes; what is taken is there") {
+  for (int best = -1; best < CPU_ISAS; best++)
+    for (int slow = 0; slow < 2; slow++)
+      EXPECT(isa_fast(best, slow) == (slow && best == ISA_AVX512_BF16 ? ISA_AVX512 : best), "%d of %d, %d",
+             isa_fast(best, slow), best, slow);
+  EXPECT(cpu_fast_table() <= cpu_best_table() && cpu_fast_table() >= 0, "table %d of %d", cpu_fast_table(),
+         cpu_best_table());
+}
 TEST(machine_cgroup_in_a_container, "a container that sees only its own group, by the host's path or by its own") {
   machine_proc("2:cpu:/docker/c1\n", "32 31 0:29 /docker/c1 /sys/fs/cgroup/cpu ro master:9 - cgroup cgroup rw,cpu\n");
   machine_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000\n");

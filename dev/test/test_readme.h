@@ -402,8 +402,8 @@ TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
   const int commands = readme_run_pages("docs/");
   EXPECT(commands > 30, "only %d commands were found", commands);
 }
-// Makes a checkout and applies diff number `which` of docs/design.md.
-static void experiment_checkout(int which) {
+// Makes a checkout and applies diffs first to last of docs/design.md.
+static void experiment_checkout(int first, int last) {
   const Docs *d = docs_read();
   static ReadmeCode c;
   int diffs = 0;
@@ -412,9 +412,9 @@ static void experiment_checkout(int which) {
     if (strcmp(d->doc[i].path, readme_design)) continue;
     DocLines l = docs_lines(&d->doc[i]);
     while (readme_next(&d->doc[i], &l, &c))
-      if (c.kind == README_DIFF && diffs++ == which) readme_apply(&d->doc[i], &c);
+      if (c.kind == README_DIFF && ++diffs >= first && diffs <= last) readme_apply(&d->doc[i], &c);
   }
-  REQUIRE(diffs == 2, "%s has %d diffs", readme_design, diffs);
+  REQUIRE(diffs == 3, "%s has %d diffs", readme_design, diffs);
 }
 // Runs shell commands in the checkout, for at most so many times what a run of the program may take.
 static void experiment_run(const char *what, const char *commands, int times) {
@@ -426,7 +426,7 @@ static void experiment_run(const char *what, const char *commands, int times) {
 }
 // One run on 1 rank that keeps all, on 3 that recompute blocks, on 2 that save, and on 1 that goes on from there.
 static const char experiment_trains[] =
-    "run='./train_gpt_fsdp --data tokens_train.bin --n_layer 3 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 300 "
+    "run='./train_gpt_fsdp %s --data tokens_train.bin --n_layer 3 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 300 "
     "--batch_size 1 --global_batch 6 --max_steps 4 --eval_every -1 --sample_tokens 0 --save_model --dropout 0.1'\n"
     "$run --recompute none --out out-1\n"
     "mpirun -np 3 $run --recompute block --out out-2\n"
@@ -437,32 +437,39 @@ static const char experiment_trains[] =
     "grep -a -q -E 'attn.ln.weight|scale_1' out-1/model.safetensors";
 TEST(docs_experiments_are_built,
      "the experiments of docs/design.md apply; the first one is built and trains to the same weights on 1, 2 and 3 "
-     "ranks, recomputing or not, stopped and resumed; the second compiles") {
+     "ranks, recomputing or not, stopped and resumed; the second compiles, with the third on it") {
   if (TEST_SANITIZED) SKIP("there are no objects to link");
-  experiment_checkout(0);
+  experiment_checkout(1, 1);
   char commands[3000];
-  snprintf(commands, sizeof commands, "make train_gpt_fsdp\n%s", experiment_trains);
+  int n = snprintf(commands, sizeof commands, "make train_gpt_fsdp\n");
+  snprintf(commands + n, sizeof commands - (size_t)n, experiment_trains, "");
   experiment_run("a LayerNorm on each branch", commands, 4);
   cli_expect_nothing_left("after the first experiment");
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
-  experiment_checkout(1);
+  experiment_checkout(2, 3);
   experiment_run("a factor for each channel",
                  "for o in cpu_avx2:kernels/cpu/cpu.cc train_gpt_fsdp:train_gpt_fsdp.cu\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,
-     "the second experiment, built with its kernels, trains to the same weights on 1, 2 and 3 ranks; the whole test "
-     "program passes with it what tells of memory, bits and emulated CUDA") {
+     "the second experiment with the third on it, built with its kernels, trains to the same weights on 1, 2 and 3 "
+     "ranks, and without the choice to none that the factor is in; the whole test program passes with it what tells of "
+     "memory, bits and emulated CUDA") {
   if (TEST_SANITIZED) SKIP("built with sanitizers, tests take too long");
-  experiment_checkout(1);
-  char commands[3000];
-  snprintf(commands, sizeof commands,
+  experiment_checkout(2, 3);
+  char commands[4000];
+  int n = snprintf(commands, sizeof commands,
            "cp -r $OLDPWD/dev $OLDPWD/docs $OLDPWD/test_gpt_fsdp.cu .\nrm -f build/*\n"
            "export PATH=/usr/local/bin:/usr/bin:/bin CXXFLAGS='-O1 -Wno-error'\n"
            "env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make CUDA=0 -j2 train_gpt_fsdp build/test_gpt_fsdp\n"
-           "export PATH=$PWD/bin:$PATH\n%s\nbuild/test_gpt_fsdp =plan_places_what_is_never_alive_at_once "
+           "export PATH=$PWD/bin:$PATH\n");
+  n += snprintf(commands + n, sizeof commands - (size_t)n, experiment_trains, "--layer_scale on");
+  snprintf(commands + n, sizeof commands - (size_t)n,
+           "\n./train_gpt_fsdp --data tokens_train.bin --n_layer 1 --n_embd 24 --n_head 2 --seq_len 16 "
+           "--vocab_size 300 --max_steps 1 --eval_every -1 --sample_tokens 0 --save_model --out out-5\n"
+           "! grep -a -q scale_1 out-5/model.safetensors\nbuild/test_gpt_fsdp =plan_places_what_is_never_alive_at_once "
            "=ops_touch_what_they_declare =modes_on_2_ranks =ranks_and_threads_change_no_bit_fp32 "
-           "=cuda_ranks_change_no_bit =cuda_modes_change_no_bit", experiment_trains);
+           "=cuda_ranks_change_no_bit =cuda_modes_change_no_bit");
   experiment_run("a factor for each channel", commands, 30);
 }
 TEST(docs_make_lines_are_true, "each `make ...` between backticks: its goals, variables and tests are there") {
