@@ -2,7 +2,7 @@
 // and kernels/cpu/ know which of them they are compiled for.
 //
 //   PROCESSOR_NAME       which of the two
-//   PROCESSOR_FIRST_ISA, PROCESSOR_ISAS, processor_best_isa      its instruction sets, and the richest that this one has
+//   PROCESSOR_FIRST_ISA, PROCESSOR_ISAS, processor_best_isa      its instruction sets, and the richest of this one
 //   processor_fast_isa   the fastest one, which is what runs use unless they ask for another
 //   processor_pause      between two looks at a word that another thread will write
 //   processor_ticks      a clock of 1 to 4 ticks a nanosecond, read in a few cycles

@@ -60,7 +60,7 @@ TEST(machine_cgroup_v1, "version 1, version 2 mounted beside it: cpu.cfs_quota_u
 }
 
 TEST(machine_takes_the_fastest_instructions,
-     "where pairs of bf16 are slow AVX-512 is taken for AVX-512 BF16 and nothing else changes; what is taken is there") {
+     "where pairs of bf16 are slow AVX-512 is taken for AVX-512 BF16, else nothing changes; what is taken is there") {
   for (int best = -1; best < CPU_ISAS; best++)
     for (int slow = 0; slow < 2; slow++)
       EXPECT(isa_fast(best, slow) == (slow && best == ISA_AVX512_BF16 ? ISA_AVX512 : best), "%d of %d, %d",
