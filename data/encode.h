@@ -39,40 +39,48 @@ struct EncodeOptions {
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024 };
 
 // ================================================================================================ 1 inputs
-// Adds the texts that a path or pattern names.
-static inline bool encode_add(DataNames *to, const char *element, const char *option, DataError *e) {
-  struct stat st;
-  glob_t g = {};
+// Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
+// taken as they come), the others left out, and counted. Neither are notes (.md).
+static inline void encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory) {
   char path[PATH_MAX];
   TextPacking packing;
-  DataNames found = {};
+  DataNames names = data_names(directory, "");
+  for (int i = 0; i < names.count; i++) {
+    const char *name = names.name[i];
+    const bool val = held && !strncmp(name, "val", 3), test = held && !strncmp(name, "test", 4);
+    if (text_name_kind(name, &packing) == TEXT_NONE || name_ends(name, ".md") ||
+        !data_format(path, sizeof path, "%s%s%s", directory, name_ends(directory, "/") ? "" : "/", name)) continue;
+    if (test) ++*tests;
+    else data_names_add(val ? held : to, path);
+  }
+  data_names_free(&names);
+}
+// Adds the texts that a path or pattern names.
+static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const char *element, const char *option,
+                              DataError *e) {
+  struct stat st;
+  glob_t g = {};
+  const int before = to->count;
   const bool there = !stat(element, &st);
-  if (there && S_ISDIR(st.st_mode)) {
-    DataNames names = data_names(element, "");
-    for (int i = 0; i < names.count; i++)
-      if (text_name_kind(names.name[i], &packing) != TEXT_NONE &&
-          data_format(path, sizeof path, "%s%s%s", element, name_ends(element, "/") ? "" : "/", names.name[i]))
-        data_names_add(&found, path);
-    data_names_free(&names);
-  } else if (there) data_names_add(&found, element);
-  else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(&found, g.gl_pathv[i]);
+  if (there && S_ISDIR(st.st_mode)) encode_add_directory(to, held, tests, element);
+  else if (there) data_names_add(to, element);
+  else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(to, g.gl_pathv[i]);
   globfree(&g);
-  for (int i = 0; i < found.count; i++) data_names_add(to, found.name[i]);
-  const bool any = found.count > 0;
-  data_names_free(&found);
-  return any || data_fail(e, EXIT_MISSING, "%s %s: %s", option, element,
-                          there ? "no text in this directory (.txt, .md, .jsonl; .gz, .zst; .parquet)"
-                                : strerror(ENOENT));
+  return to->count > before ||
+         data_fail(e, EXIT_MISSING, "%s %s: %s", option, element,
+                   there ? "no text to train on in this directory (.txt, .jsonl; also .gz, .zst; .parquet)"
+                         : strerror(ENOENT));
 }
 // Adds those of a list with commas, or of one path that has them in its name.
-static inline bool encode_add_list(DataNames *to, const char *list, const char *option, DataError *e) {
+static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
+                                   DataError *e) {
   char element[DATA_PATH_BYTES];
   const bool whole = !access(list, F_OK);
   for (const char *at = *list ? list : NULL, *comma; at; at = comma ? comma + 1 : NULL) {
     comma = whole ? NULL : strchr(at, ',');
     if (!data_format(element, sizeof element, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at))
       return data_fail(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
-    if (!encode_add(to, element, option, e)) return false;
+    if (!encode_add(to, held, tests, element, option, e)) return false;
   }
   return true;
 }
@@ -96,7 +104,7 @@ static inline bool encode_is_packed(const char *list) {
   int texts = 0, packed = 0;
   bool in_memory = directory ? data_is_chats(list) : !access(list, F_OK);
   if (directory) bins = data_names(list, ".bin");
-  if (encode_add_list(&names, list, "", &none))
+  if (encode_add_list(&names, NULL, NULL, list, "", &none))
     for (int i = 0; i < names.count; i++) {
       TextPacking packing;
       const TextKind kind = text_name_kind(names.name[i], &packing);
@@ -565,9 +573,19 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   const EncodeOptions *o = c->o;
   char json[PATH_MAX], state[PATH_MAX], why[1024];
   struct stat st;
-  for (int i = 0; i < o->files; i++) if (!encode_add(&c->files[0], o->file[i], "--encode", e)) return false;
-  if (!encode_add_list(&c->files[0], o->data, "--data", e) ||
-      !encode_add_list(&c->files[1], o->val_data, "--val_data", e)) return false;
+  DataNames held = {};
+  int tests = 0;
+  for (int i = 0; i < o->files; i++)
+    if (!encode_add(&c->files[0], &held, &tests, o->file[i], "--encode", e)) return false;
+  if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e) ||
+      !encode_add_list(&c->files[1], NULL, NULL, o->val_data, "--val_data", e)) return false;
+  for (int i = 0; i < held.count && !*o->val_data; i++) data_names_add(&c->files[1], held.name[i]);
+  if (tests || held.count) {
+    snprintf(why, sizeof why, "not trained on: %d files named test..., left out, and %d named val..., %s", tests,
+             held.count, *o->val_data ? "left out, as --val_data names others" : "for validation");
+    o->say(why);
+  }
+  data_names_free(&held);
   if (!encode_check(&c->files[0], o->column, e) || !encode_check(&c->files[1], "", e)) return false;
   TextPacking packing;
   const char *first = c->files[0].name[0];

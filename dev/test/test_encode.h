@@ -122,6 +122,35 @@ TEST(encode_equals_in_memory,
   tokenizer_free(&t);
 }
 
+TEST(encode_directory_has_splits,
+     "of a directory, files named val... are for validation, test... and .md left out; a file that is named is taken") {
+  int32_t want[2][64];
+  int64_t n[2];
+  char error[512], one[600];
+  Tokenizer t;
+  DataError e;
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  mkdir(cli_path("in"), 0777);
+  static const char *const names[] = {"train-0.txt", "validation-0.txt", "test-0.txt", "README.md"};
+  static const char *const texts[] = {"the fox is here", "the other one", "not this", "nor this"};
+  for (int i = 0; i < 4; i++) {
+    snprintf(one, sizeof one, "%s/in/%s", test_tmp(), names[i]);
+    cli_write(one, texts[i], strlen(texts[i]));
+    if (i > 1) continue;
+    want[i][0] = chat_token(&t, "<|endoftext|>");
+    n[i] = 1 + tokenizer_encode(&t, (const uint8_t *)texts[i], strlen(texts[i]), want[i] + 1, 1);
+  }
+  EncodeOptions o = encode_options(cli_path("out"), cli_path("in"), 1);
+  REQUIRE(encode_run(&o, &e), "%s", e.text);
+  encode_expect("directory", o.out, "train", want[0], n[0]);
+  encode_expect("directory", o.out, "val", want[1], n[1]);
+  snprintf(one, sizeof one, "%s/in/validation-0.txt", test_tmp());
+  o.out = cli_path("named"), o.data = one;
+  REQUIRE(encode_run(&o, &e), "%s", e.text);
+  encode_expect("named", o.out, "train", want[1], n[1]);
+  tokenizer_free(&t);
+}
+
 static int encode_writes_left;
 static inline int encode_kill(FileOp op, const char *path) {
   (void)op, (void)path;
@@ -231,7 +260,7 @@ TEST(encode_names_what_is_wrong,
       {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is damaged or cut short", ""},
       {"bad.txt.gz", NULL, "bad.txt.gz is damaged or cut short", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
       {"none.txt", NULL, "none.txt: No such file", ""},
-      {"empty", NULL, "no text in this directory", ""}};
+      {"empty", NULL, "no text to train on in this directory", ""}};
   for (const auto &row : table) {
     char data[1500];
     if (row.text) cli_write(cli_path(row.name), row.text, row.text[0] == '\x1f' ? 11 : strlen(row.text));
