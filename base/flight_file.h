@@ -72,17 +72,19 @@ static inline void flight_put_entry(FlightSink *s, const FlightEntry *e, int64_t
 // Both rings as one list, in order of time. end: what they had written before now_ns.
 struct FlightEnds { uint64_t of[2]; };
 static inline void flight_put_entries(FlightSink *s, FlightEnds ends, int64_t now_ns) {
+  static FlightEntry copy[2][FLIGHT_ENTRIES];    // first: the main thread may overtake who prints them
   const FlightRing *ring[] = {&flight.events, &flight.ops};
-  const uint64_t *end = ends.of;
-  uint64_t at[2];
-  bool first = true;
-  for (int i = 0; i < 2; i++) at[i] = end[i] < FLIGHT_ENTRIES ? 0 : end[i] - FLIGHT_ENTRIES + 1;
-  for (FlightEntry e[2];;) {
-    for (int i = 0; i < 2; i++) while (at[i] < end[i] && !flight_get(ring[i], at[i], &e[i])) at[i]++;
-    if (at[0] >= end[0] && at[1] >= end[1]) return;
-    const int i = at[1] >= end[1] || (at[0] < end[0] && e[0].ns <= e[1].ns) ? 0 : 1;
-    flight_put_entry(s, &e[i], now_ns, first);
-    first = false;
+  int count[2] = {}, at[2] = {};
+  for (int i = 0; i < 2; i++) {
+    const uint64_t end = ends.of[i];
+    for (uint64_t k = end < FLIGHT_ENTRIES ? 0 : end - FLIGHT_ENTRIES + 1; k < end; k++)
+      if (flight_get(ring[i], k, &copy[i][count[i]])) count[i]++;
+      else count[i] = 0;                         // it has been overtaken: those before are gone as well
+  }
+  for (bool first = true; at[0] < count[0] || at[1] < count[1]; first = false) {
+    const FlightEntry *e[] = {&copy[0][at[0]], &copy[1][at[1]]};
+    const int i = at[1] >= count[1] || (at[0] < count[0] && e[0]->ns <= e[1]->ns) ? 0 : 1;
+    flight_put_entry(s, e[i], now_ns, first);
     at[i]++;
   }
 }
