@@ -116,7 +116,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \
-  TEXT(text_column, "", NULL, OWN, "the column of .parquet files (default: text, or the only one of strings)") \
+  TEXT(text_column, "", NULL, QUIET, "the column of .parquet files (default: text, or the only one of strings)") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \
   TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \

@@ -754,11 +754,12 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
 
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
-static bool load_packed(CorpusOptions *c, const char *column, DataError *e) {
+// given: whether the column was named for this run, not by the checkpoint it goes on from.
+static bool load_packed(CorpusOptions *c, const char *column, bool given, DataError *e) {
   static char out[DATA_PATH_BYTES];
   if (!c->data || !encode_is_packed(c->data))
-    return !*column || data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none",
-                                 column);
+    return !given || !*column ||
+           data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
@@ -810,7 +811,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     corpus->vocab_size = (int)o->vocab_size;
     snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
   } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
-                                       : load_packed(&c, o->text_column, &e) && corpus_load(corpus, c, &e))) {
+                                       : load_packed(&c, o->text_column, o->given[OPT_text_column], &e) &&
+                                           corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }
   if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
