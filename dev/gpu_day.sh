@@ -17,6 +17,9 @@
 #   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
 #                                        for a machine that has none of them; CARRIED=DIR there
 #
+# On a lent machine, programs that were built elsewhere (ARCHS="-gencode arch=compute_90a,code=sm_90a") save minutes:
+# with BUILT=1, ./train_gpt_fsdp and build/test_gpt_fsdp run as they are, without make.
+#
 # A call ends by itself within LIMIT seconds (570; 0: when all is done). The next call does what is left: a line of
 # build/gpu_day/journal.tsv is an item (a test, a run, a table), and an item that stands there is not run again. The
 # report, OUT/DATE-GPUNAME.md (OUT: dev/results), is written line by line. A given OUT also gets journal.tsv, line by
@@ -297,6 +300,7 @@ find_program() { program=$(./train_gpt_fsdp --version 2>/dev/null | head -n 1); 
 part_build() {
   local status=0 mpirun=()
   say_intro
+  [ -z "${BUILT:-}" ] || { need_program && say "built elsewhere: $program" ""; return; }
   have nvcc || missing "nvcc (CUDA_HOME=$CUDA_HOME)" || return 1
   # make checks for an mpirun, but building does not need it.
   have mpirun || mpirun=(MPIRUN=true)
@@ -342,12 +346,13 @@ run_tests() {
   done
   [ ${#remaining[@]} -gt 0 ] || return 0
   [ "$suite" != cuda ] || only=(DEVICE_ONLY=1 "TEST_JOBS=${at_once:-1}")
-  if have mpirun; then
+  if have mpirun && [ -z "${BUILT:-}" ]; then
     [ -n "$pattern" ] && [ ${#remaining[@]} -eq $# ] || pattern="${remaining[*]/#/=}"
     command=(make test DEVICE=cuda "${only[@]}" "T=$pattern")
   else
-    say "mpirun is not here: tests that start ranks cannot pass." ""
-    command=(env DEVICE=cuda "${only[@]}" "TRAIN_GPT_FSDP=$PWD/train_gpt_fsdp" "$tests" "${remaining[@]/#/=}")
+    have mpirun || say "mpirun is not here: tests that start ranks cannot pass." ""
+    command=(env DEVICE=cuda MPIRUN=mpirun "${only[@]}" "TRAIN_GPT_FSDP=$PWD/train_gpt_fsdp" "$tests"
+      "${remaining[@]/#/=}")
   fi
   say "    $(sed "s|$PWD/||g" <<<"${command[*]}" | cut -c 1-200)" ""
   timed "$(left)" "$suite" "${command[@]}" 2>&1 | tee "$work/tests-$suite.log" | watch_tests "$suite"
