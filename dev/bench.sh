@@ -85,9 +85,10 @@ cuda_batch() {
 }
 # ours_speed model dtype ranks: median tokens/s of the timed steps
 ours_speed() {
-  local run=$out/ours-$1-$2-$3 options
+  local run=$out/ours-$1-$2-$3 options vocab=50257
+  case $1 in smollm2*) vocab=49152 ;; esac
   read -ra options <<<"${PROGRAM_OPTIONS:-}"
-  ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size 50257 --batch_size $(($(cuda_batch "$1") / $3)) \
+  ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size $vocab --batch_size $(($(cuda_batch "$1") / $3)) \
     --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 \
     --out "$run" ${options[@]+"${options[@]}"} >"$run.log" 2>&1 ||
     { echo "bench: the program failed:" >&2; tail -n 5 "$run.log" >&2; return 1; }

@@ -362,17 +362,20 @@ def curve(args):
     c = c | {"vocab_size": args.vocab_size or int(max(train.max(), val.max())) + 1}
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads or len(os.sched_getaffinity(0)))
-    model = GPT(c)
+    model = GPT(c).to(args.device)
+    train, val = train.to(args.device), val.to(args.device)
     optimizer = make_optimizer(model)
     samples = (len(train) - 1) // T
     order = torch.cat([torch.randperm(samples) for _ in range(-(-args.steps * B // samples))])
     for step in range(args.steps):
-        at = order[step * B:(step + 1) * B, None] * T + torch.arange(T)
+        at = (order[step * B:(step + 1) * B, None] * T + torch.arange(T)).to(args.device)
         lr = learning_rate(step, args.steps, args.lr)
         for group in optimizer.param_groups:
             group["lr"] = lr
         start = time.perf_counter()
         loss = train_step(model, optimizer, train[at], train[at + 1], args.dtype == "bf16")
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         ms = (time.perf_counter() - start) * 1e3
         print(json.dumps({"step": step, "loss": float(loss), "lr": lr, "ms": round(ms, 1)}), flush=True)
     result = {"steps": args.steps, "val_loss": validation_loss(model, val, T), "val_tokens": len(val) - 1}

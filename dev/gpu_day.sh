@@ -356,6 +356,7 @@ run_tests() {
   fi
   say "    $(sed "s|$PWD/||g" <<<"${command[*]}" | cut -c 1-200)" ""
   timed "$(left)" "$suite" "${command[@]}" 2>&1 | tee "$work/tests-$suite.log" | watch_tests "$suite"
+  cat "$work/tests-$suite.log" >>"$work/all-$suite.log"
   load_journal
   code "$(sed -n 's/^skipped \([^ ]*:\)/skipped \1/p' "$work/tests-$suite.log" | squeeze 20)"
   for test in "${remaining[@]}"; do

@@ -83,8 +83,8 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
   else if (o->comm == OPT_comm_nccl && p->nccl_missing[0])
     snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
   else if (o->comm == OPT_comm_nccl && p->nccl < NCCL_NEEDED)
-    snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; from 2.26 on it keeps two communicators in one order "
-             "(NCCL_LAUNCH_ORDER_IMPLICIT)", p->nccl / 10000, p->nccl / 100 % 100);
+    snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; 2.26 or later is needed", p->nccl / 10000,
+             p->nccl / 100 % 100);
   if (o->comm == OPT_comm_mpi && o->graph == OPT_graph_on && g->sharing > 1)
     snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
              "cannot be captured", g->sharing);
@@ -192,9 +192,6 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   check_fp8(o, gpu, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   const bool offloads = o->offload != OPT_offload_none;
-  char serial[512];
-  nccl_serial_words(p.nccl, p.driver, o->graph != OPT_graph_off && !offloads, serial, sizeof serial);
-  if (nccl && world > 1 && serial[0] && !rank) say("notice: %s\n", serial);
   if (offloads && o->graph == OPT_graph_auto) {
     o->graph = OPT_graph_off;
     if (!rank) say("notice: steps are not captured as a graph: --offload %s needs the host within a step\n",

@@ -2,8 +2,8 @@
 // is refused with the documented status, never guessed; GetStatusString adds the rule that was broken.
 //
 //   types        compute, scale, A, B, C, D and bias types: the manual's table for cublasLtMatmul()
-//   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands and leading dimensions on 16
-//                bytes; compute type fp32 with its scales of A and B; C, D and bias bf16
+//   fp8          A (E4M3) transposed, B (E4M3) not; m, n, k multiples of 16; operands, scales and leading dimensions on
+//                16 bytes; compute type fp32 with its scales of A and B; C, D and bias bf16
 //   layouts      column-major; ld >= rows; op(A) m x k, op(B) k x n, C and D m x n
 //   epilogues    DEFAULT, BIAS, DGELU; auxiliary ld >= rows and a multiple of 8
 //   preferences  workspace, reduction schemes, alignments; an algorithm that needs more is not offered
@@ -407,7 +407,10 @@ EMU(void) emu_lt_finish(const EmuLtCall &q, float x, int64_t i, int64_t j) {
   for (const float *scale : q.o.scale) if (scale) x *= *scale;
   x *= q.alpha;
   if (q.beta != 0.0f) x += q.beta * emu_lt_get(q.C, q.c.type, i + j * q.c.ld);
-  if (emu_lt_uses_bias(q.o.epilogue)) x += emu_lt_get(q.o.bias, q.d.type, i);
+  if (emu_lt_uses_bias(q.o.epilogue)) {
+    if (q.d.type == CUDA_R_16BF && q.d.ld % 2) x = emu_lt_rounded(q.d.type, x);  // seen on an H100, cuBLASLt 13.1
+    x += emu_lt_get(q.o.bias, q.d.type, i);
+  }
   if (emu_lt_uses_aux(q.o.epilogue)) x *= emu_lt_gelu_grad(emu_lt_get(q.o.aux, q.d.type, i + j * q.o.aux_ld));
   emu_lt_put(q.D, q.d.type, i + j * q.d.ld, x);
 }
@@ -464,7 +467,10 @@ EMU(cublasStatus_t) emu_lt_check_call(const EmuLtCall &q, size_t workspace_bytes
   for (const void *p : {q.A, q.B, q.beta != 0.0f ? q.C : q.D, (const void *)q.D, bias ? q.o.bias : q.D,
                         aux ? q.o.aux : q.D, need ? (const void *)q.workspace : q.D})
     emu_device_pointer(p, "cublasLtMatmul");
-  for (const float *p : q.o.scale) if (p) emu_device_pointer(p, "cublasLtMatmul");
+  for (const float *p : q.o.scale) {
+    if (p) emu_device_pointer(p, "cublasLtMatmul");
+    EMU_LT_NEED((uintptr_t)p % 16 == 0, NOT_SUPPORTED, "a scale that is not on 16 bytes (seen on an H100)");
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 EMU(cublasStatus_t)

@@ -196,25 +196,6 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
       }
   }
 }
-TEST(nccl_that_serializes_is_said,
-     "NCCL before 2.27.3 and drivers before CUDA 12.9 serialize captured collectives: said, with what to do") {
-  char text[512];
-  const struct { int nccl, driver; bool captured; const char *said; } cases[] = {
-      {22703, 12090, true, ""},          {22809, 13000, true, ""},         {22602, 12080, false, ""},
-      {22706, 12080, true, "captured"},  {22602, 13000, true, "captured"}, {22809, 12020, false, "runs collectives"},
-      {22809, 12020, true, "runs collectives"}};
-  for (const auto &k : cases) {
-    nccl_serial_words(k.nccl, k.driver, k.captured, text, sizeof text);
-    EXPECT(k.said[0] ? strstr(text, k.said) && strstr(text, "gathers wait for reductions") : !text[0],
-           "NCCL %d, driver %d, captured %d: '%s'", k.nccl, k.driver, k.captured, text);
-  }
-  if (!&ops_cuda_emulated) return;
-  static DeviceProbe p;
-  emu_set_nccl_version(22602);
-  emu_set_driver_version(12080);
-  ops_cuda_emulated.device_probe(NULL, &p);
-  EXPECT(p.nccl == 22602 && p.driver == 12080, "the probe sees NCCL %d, driver %d", p.nccl, p.driver);
-}
 TEST(nccl_registers_nothing_in_graphs,
      "NCCL before 2.33 can hang on buffers that it registers in graphs: NCCL_GRAPH_REGISTER=0, unless it is set") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");

@@ -17,8 +17,10 @@
 //   broadcast       data = root's `bytes`, in place
 //
 // Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8; the caller knows what
-// they mean. Two communicators in flight can deadlock if their kernels start in different orders on two ranks.
-// NCCL_LAUNCH_ORDER_IMPLICIT (2.26 and later) makes NCCL keep the order of the calls, which is the same on all ranks.
+// they mean. Kernels of two communicators may start in different orders on two ranks. That is no deadlock while both
+// fit on the GPU at once, which two of at most 64 blocks do; no more than two are in flight (comm_split).
+// NCCL_LAUNCH_ORDER_IMPLICIT would keep them in the order of the calls, but not in graphs: with NCCL 2.28.9 and driver
+// 580 a segmentation fault in cudaGraphUpload (dev/results/2026-11-26-H100-80GB-HBM3.md).
 //
 // Communicators are nonblocking: work that involves other ranks (opening, and the first call of a kind, which connects)
 // is done by a thread of NCCL while this thread polls, until --timeout ends the run (heartbeats.h). Every call is
@@ -77,7 +79,6 @@ static int collectives_version() {
 }
 // What NCCL reads when it is first used. What the user has set stays.
 static void collectives_environment() {
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   if (collectives_version() < NCCL_GRAPH_REGISTERS) setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 // NCCL_MAX_CTAS replaces maxCTAs, where the user has set it (envConfigOverride, src/init.cc).

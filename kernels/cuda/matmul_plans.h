@@ -104,6 +104,7 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
 // The workspace that cuBLAS's manual recommends (cublasSetWorkspace): 32 MiB on Hopper and Blackwell data-centre GPUs,
 // 12 MiB on other Blackwell GPUs, 4 MiB elsewhere. It depends on the GPU model alone, because the plans made with it
 // must.
+enum { MATMUL_SCALES_BYTES = 256 };              // of it, for matmul_place_scales
 static size_t matmul_library_workspace_bytes(const Ctx *c) {
   const int major = DEVICE(c)->major;
   return (size_t)(major == 9 || major == 10 || major == 11 ? 32 : major >= 12 ? 12 : 4) << 20;
@@ -153,7 +154,7 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
   const MatmulKey *k = &plan->key;
   cublasLtMatmulPreference_t pref;
   BLAS(cublasLtMatmulPreferenceCreate(&pref));
-  uint64_t workspace = matmul_library_workspace_bytes(c);
+  uint64_t workspace = matmul_library_workspace_bytes(c) - (k->dtype == F8 ? MATMUL_SCALES_BYTES : 0);
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or no splitting at all
   uint32_t align_a = k->align_b, align_b = k->align_a, align_out = k->align_out;
   const struct { cublasLtMatmulPreferenceAttributes_t attribute; const void *value; size_t bytes; } set[] = {
@@ -180,7 +181,8 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
 // Which ways are possible and worth trying. cuBLASLt's table of types: out has the operands' dtype or fp32 (bf16 with
 // fp8); a bias and an auxiliary matrix have out's dtype. An auxiliary matrix has a leading dimension that is a multiple
 // of 8. The preferences tell cuBLASLt the alignment of out, a and b, but not of bias and auxiliary matrix: these must
-// be aligned to 16 bytes.
+// be aligned to 16 bytes. Where bf16 rows are on odd addresses, cuBLASLt 13.1 on an H100 rounds the product before it
+// adds the bias, twice in all (dev/results/2026-11-26-H100-80GB-HBM3.md): a bias goes with rows of whole 16 bytes only.
 static bool matmul_on_16(Tensor t) { return (uintptr_t)t.data % 16 == 0; }
 static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
   const bool same = p->out.dtype == p->a.dtype, grad = p->pre_gelu.data != NULL;
@@ -188,6 +190,7 @@ static bool matmul_may(const MatmulProduct *p, MatmulWay way) {
   if (way == MATMUL_OWN) return true;
   if (!(same || p->out.dtype == F32) || (!same && (p->bias.data || grad))) return false;
   if (!matmul_on_16(p->bias)) return false;
+  if (p->bias.data && p->a.dtype != F32 && (p->J % 8 || p->S % 8)) return false;
   if (way == MATMUL_AFTER) return grad;
   return !grad || (p->a.dtype != F32 && p->J % 8 == 0 && matmul_on_16(p->pre_gelu));
 }
@@ -216,6 +219,43 @@ static MatmulPlan *matmul_plan_new(MatmulPlans *plans, const MatmulKey *key) {
   return plan;
 }
 
+static int matmul_config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  uint32_t x = 0;
+  size_t written = 0;
+  const cublasStatus_t s = cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &x, sizeof x, &written);
+  return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
+}
+// What a plan computes, and how, in one line without its end; returns its length.
+enum { MATMUL_LINE_BYTES = 320 };
+static int matmul_line(const MatmulPlan *plan, char line[MATMUL_LINE_BYTES]) {
+  static const char *const names[] = {"forward", "backward_input", "backward_weight"};
+  const MatmulKey *k = &plan->key;
+  char algo[128] = "";
+  if (plan->way != MATMUL_OWN)
+    snprintf(algo, sizeof algo, ": algorithm %d tile %d stages %d split-k %d reduction %d, workspace %llu",
+             matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_ID),
+             matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+             matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+             matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+             matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+             (unsigned long long)plan->workspace_bytes);
+  return snprintf(line, MATMUL_LINE_BYTES, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s", names[k->op % 3],
+                  (long long)k->I, (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype),
+                  k->tf32 ? " (tf32)" : "", dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "",
+                  k->add ? ", added" : "", k->pre_gelu ? ", gelu' " : plan->way == MATMUL_OWN ? ", " : "",
+                  k->pre_gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
+}
+
+// cuBLASLt 13.1 refuses a scale of E4M3 operands that does not lie on 16 bytes, which its manual does not say. Such a
+// one is copied behind what the GEMM may use of the workspace.
+static void matmul_place_scales(Ctx *c, MatmulProduct *p) {
+  char *slot = (char *)c->workspace + matmul_library_workspace_bytes(c) - MATMUL_SCALES_BYTES;
+  for (Tensor *t : {&p->a_scale, &p->b_scale}) {
+    if (!t->data || matmul_on_16(*t)) continue;
+    CUDA(cudaMemcpyAsync(slot, t->data, sizeof(float), cudaMemcpyDeviceToDevice, STREAM(c)));
+    t->data = slot, slot += 16;
+  }
+}
 static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, const cublasLtMatmulAlgo_t *algo,
                            size_t workspace_bytes) {
   const bool scaled = p->addend.data != NULL;
@@ -223,10 +263,16 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
   void *const out = p->out.data, *const addend = scaled ? p->addend.data : out;
   CHECK(workspace_bytes <= c->workspace_bytes, "a GEMM needs %zu bytes of workspace, has %zu",
         workspace_bytes, c->workspace_bytes);
-  matmul_point(plan, p);
-  BLAS(cublasLtMatmul(DEVICE(c)->blas, plan->desc, &alpha, p->b.data, plan->b, p->a.data, plan->a, &beta, addend,
-                      plan->out, out, plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes,
-                      STREAM(c)));
+  MatmulProduct placed = *p;
+  if (p->a.dtype == F8) matmul_place_scales(c, &placed);
+  matmul_point(plan, &placed);
+  const cublasStatus_t status = cublaslt()->cublasLtMatmul(
+      DEVICE(c)->blas, plan->desc, &alpha, p->b.data, plan->b, p->a.data, plan->a, &beta, addend, plan->out, out,
+      plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  char line[MATMUL_LINE_BYTES];
+  matmul_line(plan, line);
+  die_with(EXIT_FAULT, "cublasLtMatmul: %s: %s", cublaslt()->cublasLtGetStatusString(status), line);
 }
 // The last way of every GEMM is MATMUL_OWN, except with fp8.
 static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
@@ -365,12 +411,6 @@ static void matmul_trial_close(Ctx *c, MatmulTrial *x) {
   }
 }
 
-static int matmul_config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-  uint32_t x = 0;
-  size_t written = 0;
-  const cublasStatus_t s = cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &x, sizeof x, &written);
-  return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
-}
 static bool matmul_splits_alike(const cublasLtMatmulAlgo_t *a, const cublasLtMatmulAlgo_t *b) {
   return matmul_config(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) == matmul_config(b, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) &&
          matmul_config(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
@@ -431,28 +471,14 @@ static void plans_tune_impl(Ctx *c) {
 // ================================================================================================ 4 text
 // One line per plan, in order of first use; cut at the end of a line if `bytes` is too small.
 static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
-  static const char *const names[] = {"forward", "backward_input", "backward_weight"};
   size_t used = 0;
   if (bytes) *to = 0;
   for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
-    const MatmulKey *k = &plan->key;
-    char line[320], algo[128] = "";
-    if (plan->way != MATMUL_OWN)
-      snprintf(algo, sizeof algo, ": algorithm %d tile %d stages %d split-k %d reduction %d, workspace %llu",
-               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_ID),
-               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
-               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-               matmul_config(&plan->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
-               (unsigned long long)plan->workspace_bytes);
-    const int n = snprintf(
-        line, sizeof line, "matmul_%s %lldx%lldx%lld %s%s to %s%s%s%s%s%s\n", names[k->op % 3], (long long)k->I,
-        (long long)k->J, (long long)k->S, dtype_name((Dtype)k->dtype), k->tf32 ? " (tf32)" : "",
-        dtype_name((Dtype)k->out_dtype), k->bias ? ", bias" : "", k->add ? ", added" : "",
-        k->pre_gelu ? ", gelu' " : plan->way == MATMUL_OWN ? ", " : "",
-        k->pre_gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
-    if (n < 0 || used + (size_t)n >= bytes) return;
-    memcpy(to + used, line, (size_t)n + 1);
-    used += (size_t)n;
+    char line[MATMUL_LINE_BYTES + 1];
+    const int n = matmul_line(plan, line);
+    line[n] = '\n', line[n + 1] = 0;
+    if (used + (size_t)n + 1 >= bytes) return;
+    memcpy(to + used, line, (size_t)n + 2);
+    used += (size_t)n + 1;
   }
 }

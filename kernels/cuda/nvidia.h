@@ -1,6 +1,6 @@
 // nvidia.h: facts about NVIDIA devices and libraries that no call returns.
 //
-// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(), nccl_serial_words(),
+// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(),
 // sm_margin_row(), sm_margin_blocks().
 // Every compiler compiles it, so that tests can use it.
 //
@@ -61,36 +61,17 @@ static inline const char *version_text(VersionOf of, int v, char *text, size_t b
   return text;
 }
 
-// NCCL_NEEDED: NCCL_LAUNCH_ORDER_IMPLICIT (release notes of 2.26.2). NCCL_SPLIT_SHARES: before it, ncclCommSplit could
-// corrupt memory where resources are shared (release notes of 2.27.3). NCCL_GRAPH_REGISTERS: before it, a replayed
-// graph whose buffers NCCL has registered with a network adapter could hang in silence (NCCL issue 2389, pull request
-// 2390; the mend is on the branch of an update of 2.32, which its number does not tell from 2.32 itself).
-enum { NCCL_NEEDED = 22602, NCCL_SPLIT_SHARES = 22703, NCCL_CAPTURED_OVERLAP = 22703, NCCL_SHARES_A_GPU = 23000,
-       NCCL_GRAPH_REGISTERS = 23300, DRIVER_OVERLAP = 12030, DRIVER_CAPTURED_OVERLAP = 12090 };
+// NCCL_NEEDED: older ones were never tried. NCCL_SPLIT_SHARES: before it, ncclCommSplit could corrupt memory where
+// resources are shared (release notes of 2.27.3). NCCL_GRAPH_REGISTERS: before it, a replayed graph whose buffers NCCL
+// has registered with a network adapter could hang in silence (NCCL issue 2389, pull request 2390; the mend is on the
+// branch of an update of 2.32, which its number does not tell from 2.32 itself).
+enum { NCCL_NEEDED = 22602, NCCL_SPLIT_SHARES = 22703, NCCL_SHARES_A_GPU = 23000, NCCL_GRAPH_REGISTERS = 23300 };
 // Whether NCCL lets two ranks use one GPU: until 2.29 it compares PCI bus ids in ncclCommInitRank ("Duplicate GPU
 // detected", src/init.cc) and refuses instances (MIG) of one too; from 2.30 on, experimentally, when
 // NCCL_MULTI_RANK_GPU_ENABLE=1 asks for it (user guide, "Environment Variables").
 static inline bool nccl_shares_a_gpu(int nccl, const char *enabled) {
   return nccl >= NCCL_SHARES_A_GPU && enabled && !strcmp(enabled, "1");
 }
-// "", or what a run should know: NCCL keeps its kernels in the order of the calls by letting each wait for the start of
-// the one before, but where driver or NCCL cannot do that, for its end. In graphs that is so before NCCL 2.27.3, and
-// with drivers before CUDA 12.9 (release notes of 2.27.3: "Enable ncclImplicitOrderLaunch for CUDA 12.9+";
-// getImplicitOrder in src/enqueue.cc), everywhere with drivers before CUDA 12.3. Only what overlaps is lost.
-static inline const char *nccl_serial_words(int nccl, int driver, bool captured, char *text, size_t bytes) {
-  char a[32], b[32];
-  const bool in_graphs = captured && (nccl < NCCL_CAPTURED_OVERLAP || driver < DRIVER_CAPTURED_OVERLAP);
-  text[0] = 0;
-  if (driver >= DRIVER_OVERLAP && !in_graphs) return text;
-  snprintf(text, bytes, "NCCL %s with a driver for CUDA %s runs %s one after another, so gathers wait for reductions "
-           "that were queued before them: a step takes longer where it waits for both; %s",
-           version_text(VERSION_NCCL, nccl, a, sizeof a), version_text(VERSION_CUDA, driver, b, sizeof b),
-           driver >= DRIVER_OVERLAP ? "the collectives of a captured step" : "collectives",
-           driver >= DRIVER_OVERLAP ? "NCCL 2.27.3 and a driver for CUDA 12.9 overlap them, and so does --graph off"
-                                    : "a driver for CUDA 12.9 and NCCL 2.27.3 overlap them");
-  return text;
-}
-
 // --sm_margin auto: how many multiprocessors matrix multiplies leave to NCCL, by the GPU's model alone. A row is of
 // GPUs of this compute capability (of any minor version if minor is -1) with at least so many multiprocessors; the
 // first match counts. What is known, and where from:
