@@ -418,8 +418,6 @@ def main():
     if args.serve and (cuda or args.ranks > 1 and not args.rendezvous):
         p.error("--serve is for the CPU, and with several ranks needs --rendezvous")
     if args.curve:
-        if cuda:
-            p.error("--curve is measured on the CPU only")
         if not args.cache:
             p.error("--curve needs --cache")
         curve(args)

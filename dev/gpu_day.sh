@@ -437,6 +437,7 @@ sanitize_one() {
   [ "$tool" != racecheck ] || options=(--kernel-name kns=_kernel)
   DEVICE=cuda DEVICE_ONLY=1 run 200 "$log" compute-sanitizer --tool "$tool" "${options[@]}" --target-processes all \
     --error-exitcode 66 "$tests" --run "$name" >/dev/null
+  ! grep -q 'terminated before first instrumented API call' "$work/$log.log" || outcome="EXIT 77"   # emulated only
   case $outcome in
     "EXIT 66") outcome="FAILED: errors found" ;;
     "EXIT 77") outcome=skipped ;;

@@ -102,49 +102,21 @@ __device__ static inline RopeHead<PAIRS> rope_norm_backward(RopeHead<PAIRS> g, R
   return g;
 }
 
-// The heads that a warp takes one after the other: every eighth of the run, counted row by row. It steps from one to
-// the next without a division, which would take longer than the head. The next head is read before this one is
-// written, so that more of memory's answers are on their way.
-struct RopeWalk { int64_t row, end; int head, position; };
-template <class T> __device__ static inline RopeWalk rope_walk(const RopeCall<T> &p) {
-  const int64_t begin = blockIdx.x * p.run_rows, end = begin + p.run_rows;
-  RopeWalk w = {begin, end < p.rows ? end : p.rows, (int)threadIdx.x / WARP, (int)(begin % p.s.seq_len)};
-  for (; w.head >= p.s.heads; w.head -= (int)p.s.heads) w.row++, w.position++;
-  w.position %= (int)p.s.seq_len;
-  return w;
-}
-template <class T> __device__ static inline RopeWalk rope_next(const RopeCall<T> &p, RopeWalk w) {
-  for (w.head += ROPE_WARPS; w.head >= p.s.heads; w.head -= (int)p.s.heads) {
-    w.row++;
-    if (++w.position == p.s.seq_len) w.position = 0;
-  }
-  return w;
-}
-template <class T> __device__ static inline T *rope_head(const RopeCall<T> &p, RopeWalk w) {
-  return p.qkv + w.row * p.s.row + w.head * p.s.hs;
-}
-template <class T> __device__ static inline T *rope_raw(const RopeCall<T> &p, RopeWalk w) {
-  return p.raw + (w.row * p.s.heads + w.head) * p.s.hs;
-}
-
 template <class T, int PAIRS>
 __global__ static void __launch_bounds__(ROPE_WARPS *WARP) rope_forward_kernel(RopeCall<T> p) {
-  const int hs = (int)p.s.hs;
-  RopeWalk at = rope_walk(p);
-  RopeHead<PAIRS> ahead = {};
-  if (at.row < at.end) ahead = rope_read<PAIRS>(rope_head(p, at), hs);
-  while (at.row < at.end) {
-    const RopeWalk next = rope_next(p, at);
-    RopeHead<PAIRS> y = ahead;
-    if (next.row < next.end) ahead = rope_read<PAIRS>(rope_head(p, next), hs);
-    const float *table = p.table ? p.table + (int64_t)(at.position - (p.starts ? p.starts[at.row] : 0)) * hs : NULL;
-    const T *weight = p.weight[at.head >= p.s.n_head];
-    if (p.raw) rope_write(rope_raw(p, at), y, hs);
+  const int hs = (int)p.s.hs, warp = (int)threadIdx.x / WARP;
+  const int64_t begin = blockIdx.x * p.run_rows, rows = begin + p.run_rows < p.rows ? p.run_rows : p.rows - begin;
+  for (int64_t i = warp; i < rows * p.s.heads; i += ROPE_WARPS) {
+    const int64_t r = begin + i / p.s.heads, h = i % p.s.heads;
+    const float *table = p.table ? p.table + (r % p.s.seq_len - (p.starts ? p.starts[r] : 0)) * hs : NULL;
+    const T *weight = p.weight[h >= p.s.n_head];
+    T *x = p.qkv + r * p.s.row + h * hs;
+    RopeHead<PAIRS> y = rope_read<PAIRS>(x, hs);
+    if (p.raw) rope_write(p.raw + (r * p.s.heads + h) * hs, y, hs);
     if (p.a.norm == QK_NORM_BEFORE) y = rope_norm(y, weight, hs, p.a.eps);
     if (table) y = rope_rotate(y, table, hs, false);
     if (p.a.norm == QK_NORM_AFTER) y = rope_norm(y, weight, hs, p.a.eps);
-    rope_write(rope_head(p, at), y, hs);
-    at = next;
+    rope_write(x, y, hs);
   }
 }
 // Shared memory: the warps' sums for q's and k's weights.
@@ -153,26 +125,23 @@ __global__ static void __launch_bounds__(ROPE_WARPS *WARP) rope_backward_kernel(
   SHARED(float, sums, ROPE_WARPS * 2 * PAIRS * WARP);
   const int hs = (int)p.s.hs, warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
   const bool after = p.a.norm == QK_NORM_AFTER;
-  RopeWalk at = rope_walk(p);
-  RopeHead<PAIRS> dq = {}, dk = {}, g_ahead = {}, x_ahead = {};
-  if (at.row < at.end) g_ahead = rope_read<PAIRS>(rope_head(p, at), hs);
-  if (at.row < at.end && p.raw) x_ahead = rope_read<PAIRS>(rope_raw(p, at), hs);
-  while (at.row < at.end) {
-    const RopeWalk next = rope_next(p, at);
-    RopeHead<PAIRS> g = g_ahead, x = x_ahead;
-    if (next.row < next.end) g_ahead = rope_read<PAIRS>(rope_head(p, next), hs);
-    if (next.row < next.end && p.raw) x_ahead = rope_read<PAIRS>(rope_raw(p, next), hs);
-    const float *table = p.table ? p.table + (int64_t)at.position * hs : NULL;
-    const bool is_k = at.head >= p.s.n_head;
+  const int64_t begin = blockIdx.x * p.run_rows, rows = begin + p.run_rows < p.rows ? p.run_rows : p.rows - begin;
+  RopeHead<PAIRS> dq = {}, dk = {};
+  for (int64_t i = warp; i < rows * p.s.heads; i += ROPE_WARPS) {
+    const int64_t r = begin + i / p.s.heads, h = i % p.s.heads;
+    const float *table = p.table ? p.table + r % p.s.seq_len * hs : NULL;
+    const bool is_k = h >= p.s.n_head;
+    T *d = p.qkv + r * p.s.row + h * hs;
+    RopeHead<PAIRS> g = rope_read<PAIRS>(d, hs);
     if (table && !after) g = rope_rotate(g, table, hs, true);
     if (p.raw) {
+      RopeHead<PAIRS> x = rope_read<PAIRS>(p.raw + (r * p.s.heads + h) * hs, hs);
       if (table && after) x = rope_rotate(x, table, hs, false);
       g = is_k ? rope_norm_backward(g, &dk, x, p.weight[1], hs, p.a.eps)
                : rope_norm_backward(g, &dq, x, p.weight[0], hs, p.a.eps);
     }
     if (table && after) g = rope_rotate(g, table, hs, true);
-    rope_write(rope_head(p, at), g, hs);
-    at = next;
+    rope_write(d, g, hs);
   }
   if (!p.partial) return;
   UNROLL for (int which = 0; which < 2; which++) {

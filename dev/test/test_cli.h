@@ -739,8 +739,11 @@ TEST(cli_refuses_a_plan_beyond_memory,
   test_mpirun_patience(0);
   CliRun r;
   CLI_RUN(&r, "%s --model gpt2-xl --batch_size 1024 --data random --out %s", cli_ranks(2), cli_path("out"));
-  cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, "the memory plan of this host's 2 ranks is ...");
-  EXPECT(strstr(r.text, "GiB are available: lower --batch_size or --seq_len, choose --recompute block"),
+  const bool gpu = strstr(r.text, "this GPU's") != NULL;
+  cli_expect_refusal(&r, "gpt2-xl, batch 1024", 3, gpu ? "the memory plan of this GPU's 2 ranks is ..."
+                                                       : "the memory plan of this host's 2 ranks is ...");
+  EXPECT(strstr(r.text, gpu ? "GiB are free: lower --batch_size or --seq_len, choose --recompute block"
+                            : "GiB are available: lower --batch_size or --seq_len, choose --recompute block"),
          "no advice:\n%.2000s", r.text);
   cli_free(&r);
   cli_expect_nothing_left("after the refusal");
@@ -821,8 +824,8 @@ TEST(cli_slots_are_shared_where_windows_hold,
      "a /dev/shm with no room for what shares memory with gradient slots, but for all else: the slots get separate "
      "memory, losses are the same") {
   cli_need_mount_namespace();
-  const char *options = "--model tiny --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 --eval_every -1 "
-                        "--save_every -1 --log_every 1 --verbose";
+  const char *options = "--model tiny --device cpu --data random --vocab_size 3000 --max_steps 3 --sample_tokens 0 "
+                        "--eval_every -1 --save_every -1 --log_every 1 --verbose";
   CliRun lent, apart;
   CLI_RUN(&lent, "%s %s --out %s", cli_ranks(2), options, cli_path("out"));
   CLI_RUN(&apart, "unshare -m sh -c 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec %s %s --out %s'", cli_ranks(2),
@@ -973,7 +976,7 @@ TEST(cli_a_loss_that_is_not_finite_ends_the_run,
   CLI_RUN(&r, "%s %s --optimizer sgd --lr 1000 --clip 0 --epochs 4 --out %s", cli_ranks(2), cli_small(),
           cli_path("out"));
   EXPECT(r.code == EXIT_NOT_FINITE, "exit code %d, must be %d", r.code, EXIT_NOT_FINITE);
-  EXPECT(cli_count(r.text, "  first: out of ") == 1, "the first tensor is not named:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, "  first: ") == 1, "the first tensor is not named:\n%.3000s", r.text);
   EXPECT(cli_count(r.text, "is not finite: lower --lr, or raise --warmup") == 1,
          "not exactly one line says so:\n%.3000s", r.text);
   cli_metrics(&m, cli_path("out"));
@@ -1054,7 +1057,10 @@ TEST(cli_metrics_are_whole_and_equal,
   for (const char *other : {"two", "off", "spelled"})
     cli_expect_same_series(other, cli_path("one"), cli_path(other), 6);
   cli_metrics(&m, cli_path("two"));
-  REQUIRE(m.lines == 1 + 6 + 3 + 1, "%d records, must be the run's, 6 steps, 3 evaluations and the end", m.lines);
+  int gemms = 0;                                 // of a GPU: the algorithms that were chosen
+  for (int i = 0; i < m.lines; i++) gemms += cli_is_kind(m.line[i], "matmul_plans");
+  REQUIRE(m.lines == 1 + 6 + 3 + 1 + gemms && gemms <= 1,
+          "%d records, must be the run's, 6 steps, 3 evaluations and the end", m.lines);
   cli_expect_run_record(m.line[0]);
   int step = 0;
   for (int i = 1; i < m.lines; i++) {
@@ -1199,7 +1205,7 @@ TEST(cli_refuses_sums_along_hosts_that_cannot_be, "--between_hosts chain: one li
        "on GPUs with replicas gradients go straight to their owners"},
       {"--plan on --world 8 --ranks_per_host 4 --device cuda --offload optimizer",
        "with --offload gradients go straight to their owners"},
-      {"--plan on --world 8 --ranks_per_host 4 --shm off", "--shm off sends messages inside a host, too"}};
+      {"--plan on --world 8 --ranks_per_host 4 --device cpu --shm off", "--shm off sends messages inside a host, too"}};
   for (const auto &row : table) {
     CliRun r;
     char line[256];
@@ -1270,8 +1276,8 @@ TEST(cli_progress_fits_where_it_goes, "in a pipe or file plain lines; on a termi
     cli_expect_done(&r, "in a pipe");
     EXPECT(!strchr(r.text, '\r') && !strchr(r.text, '\033'), "%d ranks: control characters in a pipe:\n%.3000s", ranks,
            r.text);
-    EXPECT(cli_count(r.text, " tok/s  ETA ") == 4, "%d ranks: %d progress lines, must be those of steps 1, 4, 8 and 10",
-           ranks, cli_count(r.text, " tok/s  ETA "));
+    EXPECT(cli_count(r.text, "  ETA ") == 4, "%d ranks: %d progress lines, must be those of steps 1, 4, 8 and 10",
+           ranks, cli_count(r.text, "  ETA "));
     for (const char *part : {"step 8/10  loss ", "  lr ", "  |g| ", " tok/s", "  ETA ", " MiB", "[####"})
       EXPECT(strstr(r.text, part), "%d ranks: no '%s' in the progress", ranks, part);
     cli_free(&r);
