@@ -345,6 +345,7 @@ static int run_one_rank(int *argc, char ***argv, const char *name) {
   EXPECT(t, "there is no test %s", name);
   if (t) t->run();
   MPI_Allreduce(&test_failures, &failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  leave_even_by_a_crash(failures ? TEST_EXIT_FAILED : 0);
   MPI_Finalize();
   return failures ? TEST_EXIT_FAILED : 0;
 }

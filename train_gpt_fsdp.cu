@@ -1230,6 +1230,7 @@ static int train(Call *call) {
   corpus_free(&corpus);
   free(image);
   cores_give_back(&cores);
+  leave_even_by_a_crash(code);
   MPI_Finalize();
   liveness_close();
   return code;

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 // From here on this process ends with `code` even if it crashes: why it ends was said, nothing is left to do but to
-// give MPI back, and threads of Open MPI 4.1 have been seen to crash in that on a busy machine.
+// give MPI back. On a busy machine a thread of Open MPI 4.1 now and then crashes in that: it calls a function of the
+// PMIx plugin (mca_pmix_ext3x) that MPI_Finalize has just unloaded.
 static int leaving_code;
 static inline void leave_now(int) { _exit(leaving_code); }
 static inline void leave_even_by_a_crash(int code) {
