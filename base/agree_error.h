@@ -11,10 +11,15 @@
 // give MPI back. On a busy machine a thread of Open MPI 4.1 now and then crashes in that: it calls a function of the
 // PMIx plugin (mca_pmix_ext3x) that MPI_Finalize has just unloaded.
 static int leaving_code;
-static inline void leave_now(int) { _exit(leaving_code); }
+static inline void leave_now(int) {
+  static const char words[] = "notice: MPI_Finalize crashed after all was done\n";
+  if (!leaving_code && write(STDERR_FILENO, words, sizeof words - 1) < 0) {}
+  _exit(leaving_code);
+}
 static inline void leave_even_by_a_crash(int code) {
   leaving_code = code;
-  for (int s : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) signal(s, leave_now);
+  for (int s : {SIGSEGV, SIGBUS, SIGFPE}) signal(s, leave_now);
+  if (code) signal(SIGABRT, leave_now);          // else it may be the heap's word on a fault of ours
 }
 // Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
 // is printed, once. Collective.

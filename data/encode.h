@@ -24,19 +24,20 @@
 
 enum EncodeDocuments { DOCUMENTS_BEFORE, DOCUMENTS_BEHIND, DOCUMENTS_NONE };
 struct EncodeOptions {
-  const char *out;
+  const char *out, *cache;                       // out NULL: a directory in `cache`, found again by what is encoded
   const char *const *file;                       // what to encode, files of them; and what the list `data` names
   int files;
   const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out
   int vocab_size, threads;
   EncodeDocuments documents;
-  bool documents_given;                          // by the user, not by default
+  bool documents_given, column_given;            // by the user, not by default
   ChatOptions chat;
   void (*say)(const char *line);                 // takes lines of progress
   // Smaller in tests.
   int64_t block_bytes = 32 << 20, shard_numel = 100000000, save_bytes = 256 << 20;
 };
-enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024 };
+enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
+       ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 1 << 30 };      // lines or rows at a time; the longest
 
 // ================================================================================================ 1 inputs
 // Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
@@ -84,16 +85,16 @@ static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, c
   }
   return true;
 }
-// Before anything is read: a name that is no text, a missing library, a table without that column.
-static inline bool encode_check(const DataNames *names, const char *column, DataError *e) {
-  bool tables = !*column;
+// Before anything is read: a name that is no text, a missing library, a table without that column. Whether there are
+// `tables`.
+static inline bool encode_check(const DataNames *names, const char *column, bool *tables, DataError *e) {
   for (int i = 0; i < names->count; i++) {
     TextStream s;
     if (!text_stream_open(&s, names->name[i], column, e)) return false;
-    tables = tables || s.kind == TEXT_ROWS;
+    *tables = *tables || s.kind == TEXT_ROWS;
     text_stream_close(&s);
   }
-  return tables || data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", column);
+  return true;
 }
 // Whether --data LIST names texts that are encoded into token files to be trained on: packed ones, tables, several.
 static inline bool encode_is_packed(const char *list) {
@@ -118,6 +119,7 @@ static inline bool encode_is_packed(const char *list) {
   return directory ? all && !in_memory : all && (packed || !in_memory);
 }
 
+static inline bool encode_is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\r'; }
 // The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault` of 256 bytes.
 static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) {
   size_t ascii = 0;                              // eight bytes at a time, as most of a text is
@@ -126,14 +128,19 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) 
     if (word & 0x8080808080808080u) break;
   }
   const size_t bad = ascii + chat_bad_utf8(line + ascii, bytes - ascii);
-  const bool nul = memchr(line, 0, bytes) || memmem(line, bytes, "\\u0000", 6);
+  const bool nul = bpe_has_nul((const char *)line, bytes);
   if (bad < bytes || nul)
     snprintf(fault, 256, bad < bytes ? "byte %zu is not UTF-8" : "it has a NUL character", bad + 1);
   if (bad < bytes || nul) return NULL;
-  cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
+  const char *end = NULL, *const stop = (const char *)line + bytes;
+  cJSON *json = cJSON_ParseWithLengthOpts((const char *)line, bytes, &end, false);
+  while (json && end < stop && encode_is_blank((uint8_t)*end)) end++;
+  const bool rest = json && end < stop;
+  const char *text = rest ? NULL : cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
   char *copy = text ? strdup(text) : NULL;
   if (!json) snprintf(fault, 256, "it is not JSON");
+  else if (rest)
+    snprintf(fault, 256, "more stands behind its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
   else if (!text)
     snprintf(fault, 256, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt")
              ? "it is a conversation, and the first file has texts: encode conversations apart"
@@ -144,32 +151,36 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) 
 // Whether the first line of a file is a conversation.
 static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) {
   TextStream s;
-  size_t n = 0, room = 1 << 16;
+  enum { MOST = 16 << 20 };                      // a longer first line is none
+  size_t n = 0, bytes = 0;
   int64_t got = 1;
   if (!text_stream_open(&s, path, "", e)) return false;
-  uint8_t *line = (uint8_t *)data_alloc(room, 1), *end = NULL;
-  while (!end && (got = text_stream_read(&s, line + n, (int64_t)(room - n), e)) > 0) {
-    while (!n && got && strchr(" \t\r\n", line[0])) memmove(line, line + 1, (size_t)--got);
-    end = (uint8_t *)memchr(line + n, '\n', (size_t)got);
-    n += (size_t)got;
-    if (n == room) line = (uint8_t *)bpe_resize(line, room *= 2, 1);
+  uint8_t *line = (uint8_t *)data_alloc(MOST, 1);
+  while (bytes == n && n < MOST && (got = text_stream_read(&s, line + n, (int64_t)(MOST - n), e)) > 0) {
+    int64_t from = 0;
+    while (!n && from < got && (line[from] == '\n' || encode_is_blank(line[from]))) from++;
+    memmove(line + n, line + n + from, (size_t)(got - from));
+    const uint8_t *end = (const uint8_t *)memchr(line + n, '\n', (size_t)(got - from));
+    n += (size_t)(got - from);
+    bytes = end ? (size_t)(end - line) : n;
   }
   text_stream_close(&s);
-  cJSON *json = cJSON_ParseWithLength((const char *)line, end ? (size_t)(end - line) : n);
+  cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
   *chats = cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt");
   cJSON_Delete(json);
   free(line);
   return got >= 0;
 }
 // Trains a tokenizer on the beginnings of the files, as much of each.
-static inline bool encode_train(Tokenizer *t, const DataNames *files, const EncodeOptions *o, DataError *e) {
+static inline bool encode_train(Tokenizer *t, const DataNames *files, const char *column, const EncodeOptions *o,
+                                DataError *e) {
   const int64_t each = ENCODE_SAMPLE_BYTES / files->count + 1;
   uint8_t *sample = (uint8_t *)data_alloc(ENCODE_SAMPLE_BYTES + (size_t)files->count, 1);
   int64_t n = 0, got = 1;
   for (int i = 0; i < files->count; i++) {
     TextStream s;
     const int64_t begin = n;
-    if (!text_stream_open(&s, files->name[i], o->column, e)) { free(sample); return false; }
+    if (!text_stream_open(&s, files->name[i], column, e)) { free(sample); return false; }
     while (n - begin < each && (got = text_stream_read(&s, sample + n, each - (n - begin), e)) > 0) n += got;
     if (s.kind == TEXT_JSONL) {                  // whole lines, as their texts, which are shorter
       int64_t to = begin;
@@ -198,6 +209,9 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const Enco
 struct EncodeShards { const char *name; int number, fd; int64_t numel, total; };
 struct Encoding {
   const EncodeOptions *o;
+  char out[PATH_MAX];
+  const char *column;                            // of tables; "" without any
+  int lock;                                      // of out; -1: none
   Tokenizer tokenizer;
   int32_t document_id;                           // -1: none
   int token_bytes;
@@ -214,7 +228,7 @@ struct Encoding {
   double began_ms, said_ms;
 };
 static inline void encode_shard_path(const Encoding *c, const EncodeShards *s, const char *end, char path[PATH_MAX]) {
-  data_format(path, PATH_MAX, "%s/%s_%06d.bin%s", c->o->out, s->name, s->number, end);
+  data_format(path, PATH_MAX, "%s/%s_%06d.bin%s", c->out, s->name, s->number, end);
 }
 static inline bool encode_fail(const char *path, DataError *e) {
   return data_fail(e, EXIT_MISSING, "cannot write %s: %s", path, strerror(errno));
@@ -307,7 +321,7 @@ struct EncodePiece {
   char *text;
   int32_t *ids;
   int64_t count, number;                         // number: of the line
-  char fault[256];
+  char *fault;                                   // malloc'ed; NULL: none
 };
 struct EncodePieces { EncodePiece *piece; int64_t count, room; };
 static inline EncodePiece *encode_piece(EncodePieces *l) {
@@ -324,7 +338,7 @@ static inline size_t encode_last_cut(const Tokenizer *t, const uint8_t *p, size_
   for (size_t at = n > ENCODE_MARGIN_BYTES ? n - ENCODE_MARGIN_BYTES : 0; at > 0; at--) {
     if (p[at] != ' ' && p[at] != '\n') continue;
     if (articles && (memchr(p + at, '\n', 4) || !memcmp(p + at, " = ", 3))) continue;
-    if (tokenizer_cut(t, p, n, at) == at) return at;
+    if (tokenizer_cuts_at(t, p, n, at)) return at;
   }
   return 0;
 }
@@ -338,17 +352,17 @@ static inline size_t encode_article(const uint8_t *p, size_t at, size_t end, siz
   }
   return end;
 }
-// Cuts complete lines or rows into pieces. Returns how many bytes they are.
+// Cuts complete lines or rows into pieces, at most ENCODE_PIECES of them. Returns how many bytes they are.
 static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n,
                                       bool ends) {
   size_t at = 0;
-  for (const uint8_t *end; at < n; at = (size_t)(end - p) + (end < p + n)) {
+  for (const uint8_t *end; at < n && l->count < ENCODE_PIECES; at = (size_t)(end - p) + (end < p + n)) {
     end = (const uint8_t *)memchr(p + at, kind == TEXT_ROWS ? 0 : '\n', n - at);
     if (!end && !ends) break;
     if (!end) end = p + n;
     size_t bytes = (size_t)(end - p) - at;
     c->line++;
-    while (kind == TEXT_JSONL && bytes && strchr(" \t\r", p[at + bytes - 1])) bytes--;
+    while (kind == TEXT_JSONL && bytes && encode_is_blank(p[at + bytes - 1])) bytes--;
     if (kind == TEXT_JSONL ? !bytes : bytes == 1 && p[at] == 0xff) continue;   // blank; a row without a value
     EncodePiece *piece = encode_piece(l);
     piece->p = p + at, piece->bytes = bytes, piece->begins = piece->ends = true;
@@ -381,15 +395,18 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     ChatTokens k = {};
     Chat chat = c->chat;
     chat.encoder = encoder;
-    if (!chat_line(&chat, &k, p->p, p->bytes)) snprintf(p->fault, sizeof p->fault, "%s", k.fault);
+    encoder->passing = true;                     // what is rendered is gone when the line is done
+    if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count;
     free(k.trained);
     return;
   }
-  if (p->kind == TEXT_JSONL && !(p->text = encode_line(p->p, p->bytes, p->fault))) return;
+  char fault[256] = "";
   const size_t bad = p->kind == TEXT_ROWS ? chat_bad_utf8(p->p, p->bytes) : p->bytes;
-  if (bad < p->bytes) { snprintf(p->fault, sizeof p->fault, "byte %zu is not UTF-8", bad + 1); return; }
+  if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, fault);
+  if (bad < p->bytes) snprintf(fault, sizeof fault, "byte %zu is not UTF-8", bad + 1);
+  if (fault[0]) { p->fault = strdup(fault); return; }
   const uint8_t *text = p->text ? (const uint8_t *)p->text : p->p;
   const size_t bytes = p->text ? strlen(p->text) : p->bytes;
   p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(&c->tokenizer, bytes) + 1));
@@ -410,7 +427,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   const bool holds_out = !c->split && !c->files[1].count;
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
-    if (ok && p->fault[0])
+    if (ok && p->fault)
       ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row" : "line",
                      (long long)p->number, p->fault);
     if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
@@ -423,6 +440,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
       ok = encode_append(c, to, &c->document_id, 1, e);
     free(p->ids);
     free(p->text);
+    free(p->fault);
   }
   return ok;
 }
@@ -433,7 +451,7 @@ static inline void encode_tidy(const Encoding *c, bool parts) {
   char path[PATH_MAX];
   for (const char *left : {"encode.json.tmp*", "tokenizer.json.tmp*", "*.bin.tmp", "*.bin.part"}) {
     glob_t g = {};
-    data_format(path, sizeof path, "%s/%s", c->o->out, left);
+    data_format(path, sizeof path, "%s/%s", c->out, left);
     if (!glob(path, 0, NULL, &g) && (parts || !name_ends(left, ".part")))
       for (size_t i = 0; i < g.gl_pathc; i++) {
         bool open = false;
@@ -455,34 +473,43 @@ static inline bool encode_save(Encoding *c, DataError *e) {
   }
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"encoding\":\"%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
-          "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d,\"articles\":%d", (unsigned long long)c->hash,
+          "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d,\"articles\":%d,\"vocab_size\":%d",
+          (unsigned long long)c->hash,
           c->done ? "true" : "false", c->split, c->file, (long long)c->at, (long long)c->line, (long long)c->documents,
-          (long long)c->text_bytes, c->in_held_out, c->articles);
+          (long long)c->text_bytes, c->in_held_out, c->articles, *c->o->tokenizer ? 0 : c->o->vocab_size);
   for (const EncodeShards &s : c->shards)
     fprintf(f, ",\"%s\":[%d,%lld,%lld]", s.name, s.number, (long long)s.numel, (long long)s.total);
   fprintf(f, "}\n");
   fclose(f);
-  data_format(path, sizeof path, "%s/encode.json", c->o->out);
-  const bool ok = file_put(path, c->o->out, text, (int64_t)bytes) || encode_fail(path, e);
+  data_format(path, sizeof path, "%s/encode.json", c->out);
+  const bool ok = file_put(path, c->out, text, (int64_t)bytes) || encode_fail(path, e);
   free(text);
   if (ok && c->chats) encode_tidy(c, true);
   return ok;
 }
 static inline int64_t encode_number(const cJSON *x) { return cJSON_IsNumber(x) ? (int64_t)x->valuedouble : 0; }
-// Takes the state that an earlier process left in OUT, if any: `found`. What it wrote after that is written again.
-static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
-  char path[PATH_MAX], part[PATH_MAX];
+// The state in a directory; NULL: there is none, or it is damaged.
+static inline cJSON *encode_state(const char *out, char path[PATH_MAX]) {
   int64_t bytes;
-  data_format(path, sizeof path, "%s/encode.json", c->o->out);
+  data_format(path, PATH_MAX, "%s/encode.json", out);
   char *text = file_get(path, 1 << 16, &bytes);
   cJSON *json = text ? cJSON_Parse(text) : NULL;
   free(text);
+  return json;
+}
+static inline bool encode_is(const cJSON *state, uint64_t hash) {
+  const char *is = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(state, "encoding"));
+  return is && strtoull(is, NULL, 16) == hash;
+}
+// Takes the state that an earlier process left in OUT, if any: `found`. What it wrote after that is written again.
+static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
+  char path[PATH_MAX], part[PATH_MAX];
+  cJSON *json = encode_state(c->out, path);
   *found = json != NULL;
   if (!json)
-    return access(path, F_OK) || data_fail(e, EXIT_MISSING, "%s is damaged: remove %s and encode again", path,
-                                           c->o->out);
-  const char *hash = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "encoding"));
-  const bool same = hash && strtoull(hash, NULL, 16) == c->hash;
+    return access(path, F_OK) || data_fail(e, EXIT_MISSING, "%s is damaged: remove %s and encode again", path, c->out);
+  const int64_t trained = encode_number(cJSON_GetObjectItemCaseSensitive(json, "vocab_size"));
+  const bool same = encode_is(json, c->hash) && (*c->o->tokenizer || trained == c->o->vocab_size);
   int64_t *const to[] = {&c->at, &c->line, &c->documents, &c->text_bytes};
   static const char *const names[] = {"at", "line", "documents", "text_bytes"};
   for (int i = 0; i < 4; i++) *to[i] = encode_number(cJSON_GetObjectItemCaseSensitive(json, names[i]));
@@ -492,7 +519,7 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   c->in_held_out = encode_number(cJSON_GetObjectItemCaseSensitive(json, "held_out")) != 0;
   c->articles = encode_number(cJSON_GetObjectItemCaseSensitive(json, "articles")) != 0;
   bool ok = same || data_fail(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
-                              "it, or name another directory", c->o->out);
+                              "it, or name another directory", c->out);
   for (EncodeShards &s : c->shards) {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, s.name);
     s.number = (int)encode_number(cJSON_GetArrayItem(list, 0));
@@ -505,7 +532,7 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
     if (!ok || !s.numel) continue;
     if (access(part, F_OK) && rename(path, part)) part[0] = 0;   // it became whole after the state was written
     ok = (!stat(part, &st) && st.st_size >= want && !truncate(part, want)) ||
-         data_fail(e, EXIT_MISSING, "%s is not as it was being written: remove %s and encode again", path, c->o->out);
+         data_fail(e, EXIT_MISSING, "%s is not as it was being written: remove %s and encode again", path, c->out);
   }
   cJSON_Delete(json);
   return ok;
@@ -532,7 +559,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   TextStream s;
   size_t room = (size_t)c->o->block_bytes, n = 0;
   const char *path = c->files[c->split].name[c->file];
-  if (!text_stream_open(&s, path, c->o->column, e)) return false;
+  if (!text_stream_open(&s, path, c->column, e)) return false;
   if (c->chats && s.kind != TEXT_JSONL) {
     text_stream_close(&s);
     return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
@@ -551,15 +578,21 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
       ok = text_check(path, block, n, &none, e, true);
       c->articles = s.kind == TEXT_PLAIN && c->tokenizer.divides && text_first_title(block, block + n) != NULL;
     }
-    const size_t used = ok ? encode_cut(c, l, s.kind, block, n, got == 0) : 0;
-    ok = ok && encode_pieces(c, l, path, e);
+    size_t used = 0, cut = 1;
+    for (l->count = ENCODE_PIECES; ok && cut && l->count >= ENCODE_PIECES; used += cut) {
+      cut = encode_cut(c, l, s.kind, block + used, n - used, got == 0);
+      ok = encode_pieces(c, l, path, e);
+      c->at += (int64_t)cut, c->text_bytes += (int64_t)cut, unsaved += (int64_t)cut;
+    }
     if (ok && !used && got > 0) {                // one line, or no blank: more than the block holds
-      room *= 2;
-      block = (uint8_t *)bpe_resize(block, room, 1);
+      if (room >= ENCODE_LINE_BYTES)
+        ok = data_fail(e, EXIT_MISSING, "%s has no %s in %d MiB behind byte %lld of its text", path,
+                       s.kind == TEXT_PLAIN ? "blank to cut it at" : "end of a line or row", ENCODE_LINE_BYTES >> 20,
+                       (long long)c->at);
+      else block = (uint8_t *)bpe_resize(block, room *= 2, 1);
     }
     memmove(block, block + used, n - used);
     n -= used;
-    c->at += (int64_t)used, c->text_bytes += (int64_t)used, unsaved += (int64_t)used;
     if (ok && unsaved >= c->o->save_bytes) unsaved = 0, ok = encode_save(c, e);
     encode_progress(c, &s, false);
     if (ok && got == 0 && !used) break;
@@ -568,13 +601,73 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   free(block);
   return ok;
 }
+// What decides the bytes beside the tokenizer: names, sizes and times of the files, and the options. Into c->hash.
+static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
+  const EncodeOptions *o = c->o;
+  const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
+  c->hash = data_hash(data_hash(0, numbers, sizeof numbers), c->column, strlen(c->column));
+  if (c->chats)
+    for (const char *how : {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"})
+      c->hash = data_hash(c->hash, how, strlen(how));
+  for (const DataNames &names : c->files) for (int i = 0; i < names.count; i++) {
+    const char *base = path_base(names.name[i]);
+    struct stat st;
+    if (stat(names.name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names.name[i], strerror(errno));
+    const int64_t is[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+    c->hash = data_hash(data_hash(c->hash, base, strlen(base)), is, sizeof is);
+    c->all_bytes += st.st_size;
+  }
+  return true;
+}
+// The tokenizer is there: what follows from it, and the rest of the hash.
+static inline void encode_hash(Encoding *c) {
+  const Tokenizer *t = &c->tokenizer;
+  const EncodeDocuments documents = c->o->documents;
+  c->token_bytes = t->vocab_size <= 65536 && !c->chats ? 2 : 4;
+  c->chat = chat_open(&c->o->chat, t);
+  const bool marks = documents != DOCUMENTS_NONE && !c->chats;
+  c->document_id = marks ? chat_token(t, "<|endoftext|>") : -1;
+  if (c->document_id < 0 && marks) c->document_id = chat_token(t, "<|end_of_text|>");
+  if (t->adds_bos && documents == DOCUMENTS_BEFORE && marks) c->document_id = t->bos_id;
+  const uint64_t is = tokenizer_hash(t);
+  c->hash = data_hash(c->hash, &is, sizeof is);
+}
+// The directory: the one named, or in the cache that of these inputs and this tokenizer. A checkpoint's tokenizer may
+// be the one that was trained for a directory named by its inputs and vocabulary alone.
+static inline void encode_find(Encoding *c, uint64_t inputs) {
+  const EncodeOptions *o = c->o;
+  const int64_t asked = o->vocab_size;
+  char of_inputs[PATH_MAX], path[PATH_MAX];
+  struct stat st;
+  if (o->out) { data_format(c->out, sizeof c->out, "%s", o->out); return; }
+  data_format(of_inputs, sizeof of_inputs, "%s/encoded-%016llx", o->cache,
+              (unsigned long long)data_hash(inputs, &asked, sizeof asked));
+  data_format(c->out, sizeof c->out, "%s/encoded-%016llx", o->cache, (unsigned long long)c->hash);
+  cJSON *state = !*o->tokenizer || !stat(c->out, &st) ? NULL : encode_state(of_inputs, path);
+  if (!*o->tokenizer || encode_is(state, c->hash)) data_format(c->out, sizeof c->out, "%s", of_inputs);
+  cJSON_Delete(state);
+}
+// One process at a time writes there: another one waits for what is in the cache, else it is refused. Where nothing can
+// be locked, none waits.
+static inline bool encode_lock(Encoding *c, DataError *e) {
+  char path[PATH_MAX], line[PATH_MAX + 64];
+  data_format(path, sizeof path, "%s/.lock", c->out);
+  for (bool told = false; (c->lock = file_lock(path)) < 0 && errno == EWOULDBLOCK; told = true) {
+    if (c->o->out) return data_fail(e, EXIT_LOST, "%s: another process encodes into it", c->out);
+    snprintf(line, sizeof line, "waiting: another process encodes into %s", c->out);
+    if (!told) c->o->say(line);
+    liveness_progress();
+    usleep(100000);
+  }
+  return true;
+}
 // Lists the inputs, has the tokenizer, and takes up what is there.
 static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   const EncodeOptions *o = c->o;
   char json[PATH_MAX], state[PATH_MAX], why[1024];
-  struct stat st;
   DataNames held = {};
   int tests = 0;
+  c->lock = -1;
   for (int i = 0; i < o->files; i++)
     if (!encode_add(&c->files[0], &held, &tests, o->file[i], "--encode", e)) return false;
   if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e) ||
@@ -586,7 +679,12 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
     o->say(why);
   }
   data_names_free(&held);
-  if (!encode_check(&c->files[0], o->column, e) || !encode_check(&c->files[1], "", e)) return false;
+  bool tables = false;
+  if (!encode_check(&c->files[0], o->column, &tables, e) || !encode_check(&c->files[1], o->column, &tables, e))
+    return false;
+  if (o->column_given && *o->column && !tables)
+    return data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", o->column);
+  c->column = tables ? o->column : "";
   TextPacking packing;
   const char *first = c->files[0].name[0];
   if (text_name_kind(first, &packing) == TEXT_JSONL && !encode_is_chats(first, e, &c->chats)) return false;
@@ -596,43 +694,32 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (c->chats && o->documents_given)
     return data_fail(e, EXIT_USAGE, "%s has conversations, which end as their template says: leave --document_token "
                      "out", first);
-  if (!make_directories(o->out)) return encode_fail(o->out, e);
-  encode_tidy(c, false);
-  data_format(json, sizeof json, "%s/tokenizer.json", o->out);
-  data_format(state, sizeof state, "%s/encode.json", o->out);
-  const char *given = *o->tokenizer ? o->tokenizer : !access(state, F_OK) ? json : "";
-  if (*given && !tokenizer_load_any(&c->tokenizer, given, why, sizeof why))
+  if (*o->tokenizer && !tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
-  if (!*given && o->vocab_size < 257)
+  if (!encode_inputs_hash(c, e)) return false;
+  const uint64_t inputs = c->hash;
+  if (*o->tokenizer) encode_hash(c);
+  encode_find(c, inputs);
+  if (!make_directories(c->out)) return encode_fail(c->out, e);
+  if (!encode_lock(c, e)) return false;
+  encode_tidy(c, false);
+  data_format(json, sizeof json, "%s/tokenizer.json", c->out);
+  data_format(state, sizeof state, "%s/encode.json", c->out);
+  const bool trained = !*o->tokenizer && !access(state, F_OK);
+  if (trained && !tokenizer_load_any(&c->tokenizer, json, why, sizeof why))
+    return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  if (!*o->tokenizer && o->vocab_size < 257)
     return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 257 tokens", o->vocab_size);
-  if (!*given && !encode_train(&c->tokenizer, &c->files[0], o, e)) return false;
-  const Tokenizer *t = &c->tokenizer;
-  c->token_bytes = t->vocab_size <= 65536 && !c->chats ? 2 : 4;
-  c->chat = chat_open(&o->chat, t);
-  const bool marks = o->documents != DOCUMENTS_NONE && !c->chats;
-  c->document_id = marks ? chat_token(t, "<|endoftext|>") : -1;
-  if (c->document_id < 0 && marks) c->document_id = chat_token(t, "<|end_of_text|>");
-  if (t->adds_bos && o->documents == DOCUMENTS_BEFORE && marks) c->document_id = t->bos_id;
-  const int64_t numbers[] = {o->documents, o->shard_numel, c->document_id, c->files[1].count};
-  c->hash = data_hash(tokenizer_hash(t), numbers, sizeof numbers);
-  c->hash = data_hash(c->hash, o->column, strlen(o->column));
-  if (c->chats)
-    for (const char *how : {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"})
-      c->hash = data_hash(c->hash, how, strlen(how));
-  for (const DataNames &names : c->files) for (int i = 0; i < names.count; i++) {
-    const char *base = path_base(names.name[i]);
-    if (stat(names.name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names.name[i], strerror(errno));
-    c->hash = data_hash(data_hash(c->hash, base, strlen(base)), &st.st_size, sizeof st.st_size);
-    c->all_bytes += st.st_size;
-  }
+  if (!*o->tokenizer && !trained && !encode_train(&c->tokenizer, &c->files[0], c->column, o, e)) return false;
+  if (!*o->tokenizer) encode_hash(c);
   if (!encode_resume(c, found, e)) return false;
   encode_tidy(c, *found);
-  return *found || ((tokenizer_save(t, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
+  return *found || ((tokenizer_save(&c->tokenizer, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
                     encode_save(c, e));
 }
 // Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
-// the tokenizer's. False: one line in e.
-static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL) {
+// the tokenizer's; out: NULL, or receives the directory. False: one line in e.
+static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL, char *out = NULL) {
   static Encoding c;
   EncodePieces l = {};
   bool found = false, ok;
@@ -643,7 +730,7 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_s
   c.began_ms = now_ms();
   *e = {};
   if ((ok = encode_open(&c, &found, e)) && found && !c.done) {
-    snprintf(line, sizeof line, "going on in %s: %.1f MB of text are encoded", o->out, (double)c.text_bytes * 1e-6);
+    snprintf(line, sizeof line, "going on in %.512s: %.1f MB of text are encoded", c.out, (double)c.text_bytes * 1e-6);
     o->say(line);
   }
   for (; ok && !c.done && c.split < 2; c.split++, c.file = 0) {
@@ -656,13 +743,15 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_s
   if (ok) {
     snprintf(line, sizeof line, "%lld tokens to train on, %lld for validation, of %.1f MB of text: --data %.200s "
              "--tokenizer %.200s --vocab_size %d", (long long)c.shards[0].total, (long long)c.shards[1].total,
-             (double)c.text_bytes * 1e-6, o->out, o->out, c.tokenizer.vocab_size);
+             (double)c.text_bytes * 1e-6, c.out, c.out, c.tokenizer.vocab_size);
     o->say(line);
     if (!c.shards[1].total)
       o->say("notice: of a single document nothing is held out for validation: name some text by --val_data");
   }
   if (vocab_size) *vocab_size = c.tokenizer.vocab_size;
+  if (out) data_format(out, PATH_MAX, "%s", c.out);
   for (EncodeShards &s : c.shards) if (s.fd >= 0) close(s.fd);
+  if (c.lock >= 0) close(c.lock);
   for (DataNames &n : c.files) data_names_free(&n);
   tokenizer_free(&c.tokenizer);
   free(l.piece);

@@ -9,11 +9,22 @@
 
 enum LibraryName { LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD, LIBRARY_SNAPPY };
 struct ZstdBuffer { void *data; size_t bytes, at; };
+struct ZlibStream {                              // z_stream
+  const uint8_t *next_in;
+  unsigned avail_in;
+  unsigned long total_in;
+  uint8_t *next_out;
+  unsigned avail_out;
+  unsigned long total_out;
+  const char *msg;
+  void *state, *zalloc, *zfree, *opaque;
+  int data_type;
+  unsigned long adler, reserved;
+};
+enum { ZLIB_OK = 0, ZLIB_END = 1, ZLIB_NOTHING = -5, ZLIB_GZIP = 15 + 16 };
 struct Libraries {
-  void *(*gzdopen)(int fd, const char *mode);
-  int (*gzread)(void *gz, void *to, unsigned bytes);
-  const char *(*gzerror)(void *gz, int *number);
-  int (*gzclose)(void *gz), (*gzbuffer)(void *gz, unsigned bytes);
+  int (*inflateInit2_)(ZlibStream *z, int window_bits, const char *version, int stream_bytes);
+  int (*inflate)(ZlibStream *z, int flush), (*inflateReset)(ZlibStream *z), (*inflateEnd)(ZlibStream *z);
   void *(*ZSTD_createDStream)();
   size_t (*ZSTD_decompressStream)(void *z, ZstdBuffer *out, ZstdBuffer *in);
   size_t (*ZSTD_freeDStream)(void *z);
@@ -32,9 +43,9 @@ static inline bool library_open(LibraryName library, const char *path, DataError
       {}, {"libz.so.1", "zlib1g"}, {"libzstd.so.1", "libzstd1"}, {"libsnappy.so.1", "libsnappy1v5"}};
   const struct { LibraryName of; const char *name; void **to; } functions[] = {
 #define LIBRARY_FUNCTION(of, f) {of, #f, (void **)&l->f}
-      LIBRARY_FUNCTION(LIBRARY_ZLIB, gzdopen), LIBRARY_FUNCTION(LIBRARY_ZLIB, gzread),
-      LIBRARY_FUNCTION(LIBRARY_ZLIB, gzerror), LIBRARY_FUNCTION(LIBRARY_ZLIB, gzclose),
-      LIBRARY_FUNCTION(LIBRARY_ZLIB, gzbuffer), LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_createDStream),
+      LIBRARY_FUNCTION(LIBRARY_ZLIB, inflateInit2_), LIBRARY_FUNCTION(LIBRARY_ZLIB, inflate),
+      LIBRARY_FUNCTION(LIBRARY_ZLIB, inflateReset), LIBRARY_FUNCTION(LIBRARY_ZLIB, inflateEnd),
+      LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_createDStream),
       LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_decompressStream), LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_freeDStream),
       LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_decompress), LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_isError),
       LIBRARY_FUNCTION(LIBRARY_ZSTD, ZSTD_getErrorName), LIBRARY_FUNCTION(LIBRARY_SNAPPY, snappy_uncompress)};

@@ -88,8 +88,8 @@ static inline void thrift_skip(Thrift *t, int type, int depth = 0) {
 }
 
 // ================================================================================================ 2 footer
-enum { PARQUET_FOOTER_MOST = 256 << 20, PARQUET_PAGE_MOST = 1 << 30, PARQUET_BYTE_ARRAY = 6, PARQUET_UTF8 = 0,
-       PARQUET_REPEATED = 2 };
+enum { PARQUET_FOOTER_MOST = 256 << 20, PARQUET_HEADER_MOST = 16 << 20, PARQUET_PAGE_MOST = 1 << 30,
+       PARQUET_BYTE_ARRAY = 6, PARQUET_UTF8 = 0, PARQUET_REPEATED = 2 };
 // An element of the schema. string: it is said to be text.
 struct ParquetElement { char name[256]; int type, repetition; int64_t children; bool string; };
 // The column's part of a row group.
@@ -369,7 +369,8 @@ static inline bool parquet_data(Parquet *q, const ParquetPage *h, size_t bytes, 
   const uint8_t *p = q->page, *const end = p + bytes;
   const bool second = h->type == PARQUET_DATA_2;
   uint32_t n = (uint32_t)h->present_bytes;
-  if (h->values < 0 || h->values > q->values_left || h->level_encoding != PARQUET_RLE)
+  // Levels that are not there may have any encoding: Java's writers say BIT_PACKED.
+  if (h->values < 0 || h->values > q->values_left || (q->optional && !second && h->level_encoding != PARQUET_RLE))
     return parquet_damaged(q, "a page's header", e);
   q->present = {};
   if (q->optional) {
@@ -403,11 +404,12 @@ static inline bool parquet_page(Parquet *q, DataError *e) {
     h = parquet_page_header(&t);
     head = t.p - q->packed;
     if (!t.bad) break;
-    if (have == q->end - q->at) return parquet_damaged(q, "a page's header", e);
+    if (have == q->end - q->at || have >= PARQUET_HEADER_MOST) return parquet_damaged(q, "a page's header", e);
   }
   q->at += head;
   const int64_t levels = h.type == PARQUET_DATA_2 ? h.present_bytes + h.repeat_bytes : 0;
-  if (h.packed < 0 || h.packed > q->end - q->at || h.unpacked < 0 || h.unpacked > PARQUET_PAGE_MOST || levels < 0 ||
+  if (h.packed < 0 || h.packed > min64(q->end - q->at, PARQUET_PAGE_MOST) || h.unpacked < 0 ||
+      h.unpacked > PARQUET_PAGE_MOST || levels < 0 ||
       h.present_bytes < 0 || h.repeat_bytes != 0 || levels > h.packed || levels > h.unpacked)
     return parquet_damaged(q, "a page's header", e);
   if (!parquet_pread(q, parquet_room(&q->packed, &q->packed_room, (size_t)h.packed), h.packed, q->at, e)) return false;

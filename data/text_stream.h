@@ -24,16 +24,17 @@ struct TextStream {
   TextPacking packing;
   int fd;
   int64_t file_bytes, read_bytes;                // of the file as it is, how much of it was read
-  void *gz, *zstd;
+  ZlibStream gzip;
+  void *zstd;
   Parquet rows;
-  uint8_t *packed;                               // of zstd: what was read and not unpacked yet
+  uint8_t *packed;                               // what was read and not unpacked yet
   ZstdBuffer in;
   bool frame_open;                               // the file may not end here
 };
 enum { PACKED_BYTES = 1 << 20 };
 static inline void text_stream_close(TextStream *s) {
-  if (s->gz) libraries.gzclose(s->gz);
-  else if (s->fd >= 0) close(s->fd);
+  if (s->fd >= 0) close(s->fd);
+  if (s->gzip.state) libraries.inflateEnd(&s->gzip);
   if (s->zstd) libraries.ZSTD_freeDStream(s->zstd);
   free(s->packed);
   parquet_close(&s->rows);
@@ -59,43 +60,56 @@ static inline bool text_stream_open(TextStream *s, const char *path, const char 
     text_stream_close(s);
     return false;
   }
-  if (s->packing == TEXT_GZIP && !(s->gz = libraries.gzdopen(s->fd, "rb"))) die_missing("no memory for gzip");
-  if (s->gz) libraries.gzbuffer(s->gz, 1 << 18);
-  if (s->packing == TEXT_ZSTD && (!(s->zstd = libraries.ZSTD_createDStream()) ||
-                                  !(s->packed = (uint8_t *)malloc(PACKED_BYTES)))) die_missing("no memory for zstd");
+  if (s->packing && !(s->packed = (uint8_t *)malloc(PACKED_BYTES))) die_missing("no memory to unpack %s", path);
+  if (s->packing == TEXT_GZIP && libraries.inflateInit2_(&s->gzip, ZLIB_GZIP, "1.2.0", (int)sizeof s->gzip))
+    die_missing("no memory to unpack %s", path);
+  if (s->packing == TEXT_ZSTD && !(s->zstd = libraries.ZSTD_createDStream()))
+    die_missing("no memory to unpack %s", path);
   return true;
 }
-// The next part of a zstd file; 0: its end, -1: one line in e.
-static inline int64_t text_stream_zstd(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+// One step of unpacking s->in to `out`. Whether the frame, or gzip's member, goes on; what is wrong in `why`.
+static inline bool text_stream_zstd(TextStream *s, ZstdBuffer *out, const char **why) {
+  const size_t code = libraries.ZSTD_decompressStream(s->zstd, out, &s->in);
+  if (libraries.ZSTD_isError(code)) *why = libraries.ZSTD_getErrorName(code);
+  if (*why && strstr(*why, "too much memory")) *why = "its window is above 128 MiB: unpack it with zstd -d --long=31";
+  return code != 0;
+}
+// A member is followed by another one or by the file's end.
+static inline bool text_stream_gzip(TextStream *s, ZstdBuffer *out, const char **why) {
+  ZlibStream *z = &s->gzip;
+  z->next_in = (const uint8_t *)s->in.data + s->in.at, z->avail_in = (unsigned)(s->in.bytes - s->in.at);
+  z->next_out = (uint8_t *)out->data, z->avail_out = (unsigned)out->bytes;
+  const int code = libraries.inflate(z, 0);
+  s->in.at = s->in.bytes - z->avail_in, out->at = out->bytes - z->avail_out;
+  if (code != ZLIB_OK && code != ZLIB_END && code != ZLIB_NOTHING) *why = z->msg ? z->msg : "zlib cannot unpack it";
+  if (code == ZLIB_END) libraries.inflateReset(z);
+  return code != ZLIB_END;
+}
+// The next part of a packed file; 0: its end, -1: one line in e.
+static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
   ZstdBuffer out = {to, (size_t)bytes, 0};
+  const char *why = NULL;
   while (!out.at) {
     if (s->in.at == s->in.bytes) {
       const ssize_t n = read(s->fd, s->packed, PACKED_BYTES);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return data_fail(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno)) - 1;
       if (!n && !s->frame_open) return 0;
-      if (!n) return data_fail(e, EXIT_MISSING, "%s is cut short: its zstd data have no end", s->path) - 1;
+      if (!n) return data_fail(e, EXIT_MISSING, "%s is cut short: its packed data have no end", s->path) - 1;
       s->in = ZstdBuffer{s->packed, (size_t)n, 0};
     }
-    const size_t code = libraries.ZSTD_decompressStream(s->zstd, &out, &s->in);
-    if (libraries.ZSTD_isError(code))
-      return data_fail(e, EXIT_MISSING, "%s is damaged: %s", s->path, libraries.ZSTD_getErrorName(code)) - 1;
-    s->frame_open = code != 0;
+    s->frame_open = s->packing == TEXT_ZSTD ? text_stream_zstd(s, &out, &why) : text_stream_gzip(s, &out, &why);
+    if (why) return data_fail(e, EXIT_MISSING, "%s is damaged: %s", s->path, why) - 1;
   }
   return (int64_t)out.at;
 }
 // Reads at most `bytes` bytes of text. 0: the file has ended; -1: one line in e.
 static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
   int64_t n;
-  int number = 0;
   bytes = min64(bytes, FILE_PIECE_BYTES);
   if (s->kind == TEXT_ROWS) n = parquet_read(&s->rows, to, bytes, e);
-  else if (s->packing == TEXT_ZSTD) n = text_stream_zstd(s, to, bytes, e);
-  else if (s->gz) {
-    n = libraries.gzread(s->gz, to, (unsigned)bytes);
-    const char *why = libraries.gzerror(s->gz, &number);    // at the end it knows whether that was missing
-    if (n < 0 || number < 0) n = data_fail(e, EXIT_MISSING, "%s is damaged or cut short: %s", s->path, why) - 1;
-  } else {
+  else if (s->packing) n = text_stream_unpack(s, to, bytes, e);
+  else {
     do n = read(s->fd, to, (size_t)bytes); while (n < 0 && errno == EINTR);
     if (n < 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno));
   }

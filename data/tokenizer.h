@@ -395,6 +395,7 @@ struct BpeEncoder {
   int32_t *ids;                // where the next id goes
   uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
   uint8_t added_passes;        // the bits of all bytes
+  bool passing;                // texts do not stay where they are: only words that the cache itself holds are kept
 };
 
 static inline void bpe_cache_clear(BpeEncoder *e) {
@@ -418,7 +419,7 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
     count = count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)count)
                                      : bpe_merge_long(e->t, e->ids, count);
   }
-  if (n <= BPE_CACHE_MAX_WORD_BYTES) {
+  if (n <= (e->passing ? (size_t)16 : (size_t)BPE_CACHE_MAX_WORD_BYTES)) {
     bool full =
         2 * (e->cache.used + 1) > (size_t)1 << BPE_CACHE_MAX_BITS || e->cached_count + count > BPE_CACHE_MAX_IDS;
     if (full) {
@@ -542,20 +543,22 @@ static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, siz
   return false;
 }
 
-// The first place from `at` on where a text may be cut: the ids of the whole are those of both parts, one after the
-// other. `bytes` if there is none. A text may be cut before a blank or newline that follows a character other than
+// Whether a text may be cut at `at`, between 0 and `bytes`: the ids of the whole are those of both parts, one after the
+// other. That is before a blank or newline that follows a character other than
 // white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it;
 // by Llama's pattern, where punctuation takes the line ends behind it, before a newline only after a letter or digit.
 // Normalising joins neither of the two to anything.
+static inline bool tokenizer_cuts_at(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
+  if (text[at] != ' ' && text[at] != '\n') return false;
+  const int before = bpe_class_before(t, text, at);
+  const bool joined = t->digits_together && text[at] == '\n' && before == UNICODE_OTHER;
+  return before != UNICODE_SPACE && !joined && !bpe_added_across(t, text, bytes, at);
+}
+// The first such place from `at` on; `bytes`: there is none.
 static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   if (at == 0) return 0;
-  for (; at < bytes; at++) {
-    if (text[at] != ' ' && text[at] != '\n') continue;
-    const int before = bpe_class_before(t, text, at);
-    const bool joined = t->digits_together && text[at] == '\n' && before == UNICODE_OTHER;
-    if (before != UNICODE_SPACE && !joined && !bpe_added_across(t, text, bytes, at)) return at;
-  }
-  return bytes;
+  while (at < bytes && !tokenizer_cuts_at(t, text, bytes, at)) at++;
+  return at < bytes ? at : bytes;
 }
 
 // At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one.
@@ -568,7 +571,8 @@ static inline size_t bpe_part_start(const Tokenizer *t, const uint8_t *text, siz
   return i == n ? bytes : tokenizer_cut(t, text, bytes, bytes / (size_t)n * (size_t)i);
 }
 
-// An encoder remembers the words of the texts that it has run over, which stay where they are until it is closed.
+// An encoder remembers the words of the texts that it has run over, which stay where they are until it is closed, or
+// else it is told so (`passing`).
 static inline void bpe_encoder_open(BpeEncoder *e, const Tokenizer *t) {
   *e = {};
   e->t = t;

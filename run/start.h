@@ -755,22 +755,19 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
-static bool load_packed(CorpusOptions *c, const char *column, bool given, DataError *e) {
-  static char out[DATA_PATH_BYTES];
+// asked: the vocabulary that a tokenizer is trained for.
+static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, DataError *e) {
+  static char out[PATH_MAX];
   if (!c->data || !encode_is_packed(c->data))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
-  uint64_t key = (uint64_t)c->vocab_size;
-  for (const char *text : {c->data, c->val_data, c->tokenizer, column, c->chat.template_name, c->chat.date,
-                           c->chat.train_all ? "all" : ""}) key = data_hash(key, text, strlen(text) + 1);
-  data_format(out, sizeof out, "%s/encoded-%016llx", c->cache_dir, (unsigned long long)key);
   EncodeOptions o = {};
-  o.out = out, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
-  o.vocab_size = c->vocab_size, o.threads = c->threads, o.chat = c->chat, o.say = encode_say;
-  if (!encode_run(&o, e, &c->vocab_size)) return false;
+  o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
+  o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat, o.say = encode_say;
+  if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
   c->val_data = "";
   if (!*c->tokenizer) c->tokenizer = out;
@@ -811,7 +808,9 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
     corpus->vocab_size = (int)o->vocab_size;
     snprintf(corpus->source, sizeof corpus->source, "no data and no tokenizer: tokens are numbers");
   } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
-                                       : load_packed(&c, o->text_column, o->given[OPT_text_column], &e) &&
+                                       : load_packed(&c, o->text_column, o->given[OPT_text_column],
+                                                       o->vocab_size_asked > 0 ? o->vocab_size_asked : o->vocab_size,
+                                                       &e) &&
                                            corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }

@@ -88,6 +88,5 @@ void emu_set_shared_limit(size_t bytes) { emu_shared_limit_now = bytes; }
 void emu_set_capability(int capability) { emu_capability_now = capability; }
 void emu_set_devices(int count) { emu_devices_now = count; }
 void emu_set_instances(int of_a_gpu) { emu_instances_now = of_a_gpu; }
-void emu_set_driver_version(int version) { emu_driver_now = version; }
 EmuCounters emu_counters() { return emu_count; }
 void emu_probe(Ctx *c, int what, void *to, const void *from) { cuda_probe(c, what, to, from); }

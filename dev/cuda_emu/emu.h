@@ -51,7 +51,6 @@ EMU_CALL int64_t emu_nccl_in_progress();
 EMU_CALL int emu_nccl_blocks();
 // What libraries and driver say of themselves (NCCL 2.28.9, CUDA 13.0).
 EMU_CALL void emu_set_nccl_version(int version);
-EMU_CALL void emu_set_driver_version(int version);
 
 // What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.

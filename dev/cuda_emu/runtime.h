@@ -197,7 +197,7 @@ enum cudaDeviceAttr {
   cudaDevAttrL2CacheSize = 38, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
-static int emu_devices_now = 8, emu_device_current, emu_instances_now = 1, emu_driver_now = 13000;
+static int emu_devices_now = 8, emu_device_current, emu_instances_now = 1;
 
 EMU(cudaError_t) cudaGetDeviceCount(int *n) {
   if (!emu_devices_now) return emu_error(cudaErrorNoDevice);
@@ -211,7 +211,7 @@ EMU(cudaError_t) cudaSetDevice(int i) {
   return cudaSuccess;
 }
 EMU(cudaError_t) cudaGetDevice(int *i) { *i = emu_device_current; return cudaSuccess; }
-EMU(cudaError_t) cudaDriverGetVersion(int *version) { *version = emu_driver_now; return cudaSuccess; }
+EMU(cudaError_t) cudaDriverGetVersion(int *version) { *version = 13000; return cudaSuccess; }
 EMU(cudaError_t) cudaRuntimeGetVersion(int *version) { *version = 13000; return cudaSuccess; }
 EMU(cudaError_t) cudaDeviceGetPCIBusId(char *to, int bytes, int i) {
   if (!emu_is_device(i)) return emu_error(cudaErrorInvalidDevice);

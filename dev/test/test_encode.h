@@ -247,7 +247,8 @@ TEST(encode_names_what_is_wrong,
   cli_write(cli_path("good.jsonl"), good, strlen(good));
   snprintf(command, sizeof command, "cd %s && seq 100000 > s.txt && gzip -k s.txt && head -c 9000 s.txt.gz > "
            "cut.txt.gz && { zstd -qc s.txt 2>&- || cat s.txt.gz; } | head -c 9000 > cut.txt.zst && head -c 9000 "
-           "s.txt.gz > bad.txt.gz && seq 5 >> bad.txt.gz && mkdir empty", test_tmp());
+           "s.txt.gz > bad.txt.gz && seq 5 >> bad.txt.gz && mkdir empty && "
+           "{ cat s.txt.gz; printf x; tail -c +2 s.txt.gz; cat s.txt.gz; } > members.txt.gz", test_tmp());
   REQUIRE(!system(command), "no gzip");
   const struct { const char *name, *text, *has, *has_too; } table[] = {
       {"x.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"\n", "x.jsonl, line 3: it is not JSON", ""},
@@ -257,8 +258,11 @@ TEST(encode_names_what_is_wrong,
       {"x.jsonl", "{\"text\": \"a\\u0000\"}", "line 1: it has a NUL", ""},
       {"x.txt", "\x1f\x8b\x08\0\0\0\0\0\0\0\0", "x.txt is gzip-compressed", ""},
       {"x.parquet", "PAR1", "x.parquet is no Parquet table, or cut short", ""},
-      {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is damaged or cut short", ""},
-      {"bad.txt.gz", NULL, "bad.txt.gz is damaged or cut short", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
+      {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a\"}{\"text\": \"b\"}",
+       "line 2: more stands behind its JSON, from byte 14", ""},
+      {"x.bin", "PAR1", "x.bin: expected: .txt", ""}, {"cut.txt.gz", NULL, "cut.txt.gz is cut short", ""},
+      {"bad.txt.gz", NULL, "bad.txt.gz is ", ""}, {"cut.txt.zst", NULL, "cut.txt.zst is ", ""},
+      {"members.txt.gz", NULL, "members.txt.gz is damaged: incorrect header check", ""},
       {"none.txt", NULL, "none.txt: No such file", ""},
       {"empty", NULL, "no text to train on in this directory", ""}};
   for (const auto &row : table) {
@@ -280,4 +284,107 @@ TEST(encode_names_what_is_wrong,
   EXPECT(r.code == 0 && strstr(r.text, "tokens to train on, 0 for validation") && strstr(r.text, "--val_data"), "%s",
          r.text);
   cli_free(&r);
+}
+
+TEST(encode_takes_what_is_unusual,
+     "many members in a .gz; an escaped backslash before u0000; long conversations of the same long words; text "
+     "without a place to cut it at; a first line that is no JSON: encoded to the ids of the text, and soon") {
+  char command[2048], out[600];
+  DataError e;
+  snprintf(command, sizeof command, "cd %s && seq 9000 > a.txt && cat a.txt a.txt a.txt > b.txt && gzip -k a.txt && "
+           "cat a.txt.gz a.txt.gz a.txt.gz > c.txt.gz && yes '' | head -c 3000000 > blanks.txt", test_tmp());
+  REQUIRE(!system(command), "no gzip");
+  int64_t n, m;
+  for (const char *name : {"b.txt", "c.txt.gz", "blanks.txt"}) {
+    snprintf(out, sizeof out, "%s/of-%s", test_tmp(), name);
+    EncodeOptions o = encode_options(out, cli_path(name), 2);
+    o.block_bytes = 1 << 16, o.shard_numel = 1 << 20, o.save_bytes = 1 << 20;
+    EXPECT(encode_run(&o, &e), "%s: %s", name, e.text);
+  }
+  int32_t *ids = encode_read(cli_path("of-b.txt"), "train", &n);
+  encode_expect("three members", cli_path("of-c.txt.gz"), "train", ids, n);
+  free(ids);
+  const char *escaped = "{\"text\": \"a \\\\u0000 b\"}";
+  cli_write(cli_path("u.jsonl"), escaped, strlen(escaped));
+  cli_write(cli_path("u.txt"), "a \\u0000 b", 10);
+  for (const char *name : {"u.txt", "u.jsonl"}) {
+    snprintf(out, sizeof out, "%s/of-%s", test_tmp(), name);
+    EncodeOptions o = encode_options(out, cli_path(name), 1);
+    EXPECT(encode_run(&o, &e), "%s: %s", name, e.text);
+  }
+  ids = encode_read(cli_path("of-u.txt"), "train", &n);
+  encode_expect("a backslash", cli_path("of-u.jsonl"), "train", ids, n);
+  free(ids);
+  FILE *f = fopen(cli_path("first.jsonl"), "w");                 // of no use, and 1 MiB long
+  fprintf(f, "\"\n%0*d\n", 1 << 20, 0);
+  fclose(f);
+  EncodeOptions o = encode_options(cli_path("of-first"), cli_path("first.jsonl"), 1);
+  o.block_bytes = 1 << 16;
+  EXPECT(!encode_run(&o, &e) && strstr(e.text, "first.jsonl, line 1: it is not JSON"), "%s", e.text);
+  f = fopen(cli_path("chats.jsonl"), "w");                       // freed texts of this size are not mapped any more
+  for (int i = 0; i < 4; i++) {
+    fprintf(f, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int k = 0; k < 40000; k++) fprintf(f, " electroencephalography%s", k % 3 == i % 3 ? "s" : "");
+    fprintf(f, "\"},{\"role\":\"assistant\",\"content\":\"ok\"}]}\n");
+  }
+  fclose(f);
+  for (int threads : {1, 2}) {
+    snprintf(out, sizeof out, "%s/chats%d", test_tmp(), threads);
+    EncodeOptions c = encode_options(out, cli_path("chats.jsonl"), threads);
+    c.chat.template_name = "smollm2", c.tokenizer = "dev/fixtures/chat_smollm2", c.block_bytes = 8 << 20;
+    c.shard_numel = 1 << 24;
+    EXPECT(encode_run(&c, &e), "chats: %s", e.text);
+  }
+  ids = encode_read(cli_path("chats1"), "train", &n);
+  int32_t *others = encode_read(cli_path("chats2"), "train", &m);
+  EXPECT(n == m && n > 100000 && !memcmp(ids, others, (size_t)n * 4), "%lld ids, %lld", (long long)n, (long long)m);
+  free(ids);
+  free(others);
+}
+
+TEST(encode_is_done_once,
+     "a run that is resumed finds what it has encoded; another vocabulary, a file of another time are another "
+     "encoding; two processes do not write into one directory; --text_column of validation, and of tables that are "
+     "not there") {
+  CliRun r;
+  DataError e;
+  char command[2048];
+  const char *once = "--data x.jsonl.gz --cache cache --max_steps 2 --sample_tokens 0 --eval_every -1 --vocab_size 300";
+  FILE *f = fopen(cli_path("x.jsonl"), "w");
+  for (int i = 0; i < 300; i++) fprintf(f, "{\"text\": \"line %d of three hundred\"}\n", i);
+  fclose(f);
+  CLI_RUN(&r, "cd %s && gzip -k x.jsonl && %s %s %s --out run && %s --resume --data x.jsonl.gz --cache cache --out run "
+          "--max_steps 4 && %s --resume --data x.jsonl.gz --cache cache --out run --max_steps 6 && "
+          "ls cache | grep -c encoded | sed 's/^/directories: /'", test_tmp(),
+          cli_program(), cli_small(), once, cli_program(), cli_program());
+  cli_expect_done(&r, "resumed twice");
+  EXPECT(strstr(r.text, "step 6/6") && strstr(r.text, "directories: 1\n"), "%s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && %s --encode o x.jsonl --vocab_size 300 && %s --encode o x.jsonl --vocab_size 400", test_tmp(),
+          cli_program(), cli_program());
+  EXPECT(r.code == EXIT_USAGE && strstr(r.text, "o has another encoding"), "another vocabulary: %s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "cd %s && %s --encode t x.jsonl --tokenizer o && touch -d 2001-01-01 x.jsonl && %s --encode t x.jsonl "
+          "--tokenizer o", test_tmp(), cli_program(), cli_program());
+  EXPECT(r.code == EXIT_USAGE && strstr(r.text, "t has another encoding"), "another time: %s", r.text);
+  cli_free(&r);
+  const int lock = file_lock(cli_path("o/.lock"));
+  REQUIRE(lock >= 0, "no lock");
+  CLI_RUN(&r, "cd %s && %s --encode o x.jsonl --vocab_size 300", test_tmp(), cli_program());
+  EXPECT(r.code == EXIT_LOST && strstr(r.text, "o: another process encodes into it"), "locked: %s", r.text);
+  cli_free(&r);
+  close(lock);
+  snprintf(command, sizeof command, "cd %s && flock cache/encoded-*/.lock sleep 2 & cd %s && sleep 0.3; ", test_tmp(),
+           test_tmp());
+  CLI_RUN(&r, "%s %s %s %s --out other", command, cli_program(), cli_small(), once);
+  cli_expect_done(&r, "beside another");
+  EXPECT(strstr(r.text, "waiting: another process encodes into cache/encoded-"), "%s", r.text);
+  cli_free(&r);
+  EncodeOptions o = encode_options(cli_path("tables"), cli_path("x.jsonl"), 1);
+  o.val_data = "dev/fixtures/parquet/plain.parquet", o.column = "text", o.column_given = true;
+  EXPECT(encode_run(&o, &e), "a table for validation: %s", e.text);
+  o.out = cli_path("no-tables"), o.val_data = "";
+  EXPECT(!encode_run(&o, &e) && strstr(e.text, "--text_column text belongs to .parquet files"), "%s", e.text);
+  o.column_given = false;                        // a checkpoint's
+  EXPECT(encode_run(&o, &e), "a column that is not needed: %s", e.text);
 }

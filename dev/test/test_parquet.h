@@ -101,7 +101,7 @@ TEST(parquet_damaged_is_refused,
     EXPECT(!encode_run(&o, &e) && strstr(e.text, row.has), "%s %s: '%s'", row.name, row.column, e.text);
   }
   EncodeOptions o = encode_options(cli_path("o"), parquet_fixture("rows", "jsonl"), 1);
-  o.column = "text";
+  o.column = "text", o.column_given = true;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "--text_column text belongs to .parquet files"), "'%s'", e.text);
 }
 

@@ -18,7 +18,7 @@
 //
 // Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8; the caller knows what
 // they mean. Kernels of two communicators may start in different orders on two ranks. That is no deadlock while both
-// fit on the GPU at once, which two of at most 64 blocks do; no more than two are in flight (comm_split).
+// fit on the GPU at once, which two of at most 64 blocks do on 128 multiprocessors; two are in flight (comm_split).
 // NCCL_LAUNCH_ORDER_IMPLICIT would keep them in the order of the calls, but not in graphs: with NCCL 2.28.9 and driver
 // 580 a segmentation fault in cudaGraphUpload (dev/results/2026-11-26-H100-80GB-HBM3.md).
 //

@@ -271,7 +271,9 @@ static void matmul_library(Ctx *c, MatmulPlan *plan, const MatmulProduct *p, con
       plan->out, algo, workspace_bytes ? c->workspace : NULL, workspace_bytes, STREAM(c));
   if (status == CUBLAS_STATUS_SUCCESS) return;
   char line[MATMUL_LINE_BYTES];
-  matmul_line(plan, line);
+  MatmulPlan failed = *plan;
+  failed.algo = *algo, failed.workspace_bytes = workspace_bytes;
+  matmul_line(&failed, line);
   die_with(EXIT_FAULT, "cublasLtMatmul: %s: %s", cublaslt()->cublasLtGetStatusString(status), line);
 }
 // The last way of every GEMM is MATMUL_OWN, except with fp8.
