@@ -322,7 +322,7 @@ TEST(encode_takes_what_is_unusual,
   o.block_bytes = 1 << 16;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "first.jsonl, line 1: it is not JSON"), "%s", e.text);
   f = fopen(cli_path("chats.jsonl"), "w");       // what is above 32 MiB is not mapped any more when it is freed
-  for (int times : {0, 0, 1600000, 3}) {           // one encoder has the last two
+  for (int times : {0, 0, 1600000, 3}) {       // one encoder has the last two
     fprintf(f, "{\"messages\":[{\"role\":\"user\",\"content\":\"go");
     for (int k = 0; k < times; k++) fputs(" electroencephalography", f);
     fputs("\"},{\"role\":\"assistant\",\"content\":\"ok\"}]}\n", f);
@@ -340,7 +340,6 @@ TEST(encode_is_done_once,
      "not there") {
   CliRun r;
   DataError e;
-  char command[2048];
   const char *once = "--data x.jsonl.gz --cache cache --max_steps 2 --sample_tokens 0 --eval_every -1 --vocab_size 300";
   FILE *f = fopen(cli_path("x.jsonl"), "w");
   for (int i = 0; i < 300; i++) fprintf(f, "{\"text\": \"line %d of three hundred\"}\n", i);
@@ -360,17 +359,22 @@ TEST(encode_is_done_once,
           "--tokenizer o", test_tmp(), cli_program(), cli_program());
   EXPECT(r.code == EXIT_USAGE && strstr(r.text, "t has another encoding"), "another time: %s", r.text);
   cli_free(&r);
-  const int lock = file_lock(cli_path("o/.lock"));
+  int lock = file_lock(cli_path("o/.lock"));
   REQUIRE(lock >= 0, "no lock");
   CLI_RUN(&r, "cd %s && %s --encode o x.jsonl --vocab_size 300", test_tmp(), cli_program());
   EXPECT(r.code == EXIT_LOST && strstr(r.text, "o: another process encodes into it"), "locked: %s", r.text);
   cli_free(&r);
   close(lock);
-  snprintf(command, sizeof command, "cd %s && flock cache/encoded-*/.lock sleep 2 & cd %s && sleep 0.3; ", test_tmp(),
-           test_tmp());
-  CLI_RUN(&r, "%s %s %s %s --out other", command, cli_program(), cli_small(), once);
+  glob_t of_run;
+  REQUIRE(!glob(cli_path("cache/encoded-*/.lock"), 0, NULL, &of_run), "no lock in the cache");
+  lock = file_lock(of_run.gl_pathv[0]);
+  globfree(&of_run);
+  REQUIRE(lock >= 0, "no lock of the cache's");
+  cli_start(&r, "cd %s && %s %s %s --out other", test_tmp(), cli_program(), cli_small(), once);
+  if (!cli_wait_for(&r, "waiting: another process encodes into cache/encoded-", 1)) return;
+  close(lock);
+  cli_wait(&r, CLI_LIMIT_S);
   cli_expect_done(&r, "beside another");
-  EXPECT(strstr(r.text, "waiting: another process encodes into cache/encoded-"), "%s", r.text);
   cli_free(&r);
   EncodeOptions o = encode_options(cli_path("tables"), cli_path("x.jsonl"), 1);
   o.val_data = "dev/fixtures/parquet/named.parquet", o.column = "body", o.column_given = true;
