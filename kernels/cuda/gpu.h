@@ -6,9 +6,12 @@
 //   cluster_begin, cluster_arrive, cluster_wait, cluster_store      a barrier of all threads of a cluster; into another
 //                               block's memory
 //   SHARED, SHARED_DYNAMIC      shared memory of a block, 16-byte aligned; LAUNCH asks for what is above 48 KiB
+//   SHARED_TILES                SHARED_DYNAMIC in bytes, from a multiple of 1024 on
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
 //   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
+//   HAS_WGMMA, wgmma_dot, wgmma_weigh, wgmma_tile, wgmma_fence, wgmma_commit, wgmma_wait, proxy_fence
+//                               tensor cores of Hopper: 128 threads multiply what is in shared memory (sm_90a only)
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
 //   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers, from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
@@ -100,6 +103,7 @@ static inline cudaError_t kernel_loads(void (*kernel)()) {
 #define SHARED_DYNAMIC(T, name) \
   extern __shared__ __align__(16) unsigned char dynamic_shared_[]; \
   T *name = (T *)dynamic_shared_
+#define SHARED_TILES(name) extern __shared__ __align__(1024) unsigned char name[]
 
 #define MMA_16816(types) \
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." types ".f32 " \
@@ -135,6 +139,86 @@ __device__ static inline void cp_async_commit() { asm volatile("cp.async.commit_
 // Waits until all but the N latest groups of this thread have landed.
 template <int N> __device__ static inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+// Warpgroup multiplies (PTX ISA, "Asynchronous warpgroup level matrix instructions"): 128 threads, the first a multiple
+// of 128, all with the same operands but d and the registers of A. Warp w of the four holds rows 16 w to 16 w + 15 of
+// d, laid out as mma_16816's sums are: d[4 n + e] is sum e of the 8 columns from 8 n on. They run in the background:
+// between the multiply and a wgmma_wait that covers its group nobody may touch d, A in registers, or what the tiles
+// hold.
+// Only code for sm_90a has them: elsewhere a kernel that asks for one ends in a trap.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define HAS_WGMMA 0
+#define WGMMA_ASM(...) __trap()
+#endif
+// Before the first multiply of a thread, and before one whose d or A this thread has written since.
+__device__ static inline void wgmma_fence() { WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ static inline void wgmma_commit() { WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until all but the N latest groups are done.
+template <int N> __device__ static inline void wgmma_wait() {
+  WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// What this thread wrote into shared memory (cp.async that has landed too) is seen by multiplies that start after the
+// next barrier. They read through another path than loads do.
+__device__ static inline void proxy_fence() { WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Where a tile is: rows of 128 bytes in groups of eight, of which piece c of 16 bytes of row r lies at piece c ^ r % 8
+// (the 128-byte swizzle). Groups follow each other (1024 bytes). next_columns: bytes to the tile that has the next 64
+// columns, of wgmma_weigh's b with N = 128.
+__device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 16) {
+  const uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+  return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
+         (uint64_t)1 << 62;
+}
+#define WGMMA_SUMS_64 \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define WGMMA_LIST_64 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_SUMS_128 \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
+  "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
+  "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
+  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
+  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define WGMMA_LIST_128 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_DOT(N, types, A, B, ADD) \
+  WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %" ADD ", 0;\n" \
+            "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" WGMMA_LIST_##N "}, %" A ", %" B ", " \
+            "p, 1, 1, 0, 0;}" \
+            : WGMMA_SUMS_##N : "l"(a), "l"(b), "r"((int)add))
+#define WGMMA_WEIGH(N, types, A0, A1, A2, A3, B) \
+  WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" WGMMA_LIST_##N "}, " \
+            "{%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", 1, 1, 1, 1;" \
+            : WGMMA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+// d (64 x N) = A B^T, or += where `add`: A (64 x 16) and B (N x 16) are 16 columns of tiles, row-major.
+template <class T, int N> __device__ static inline void wgmma_dot(float *d, uint64_t a, uint64_t b, bool add) {
+  static_assert(N == 64 || N == 128, "instances");
+  constexpr bool B16 = __is_same(T, bf16);
+  if constexpr (N == 64 && B16) WGMMA_DOT(64, "bf16.bf16", "32", "33", "34");
+  else if constexpr (N == 64) WGMMA_DOT(64, "f16.f16", "32", "33", "34");
+  else if constexpr (B16) WGMMA_DOT(128, "bf16.bf16", "64", "65", "66");
+  else WGMMA_DOT(128, "f16.f16", "64", "65", "66");
+}
+// d (64 x N) += A B: A (64 x 16) from registers, as mma_16816 has it; B is 16 rows of a tile of N columns.
+template <class T, int N> __device__ static inline void wgmma_weigh(float *d, const uint32_t a[4], uint64_t b) {
+  static_assert(N == 64 || N == 128, "instances");
+  constexpr bool B16 = __is_same(T, bf16);
+  if constexpr (N == 64 && B16) WGMMA_WEIGH(64, "bf16.bf16", "32", "33", "34", "35", "36");
+  else if constexpr (N == 64) WGMMA_WEIGH(64, "f16.f16", "32", "33", "34", "35", "36");
+  else if constexpr (B16) WGMMA_WEIGH(128, "bf16.bf16", "64", "65", "66", "67", "68");
+  else WGMMA_WEIGH(128, "f16.f16", "64", "65", "66", "67", "68");
 }
 // A barrier of all threads of a cluster, in two steps: what a thread wrote before it arrived is seen by all that have
 // waited. A block may be written into when it has arrived once, for which it needs no fence: cluster_begin. It must not
@@ -255,6 +339,7 @@ static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { m
   static EmuShared name##_place_; \
   T(&name)[n] = *(T(*)[n])emu_shared(&name##_place_, sizeof(T) * (n))
 #define SHARED_DYNAMIC(T, name) T *name = (T *)emu_shared_dynamic()
+#define SHARED_TILES(name) unsigned char *name = (unsigned char *)emu_shared_dynamic()
 template <class T> static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]) {
   emu_mma_16816(d, a, b, (const T *)NULL);
 }
