@@ -237,7 +237,7 @@ OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 ifneq ($(WITH_CUDA),)
 # -ccbin: a compiler named by the user compiles the host's part too. --fmad=false: as -ffp-contract=off on the host.
 NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$(CXX)),,-ccbin $(CXX))) -std=c++17 -O2 \
-  --fmad=false -lineinfo $(ARCHS) -I. $(NCCL_HOME:%=-I%/include) \
+  --fmad=false -lineinfo $(ARCHS) $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_HOME:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
 cmd_cuda := $(NVCC_COMMAND) --threads 0 $(NVCCFLAGS)
 src_cuda := kernels/cuda/cuda.cu
@@ -295,7 +295,7 @@ endif
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).
 # vec_x86.h and vec_neon.h are parts of vec.h.
 CUDA_ONLY := kernels/cpu/vec_% kernels/cuda/% kernels/%_cuda.cuh kernels/attention_parts.cuh kernels/attention_plain.cuh \
-  kernels/attention_tensorcore.cuh
+  kernels/attention_tensorcore.cuh kernels/attention_wgmma.cuh
 CPU_ONLY := kernels/cpu/vec% kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
 KERNELS := $(filter kernels/%,$(HEADERS))
 ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),$(HEADERS)) kernels/cuda/nvidia.h) \

@@ -1,16 +1,21 @@
 // attention_cuda.cuh: the CUDA part of attention.cuh, with the same formulas, shapes and names.
 //
-// Two families of kernels, each with one launch per output, attention_tensorcore.cuh and attention_plain.cuh:
-//   tensor cores   bf16 and fp16, head sizes that are multiples of 8 up to 128. Instances for 32, 64, 80, 96 and 128; a
-//                  size in between runs the next larger instance, its missing columns zero in shared memory.
-//   plain          fp32, and the two-byte types at every other head size: tiles of 64 x 64 in fp32 FMA.
-// Both are FlashAttention-2 (Dao 2023): a block owns one tile of rows, streams the other operand tile by tile, and
+// Three families of kernels, each with one launch per output:
+//   wgmma          attention_wgmma.cuh: bf16 and fp16 on Hopper, sequences of at least 128 tokens, head sizes that are
+//                  multiples of 8 from 40 to 128. Instances for 64 and 128.
+//   tensor cores   attention_tensorcore.cuh: bf16 and fp16 everywhere else, and by --attention mma; head sizes that are
+//                  multiples of 8 up to 128. Instances for 32, 64, 80, 96 and 128. In both families a size in between
+//                  runs the next larger instance, its missing columns zero in shared memory.
+//   plain          attention_plain.cuh: fp32, and the two-byte types at every other head size: tiles of 64 x 64 in
+//                  fp32 FMA.
+// All are FlashAttention-2 (Dao 2023): a block owns one tile of rows, streams the other operand tile by tile, and
 // never writes a (T,T) matrix. Softmax is online (Milakov & Gimelshein 2018) in base 2: exp2(s c - max), c =
 // log2(e)/sqrt(hs), one fused multiply-add per element. Future tiles are never visited; a warp skips the tiles that are
 // in the future of all its own rows; only tiles on the diagonal are masked. lse is natural.
 //
 // Backward is three launches: D = dout . out; dk and dv, one block per tile of keys, over the queries from the diagonal
-// on; dq, one block per tile of queries, over the keys up to the diagonal. That is seven matrix multiplies per tile.
+// on; dq, one block per tile of queries, over the keys up to the diagonal. (wgmma: two, dq sums D on its way.) That is
+// seven matrix multiplies per tile.
 // One kernel with a shared dq needs five, but there dq is a sum over blocks: either by atomic additions, in another
 // order each time, or by blocks that wait for each other. Here every sum has one owner and one order, tiles ascending,
 // and dk, dv and dq stay in registers from the first tile to the last.
@@ -51,7 +56,8 @@
 // (out, dv) or to dout . v (ds).
 //
 // Documents: with starts (ops.h), forward and dq begin at the tile of the first key that a block's first query sees;
-// what is left of documents before a query's is masked. dk and dv of tensor cores run over all later queries.
+// what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document of a
+// block's last key.
 //
 // Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
 // dv; as keys they are in the future of every real query.
@@ -60,6 +66,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "attention_tensorcore.cuh"
 #include "attention_plain.cuh"
+#include "attention_wgmma.cuh"
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
@@ -139,11 +146,57 @@ ATTENTION_SMALL(X)
 // Whether a multiprocessor holds two blocks with what the largest tiles take, 78 KiB each, and 1 KiB of the system's.
 static inline bool attention_roomy(const Ctx *c) { return DEVICE(c)->shared_all >= 2 * (78 + 1) << 10; }
 
+// ---- launches on Hopper ---------------------------------------------------------------------------------------------
+// Head size, then warpgroups of a block and blocks of a multiprocessor of forward, of dk and dv, and of dq: the fastest
+// on an H100 of those that compile without a wait behind each multiply.
+#define ATTENTION_WGMMA(X) X(64, 1, 4, 1, 2, 1, 3) X(128, 1, 2, 2, 1, 2, 1)
+enum { ATTENTION_WGMMA_N = 64 };                 // rows of a streamed tile
+// Bytes of `own` rows, and of two operands in each place.
+static constexpr size_t attention_wgmma_bytes(int HS, int own) {
+  return (size_t)(own + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N) * (size_t)HS * 2;
+}
+static bool attention_by_wgmma(const Ctx *c, const AttentionShape &s) {
+  return DEVICE(c)->wgmma && !c->attention_mma && s.len >= 128 && s.hs % 8 == 0 && s.hs > 32 && s.hs <= 128 &&
+         s.ld < 1 << 23;
+}
+template <bool DROP, class T> static void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B) {
+#define X(HS, F_GROUPS, F_BLOCKS, ...) \
+  if (a.s.hs <= HS) { \
+    LAUNCH((attention_forward_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, F_GROUPS, F_BLOCKS, DROP>), \
+           attention_grid(a.s, B, a.s.n_head, 64 * F_GROUPS), F_GROUPS * WARPGROUP, \
+           attention_wgmma_bytes(HS, 64 * F_GROUPS), STREAM(c), a); \
+    return; \
+  }
+  ATTENTION_WGMMA(X)
+#undef X
+}
+template <bool DROP, class T>
+static void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
+#define X(HS, F_GROUPS, F_BLOCKS, KV_GROUPS, KV_BLOCKS, Q_GROUPS, Q_BLOCKS) \
+  if (a.s.hs <= HS) { \
+    LAUNCH((attention_dq_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, Q_GROUPS, Q_BLOCKS, DROP>), \
+           attention_grid(a.s, B, a.s.n_head, 64 * Q_GROUPS), Q_GROUPS * WARPGROUP, \
+           attention_wgmma_bytes(HS, 128 * Q_GROUPS), STREAM(c), a, out, dot); \
+    LAUNCH((attention_dkv_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, KV_GROUPS, KV_BLOCKS, DROP>), \
+           attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_GROUPS), KV_GROUPS * WARPGROUP, \
+           attention_wgmma_bytes(HS, 128 * KV_GROUPS) + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N * sizeof(float), \
+           STREAM(c), a); \
+    return; \
+  }
+  ATTENTION_WGMMA(X)
+#undef X
+}
+
 template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<T> a, int64_t B) {
   if constexpr (sizeof(T) == 4) {
     if (a.s.hs > 64) attention_plain_forward<T, 128>(c, a, B);
     else attention_plain_forward<T, 64>(c, a, B);
   } else {
+    if (attention_by_wgmma(c, a.s)) {
+      if (a.d.drop.p > 0.0f) attention_forward_wgmma<true>(c, a, B);
+      else attention_forward_wgmma<false>(c, a, B);
+      return;
+    }
 #define X(HS, M, N, KEEP, BLOCKS, ...) \
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
       constexpr size_t bytes = attention_forward_bytes(HS, M, N); \
@@ -170,7 +223,21 @@ static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, i
            attention_forward_typed(c, a, out.shape[0]));
 }
 
-template <class T> static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, int64_t B) {
+template <class T>
+static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, AttentionShape s, int64_t rows) {
+  const int64_t blocks = (rows * ATTENTION_DOT_LANES + ATTENTION_DOT_THREADS - 1) / ATTENTION_DOT_THREADS;
+  LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
+}
+template <class T>
+static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
+  if constexpr (sizeof(T) == 2) {
+    if (attention_by_wgmma(c, a.s)) {
+      if (a.d.drop.p > 0.0f) attention_backward_wgmma<true>(c, a, out, dot, B);
+      else attention_backward_wgmma<false>(c, a, out, dot, B);
+      return;
+    }
+  }
+  attention_dot(c, dot, a.dout, out, a.s, B * a.s.n_head * a.s.len);
   if constexpr (sizeof(T) == 4) {
     if (a.s.hs > 64) attention_plain_backward<T, 128>(c, a, B);
     else attention_plain_backward<T, 64>(c, a, B);
@@ -190,11 +257,6 @@ template <class T> static void attention_backward_typed(Ctx *c, AttentionBackwar
     attention_plain_backward<T, 64>(c, a, B);
   }
 }
-template <class T>
-static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, AttentionShape s, int64_t rows) {
-  const int64_t blocks = (rows * ATTENTION_DOT_LANES + ATTENTION_DOT_THREADS - 1) / ATTENTION_DOT_THREADS;
-  LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
-}
 static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
                                     Dropout drop, Tensor starts) {
   attention_check("attention_backward", out, n_head);
@@ -207,10 +269,9 @@ static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv
   const float *stats = (const float *)lse.data;
   float *dot = (float *)c->workspace;
   DISPATCH(out.dtype, T,
-           attention_dot(c, dot, (const T *)dout.data, (const T *)out.data, s, numel(lse));
            AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot,
                                      (const int32_t *)starts.data, s, d};
-           attention_backward_typed(c, a, out.shape[0]));
+           attention_backward_typed(c, a, (const T *)out.data, dot, out.shape[0]));
 }
 
 // D of every query: (B,H,T) fp32.

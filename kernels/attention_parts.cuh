@@ -44,6 +44,17 @@ __device__ static inline uint32_t attention_step(const AttentionDrop &d) {
 __device__ static inline int attention_start(const int32_t *starts, const AttentionShape &s, int query) {
   return starts ? starts[(int64_t)blockIdx.z * s.len + attention_min(query, s.len - 1)] : 0;
 }
+// Behind the last query that sees a key up to `last`, as a number of tiles of N queries from `begin` on: starts ascend.
+__device__ static inline int attention_queries_end(const int32_t *starts, const AttentionShape &s, int begin, int last,
+                                                   int N) {
+  int low = 1, high = (s.len - begin + N - 1) / N;
+  while (starts && low < high) {
+    const int middle = (low + high) / 2;
+    if (attention_start(starts, s, begin + middle * N) > last) high = middle;
+    else low = middle + 1;
+  }
+  return attention_min(begin + high * N, s.len);
+}
 // Index of (head, query, key) in the mask.
 __device__ static inline int64_t attention_element(const AttentionShape &s, int head, int query, int key) {
   return ((int64_t)head * s.len + query) * s.len + key;

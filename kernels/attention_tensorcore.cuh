@@ -342,6 +342,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   AttentionRows<M, KEPT_V> rows_v;
   float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
   const int begin = block / STAGE * STAGE;
+  const int end = attention_queries_end(a.starts, s, begin, block + ATTENTION_WARPS * ROWS - 1, STAGE);
   attention_load<ATTENTION_WARPS * ROWS, HS>(k, a.qkv + at.k, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(v, a.qkv + at.v, s.ld, block, s);
   cp_async_commit();
@@ -355,7 +356,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   attention_keep_rows<M, HS, KEPT_V>(&rows_v, own_v);
   int next_tile, next_turn;                      // turn: of the heads of q that share k and v
   for (int turn = 0, tile = begin, odd = 0; turn < s.group; turn = next_turn, tile = next_tile, odd ^= 1) {
-    const bool same = tile + STAGE < s.len;
+    const bool same = tile + STAGE < end;
     next_tile = same ? tile + STAGE : begin;
     next_turn = same ? turn : turn + 1;
     const T *q = qd + odd * 2 * TILE, *d = q + TILE;

@@ -158,5 +158,6 @@ struct Ctx {
   void *workspace;         // scratch of one op at a time, 256-byte aligned; contents undefined between ops
   size_t workspace_bytes;  // >= ops->workspace_bytes(...) of the largest shapes that will be asked
   bool fast_fp32;          // --matmul_precision high: fp32 matrix multiplies in TF32 (CUDA), from bf16 tiles (AMX)
+  bool attention_mma;      // --attention mma: the kernels of GPUs before Hopper on Hopper too (CUDA)
   int sm_margin;           // --sm_margin: multiprocessors that matrix multiplies leave to NCCL, and it keeps to (CUDA)
 };

@@ -106,6 +106,7 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : o->graph == OPT_graph_on ? "graph on"
                      : o->tune != OPT_tune_off ? "tune"
                      : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
+                     : o->given[OPT_attention] && o->attention != OPT_attention_auto ? "attention"
                      : o->comm == OPT_comm_nccl ? "comm nccl"
                      : o->reduce == OPT_reduce_native ? "reduce native" : NULL;
   if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
@@ -143,6 +144,32 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
   o->matmul_precision = OPT_matmul_precision_highest;
   if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
+}
+// Decides whose attention kernels all ranks run, because their sums have different orders: Hopper's where every GPU and
+// this build have them, unless the run began with others. Collective.
+static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
+  char error[512] = "", why[256] = "";
+  int rank, world, lacking, lowest;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
+  lacking = gpu->wgmma ? world : rank;
+  MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
+  if (lowest < world) {
+    if (rank == lowest)
+      snprintf(why, sizeof why, gpu->major == 9 ? "this build has no code for sm_90a, which %.64s needs for them; make "
+               "ARCHS=\"-gencode arch=compute_90a,code=sm_90a\"" : "they need compute capability 9.0, %.64s has another",
+               gpu->name);
+    MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
+    if (o->attention == OPT_attention_wgmma && o->given[OPT_attention] && rank == lowest)
+      snprintf(error, sizeof error, "--attention wgmma: %s", why);
+    agree_no_error(comm, error, EXIT_MISSING);
+    if (o->attention == OPT_attention_wgmma && !rank)
+      say("notice: --attention mma replaces the checkpoint's wgmma because of rank %d: %s\n", lowest, why);
+    else if (o->attention == OPT_attention_auto && gpu->major == 9 && !rank)
+      say("notice: --attention mma, though there are faster kernels for this GPU; rank %d: %s\n", lowest, why);
+  }
+  if (lowest < world) o->attention = OPT_attention_mma;
+  else if (o->attention == OPT_attention_auto) o->attention = OPT_attention_wgmma;
 }
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
@@ -189,6 +216,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   d.multiprocessors = gpu->multiprocessors;
   d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
+  agree_on_attention(o, gpu, comm);
   check_fp8(o, gpu, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   const bool offloads = o->offload != OPT_offload_none;

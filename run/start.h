@@ -441,6 +441,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
       else if (i == OPT_lora) strcpy(theirs, "0");
+      else if (i == OPT_attention) strcpy(theirs, "mma");           // from a program that had no others
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, spec, theirs, sizeof theirs);
     }

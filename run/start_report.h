@@ -462,6 +462,9 @@ static void print_start(const RunView *run) {
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
+  if (run->ctx->ops->nccl)
+    start_line("attention", "kernels %s (--attention %s)", run->ctx->attention_mma ? "of every GPU" : "of Hopper",
+               option_word(run->opt, OPT_attention));
   if (run->device->sm_margin) start_words("margin", run, sm_margin_words);
   start_words("sharding", run, shards_words);
   start_words("memory", run, memory_short_words);

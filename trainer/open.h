@@ -41,6 +41,7 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.ops = device.ops;
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = o->matmul_precision == OPT_matmul_precision_high;
+  t->ctx.attention_mma = o->attention == OPT_attention_mma;
   t->ctx.sm_margin = device.sm_margin;
 }
 // The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;

@@ -19,6 +19,7 @@
 #include "intrinsics.h"
 #include "fibres.h"
 #include "warp.h"
+#include "warpgroup.h"
 #include "memory.h"
 #include "streams.h"
 #include "graph.h"

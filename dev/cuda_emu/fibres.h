@@ -130,7 +130,7 @@ EMU(void *) emu_shared(EmuShared *place, size_t bytes) {
   return place->data + emu_thread->rank * EMU_SHARED_STRIDE;
 }
 static inline void *emu_shared_dynamic() {
-  return emu_dynamic_end + emu_thread->rank * EMU_SHARED_STRIDE - emu_round(emu_dynamic.bytes, 128);
+  return emu_dynamic_end + emu_thread->rank * EMU_SHARED_STRIDE - emu_round(emu_dynamic.bytes, 1024);
 }
 
 EMU(bool) emu_untouched(const char *p, size_t n) {                 // still 0xff
@@ -146,7 +146,7 @@ EMU(void) emu_check_shared(unsigned rank) {
     if (!emu_untouched(a->data + rank * EMU_SHARED_STRIDE + a->bytes, emu_round(a->bytes, 16) + EMU_GUARD - a->bytes))
       emu_fail("block (%u,%u,%u) wrote behind a shared array of %zu bytes", block.x, block.y, block.z, a->bytes);
   }
-  const size_t dynamic = emu_round(emu_dynamic.bytes, 128);
+  const size_t dynamic = emu_round(emu_dynamic.bytes, 1024);
   const char *end = emu_dynamic_end + rank * EMU_SHARED_STRIDE;
   if (!emu_untouched(end - dynamic + emu_dynamic.bytes, dynamic - emu_dynamic.bytes))
     emu_fail("block (%u,%u,%u) wrote behind %zu bytes of dynamic shared memory", block.x, block.y, block.z,
@@ -276,7 +276,7 @@ static inline void emu_all_ready(unsigned first, unsigned count) {
 }
 // The blocks that run together: one, or those of a cluster.
 EMU(void) emu_run_blocks() {
-  const size_t dynamic = emu_round(emu_dynamic.bytes, 128);
+  const size_t dynamic = emu_round(emu_dynamic.bytes, 1024);
   for (unsigned r = 0; r < emu_cluster; r++) {
     memset(emu_dynamic_end + r * EMU_SHARED_STRIDE - dynamic, 0xff, dynamic);
     emu_barriers[r] = {};

@@ -20,6 +20,7 @@
 // Every block of device memory is between two guards, which device_done checks: a kernel that writes outside its tensor
 // fails the test on real devices too.
 #pragma once
+#include "dev/cuda_emu/emu.h"
 
 static inline const Ops *device_table(int i) {
   const char *device = getenv("DEVICE");
@@ -32,6 +33,16 @@ static inline const Ops *device_table(int i) {
   }
   if (!n) SKIP("neither emulated nor real CUDA kernels are linked");
   return i < n ? table[i] : NULL;
+}
+
+// Contexts that are opened from now on are of a Hopper, with its attention kernels: emulated devices become one, real
+// ones run them where they have them. Otherwise all run those of every GPU.
+static bool device_hopper;
+static inline void device_on_hopper(bool yes) {
+  device_hopper = yes;
+  if (!&ops_cuda_emulated) return;
+  emu_set_capability(yes ? 90 : 80);
+  emu_set_shared_limit(yes ? 227 << 10 : 99 << 10);
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------
@@ -92,6 +103,7 @@ static inline Ctx device_ctx(const Ops *ops, WorkspaceQuery q) {
   Ctx c = {};
   c.ops = ops;
   c.threads = 1;
+  c.attention_mma = !device_hopper;
   ops->device_open(&c, 0);
   ops->workspace_bytes(&c, q, &c.workspace_bytes);
   c.workspace = device_block(&c, c.workspace_bytes);

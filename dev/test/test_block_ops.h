@@ -426,4 +426,8 @@ TEST(block_heads_share_k_and_v,
   static const BlockHeads cases[] = {{2, 37, 4, 2, 8, 0.0f}, {1, 70, 3, 1, 24, 0.2f}, {1, 40, 6, 3, 5, 0.0f},
                                      {1, 300, 2, 1, 64, 0.0f}, {2, 33, 4, 1, 80, 0.1f}};
   for (BlockHeads k : cases) for (Dtype dtype : {F32, BF16, F16}) block_check_heads(dtype, k);
+  device_on_hopper(true);
+  for (BlockHeads k : {BlockHeads{1, 140, 4, 2, 64, 0.1f}, BlockHeads{1, 130, 3, 1, 128, 0.0f}})
+    for (Dtype dtype : {BF16, F16}) block_check_heads(dtype, k);
+  device_on_hopper(false);
 }

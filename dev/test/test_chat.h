@@ -452,7 +452,7 @@ static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype)
 }
 TEST(chat_attention_apart,
      "attention of several documents in one sequence is, forward and backward, that of each alone by the fp64 formula: "
-     "each CPU table in fp32, bf16 and fp16, both families of CUDA kernels") {
+     "each CPU table in fp32, bf16 and fp16, all families of CUDA kernels") {
   for (Dtype dtype : {F32, BF16, F16})
     for (int64_t hs : {12, 40}) for (int table = 0; const Ops *ops = op_table(table); table++)
       chat_attention(ops, false, hs, dtype);
@@ -461,6 +461,12 @@ TEST(chat_attention_apart,
     for (int64_t hs : {20, 72}) chat_attention(ops, true, hs, F16);
     for (int64_t hs : {20, 80}) chat_attention(ops, true, hs, F32);
   }
+  device_on_hopper(true);
+  for (int table = 0; const Ops *ops = device_table(table); table++) {
+    for (int64_t hs : {64, 128}) chat_attention(ops, true, hs, BF16);
+    chat_attention(ops, true, 72, F16);
+  }
+  device_on_hopper(false);
 }
 
 // One step's loss and gradients of sequences in t->host, both times rows.

@@ -16,6 +16,11 @@ static const AttentionCase cuda_attention_cases[] = {
   {1, 130, 2, 64, 0.1f}, {1, 200, 1, 64, 0.0f}, {1, 130, 1, 80, 0.0f}, {1, 65, 1, 96, 0.2f},   {1, 130, 1, 96, 0.0f},
   {1, 65, 2, 128, 0.1f}, {1, 131, 1, 128, 0.0f}, {1, 63, 1, 136, 0.2f}, {1, 65, 2, 20, 0.1f},  {2, 66, 1, 7, 0.0f}};
 static const int cuda_attention_case_count = (int)(sizeof cuda_attention_cases / sizeof cuda_attention_cases[0]);
+// The same for Hopper's, which take sequences of at least 128: one and several tiles, with ends of one row and of all
+// but one; blocks of which a warpgroup has no row.
+static const AttentionCase hopper_attention_cases[] = {
+  {2, 128, 1, 64, 0.0f}, {1, 257, 2, 64, 0.2f}, {1, 193, 1, 40, 0.0f}, {1, 130, 2, 48, 0.1f}, {1, 191, 1, 128, 0.0f},
+  {1, 260, 1, 128, 0.1f}, {1, 129, 1, 72, 0.0f}};
 
 static Ctx cuda_attention_ctx(const Ops *ops, const AttentionCase *k, Dtype dtype) {
   Ctx c = device_ctx(ops, WorkspaceQuery{dtype, dtype, k->B, k->T, k->H * k->hs, k->H, 64, 16});
@@ -168,9 +173,10 @@ static Tensor cuda_attention_sequence(Tensor t, int64_t b) {
   r.data = (char *)t.data + (size_t)(b * numel(r)) * dtype_bytes(t.dtype);
   return r;
 }
-TEST(cuda_attention_bits, "attention on a device: the same bits in every run, and for a sequence in every batch") {
+static void attention_has_bits() {
   const AttentionCase cases[] = {
-      {3, 131, 2, 64, 0.0f}, {2, 70, 2, 32, 0.3f}, {2, 67, 2, 80, 0.2f}, {2, 67, 1, 12, 0.2f}};
+      {3, 131, 2, 64, 0.0f}, {2, 70, 2, 32, 0.3f}, {2, 67, 2, 80, 0.2f}, {2, 67, 1, 12, 0.2f},
+      {2, 150, 1, 128, 0.2f}};
   for (int table = 0; const Ops *ops = device_table(table); table++)
     for (AttentionCase k : cases)
       for (Dtype dtype : {F32, BF16}) {
@@ -194,9 +200,12 @@ TEST(cuda_attention_bits, "attention on a device: the same bits in every run, an
         op_free_all();
       }
 }
+TEST(cuda_attention_bits, "attention on a device: the same bits in every run, and for a sequence in every batch") {
+  attention_has_bits();
+}
 // With unit vectors as values, out holds the weights: zero where the mask drops a key.
-TEST(cuda_attention_mask, "attention on a device drops exactly the probabilities that the CPU drops") {
-  const AttentionCase cases[] = {{2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 127, 2, 128, 0.5f}};
+static void attention_has_mask() {
+  const AttentionCase cases[] = {{2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 128, 2, 128, 0.5f}, {1, 150, 1, 64, 0.3f}};
   for (int table = 0; const Ops *ops = device_table(table); table++)
     for (AttentionCase k : cases)
       for (Dtype dtype : {F32, BF16, F16}) {
@@ -218,7 +227,10 @@ TEST(cuda_attention_mask, "attention on a device drops exactly the probabilities
         op_free_all();
       }
 }
-TEST(cuda_attention_is_causal, "attention on a device: no later position changes a bit; the first is the first value") {
+TEST(cuda_attention_mask, "attention on a device drops exactly the probabilities that the CPU drops") {
+  attention_has_mask();
+}
+static void attention_is_causal() {
   const AttentionCase k = {1, 150, 1, 64, 0.0f};
   const int64_t C = k.H * k.hs;
   for (int table = 0; const Ops *ops = device_table(table); table++)
@@ -240,8 +252,11 @@ TEST(cuda_attention_is_causal, "attention on a device: no later position changes
       op_free_all();
     }
 }
-TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands do not overflow; a NaN is not lost") {
-  const AttentionCase k = {1, 150, 1, 32, 0.0f};
+TEST(cuda_attention_is_causal, "attention on a device: no later position changes a bit; the first is the first value") {
+  attention_is_causal();
+}
+static void attention_takes_extremes(int64_t head) {
+  const AttentionCase k = {1, 150, 1, head, 0.0f};
   const int64_t hs = k.hs, winner = 70, poisoned = 100;
   const double most = 64.0 * 64.0 * sqrt((double)hs);
   for (int table = 0; const Ops *ops = device_table(table); table++)
@@ -272,4 +287,28 @@ TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands 
       EXPECT(isfinite(op_get(r.out, (poisoned - 1) * hs)), "%s: a NaN in q reached another query", dtype_name(dtype));
       op_free_all();
     }
+}
+TEST(cuda_attention_extreme_scores, "attention on a device: scores of thousands do not overflow; a NaN is not lost") {
+  attention_takes_extremes(32);
+}
+
+// ---- Hopper --------------------------------------------------------------------------------------------------------
+TEST(cuda_attention_hopper,
+     "attention by warpgroup multiplies (wgmma) equals the fp64 formula within rounding: head sizes 40 to 128, ends of "
+     "tiles, dropout, bf16 and fp16") {
+  device_on_hopper(true);
+  for (int table = 0; const Ops *ops = device_table(table); table++)
+    for (const AttentionCase &k : hopper_attention_cases)
+      for (Dtype dtype : {BF16, F16}) cuda_attention_case(ops, k, dtype);
+  device_on_hopper(false);
+}
+TEST(cuda_attention_hopper_bits,
+     "attention by wgmma: the same bits in every run and batch, the CPU's mask, no later position changes a bit, scores "
+     "of thousands do not overflow and a NaN is not lost") {
+  device_on_hopper(true);
+  attention_has_bits();
+  attention_has_mask();
+  attention_is_causal();
+  attention_takes_extremes(64);
+  device_on_hopper(false);
 }

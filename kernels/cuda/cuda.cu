@@ -41,6 +41,7 @@ static void probe_device(DeviceInfo *d, int index) {
   CUDA(cudaDeviceGetPCIBusId(d->bus_id, (int)sizeof d->bus_id, index));
   d->major = prop.major;
   d->minor = prop.minor;
+  d->wgmma = gpu_has_wgmma(&prop);
   gpu_uuid(d->uuid, sizeof d->uuid, index, &prop);
   d->multiprocessors = prop.multiProcessorCount;
   d->memory_bytes = prop.totalGlobalMem;
@@ -130,6 +131,7 @@ static void device_open_impl(Ctx *c, int index) {
   d->major = prop.major;
   d->minor = prop.minor;
   d->multiprocessors = prop.multiProcessorCount;
+  d->wgmma = gpu_has_wgmma(&prop);
   d->shared_most = prop.sharedMemPerBlockOptin;
   d->shared_all = prop.sharedMemPerMultiprocessor;
   c->device = d;

@@ -9,6 +9,7 @@ struct MatmulPlans;                              // matmul_plans.h: GEMMs alread
 struct CudaDevice {
   int index;                                     // of the device among those this process sees
   int major, minor, multiprocessors;
+  bool wgmma;                                    // the GPU has warpgroup multiplies, and this build has code for them
   size_t shared_most, shared_all;                // shared memory: of a block at most; of a multiprocessor
   cublasLtHandle_t blas;
   size_t opened_bytes;                           // device memory that opening took, cuBLASLt above all

@@ -10,8 +10,9 @@
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
 //   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
-//   HAS_WGMMA, wgmma_dot, wgmma_weigh, wgmma_tile, wgmma_fence, wgmma_commit, wgmma_wait, proxy_fence
-//                               tensor cores of Hopper: 128 threads multiply what is in shared memory (sm_90a only)
+//   wgmma_dot, wgmma_weigh, wgmma_tile, wgmma_step, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_pin, proxy_fence
+//                               tensor cores of Hopper: 128 threads multiply what is in shared memory (sm_90a only);
+//                               gpu_has_wgmma says whether a device and this build can
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
 //   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers, from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
@@ -147,12 +148,14 @@ template <int N> __device__ static inline void cp_async_wait() {
 // hold.
 // Only code for sm_90a has them: elsewhere a kernel that asks for one ends in a trap.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
 #define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
 #else
-#define HAS_WGMMA 0
 #define WGMMA_ASM(...) __trap()
 #endif
+#ifndef BUILT_FOR_SM90A                          // make defines it as 1 if ARCHS has sm_90a
+#define BUILT_FOR_SM90A 0
+#endif
+static inline bool gpu_has_wgmma(const cudaDeviceProp *p) { return BUILT_FOR_SM90A && p->major == 9; }
 // Before the first multiply of a thread, and before one whose d or A this thread has written since.
 __device__ static inline void wgmma_fence() { WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ static inline void wgmma_commit() { WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -163,6 +166,10 @@ template <int N> __device__ static inline void wgmma_wait() {
 // What this thread wrote into shared memory (cp.async that has landed too) is seen by multiplies that start after the
 // next barrier. They read through another path than loads do.
 __device__ static inline void proxy_fence() { WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Keeps the compiler from moving what reads or writes d across the wait or the fence beside it.
+template <int N> __device__ static inline void wgmma_pin(float *d) {
+  UNROLL for (int i = 0; i < N / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
 // Where a tile is: rows of 128 bytes in groups of eight, of which piece c of 16 bytes of row r lies at piece c ^ r % 8
 // (the 128-byte swizzle). Groups follow each other (1024 bytes). next_columns: bytes to the tile that has the next 64
 // columns, of wgmma_weigh's b with N = 128.
@@ -171,45 +178,54 @@ __device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 1
   return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
          (uint64_t)1 << 62;
 }
-#define WGMMA_SUMS_64 \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+// The tile that begins so many bytes behind: one addition, where wgmma_tile takes four operations.
+__device__ static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
+  return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
+}
+#define WGMMA_SUMS_64(how) \
+  how(d[0]), how(d[1]), how(d[2]), how(d[3]), how(d[4]), how(d[5]), how(d[6]), how(d[7]), \
+  how(d[8]), how(d[9]), how(d[10]), how(d[11]), how(d[12]), how(d[13]), how(d[14]), how(d[15]), \
+  how(d[16]), how(d[17]), how(d[18]), how(d[19]), how(d[20]), how(d[21]), how(d[22]), how(d[23]), \
+  how(d[24]), how(d[25]), how(d[26]), how(d[27]), how(d[28]), how(d[29]), how(d[30]), how(d[31])
 #define WGMMA_LIST_64 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_SUMS_128 \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-  "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-  "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define WGMMA_SUMS_128(how) \
+  how(d[0]), how(d[1]), how(d[2]), how(d[3]), how(d[4]), how(d[5]), how(d[6]), how(d[7]), \
+  how(d[8]), how(d[9]), how(d[10]), how(d[11]), how(d[12]), how(d[13]), how(d[14]), how(d[15]), \
+  how(d[16]), how(d[17]), how(d[18]), how(d[19]), how(d[20]), how(d[21]), how(d[22]), how(d[23]), \
+  how(d[24]), how(d[25]), how(d[26]), how(d[27]), how(d[28]), how(d[29]), how(d[30]), how(d[31]), \
+  how(d[32]), how(d[33]), how(d[34]), how(d[35]), how(d[36]), how(d[37]), how(d[38]), how(d[39]), \
+  how(d[40]), how(d[41]), how(d[42]), how(d[43]), how(d[44]), how(d[45]), how(d[46]), how(d[47]), \
+  how(d[48]), how(d[49]), how(d[50]), how(d[51]), how(d[52]), how(d[53]), how(d[54]), how(d[55]), \
+  how(d[56]), how(d[57]), how(d[58]), how(d[59]), how(d[60]), how(d[61]), how(d[62]), how(d[63])
 #define WGMMA_LIST_128 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_DOT(N, types, A, B, ADD) \
-  WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, %" ADD ", 0;\n" \
+#define WGMMA_DOT(N, types, A, B, ADD, how) \
+  WGMMA_ASM("{.reg .pred p; setp.ne.b32 p, " ADD ", 0;\n" \
             "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" WGMMA_LIST_##N "}, %" A ", %" B ", " \
             "p, 1, 1, 0, 0;}" \
-            : WGMMA_SUMS_##N : "l"(a), "l"(b), "r"((int)add))
+            : WGMMA_SUMS_##N(how) : "l"(a), "l"(b))
+#define WGMMA_DOT_OR_ADD(N, types, A, B) \
+  do { \
+    if (add) WGMMA_DOT(N, types, A, B, "1", "+f"); \
+    else WGMMA_DOT(N, types, A, B, "0", "=f"); \
+  } while (0)
 #define WGMMA_WEIGH(N, types, A0, A1, A2, A3, B) \
   WGMMA_ASM("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" WGMMA_LIST_##N "}, " \
             "{%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", 1, 1, 1, 1;" \
-            : WGMMA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+            : WGMMA_SUMS_##N("+f") : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 // d (64 x N) = A B^T, or += where `add`: A (64 x 16) and B (N x 16) are 16 columns of tiles, row-major.
 template <class T, int N> __device__ static inline void wgmma_dot(float *d, uint64_t a, uint64_t b, bool add) {
   static_assert(N == 64 || N == 128, "instances");
   constexpr bool B16 = __is_same(T, bf16);
-  if constexpr (N == 64 && B16) WGMMA_DOT(64, "bf16.bf16", "32", "33", "34");
-  else if constexpr (N == 64) WGMMA_DOT(64, "f16.f16", "32", "33", "34");
-  else if constexpr (B16) WGMMA_DOT(128, "bf16.bf16", "64", "65", "66");
-  else WGMMA_DOT(128, "f16.f16", "64", "65", "66");
+  if constexpr (N == 64 && B16) WGMMA_DOT_OR_ADD(64, "bf16.bf16", "32", "33");
+  else if constexpr (N == 64) WGMMA_DOT_OR_ADD(64, "f16.f16", "32", "33");
+  else if constexpr (B16) WGMMA_DOT_OR_ADD(128, "bf16.bf16", "64", "65");
+  else WGMMA_DOT_OR_ADD(128, "f16.f16", "64", "65");
 }
 // d (64 x N) += A B: A (64 x 16) from registers, as mma_16816 has it; B is 16 rows of a tile of N columns.
 template <class T, int N> __device__ static inline void wgmma_weigh(float *d, const uint32_t a[4], uint64_t b) {
@@ -351,6 +367,25 @@ static inline void ldmatrix_x4(uint32_t r[4], const void *row) { emu_ldmatrix_x4
 static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, true); }
 static inline void cp_async16(void *to, const void *from, bool ok) { emu_cp_async16(to, from, ok); }
 static inline void cp_async_commit() { emu_cp_async_commit(); }
+static inline bool gpu_has_wgmma(const cudaDeviceProp *p) { return p->major == 9; }
+static inline void wgmma_fence() {}
+static inline void wgmma_commit() {}
+template <int N> static inline void wgmma_wait() {}
+template <int N> static inline void wgmma_pin(float *) {}
+static inline void proxy_fence() {}
+static inline uint64_t wgmma_tile(const void *p, int next_columns = 16) {
+  const uint64_t at = (uint64_t)((const char *)p - (const char *)emu_shared_dynamic());
+  return at >> 4 | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
+  return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
+}
+template <class T, int N> static inline void wgmma_dot(float *d, uint64_t a, uint64_t b, bool add) {
+  emu_wgmma<T, N>(d, NULL, a, b, add);
+}
+template <class T, int N> static inline void wgmma_weigh(float *d, const uint32_t a[4], uint64_t b) {
+  emu_wgmma<T, N>(d, a, 0, b, true);
+}
 template <int N> static inline void cp_async_wait() { emu_cp_async_wait<N>(); }
 template <class T> static inline uint32_t pack2(float low, float high) {
   T l, h;
