@@ -29,6 +29,7 @@ template <class T> struct RopeCall {             // raw, table, weights, partial
   int64_t rows, run_rows;
   const int32_t *starts;
   int lanes;                                     // of a group
+  bool back;
 };
 // A lane's N pairs i and i + hs/2 of a head: eight neighbours if N is LANES, otherwise i = lane, lane + 32, ... A head
 // that has no halves, because nothing turns, has its last element as the second of a pair without a first.
@@ -144,6 +145,7 @@ __device__ static inline RopeAt rope_at(const RopeCall<T> *p, RopeRun run, uint3
   if (p->table && at.on) at.table = p->table + ((int64_t)position - (p->starts ? p->starts[at.row] : 0)) * p->s.hs;
   return at;
 }
+// Backward too where nothing but the turn is undone: half the registers, so twice the reads in flight.
 template <class T, int N>
 __global__ static void __launch_bounds__(ROPE_THREADS) rope_forward_kernel(RopeCall<T> p) {
   const RopeRun run = rope_run(&p);
@@ -154,7 +156,7 @@ __global__ static void __launch_bounds__(ROPE_THREADS) rope_forward_kernel(RopeC
     RopeHead<N> y = rope_read<N>(x, at);
     if (p.raw) rope_write(p.raw + (at.row * p.s.heads + at.head) * at.hs, y, at);
     if (p.a.norm == QK_NORM_BEFORE) y = rope_norm(y, &p, at);
-    if (at.table) y = rope_rotate(y, at, false);
+    if (at.table) y = rope_rotate(y, at, p.back);
     if (p.a.norm == QK_NORM_AFTER) y = rope_norm(y, &p, at);
     rope_write(x, y, at);
   }
@@ -204,11 +206,11 @@ template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
   const bool wide = p.s.hs % (2 * LANES) == 0 && p.s.hs <= 2 * LANES * WARP;
   CHECK(!wide || lanes_aligned(p.qkv, p.raw, p.table, p.weight[0], p.weight[1]),
         "rope: a tensor of heads of %lld columns is not on 16 bytes", (long long)p.s.hs);
-  p.lanes = WARP;
+  p.lanes = WARP, p.back = back;
   while (wide && p.lanes > 1 && p.s.hs <= LANES * p.lanes) p.lanes /= 2;
 #define ROPE_FORM(N, fits) \
   if (fits) { \
-    if (back) LAUNCH((rope_backward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
+    if (back && (p.raw || p.partial)) LAUNCH((rope_backward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
     else LAUNCH((rope_forward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
     return; \
   }
@@ -223,7 +225,7 @@ static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weig
   const int64_t rows = qkv.shape[0] * qkv.shape[1];
   return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
                      {(const T *)q_weight.data, (const T *)k_weight.data}, partial, rope_shape(qkv, a), a, rows,
-                     rope_run_rows(rows), starts, 0};
+                     rope_run_rows(rows), starts, 0, false};
 }
 static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
                               RopeArgs a, Tensor starts) {
