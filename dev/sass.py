@@ -36,7 +36,7 @@ HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<
        'layernorm_backward_warps_kernel<bf16, 4>', 'layernorm_backward_kernel<bf16, 8, 1>',
        'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, 4',
        'cross_entropy_forward_kernel<4>', 'adamw_kernel<bf16, low16, true, 4>', 'adamw_kernel<bf16, float, true, 4>',
-       'accumulate_kernel<bf16, 4>', 'norm_kernel<4, float>',
+       'accumulate_kernel<bf16, 4>', 'norm_kernel<4, true, float>', 'norm_kernel<4, false, float>',
        'attention_forward_kernel<bf16, 64', 'attention_dq_kernel<bf16, 64', 'attention_dkv_kernel<bf16, 64',
        'attention_forward_kernel<bf16, 128', 'attention_dq_kernel<bf16, 128', 'attention_dkv_kernel<bf16, 128']
 IN_FLIGHT = ['layernorm_backward_warps_kernel<bf16, ', 'layernorm_backward_warps_kernel<fp16, ',

@@ -1,13 +1,15 @@
-// rope_cuda.cuh: the CUDA part of rope.cuh. A warp has a head of a row: each lane pairs of elements half a head apart,
-// in registers from the only read to the only write. A block has a run of neighbouring rows, and its warps take the
-// heads of these rows in turn; in backward each lane adds up its columns of the weights' gradients over the run, the
-// warps' sums are added in order, and layernorm_fold_kernel adds those of the runs. The rows of a run depend on the
-// shape alone.
+// rope_cuda.cuh: the CUDA part of rope.cuh. A group of lanes has a head of a row: each lane pairs of elements half a
+// head apart, in registers from the only read to the only write. Where a half is of 16-byte pieces, a lane has eight
+// neighbouring pairs, and a group as few lanes as that takes, a power of two; otherwise the group is a warp. A lane
+// adds its squares in order, then the lanes their sums pairwise: the order depends on the head's size alone.
+// A block has a run of neighbouring rows, and its groups take the heads of these rows in turn; in backward, first those
+// of q, then those of k. There each lane adds up its columns of the weights' gradients over the run, the groups' sums
+// are added in order, and layernorm_fold_kernel adds those of the runs. The rows of a run depend on the shape alone.
 #pragma once
 #include "layernorm_cuda.cuh"
 #include "rope.cuh"
 
-enum { ROPE_WARPS = 8, ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8 };
+enum { ROPE_THREADS = 256, ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8 };
 static inline int64_t rope_run_rows(int64_t rows) {
   const int64_t each = (rows + ROPE_RUNS - 1) / ROPE_RUNS;
   return each < ROPE_RUN_ROWS ? (int64_t)ROPE_RUN_ROWS : each;
@@ -26,151 +28,196 @@ template <class T> struct RopeCall {             // raw, table, weights, partial
   RopeArgs a;
   int64_t rows, run_rows;
   const int32_t *starts;
+  int lanes;                                     // of a group
+  bool back;
 };
-// A lane's elements of a head: the pairs i and i + hs/2, i = lane, lane + 32, ... A head that has no halves, because
-// nothing turns, has its last element as the second of a pair without a first.
-template <int PAIRS> struct RopeHead { float a[PAIRS], b[PAIRS]; };
+// A lane's N pairs i and i + hs/2 of a head: eight neighbours if N is LANES, otherwise i = lane, lane + 32, ... A head
+// that has no halves, because nothing turns, has its last element as the second of a pair without a first.
+template <int N> struct RopeHead { float a[N], b[N]; };
 struct RopePair { int a, b; bool has_a, has_b; };
-__device__ static inline RopePair rope_pair(int n, int hs) {
-  const int i = n * WARP + (int)threadIdx.x % WARP, d = hs / 2;
-  return RopePair{i, d + i, i < d, d + i < hs};
+// Of the head that the group is at, if it is at one: where, and the lane's part of it.
+struct RopeAt { int64_t row; int head, hs, lane; const float *table; bool on; };
+
+template <int N> __device__ static inline RopePair rope_pair(int n, RopeAt at) {
+  const int i = N == LANES ? LANES * at.lane + n : n * WARP + at.lane, d = at.hs / 2;
+  return RopePair{i, d + i, at.on && i < d, at.on && d + i < at.hs};
 }
-template <int PAIRS, class T> __device__ static inline RopeHead<PAIRS> rope_read(const T *x, int hs) {
-  RopeHead<PAIRS> y;
-  UNROLL for (int n = 0; n < PAIRS; n++) {
-    const RopePair p = rope_pair(n, hs);
+template <int N, class T> __device__ static inline RopeHead<N> rope_read(const T *x, RopeAt at) {
+  RopeHead<N> y = {};
+  if constexpr (N == LANES) {
+    const RopePair p = rope_pair<N>(0, at);
+    if (!p.has_a) return y;
+    const LanesRaw<N, T> a = lanes_read<N>(x + p.a), b = lanes_read<N>(x + p.b);
+    const Lanes<N> first = lanes_unpack<N>(a), second = lanes_unpack<N>(b);
+    UNROLL for (int n = 0; n < N; n++) y.a[n] = first.x[n], y.b[n] = second.x[n];
+  } else UNROLL for (int n = 0; n < N; n++) {
+    const RopePair p = rope_pair<N>(n, at);
     y.a[n] = p.has_a ? to_f32(x[p.a]) : 0.0f;
     y.b[n] = p.has_b ? to_f32(x[p.b]) : 0.0f;
   }
   return y;
 }
-template <int PAIRS, class T> __device__ static inline void rope_write(T *x, RopeHead<PAIRS> y, int hs) {
-  UNROLL for (int n = 0; n < PAIRS; n++) {
-    const RopePair p = rope_pair(n, hs);
+template <int N, class T> __device__ static inline void rope_write(T *x, RopeHead<N> y, RopeAt at) {
+  if constexpr (N == LANES) {
+    const RopePair p = rope_pair<N>(0, at);
+    if (!p.has_a) return;
+    Lanes<N> first, second;
+    UNROLL for (int n = 0; n < N; n++) first.x[n] = y.a[n], second.x[n] = y.b[n];
+    lanes_store<N>(x + p.a, first);
+    lanes_store<N>(x + p.b, second);
+  } else UNROLL for (int n = 0; n < N; n++) {
+    const RopePair p = rope_pair<N>(n, at);
     if (p.has_a) round_to(&x[p.a], y.a[n]);
     if (p.has_b) round_to(&x[p.b], y.b[n]);
   }
 }
-template <int PAIRS>
-__device__ static inline RopeHead<PAIRS> rope_rotate(RopeHead<PAIRS> y, const float *table, int hs, bool back) {
-  UNROLL for (int n = 0; n < PAIRS; n++) {
-    const RopePair p = rope_pair(n, hs);
-    if (!p.has_a) continue;
-    const float cos = table[p.a], sin = back ? 0.0f - table[p.b] : table[p.b], a = y.a[n], b = y.b[n];
+template <int N> __device__ static inline RopeHead<N> rope_rotate(RopeHead<N> y, RopeAt at, bool back) {
+  const RopeHead<N> turn = rope_read<N>(at.table, at);           // cosines, sines
+  UNROLL for (int n = 0; n < N; n++) {
+    if (!rope_pair<N>(n, at).has_a) continue;
+    const float cos = turn.a[n], sin = back ? 0.0f - turn.b[n] : turn.b[n], a = y.a[n], b = y.b[n];
     y.a[n] = a * cos - b * sin;
     y.b[n] = fmaf(b, cos, a * sin);
   }
   return y;
 }
-template <int PAIRS> __device__ static inline float rope_rstd(RopeHead<PAIRS> y, int hs, float eps) {
+__device__ static inline float rope_sum(float x, int lanes) {
+  for (int d = lanes / 2; d; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
+  return x;
+}
+template <int N> __device__ static inline float rope_rstd(RopeHead<N> y, int lanes, int hs, float eps) {
   float squares = 0.0f;
-  UNROLL for (int n = 0; n < PAIRS; n++) squares = fmaf(y.b[n], y.b[n], fmaf(y.a[n], y.a[n], squares));
-  return 1.0f / sqrtf(warp_sum(squares) / (float)hs + eps);
+  UNROLL for (int n = 0; n < N; n++) squares = fmaf(y.b[n], y.b[n], fmaf(y.a[n], y.a[n], squares));
+  return 1.0f / sqrtf(rope_sum(squares, lanes) / (float)hs + eps);
 }
 // The weights of a head, 1 where there are none.
-template <int PAIRS, class T> __device__ static inline RopeHead<PAIRS> rope_weight(const T *weight, int hs) {
-  if (weight) return rope_read<PAIRS>(weight, hs);
-  RopeHead<PAIRS> ones;
-  UNROLL for (int n = 0; n < PAIRS; n++) ones.a[n] = ones.b[n] = 1.0f;
+template <int N, class T> __device__ static inline RopeHead<N> rope_weight(const RopeCall<T> *p, RopeAt at) {
+  const T *weight = p->weight[at.head >= p->s.n_head];
+  if (weight) return rope_read<N>(weight, at);
+  RopeHead<N> ones;
+  UNROLL for (int n = 0; n < N; n++) ones.a[n] = ones.b[n] = 1.0f;
   return ones;
 }
-template <int PAIRS, class T>
-__device__ static inline RopeHead<PAIRS> rope_norm(RopeHead<PAIRS> y, const T *weight, int hs, float eps) {
-  const float rstd = rope_rstd(y, hs, eps);
-  const RopeHead<PAIRS> w = rope_weight<PAIRS>(weight, hs);
-  UNROLL for (int n = 0; n < PAIRS; n++) y.a[n] = y.a[n] * rstd * w.a[n], y.b[n] = y.b[n] * rstd * w.b[n];
+template <int N, class T>
+__device__ static inline RopeHead<N> rope_norm(RopeHead<N> y, const RopeCall<T> *p, RopeAt at) {
+  const float rstd = rope_rstd(y, p->lanes, at.hs, p->a.eps);
+  const RopeHead<N> w = rope_weight<N>(p, at);
+  UNROLL for (int n = 0; n < N; n++) y.a[n] = y.a[n] * rstd * w.a[n], y.b[n] = y.b[n] * rstd * w.b[n];
   return y;
 }
 // The gradient of x, where g is that of norm(x); adds to dweight.
-template <int PAIRS, class T>
-__device__ static inline RopeHead<PAIRS> rope_norm_backward(RopeHead<PAIRS> g, RopeHead<PAIRS> *dweight,
-                                                            RopeHead<PAIRS> x, const T *weight, int hs, float eps) {
-  const float rstd = rope_rstd(x, hs, eps);
-  const RopeHead<PAIRS> w = rope_weight<PAIRS>(weight, hs);
+template <int N, class T>
+__device__ static inline RopeHead<N> rope_norm_backward(RopeHead<N> g, RopeHead<N> *dweight, RopeHead<N> x,
+                                                        const RopeCall<T> *p, RopeAt at) {
+  const float rstd = rope_rstd(x, p->lanes, at.hs, p->a.eps);
+  const RopeHead<N> w = rope_weight<N>(p, at);
   float sum = 0.0f;
-  UNROLL for (int n = 0; n < PAIRS; n++) {
+  UNROLL for (int n = 0; n < N; n++) {
     x.a[n] *= rstd, x.b[n] *= rstd;
-    dweight->a[n] = fmaf(g.a[n], x.a[n], dweight->a[n]), dweight->b[n] = fmaf(g.b[n], x.b[n], dweight->b[n]);
+    if (at.on) {                                 // without a head rstd may be infinite
+      dweight->a[n] = fmaf(g.a[n], x.a[n], dweight->a[n]), dweight->b[n] = fmaf(g.b[n], x.b[n], dweight->b[n]);
+    }
     g.a[n] *= w.a[n], g.b[n] *= w.b[n];
     sum = fmaf(g.b[n], x.b[n], fmaf(g.a[n], x.a[n], sum));
   }
-  const float mean = warp_sum(sum) / (float)hs;
-  UNROLL for (int n = 0; n < PAIRS; n++) {
+  const float mean = rope_sum(sum, p->lanes) / (float)at.hs;
+  UNROLL for (int n = 0; n < N; n++) {
     g.a[n] = rstd * (g.a[n] - x.a[n] * mean);
     g.b[n] = rstd * (g.b[n] - x.b[n] * mean);
   }
   return g;
 }
 
-template <class T, int PAIRS>
-__global__ static void __launch_bounds__(ROPE_WARPS *WARP) rope_forward_kernel(RopeCall<T> p) {
-  const int hs = (int)p.s.hs, warp = (int)threadIdx.x / WARP;
-  const int64_t begin = blockIdx.x * p.run_rows, rows = begin + p.run_rows < p.rows ? p.run_rows : p.rows - begin;
-  for (int64_t i = warp; i < rows * p.s.heads; i += ROPE_WARPS) {
-    const int64_t r = begin + i / p.s.heads, h = i % p.s.heads;
-    const float *table = p.table ? p.table + (r % p.s.seq_len - (p.starts ? p.starts[r] : 0)) * hs : NULL;
-    const T *weight = p.weight[h >= p.s.n_head];
-    T *x = p.qkv + r * p.s.row + h * hs;
-    RopeHead<PAIRS> y = rope_read<PAIRS>(x, hs);
-    if (p.raw) rope_write(p.raw + (r * p.s.heads + h) * hs, y, hs);
-    if (p.a.norm == QK_NORM_BEFORE) y = rope_norm(y, weight, hs, p.a.eps);
-    if (table) y = rope_rotate(y, table, hs, false);
-    if (p.a.norm == QK_NORM_AFTER) y = rope_norm(y, weight, hs, p.a.eps);
-    rope_write(x, y, hs);
+// The rows of this block: the first, its position in its sequence, and how many. A turn gives every group a head of
+// those from `first` on, `heads` a row; all lanes of a warp make as many turns, because they add across lanes.
+struct RopeRun { int64_t begin; uint32_t position, rows; };
+template <class T> __device__ static inline RopeRun rope_run(const RopeCall<T> *p) {
+  const int64_t begin = blockIdx.x * p->run_rows, left = p->rows - begin;
+  return RopeRun{begin, (uint32_t)(begin % p->s.seq_len), (uint32_t)(left < p->run_rows ? left : p->run_rows)};
+}
+template <class T>
+__device__ static inline RopeAt rope_at(const RopeCall<T> *p, RopeRun run, uint32_t turn, uint32_t first,
+                                        uint32_t heads) {
+  const uint32_t i = turn + threadIdx.x / (uint32_t)p->lanes, row = i / heads;
+  RopeAt at = {run.begin + row, (int)(first + i - row * heads), (int)p->s.hs, (int)threadIdx.x & (p->lanes - 1), NULL,
+               row < run.rows};
+  const uint32_t position = (run.position + row) % (uint32_t)p->s.seq_len;
+  if (p->table && at.on) at.table = p->table + ((int64_t)position - (p->starts ? p->starts[at.row] : 0)) * p->s.hs;
+  return at;
+}
+// Backward too where nothing but the turn is undone: half the registers, so twice the reads in flight.
+template <class T, int N>
+__global__ static void __launch_bounds__(ROPE_THREADS) rope_forward_kernel(RopeCall<T> p) {
+  const RopeRun run = rope_run(&p);
+  const uint32_t heads = (uint32_t)p.s.heads, groups = ROPE_THREADS / (uint32_t)p.lanes;
+  for (uint32_t turn = 0; turn < run.rows * heads; turn += groups) {
+    const RopeAt at = rope_at(&p, run, turn, 0, heads);
+    T *x = p.qkv + at.row * p.s.row + at.head * at.hs;
+    RopeHead<N> y = rope_read<N>(x, at);
+    if (p.raw) rope_write(p.raw + (at.row * p.s.heads + at.head) * at.hs, y, at);
+    if (p.a.norm == QK_NORM_BEFORE) y = rope_norm(y, &p, at);
+    if (at.table) y = rope_rotate(y, at, p.back);
+    if (p.a.norm == QK_NORM_AFTER) y = rope_norm(y, &p, at);
+    rope_write(x, y, at);
   }
 }
-// Shared memory: the warps' sums for q's and k's weights.
-template <class T, int PAIRS>
-__global__ static void __launch_bounds__(ROPE_WARPS *WARP) rope_backward_kernel(RopeCall<T> p) {
-  SHARED(float, sums, ROPE_WARPS * 2 * PAIRS * WARP);
-  const int hs = (int)p.s.hs, warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+// Shared memory: the threads' sums for q's weights, then for k's.
+template <class T, int N>
+__global__ static void __launch_bounds__(ROPE_THREADS) rope_backward_kernel(RopeCall<T> p) {
+  SHARED(float, sums, 2 * N * ROPE_THREADS);
+  const RopeRun run = rope_run(&p);
+  const uint32_t groups = ROPE_THREADS / (uint32_t)p.lanes, all = (uint32_t)p.s.heads, q = (uint32_t)p.s.n_head;
   const bool after = p.a.norm == QK_NORM_AFTER;
-  const int64_t begin = blockIdx.x * p.run_rows, rows = begin + p.run_rows < p.rows ? p.run_rows : p.rows - begin;
-  RopeHead<PAIRS> dq = {}, dk = {};
-  for (int64_t i = warp; i < rows * p.s.heads; i += ROPE_WARPS) {
-    const int64_t r = begin + i / p.s.heads, h = i % p.s.heads;
-    const float *table = p.table ? p.table + r % p.s.seq_len * hs : NULL;
-    const bool is_k = h >= p.s.n_head;
-    T *d = p.qkv + r * p.s.row + h * hs;
-    RopeHead<PAIRS> g = rope_read<PAIRS>(d, hs);
-    if (table && !after) g = rope_rotate(g, table, hs, true);
-    if (p.raw) {
-      RopeHead<PAIRS> x = rope_read<PAIRS>(p.raw + (r * p.s.heads + h) * hs, hs);
-      if (table && after) x = rope_rotate(x, table, hs, false);
-      g = is_k ? rope_norm_backward(g, &dk, x, p.weight[1], hs, p.a.eps)
-               : rope_norm_backward(g, &dq, x, p.weight[0], hs, p.a.eps);
+  const int hs = (int)p.s.hs, d = hs / 2;
+  for (int which = 0; which < 2; which++) {      // without sums all heads are one set
+    const uint32_t heads = !p.partial ? all : which ? all - q : q;
+    RopeHead<N> dweight = {};
+    for (uint32_t turn = 0; turn < run.rows * heads; turn += groups) {
+      const RopeAt at = rope_at(&p, run, turn, which ? q : 0, heads);
+      T *to = p.qkv + at.row * p.s.row + at.head * at.hs;
+      RopeHead<N> g = rope_read<N>(to, at), x = {};
+      if (p.raw) x = rope_read<N>(p.raw + (at.row * p.s.heads + at.head) * at.hs, at);
+      if (at.table && !after) g = rope_rotate(g, at, true);
+      if (at.table && after) x = rope_rotate(x, at, false);
+      if (p.raw) g = rope_norm_backward(g, &dweight, x, &p, at);
+      if (at.table && after) g = rope_rotate(g, at, true);
+      rope_write(to, g, at);
     }
-    if (table && after) g = rope_rotate(g, table, hs, true);
-    rope_write(d, g, hs);
-  }
-  if (!p.partial) return;
-  UNROLL for (int which = 0; which < 2; which++) {
-    UNROLL for (int n = 0; n < PAIRS; n++) {
-      sums[(warp * 2 * PAIRS + n) * WARP + lane] = which ? dk.a[n] : dq.a[n];
-      sums[(warp * 2 * PAIRS + PAIRS + n) * WARP + lane] = which ? dk.b[n] : dq.b[n];
+    if (!p.partial) return;
+    UNROLL for (int n = 0; n < N; n++) {
+      sums[n * ROPE_THREADS + (int)threadIdx.x] = dweight.a[n];
+      sums[(N + n) * ROPE_THREADS + (int)threadIdx.x] = dweight.b[n];
     }
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < hs; i += ROPE_WARPS * WARP) {
-      const int at = i < hs / 2 ? i : PAIRS * WARP + i - hs / 2;
+    for (int i = (int)threadIdx.x; i < hs; i += ROPE_THREADS) {
+      const int pair = i < d ? i : i - d, n = N == LANES ? pair % LANES : pair / WARP;
+      const int lane = N == LANES ? pair / LANES : pair % WARP;
       float sum = 0.0f;
-      UNROLL for (int w = 0; w < ROPE_WARPS; w++) sum += sums[w * 2 * PAIRS * WARP + at];
+      for (int t = lane; t < ROPE_THREADS; t += p.lanes) sum += sums[(i < d ? n : N + n) * ROPE_THREADS + t];
       p.partial[((int64_t)blockIdx.x * 2 + which) * hs + i] = sum;
     }
     __syncthreads();
   }
 }
 template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
-  const unsigned runs = (unsigned)rope_runs(p.rows), threads = ROPE_WARPS * WARP;
+  const unsigned runs = (unsigned)rope_runs(p.rows);
   CHECK(p.s.hs <= ROPE_HEAD_MOST, "rope: heads of %lld columns, %d at most", (long long)p.s.hs, (int)ROPE_HEAD_MOST);
   if (!p.rows) return;
-#define ROPE_PAIRS(N) \
-  if (p.s.hs <= 2 * WARP * N) { \
-    if (back) LAUNCH((rope_backward_kernel<T, N>), runs, threads, 0, STREAM(c), p); \
-    else LAUNCH((rope_forward_kernel<T, N>), runs, threads, 0, STREAM(c), p); \
+  const bool wide = p.s.hs % (2 * LANES) == 0 && p.s.hs <= 2 * LANES * WARP;
+  CHECK(!wide || lanes_aligned(p.qkv, p.raw, p.table, p.weight[0], p.weight[1]),
+        "rope: a tensor of heads of %lld columns is not on 16 bytes", (long long)p.s.hs);
+  p.lanes = WARP, p.back = back;
+  while (wide && p.lanes > 1 && p.s.hs <= LANES * p.lanes) p.lanes /= 2;
+#define ROPE_FORM(N, fits) \
+  if (fits) { \
+    if (back && (p.raw || p.partial)) LAUNCH((rope_backward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
+    else LAUNCH((rope_forward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
     return; \
   }
-  ROPE_PAIRS(1) ROPE_PAIRS(2) ROPE_PAIRS(4) ROPE_PAIRS(16)
+#define ROPE_PAIRS(N) ROPE_FORM(N, p.s.hs <= 2 * WARP * N)
+  ROPE_FORM(LANES, wide) ROPE_PAIRS(1) ROPE_PAIRS(2) ROPE_PAIRS(4) ROPE_PAIRS(16)
 #undef ROPE_PAIRS
+#undef ROPE_FORM
 }
 template <class T>
 static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, float *partial,
@@ -178,7 +225,7 @@ static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weig
   const int64_t rows = qkv.shape[0] * qkv.shape[1];
   return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
                      {(const T *)q_weight.data, (const T *)k_weight.data}, partial, rope_shape(qkv, a), a, rows,
-                     rope_run_rows(rows), starts};
+                     rope_run_rows(rows), starts, 0, false};
 }
 static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
                               RopeArgs a, Tensor starts) {

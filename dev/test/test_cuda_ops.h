@@ -492,23 +492,35 @@ static float *cuda_norm_numbers(int64_t n, int low, int span, int big) {
   }
   return g;
 }
-TEST(cuda_norm, "CUDA norm_accumulate leaves the CPU's limbs: every exponent, subnormals, Inf and NaN, any alignment") {
+static void cuda_check_norms(const Ops *ops) {
+  const int64_t n = 3001;
+  cuda_check_norm(ops, "ordinary", cuda_norm_numbers(n, -20, 16, 0), n, 0);
+  cuda_check_norm(ops, "ordinary, not aligned", cuda_norm_numbers(n, -20, 16, 0), n, 1);
+  cuda_check_norm(ops, "tiny", cuda_norm_numbers(n, -64, 34, 0), n, 0);
+  cuda_check_norm(ops, "every fp32", cuda_norm_numbers(n, -126, 254, 0), n, 3);
+  cuda_check_norm(ops, "around 2^21", cuda_norm_numbers(n, 19, 4, 0), n, 0);
+  cuda_check_norm(ops, "around 2^28", cuda_norm_numbers(n, 25, 6, 0), n, 0);
+  cuda_check_norm(ops, "ordinary and huge", cuda_norm_numbers(n, -20, 16, 127), n, 0);
+  float *g = cuda_norm_numbers(n, -149, 24, 0);
+  cuda_check_norm(ops, "subnormal", g, n, 0);
+  for (int64_t j = 0; j < n; j++) g[j] = j % 3 ? 0.0f : 3.40282347e38f;
+  cuda_check_norm(ops, "FLT_MAX", g, n, 0);
+  for (int64_t j = 0; j < n; j++) g[j] = j % 3 == 0 ? 1.0f : j % 3 == 1 ? NAN : -INFINITY;
+  cuda_check_norm(ops, "not finite", g, n, 0);
+  cuda_check_norm(ops, "one", g, 1, 0);
+  g[0] = 0x1p21f;
+  for (int64_t j = 1; j < n; j++) g[j] = nextafterf(j % 11 ? g[j - 1] : g[j - 1] / 8, 0.0f);
+  cuda_check_norm(ops, "below 2^21 and its eighths, bit by bit", g, n, 0);
+  op_free_all();
+}
+TEST(cuda_norm, "CUDA norm_accumulate leaves the CPU's limbs: every exponent, subnormals, Inf and NaN, any alignment, "
+                "in integers and, where fp64 is fast, in fp64") {
   for (int i = 0; const Ops *ops = device_table(i); i++) {
-    const int64_t n = 3001;
-    cuda_check_norm(ops, "ordinary", cuda_norm_numbers(n, -20, 16, 0), n, 0);
-    cuda_check_norm(ops, "ordinary, not aligned", cuda_norm_numbers(n, -20, 16, 0), n, 1);
-    cuda_check_norm(ops, "tiny", cuda_norm_numbers(n, -64, 34, 0), n, 0);
-    cuda_check_norm(ops, "every fp32", cuda_norm_numbers(n, -126, 254, 0), n, 3);
-    cuda_check_norm(ops, "around 2^28", cuda_norm_numbers(n, 25, 6, 0), n, 0);
-    cuda_check_norm(ops, "ordinary and huge", cuda_norm_numbers(n, -20, 16, 127), n, 0);
-    float *g = cuda_norm_numbers(n, -149, 24, 0);
-    cuda_check_norm(ops, "subnormal", g, n, 0);
-    for (int64_t j = 0; j < n; j++) g[j] = j % 3 ? 0.0f : 3.40282347e38f;
-    cuda_check_norm(ops, "FLT_MAX", g, n, 0);
-    for (int64_t j = 0; j < n; j++) g[j] = j % 3 == 0 ? 1.0f : j % 3 == 1 ? NAN : -INFINITY;
-    cuda_check_norm(ops, "not finite", g, n, 0);
-    cuda_check_norm(ops, "one", g, 1, 0);
-    op_free_all();
+    cuda_check_norms(ops);
+    if (ops != &ops_cuda_emulated) continue;
+    emu_set_capability(86);
+    cuda_check_norms(ops);
+    emu_set_capability(80);
   }
 }
 TEST(cuda_norm_all, "CUDA norm_accumulate leaves the CPU's limbs over more elements than one round of the grid") {
