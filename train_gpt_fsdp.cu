@@ -80,7 +80,8 @@ struct Model {
   float dropout;
   int64_t head_chunk_bytes;
   bool documents;                                // sequences hold several, which do not see each other
-  bool dlogits_apart;                            // from logits, in memory of their own
+  bool dlogits_apart;                            // from logits of another dtype, in memory of their own
+  Dtype logits_dtype;                            // in training; other passes have fp32
   Recompute recompute[LAYERS_MOST];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
@@ -209,6 +210,7 @@ static Model model_of(const Options *o) {
   const ModelShape shape = shape_of(o);
   Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
+  m.logits_dtype = option_dtype(o, OPT_logits_dtype);
   recompute_parse(o, m.recompute, NULL, 0);
   m.documents = data_is_chats(o->data) && o->pack == OPT_pack_whole;             // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
@@ -244,7 +246,7 @@ struct Acts {
   Tensor dresidual, dbranch;                     // training only
   Tensor losses, correct;                        // F32, I32 (R)
   Tensor in_e4m3, in_amax, in_scale;             // F8 (R,F or more), F32 (1): a GEMM's input, with --fp8 matmul
-  Tensor logits, dlogits;                        // F32, compute dtype (head_rows, Vp)
+  Tensor logits, dlogits;                        // F32 or BF16, compute dtype (head_rows, Vp)
   // Of one adapter at a time: B spread (lora.cuh), its gradient (F32), the gradient of `low`, and as wide as its
   // matrix's input what it reads after dropout, or the gradient of that.
   Tensor spread, dspread, dlow, wide;
@@ -338,12 +340,14 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
     x->in_scale = declare(d, "in_scale", -1, F32, 1);
   }
-  // The gradient overwrites the logits; in 16 bits it begins one of its rows before them (cross_entropy.cuh). That
+  // The gradient overwrites the logits; in 16 bits it begins one of its rows before fp32 ones (cross_entropy.cuh). That
   // takes a call for each power of two of rows, and in the first ones a GPU would be idle.
-  const bool apart = m->dlogits_apart && training && dt != F32;
-  const int64_t before = dt == F32 || apart ? 0 : 2 * m->Vp;
-  char *logits = declare_bytes(d, "logits", -1, (size_t)round_up(before, 256) + (size_t)(rows * m->Vp) * sizeof(float));
-  x->logits = tensor_of(logits + round_up(before, 256), F32, rows, m->Vp);
+  const Dtype logits_dtype = training ? m->logits_dtype : F32;
+  const bool apart = m->dlogits_apart && training && dt != logits_dtype;
+  const int64_t before = dt == logits_dtype || apart ? 0 : 2 * m->Vp;
+  const int64_t bytes = rows * m->Vp * (int64_t)dtype_bytes(logits_dtype);
+  char *logits = declare_bytes(d, "logits", -1, (size_t)(round_up(before, 256) + bytes));
+  x->logits = tensor_of(logits + round_up(before, 256), logits_dtype, rows, m->Vp);
   x->dlogits = apart ? declare(d, "dlogits", -1, dt, rows, m->Vp) : tensor_of(logits, dt, rows, m->Vp);
   if (!training) return;
   x->dresidual = declare(d, "dresidual", -1, dt, B, T, C);
@@ -411,9 +415,11 @@ struct Trainer {
 static int64_t sample_sequences(const Trainer *t) {
   return t->opt.prompts[0] ? min64(t->opt.test_batch_size, t->model.P) : 1;
 }
-// Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit.
+// Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit, so that it is
+// no larger than training's, which may be of bf16.
 static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
-  return pass == PASS_SAMPLE ? sample_sequences(t) : min64(t->head_rows, (int64_t)B * T);
+  const int64_t wider = pass == PASS_EVAL ? 4 / (int64_t)dtype_bytes(t->model.logits_dtype) : 1;
+  return pass == PASS_SAMPLE ? sample_sequences(t) : min64((t->head_rows + wider - 1) / wider, (int64_t)B * T);
 }
 // Makes the activations of a pass over B x T tokens: where a dry run puts them, or where the placement has.
 static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind pass) {
@@ -715,7 +721,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
-    Tensor logits = tensor_of(x->logits.data, F32, n, Vp), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
+    Tensor logits = rows_of(x->logits, 0, n), dlogits = tensor_of(x->dlogits.data, t->dtype, n, Vp);
     head_logits(t, logits, rows_of(ln_f, at, n));
     cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
                                    tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale,

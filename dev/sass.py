@@ -34,7 +34,7 @@ import sys
 
 HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<bf16, 3>',
        'layernorm_backward_warps_kernel<bf16, 4>', 'layernorm_backward_kernel<bf16, 8, 1>',
-       'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, 4',
+       'embedding_wte_kernel<bf16, 8>', 'embedding_wpe_kernel<bf16, 8>', 'cross_entropy_backward_kernel<bf16, ',
        'cross_entropy_forward_kernel<4>', 'adamw_kernel<bf16, low16, true, 4>', 'adamw_kernel<bf16, float, true, 4>',
        'accumulate_kernel<bf16, 4>', 'norm_kernel<4, true, float>', 'norm_kernel<4, false, float>',
        'attention_forward_kernel<bf16, 64', 'attention_dq_kernel<bf16, 64', 'attention_dkv_kernel<bf16, 64',
@@ -42,8 +42,10 @@ HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<
 IN_FLIGHT = ['layernorm_backward_warps_kernel<bf16, ', 'layernorm_backward_warps_kernel<fp16, ',
              'layernorm_backward_kernel<bf16, 8, 1>', 'layernorm_backward_kernel<fp16, 8, 1>']
 # The forms of cross entropy (kernels/cross_entropy.cuh): 0 reads a row twice, 1 keeps it, 2 keeps it in a cluster.
-READ_ONCE = ['cross_entropy_backward_kernel<%s, 4, %d>' % (t, f) for t in ('bf16', 'fp16', 'float') for f in (1, 2)]
-BATCHED = ['cross_entropy_backward_kernel<%s, 4, 0>' % t for t in ('bf16', 'fp16', 'float')]
+CROSS_ENTROPY = ['cross_entropy_backward_kernel<%s, float, 4, ' % t for t in ('bf16', 'fp16', 'float')]
+CROSS_ENTROPY += ['cross_entropy_backward_kernel<bf16, bf16, 8, ']
+READ_ONCE = ['%s%d>' % (k, f) for k in CROSS_ENTROPY for f in (1, 2)]
+BATCHED = ['%s0>' % k for k in CROSS_ENTROPY]
 BATCHED += ['cross_entropy_forward_kernel<4>']
 FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<', 'fill_kernel<', 'master_kernel<',
         'norm_kernel<', 'muon_momentum_kernel<', 'muon_update_kernel<', 'cross_entropy_']

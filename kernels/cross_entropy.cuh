@@ -7,11 +7,11 @@
 //   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is z's gradient, 1 - (x/cap)^2
 //                times that of x
 //
-//   logits (R,Vp) fp32   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
-// dlogits may overlap logits: in fp32 at the same address, in 16 bits when it starts at least one of its own rows
-// before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at` are done,
-// rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is given
-// memory apart (train_gpt_fsdp.cu).
+//   logits (R,Vp) fp32, or with dlogits bf16   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
+// dlogits may overlap logits: in their dtype at the same address, in 16 bits under fp32 when it starts at least one of
+// its own rows before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at`
+// are done, rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is
+// given memory apart (train_gpt_fsdp.cu).
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") in
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
@@ -46,14 +46,14 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
   CHECK_SHAPE(dlogits, R, Vp);
   CHECK_SHAPE(losses, R);
   CHECK_SHAPE(targets, R);
-  CHECK_DTYPE(logits, F32);
+  CHECK_DTYPE(logits, dlogits.dtype == BF16 && logits.dtype == BF16 ? BF16 : F32);
   CHECK_DTYPE(losses, F32);
   CHECK_DTYPE(targets, I32);
   CHECK(vocab > 0 && vocab <= Vp, "cross_entropy_forward_backward: vocabulary %lld of %lld columns", (long long)vocab,
         (long long)Vp);
   const int64_t row_bytes = Vp * (int64_t)dtype_bytes(dlogits.dtype);
   const int64_t before = (int64_t)((intptr_t)logits.data - (intptr_t)dlogits.data);      // bytes
-  const bool in_turn = dlogits.dtype != F32 && before < R * row_bytes && -before < 4 * R * Vp;
+  const bool in_turn = dlogits.dtype != logits.dtype && before < R * row_bytes && -before < 4 * R * Vp;
   CHECK(!in_turn || before >= row_bytes, "cross_entropy_forward_backward: dlogits in %s %lld bytes before logits",
         dtype_name(dlogits.dtype), (long long)before);
   for (int64_t at = 0, n = R; at < R; at += n) {
@@ -85,11 +85,11 @@ struct CrossEntropyRow { float max, sum; };      // m and sum of e^(x - m)
 // the term itself is small then.
 INLINE vf cross_entropy_exp(vf x, vf max) { return vf_exp2(vf_mul(vf_sub(x, max), vf_set1(CROSS_ENTROPY_LOG2E))); }
 
-INLINE vf cross_entropy_load(const float *x, int64_t n) {                     // missing lanes are the smallest
+template <class X> INLINE vf cross_entropy_load(const X *x, int64_t n) {       // missing lanes are the smallest
   return n >= VF ? vf_load(x) : vf_select(vm_first(n), vf_load_n(x, n), vf_set1(-INFINITY));
 }
 // The largest of n columns and `max`; NaN is skipped. Four chains, because one would wait for its own latency.
-static float cross_entropy_max(const float *x, int64_t n, float max) {
+template <class X> static float cross_entropy_max(const X *x, int64_t n, float max) {
   vf most[4] = {vf_set1(max), vf_set1(max), vf_set1(max), vf_set1(max)};
   int64_t i = 0;
   for (; i + 4 * VF <= n; i += 4 * VF)
@@ -99,8 +99,8 @@ static float cross_entropy_max(const float *x, int64_t n, float max) {
 }
 // With KEEP, kept[j] = e^(x[j] - m) with m = maxima[j / CROSS_ENTROPY_PIECE], the maximum so far.
 // A NaN or an infinite logit makes the sum NaN, so the loss shows it.
-template <bool KEEP>
-static CrossEntropyRow cross_entropy_row(const float *x, int64_t vocab, float *kept, float *maxima) {
+template <bool KEEP, class X>
+static CrossEntropyRow cross_entropy_row(const X *x, int64_t vocab, float *kept, float *maxima) {
   float max = -INFINITY;
   vf sum = vf_zero();
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
@@ -154,13 +154,12 @@ INLINE vf cross_entropy_uncap(vf x, vf inverse_cap) {
   return vf_sub(vf_set1(1.0f), vf_mul(y, y));
 }
 // x: the row's logits, which `to` may overwrite.
-template <class T>
-static void cross_entropy_gradient_row(T *to, const float *x, const float *kept, const float *maxima,
-                                       CrossEntropyRow row, int64_t target, int64_t vocab, int64_t Vp, float scale,
-                                       float softcap) {
+template <class T, class X>
+static void cross_entropy_gradient_row(T *to, const X *x, const float *kept, const float *maxima, CrossEntropyRow row,
+                                       int64_t target, int64_t vocab, int64_t Vp, float scale, float softcap) {
   const vf inverse_cap = vf_set1(softcap > 0.0f ? 1.0f / softcap : 0.0f);
   const float target_factor =
-      softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(x[target]), inverse_cap)) : 1.0f;
+      softcap > 0.0f ? vf_first_lane(cross_entropy_uncap(vf_set1(to_f32(x[target])), inverse_cap)) : 1.0f;
   float p_target = 0.0f;
   for (int64_t at = 0; at < vocab; at += CROSS_ENTROPY_PIECE) {
     const int64_t end = at + CROSS_ENTROPY_PIECE < vocab ? at + CROSS_ENTROPY_PIECE : vocab;
@@ -181,12 +180,12 @@ static void cross_entropy_gradient_row(T *to, const float *x, const float *kept,
   round_to(to + target, (p_target - 1.0f) * scale * target_factor);
 }
 // One thread's rows [from, to).
-template <class T>
-static void cross_entropy_backward_rows(float *losses, T *dlogits, const float *logits, const int32_t *targets,
+template <class T, class X>
+static void cross_entropy_backward_rows(float *losses, T *dlogits, const X *logits, const int32_t *targets,
                                         int64_t vocab, int64_t Vp, float scale, float softcap, float *kept,
                                         int64_t from, int64_t to) {
   for (int64_t r = from; r < to; r++) {
-    const float *x = logits + r * Vp;
+    const X *x = logits + r * Vp;
     cross_entropy_check(targets[r], r, vocab);
     losses[r] = 0.0f;
     if (targets[r] < 0) {
@@ -194,7 +193,7 @@ static void cross_entropy_backward_rows(float *losses, T *dlogits, const float *
       continue;
     }
     const CrossEntropyRow row = cross_entropy_row<true>(x, vocab, kept, kept + Vp);
-    losses[r] = cross_entropy_loss(row, x[targets[r]]);
+    losses[r] = cross_entropy_loss(row, to_f32(x[targets[r]]));
     cross_entropy_gradient_row(dlogits + r * Vp, x, kept, kept + Vp, row, targets[r], vocab, Vp, scale, softcap);
   }
 }
@@ -206,11 +205,16 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
         cross_entropy_kept_bytes(c, Vp));
   scale *= c->state->loss_scale;
   parallel_for(c->threads, 0, c->threads, 1, [=](int64_t thread) {
-    float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp);
-    DISPATCH(dlogits.dtype, T,
-             cross_entropy_backward_rows<T>((float *)losses.data, (T *)dlogits.data, (const float *)logits.data,
-                                            (const int32_t *)targets.data, vocab, Vp, scale, softcap, kept,
-                                            R * thread / c->threads, R * (thread + 1) / c->threads));
+    float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp), *const loss = (float *)losses.data;
+    const int64_t from = R * thread / c->threads, to = R * (thread + 1) / c->threads;
+    const int32_t *t = (const int32_t *)targets.data;
+    if (logits.dtype == BF16)
+      cross_entropy_backward_rows(loss, (bf16 *)dlogits.data, (const bf16 *)logits.data, t, vocab, Vp, scale, softcap,
+                                  kept, from, to);
+    else
+      DISPATCH(dlogits.dtype, T,
+               cross_entropy_backward_rows(loss, (T *)dlogits.data, (const float *)logits.data, t, vocab, Vp, scale,
+                                           softcap, kept, from, to));
   });
 }
 #endif
@@ -235,7 +239,9 @@ static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { retur
 // term's relative error is 2^-22 + |x - m| 2^-23; where |x - m| is large the term itself is small.
 enum CrossEntropyForm { CROSS_ENTROPY_TWICE, CROSS_ENTROPY_KEPT, CROSS_ENTROPY_CLUSTER };
 enum { CROSS_ENTROPY_THREADS = 512, CROSS_ENTROPY_PART_THREADS = 256, CROSS_ENTROPY_PARTS = 4,
-       CROSS_ENTROPY_BATCH = 16, CROSS_ENTROPY_WIDE = 4 };         // columns at once; of a group where rows allow it
+       CROSS_ENTROPY_BATCH = 16 };               // columns at once
+// Columns of a group of logits X where rows allow it: 16 bytes.
+template <class X> static constexpr int CROSS_ENTROPY_WIDE = 16 / (int)sizeof(X);
 
 // How a row is cut: `each` columns a part (the last has the rest), `threads` of a part, `block` threads of a block that
 // takes a whole row, and in turn the parts beyond them. warps: of all parts.
@@ -249,12 +255,12 @@ static inline CrossEntropyParts cross_entropy_parts(int64_t columns) {
   const int threads = (int)round_up((n + CROSS_ENTROPY_BATCH - 1) / CROSS_ENTROPY_BATCH, WARP);
   return {n, n, 1, threads, threads / WARP, threads};
 }
-static inline CrossEntropyForm cross_entropy_form(const CudaDevice *d, CrossEntropyParts p) {
+template <class X> static inline CrossEntropyForm cross_entropy_form(const CudaDevice *d, CrossEntropyParts p) {
   const size_t own = 2048;                       // more than the kernel's other shared memory and the system's 1 KiB
-  if (p.columns % CROSS_ENTROPY_WIDE) return CROSS_ENTROPY_TWICE;
-  if (d->major >= 9 && p.parts == CROSS_ENTROPY_PARTS && own + 4 * (size_t)p.each <= d->shared_most)
+  if (p.columns % CROSS_ENTROPY_WIDE<X>) return CROSS_ENTROPY_TWICE;
+  if (d->major >= 9 && p.parts == CROSS_ENTROPY_PARTS && own + sizeof(X) * (size_t)p.each <= d->shared_most)
     return CROSS_ENTROPY_CLUSTER;
-  return own + 4 * (size_t)p.columns <= d->shared_most ? CROSS_ENTROPY_KEPT : CROSS_ENTROPY_TWICE;
+  return own + sizeof(X) * (size_t)p.columns <= d->shared_most ? CROSS_ENTROPY_KEPT : CROSS_ENTROPY_TWICE;
 }
 
 struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
@@ -265,17 +271,6 @@ struct CrossEntropyRange { int from, first, end, step; };
 __device__ static inline float cross_entropy_exp(float x, float max) {
   return fast_exp2((x - max) * CROSS_ENTROPY_LOG2E);
 }
-// A group of W columns; a pack of 16 bytes where W is 4.
-template <int W> __device__ static inline Lanes<W> cross_entropy_group(const float *x) {
-  Lanes<W> v;
-  if constexpr (W == 4) {
-    const Pack<float> pack = load_pack(x);
-    UNROLL for (int k = 0; k < 4; k++) v.x[k] = pack.x[k];
-  } else {
-    v.x[0] = *x;
-  }
-  return v;
-}
 HD CrossEntropyRange cross_entropy_range(CrossEntropyParts p, int part, int thread, int W) {
   const int from = part * p.each, rest = p.columns - from;
   return {from, thread * W, p.each < rest ? p.each : rest, p.threads * W};
@@ -283,8 +278,8 @@ HD CrossEntropyRange cross_entropy_range(CrossEntropyParts p, int part, int thre
 // Adds the columns of a range to a thread's maximum and sum; those at or past `vocab` are ignored. x: the part's first
 // column, from which vocab and target are counted, too. These comparisons with the target treat a NaN before it as the
 // CPU does.
-template <int W, bool CORRECT>
-__device__ static inline void cross_entropy_add(CrossEntropySum *s, const float *x, CrossEntropyRange r, int vocab,
+template <int W, bool CORRECT, class X>
+__device__ static inline void cross_entropy_add(CrossEntropySum *s, const X *x, CrossEntropyRange r, int vocab,
                                                 int target, float target_logit) {
   constexpr int GROUPS = CROSS_ENTROPY_BATCH / W;
   const int end = vocab < r.end ? vocab : r.end;
@@ -292,7 +287,7 @@ __device__ static inline void cross_entropy_add(CrossEntropySum *s, const float 
     Lanes<W> v[GROUPS];
     UNROLL for (int g = 0; g < GROUPS; g++) {    // all of them in flight before one is looked at
       const int i = at + g * r.step;
-      v[g] = cross_entropy_group<W>(x + (i < end ? i : at));
+      v[g] = lanes_load<W>(x + (i < end ? i : at));
     }
     float most = s->max;
     UNROLL for (int g = 0; g < GROUPS; g++)
@@ -371,36 +366,25 @@ static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Te
   float *loss = (float *)losses.data;
   const float *x = (const float *)logits.data;
   const int32_t *t = (const int32_t *)targets.data;
-  const bool wide = Vp % CROSS_ENTROPY_WIDE == 0;
+  const bool wide = Vp % CROSS_ENTROPY_WIDE<float> == 0;
   const CrossEntropyParts p = cross_entropy_parts(Vp);
   CHECK(!wide || lanes_aligned(x), "cross_entropy_forward: logits begin at %p, not on 16 bytes", (const void *)x);
   if (wide)
-    LAUNCH(cross_entropy_forward_kernel<CROSS_ENTROPY_WIDE>, (unsigned)R, p.block, 0, STREAM(c), loss,
+    LAUNCH(cross_entropy_forward_kernel<CROSS_ENTROPY_WIDE<float>>, (unsigned)R, p.block, 0, STREAM(c), loss,
            (int32_t *)correct.data, x, t, vocab, p);
   else
     LAUNCH(cross_entropy_forward_kernel<1>, (unsigned)R, p.block, 0, STREAM(c), loss, (int32_t *)correct.data, x, t,
            vocab, p);
 }
 
-// The gradient of W columns. In place, a thread overwrites only columns that no other thread reads.
-template <class T, int W> __device__ static inline void cross_entropy_store(T *to, Lanes<W> v) {
-  if constexpr (W == 1) {
-    round_to(to, v.x[0]);
-  } else if constexpr (sizeof(T) == 4) {
-    Pack<T> pack;
-    UNROLL for (int k = 0; k < 4; k++) pack.x[k] = v.x[k];
-    store_pack(to, pack);
-  } else {
-    *(uint2 *)to = uint2{pack2<T>(v.x[0], v.x[1]), pack2<T>(v.x[2], v.x[3])};
-  }
-}
 // What capping multiplies gradients by; x as capped. inverse_cap 0: nothing.
 __device__ static inline float cross_entropy_uncap(float x, float inverse_cap) {
   return inverse_cap > 0.0f ? 1.0f - (x * inverse_cap) * (x * inverse_cap) : 1.0f;
 }
-// Writes a range's gradient, the last columns first. x, to and vocab: as for cross_entropy_add.
-template <class T, int W>
-__device__ static inline void cross_entropy_write(T *to, const float *x, CrossEntropyRange r, CrossEntropySum s,
+// Writes a range's gradient, the last columns first. x, to and vocab: as for cross_entropy_add. In place, a thread
+// overwrites only columns that no other thread reads.
+template <class T, class X, int W>
+__device__ static inline void cross_entropy_write(T *to, const X *x, CrossEntropyRange r, CrossEntropySum s,
                                                   float factor, float inverse_cap, int vocab) {
   constexpr int GROUPS = CROSS_ENTROPY_BATCH / W;
   const int batch = GROUPS * r.step;
@@ -409,7 +393,7 @@ __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEn
     Lanes<W> v[GROUPS];
     UNROLL for (int g = 0; g < GROUPS; g++) {
       const int i = at + g * r.step;
-      v[g] = cross_entropy_group<W>(x + (i < r.end ? i : at));
+      v[g] = lanes_load<W>(x + (i < r.end ? i : at));
     }
     UNROLL for (int g = 0; g < GROUPS; g++) {
       const int i = at + g * r.step;
@@ -417,51 +401,51 @@ __device__ static inline void cross_entropy_write(T *to, const float *x, CrossEn
         const float uncap = cross_entropy_uncap(v[g].x[k], inverse_cap);
         v[g].x[k] = i + k < vocab ? cross_entropy_exp(v[g].x[k], s.max) * factor * uncap : 0.0f;
       }
-      if (i < r.end) cross_entropy_store<T, W>(to + i, v[g]);
+      if (i < r.end) lanes_store<W>(to + i, v[g]);
     }
   }
 }
-template <class T, int W, CrossEntropyForm FORM>
+template <class T, class X, int W, CrossEntropyForm FORM>
 __global__ static void __launch_bounds__(FORM == CROSS_ENTROPY_CLUSTER ? CROSS_ENTROPY_PART_THREADS
                                                                        : CROSS_ENTROPY_THREADS,
                                          FORM == CROSS_ENTROPY_CLUSTER ? 4 : W == 1 ? 1 : 2)
-cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, const int32_t *targets, int64_t vocab,
+cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const int32_t *targets, int64_t vocab,
                               CrossEntropyParts p, float scale, float inverse_cap, const StepState *state) {
   constexpr bool CLUSTER = FORM == CROSS_ENTROPY_CLUSTER;
   SHARED(float2, found, WARP);
-  SHARED_DYNAMIC(float, row);                    // the whole row, or with CLUSTER this block's part of it
+  SHARED_DYNAMIC(X, row);                        // the whole row, or with CLUSTER this block's part of it
   const int blocks = CLUSTER ? CROSS_ENTROPY_PARTS : 1, rank = CLUSTER ? (int)blockIdx.x % CROSS_ENTROPY_PARTS : 0;
   const int64_t r = blockIdx.x / (unsigned)blocks;
   const int target = targets[r], lane = (int)threadIdx.x % WARP, thread = (int)threadIdx.x % p.threads;
   // This thread's parts: first, first + groups, ...
   const int groups = CLUSTER ? blocks : (int)blockDim.x / p.threads;
   const int first = CLUSTER ? rank : (int)threadIdx.x / p.threads;
-  const float *x = logits + r * p.columns;
+  const X *x = logits + r * p.columns;
   T *to = dlogits + r * p.columns;
   cross_entropy_check(target, vocab);
   if (target < 0) {                              // all blocks of a cluster have the same target
     if (threadIdx.x == 0 && rank == 0) losses[r] = 0.0f;
     for (int at = (rank * (int)blockDim.x + (int)threadIdx.x) * W; at < p.columns; at += blocks * (int)blockDim.x * W)
-      cross_entropy_store<T, W>(to + at, lanes_of<W>(0.0f));
+      lanes_store<W>(to + at, lanes_of<W>(0.0f));
     return;
   }
   if constexpr (CLUSTER) cluster_begin();
   if constexpr (FORM != CROSS_ENTROPY_TWICE) {
     for (int part = first; part < p.parts; part += groups) {
       const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
-      float *kept = CLUSTER ? row : row + range.from;
+      X *kept = CLUSTER ? row : row + range.from;
       for (int at = range.first; at < range.end; at += range.step) cp_async16(kept + at, x + range.from + at, true);
     }
     cp_async_commit();
   }
-  const float target_logit = x[target];          // before any thread writes: a barrier is in between
+  const float target_logit = to_f32(x[target]);  // before any thread writes: a barrier is in between
   if constexpr (FORM != CROSS_ENTROPY_TWICE) cp_async_wait<0>();
   float2 warp[2];                                // a block has half of the parts' threads, or all
   UNROLL for (int k = 0; k < 2; k++) {
     const int part = first + k * groups;
     if (part >= p.parts) break;
     const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
-    const float *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
+    const X *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
     CrossEntropySum s = cross_entropy_nothing();
     cross_entropy_add<W, false>(&s, from, range, (int)vocab - range.from, 0, 0.0f);
     warp[k] = cross_entropy_warp(s);
@@ -486,8 +470,8 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
   scale *= state->loss_scale;
   for (int part = first + (p.parts - 1 - first) / groups * groups; part >= 0; part -= groups) {
     const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
-    const float *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
-    cross_entropy_write<T, W>(to + range.from, from, range, s, inverse_sum * scale, inverse_cap,
+    const X *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
+    cross_entropy_write<T, X, W>(to + range.from, from, range, s, inverse_sum * scale, inverse_cap,
                               (int)vocab - range.from);
     const int hit = target - range.from;         // the thread that wrote this column writes it again
     if (hit >= 0 && hit < range.end && hit / W % p.threads == thread)
@@ -496,42 +480,51 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const float *logits, co
   }
 }
 
-template <class T, int W>
-static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const float *logits, const int32_t *targets,
+template <class T, class X, int W>
+static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const X *logits, const int32_t *targets,
                                    int64_t rows, int64_t vocab, CrossEntropyParts p, float scale, float inverse_cap) {
-  const CrossEntropyForm form = cross_entropy_form(DEVICE(c), p);
+  const CrossEntropyForm form = cross_entropy_form<X>(DEVICE(c), p);
   const unsigned R = (unsigned)rows;
   if (form == CROSS_ENTROPY_TWICE) {
-    LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
+    LAUNCH((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
            logits, targets, vocab, p, scale, inverse_cap, c->state);
     return;
   }
-  if constexpr (W == CROSS_ENTROPY_WIDE) {       // the forms with shared memory copy 16 bytes at a time
+  if constexpr (W > 1) {       // the forms with shared memory copy 16 bytes at a time
     if (form == CROSS_ENTROPY_CLUSTER)
-      LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
-                     R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(float) * (size_t)p.each, STREAM(c),
+      LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
+                     R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(X) * (size_t)p.each, STREAM(c),
                      losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
     else
-      LAUNCH((cross_entropy_backward_kernel<T, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(float) * (size_t)p.columns,
+      LAUNCH((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(X) * (size_t)p.columns,
              STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
   }
 }
+template <class T, class X>
+static void cross_entropy_backward_rows(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
+                                        int64_t vocab, float scale, float softcap) {
+  const int64_t R = logits.shape[0], Vp = logits.shape[1];
+  const float inverse_cap = softcap > 0.0f ? 1.0f / softcap : 0.0f;
+  const int32_t *t = (const int32_t *)targets.data;
+  const X *x = (const X *)logits.data;
+  T *const to = (T *)dlogits.data;
+  float *loss = (float *)losses.data;
+  const bool wide = Vp % CROSS_ENTROPY_WIDE<X> == 0;
+  const CrossEntropyParts p = cross_entropy_parts(Vp);
+  CHECK(!wide || lanes_aligned(x, to),
+        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
+        (const void *)to);
+  if (wide)
+    cross_entropy_backward<T, X, CROSS_ENTROPY_WIDE<X>>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
+  else cross_entropy_backward<T, X, 1>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
+}
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
                                                 int64_t vocab, float scale, float softcap) {
-  const int64_t R = logits.shape[0], Vp = logits.shape[1];
-  if (R == 0) return;
-  float *loss = (float *)losses.data;
-  const float *x = (const float *)logits.data, inverse_cap = softcap > 0.0f ? 1.0f / softcap : 0.0f;
-  const int32_t *t = (const int32_t *)targets.data;
-  const bool wide = Vp % CROSS_ENTROPY_WIDE == 0;
-  const CrossEntropyParts p = cross_entropy_parts(Vp);
-  CHECK(!wide || lanes_aligned(x, dlogits.data),
-        "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
-        dlogits.data);
-  DISPATCH(dlogits.dtype, T, {
-    T *const to = (T *)dlogits.data;
-    if (wide) cross_entropy_backward<T, CROSS_ENTROPY_WIDE>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
-    else cross_entropy_backward<T, 1>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
-  });
+  if (logits.shape[0] == 0) return;
+  if (logits.dtype == BF16)
+    cross_entropy_backward_rows<bf16, bf16>(c, losses, dlogits, logits, targets, vocab, scale, softcap);
+  else
+    DISPATCH(dlogits.dtype, T,
+             cross_entropy_backward_rows<T, float>(c, losses, dlogits, logits, targets, vocab, scale, softcap));
 }
 #endif

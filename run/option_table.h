@@ -130,6 +130,7 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(param_dtype, fp32, (fp32, bf16, fp16), TAKES, "stored and gathered parameters; masters are fp32") \
   CHOICE(reduce_dtype, fp32, (fp32, bf16, fp16), TAKES, "gradients on the wire; they are added up in fp32") \
   CHOICE(buffer_dtype, auto, (auto, fp32, bf16, fp16), TAKES, "activations and GEMM inputs (auto: param_dtype)") \
+  CHOICE(logits_dtype, fp32, (fp32, bf16), STEP, "logits in training; bf16: half as large, if buffer_dtype is bf16") \
   CHOICE(fp8, off, (off, gather, matmul), TAKES, "gather blocks' matrices in E4M3; matmul: multiply in it too") \
   NUM(loss_scale, 0.0, 0.0, 1e9, TAKES, "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
   GROUP(SHARDING, "sharding") \

@@ -221,6 +221,9 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
   REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
   REFUSE(matmul && o->buffer_dtype != OPT_buffer_dtype_bf16, "--fp8 matmul computes all else in bf16: it needs "
          "--buffer_dtype bf16 (or --param_dtype bf16), not %s", option_word(o, OPT_buffer_dtype));
+  REFUSE(o->logits_dtype == OPT_logits_dtype_bf16 && o->buffer_dtype != OPT_buffer_dtype_bf16, "--logits_dtype bf16 "
+         "needs --buffer_dtype bf16 (or --dtype bf16), not %s: use --logits_dtype fp32",
+         option_word(o, OPT_buffer_dtype));
   const int64_t rows[] = {o->batch_size * o->seq_len, o->test_batch_size * o->seq_len};
   for (int64_t r : rows)
     REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "

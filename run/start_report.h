@@ -273,6 +273,7 @@ static void ranks_words(FILE *to, const RunView *run) {
   fprintf(to, "%s, ", run->device->words);
   if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
   else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
+  if (o->logits_dtype == OPT_logits_dtype_bf16) fprintf(to, ", logits too");
   if (o->fp8 != OPT_fp8_off) fprintf(to, ", blocks %s in E4M3", o->fp8 != OPT_fp8_gather ? "multiplied" : "gathered");
 }
 // How multiprocessors are dealt between matrix multiplies and NCCL.

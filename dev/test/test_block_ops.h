@@ -319,6 +319,19 @@ TEST(block_softcap_fp64,
       if (s.V < 1000)
         op_expect_close(block_where("capped gradient", &p, dtype), in_place ? t[0] : t[3], dz, 8 * (double)cap + 64,
                         1.0);
+      // Logits in bf16: capped they are those of fp32, rounded; their gradient, over them, is that of the same values.
+      Tensor half = op_tensor(BF16, R, s.Vp), wide = op_tensor(F32, R, s.Vp), capped16 = op_tensor(BF16, R, s.Vp);
+      for (int64_t i = 0; i < R * s.Vp; i++) op_put(half, i, op_get(z, i)), op_put(wide, i, op_get(half, i));
+      Tensor h[] = {half, wide, capped16, targets, op_tensor(F32, R), op_tensor(F32, R)};
+      block_call(&p, h, 3, [=](Ctx *c, Tensor *x) { softcap_forward(c, x[0], cap), softcap_forward(c, x[1], cap); });
+      for (int64_t i = 0; i < R * s.Vp; i++) op_put(capped16, i, op_get(wide, i)), op_put(wide, i, op_get(capped16, i));
+      op_expect_same_bits(block_where("capped logits", &p, BF16), half, capped16);
+      block_call(&p, h, 6, [=](Ctx *c, Tensor *x) {
+        cross_entropy_forward_backward(c, x[4], x[0], x[0], x[3], s.V, 1.0f, cap);
+        cross_entropy_forward_backward(c, x[5], x[1], x[1], x[3], s.V, 1.0f, cap);
+      });
+      op_expect_close(block_where("capped gradient over bf16 logits", &p, BF16), half, op_fp64(wide), 64, 1.0);
+      op_expect_close(block_where("losses of capped bf16 logits", &p, BF16), h[4], op_fp64(h[5]), 64, 2 * cap);
       block_done(&p);
     }
     op_free_all();

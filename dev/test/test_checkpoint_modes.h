@@ -69,8 +69,8 @@ TEST_MPI(checkpoints_know_no_schedule, 6,
 TEST_MPI(checkpoints_keep_every_dtype, 6,
          "fp32 computed in bf16 or fp16, bf16 in fp32, matrices gathered in E4M3: masters are saved, whatever dtype "
          "is stored") {
-  resume_modes({{"--param_dtype fp32 --buffer_dtype bf16", 4, "--mesh 2x2", 3, "--shard dim0 --save_async", 2,
-                 POKE_NONE},
+  resume_modes({{"--param_dtype fp32 --buffer_dtype bf16 --logits_dtype bf16", 4, "--mesh 2x2", 3,
+                 "--shard dim0 --save_async", 2, POKE_NONE},
                 {"--param_dtype fp32 --buffer_dtype fp16 --optimizer sgd", 2, "--save_async", 4, "--mesh 2x2", 3,
                  POKE_DOUBLE},
                 {"--param_dtype bf16 --buffer_dtype fp32 --reduce_dtype bf16", 2, "--save_async", 6, "--mesh 2x3", 3,

@@ -493,6 +493,8 @@ TEST(modes_that_cannot_work_are_refused,
        "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here"},
       {2, 2, "--fp8 matmul", "--fp8 matmul computes all else in bf16: it needs --buffer_dtype bf16 (or --param_dtype "
        "bf16), not fp32"},
+      {2, 2, "--logits_dtype bf16 --dtype fp16",
+       "--logits_dtype bf16 needs --buffer_dtype bf16 (or --dtype bf16), not fp16: use --logits_dtype fp32"},
       {2, 2, "--fp8 matmul --buffer_dtype bf16 --n_embd 24",
        "--fp8 matmul needs an --n_embd divisible by 16, not 24"},
       {2, 2, "--fp8 matmul --buffer_dtype bf16 --test_batch_size 3", "--fp8 matmul needs batches of a multiple of 16 "

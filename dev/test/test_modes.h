@@ -104,6 +104,8 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (f == MODE_FREEZE && !strncmp(value, "lora", 4)) { o->lora = 3, o->lora_dropout = 0.2; continue; }
     if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
   }
+  const bool bf16 = o->buffer_dtype == OPT_buffer_dtype_bf16;      // beside dropout logits are in bf16 too
+  if (bf16 && o->dropout > 0) o->logits_dtype = OPT_logits_dtype_bf16;
   o->global_batch = M;
   return options_resolve(o, mode_world(r), mode_world(r), error, error_bytes);
 }

@@ -407,6 +407,9 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
   ((int32_t *)targets.data)[R - 1] = -1;
   for (int64_t r = 0; r < R; r++)                // padded columns must not matter
     for (int64_t j = vocab; j < Vp; j++) ((float *)logits.data)[r * Vp + j] = j & 1 ? NAN : 1e38f;
+  Tensor half = op_tensor(BF16, R, Vp);
+  for (int64_t i = 0; i < R * Vp && dtype == BF16; i++)            // values that logits in bf16 have too
+    op_put(half, i, op_get(logits, i)), op_put(logits, i, op_get(half, i));
   double *losses = op_zeros(R), *dx = op_zeros(R * Vp), *x = op_fp64(logits);
   for (int64_t r = 0; r + 1 < R; r++) {
     OpsCrossEntropy e = {vocab, x + r * Vp, ((int32_t *)targets.data)[r], dx + r * Vp};
@@ -443,6 +446,12 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
       op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), got[2], first[0]);
       op_expect_same_bits(op_where("cross_entropy on the logits", r, dtype), rows_of(room, 0, R), first[1]);
     }
+    for (int in_place = 0; in_place < 2 && dtype == BF16; in_place++) {
+      Tensor from = op_copy(half), to = in_place ? from : op_tensor(BF16, R, Vp);
+      cross_entropy_forward_backward(&c, got[2], to, from, targets, vocab, scale, 0.0f);
+      op_expect_same_bits(op_where("cross_entropy of bf16 logits: losses", r, dtype), got[2], first[0]);
+      op_expect_same_bits(op_where("cross_entropy of bf16 logits: dlogits", r, dtype), to, first[1]);
+    }
     for (int64_t row = 0; row < R; row++) {
       int64_t target = ((int32_t *)targets.data)[row], best = 0;
       for (int64_t j = 1; j < vocab; j++) if (x[row * Vp + j] > x[row * Vp + best]) best = j;
@@ -451,7 +460,8 @@ static void ops_check_cross_entropy(Dtype dtype, int64_t R, int64_t vocab, int64
   }
   op_free_all();
 }
-TEST(cross_entropy_fp64, "both cross-entropy ops equal fp64; padded columns and ignored rows have gradient 0") {
+TEST(cross_entropy_fp64, "both cross-entropy ops equal fp64; padded columns and ignored rows have gradient 0; logits "
+                         "in bf16 give the bits of the same values in fp32") {
   for (Dtype dtype : {F32, BF16, F16}) {
     ops_check_cross_entropy(dtype, 4, 17, 32, 3.0, 1.0f);
     ops_check_cross_entropy(dtype, 3, 1, 16, 1.0, 0.5f);

@@ -153,15 +153,15 @@ TEST(plan_totals_do_not_grow,
 // Calls of cross entropy in a step that is planned, and the chunks of the head's logits, a call of which could be one.
 TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
      "the gradient of a chunk of logits is one call on a GPU in every dtype, and on a CPU in two bytes one for each "
-     "power of two of its rows") {
+     "power of two of its rows; logits in bf16 are half as large, with no room for their gradient, and one call") {
   if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
   static Trainer t, dry;
   static Options o;
   for (int cuda = 0; cuda < 2; cuda++)
-    for (const char *dtype : {"fp32", "bf16", "fp16"}) {
+    for (const char *dtype : {"fp32", "bf16", "fp16", "bf16 --logits_dtype bf16"}) {
       Record r;
       Pass pass = {};
-      test_options(&o, 1, "--model gpt2 --param_dtype %s --reduce_dtype %s", dtype, dtype);
+      test_options(&o, 1, "--model gpt2 --reduce_dtype bf16 --param_dtype %s", dtype);
       trainer_plan_as(&t, &o, plan_device(cuda), 0, 1, 1);
       const Ops table = plan_table(cuda);
       record_open(&r);
@@ -176,8 +176,11 @@ TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
       for (int64_t at = 0; at < R; at += t.head_rows) {
         int powers = 0;
         for (int64_t n = min64(t.head_rows, R - at); n; n /= 2) powers++;
-        expected += cuda || !strcmp(dtype, "fp32") ? 1 : powers;
+        expected += cuda || !strcmp(dtype, "fp32") || strchr(dtype, ' ') ? 1 : powers;
       }
+      const Tensor x = dry.acts.logits, dx = dry.acts.dlogits;
+      EXPECT((x.dtype == BF16 && x.data == dx.data) == !!strchr(dtype, ' '), "%s: logits in %s at %p, dlogits at %p",
+             dtype, dtype_name(x.dtype), x.data, dx.data);
       EXPECT(calls == expected && calls, "%s in %s: %d calls for chunks of %lld of %lld rows, must be %d",
              cuda ? "cuda" : "cpu", dtype, calls, (long long)t.head_rows, (long long)R, expected);
       pass_free(&pass);
