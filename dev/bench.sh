@@ -21,7 +21,7 @@
 #                               losses, and how many steps Muon needs to reach AdamW's best
 #   dev/bench.sh lora [ROW...]  tuning of smollm2-135m's shape by adapters and whole, beside PyTorch with transformers
 #                               and PEFT: tokens/s and peak memory (dev/bench_lora.py)
-#   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile and flash attention
+#   DEVICE=cuda dev/bench.sh    speed on the GPU, in tokens/s and MFU; PyTorch with torch.compile
 #
 # Environment: PYTHON (python3) with torch; without torch the program is measured alone. MODELS ("small gpt2"; cuda:
 # "gpt2 gpt2-xl"), DTYPES ("fp32 bf16"; cuda: bf16), RANKS (cuda: 1), ROUNDS (3), STEPS (5 timed a round; cuda: 20),
@@ -29,7 +29,8 @@
 # For `optimizers`: ADAMW_RATES ("2.5e-4 5e-4 1e-3 2e-3"), MUON_RATES ("5e-4 1e-3 2e-3 4e-3"), OPTIMIZER_STEPS (300).
 # For `ratios`: see dev/bench_ratios.py. For DEVICE=cuda: PARALLEL (fsdp2 or ddp: PyTorch with 2 ranks), BATCH
 # (sequences of 1024 tokens a step; by model, for 141 GB), PROGRAM_OPTIONS (more options for the program), FORM (of
-# PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one).
+# PyTorch's bf16: "bf16 autocast" or "bf16 params"; else the faster one), ATTENTION (PyTorch's: cudnn, flash or fa3;
+# else the fastest that is there). The first round's choice is kept.
 # For `checkpoint`: MODELS (gpt2), RANKS (1 2), ROUNDS, BENCH_DIR (a directory on the disk to be measured, with room for
 # three checkpoints; without it one below build/, unless that is a tmpfs), BENCH_COLD=1 (as root: the page cache is
 # dropped before each load; without it files are loaded from what saving left in memory).
@@ -78,7 +79,7 @@ header() {
 cuda_batch() {
   case ${BATCH:+given}-$1 in
     given-*) echo "$BATCH" ;;
-    *-gpt2-xl | *-gpt2-large) echo 16 ;;
+    *-gpt2-xl | *-gpt2-large | *-qwen3*) echo 16 ;;
     *-gpt2-medium) echo 32 ;;
     *) echo 64 ;;
   esac
@@ -86,7 +87,7 @@ cuda_batch() {
 # ours_speed model dtype ranks: median tokens/s of the timed steps
 ours_speed() {
   local run=$out/ours-$1-$2-$3 options vocab=50257
-  case $1 in smollm2*) vocab=49152 ;; esac
+  case $1 in smollm2*) vocab=49152 ;; qwen3*) vocab=151936 ;; esac
   read -ra options <<<"${PROGRAM_OPTIONS:-}"
   ours "$3" --device cuda --model "$1" --seq_len 1024 --vocab_size $vocab --batch_size $(($(cuda_batch "$1") / $3)) \
     --data random --max_steps $((STEPS + 5)) --param_dtype "$2" --sample_tokens 0 --eval_every -1 --save_every -1 \
@@ -95,11 +96,11 @@ ours_speed() {
   # Our first steps choose algorithms and capture the graph, PyTorch's compile. They are not counted on either side.
   grep '"kind":"step"' "$run/metrics.jsonl" | field tokens_per_s | tail -n "$STEPS" | median
 }
-# torch_speed model dtype ranks [form]
+# torch_speed model dtype ranks [form [attention]]
 torch_speed() {
   "$PYTHON" "$here/bench_pytorch.py" --model "$1" --dtype "$2" --ranks "$3" --steps "$STEPS" --parallel "$PARALLEL" \
-    ${4:+--form "$4"} --device cuda --compile --seq_len 1024 --global_batch "$(cuda_batch "$1")" \
-    2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
+    ${4:+--form "$4"} ${5:+--attention "$5"} --device cuda --compile --seq_len 1024 \
+    --global_batch "$(cuda_batch "$1")" 2>"$out/torch.log" || { tail -n 5 "$out/torch.log" >&2; return 1; }
 }
 # mfu model dtype ranks tokens/s: in per cent. The program logs its own; for one shape it is proportional to tokens/s.
 cuda_mfu() {
@@ -111,16 +112,17 @@ cuda_mfu() {
 
 # rounds model dtype ranks: the two programs in turns; a number a round in $rows.ours and $rows.torch, PyTorch's $form.
 rounds() {
-  local chosen=${FORM:-}
+  local chosen=${FORM:-} attention=${ATTENTION:-}
   form=""
   : >"$rows.ours"; : >"$rows.torch"
   for ((round = 0; round < ROUNDS; round++)); do
     ours_speed "$@" >>"$rows.ours"
     [ -n "$torch" ] || continue
-    # The first round decides which form of bf16 is faster.
-    torch_speed "$@" "$chosen" >"$rows.json" || continue
+    # The first round decides which form of bf16 and whose attention is the fastest.
+    torch_speed "$@" "$chosen" "$attention" >"$rows.json" || continue
     form=$(field form <"$rows.json")
     chosen=$(echo "$form" | grep -o 'bf16 [a-z]*' || true)
+    attention=$(echo "$form" | sed -n 's/.* \([a-z0-9]*\) attention$/\1/p')
     field tokens_per_s <"$rows.json" >>"$rows.torch"
   done
 }

@@ -11,10 +11,14 @@ CPU      python3 dev/bench_pytorch.py --serve --model small --form "bf16 params"
          divided evenly. Forms: fp32, bf16 autocast, bf16 params (no fp32 copy on one process and DDP; FSDP keeps fp32
          shards, gathers and reduces bf16), bf16 params, fp32 reduce (FSDP). dev/bench_ratios.py lists the variants.
 CUDA     python3 dev/bench_pytorch.py --device cuda --model gpt2 --dtype bf16 --compile --seq_len 1024 --global_batch 64
-         One JSON line: median tokens/s over the timed steps, on random tokens, of the faster of autocast and bf16
-         parameters (the line says which). Flash attention (bf16: nothing else is allowed), no TF32 unless --tf32,
+         One JSON line: median tokens/s over the timed steps, on random tokens, of the fastest combination that runs of
+         bf16 parameters or autocast (--form) and of whose attention (--attention): cudnn, cuDNN's; flash, PyTorch's own
+         FlashAttention-2; fa3, FlashAttention-3 where the package flash_attn_3 is there. The line says which it was.
+         The attentions are compared in the first form, then the forms with the fastest of them; each is compiled anew,
+         so to name one of each saves minutes. In bf16 no other attention is allowed. No TF32 unless --tf32,
          vocabulary padded to a multiple of 64 as in train_gpt_fsdp, ranks on NCCL, one per GPU, with FSDP2
-         (--parallel ddp: DDP).
+         (--parallel ddp: DDP). With GATE=FILE in the environment a combination that has compiled and made its first
+         steps waits until FILE exists, so that the compiler can work while the GPU is another's.
 Quality  python3 dev/bench_pytorch.py --curve --model small --cache tokens-KEY.bin
          300 steps (--steps) of batch 32 (--global_batch): AdamW lr 1e-3 (--lr), betas .9 .95, decay .1 on matrices,
          5 % warm-up, cosine to 10 %, clip 1, on the ids that train_gpt_fsdp made. Samples are the same windows, in a
@@ -26,6 +30,7 @@ residual stream scaled by 1/sqrt(2 layers), biases 0, norms 1.
 
 import argparse
 import gc
+import importlib.util
 import json
 import math
 import os
@@ -57,6 +62,8 @@ MODELS = {
     "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, seq_len=256, batch=4),
     "smollm2-135m": LLAMA | dict(n_layer=30, n_head=9, n_kv_head=3, n_embd=576, mlp_width=1536, vocab_size=49152,
                                  seq_len=256, batch=4, rope_theta=1e5),
+    "qwen3-0.6b": LLAMA | dict(n_layer=28, n_head=16, n_kv_head=8, head_size=128, n_embd=1024, mlp_width=3072,
+                               vocab_size=151936, seq_len=256, batch=4, rope_theta=1e6, qk_norm="before", eps=1e-6),
 }
 CUDA_WARMUP_STEPS = 5                            # not counted: compilation, choice of algorithms
 LR, BETAS, DECAY, CLIP, WARMUP, LR_FLOOR = 1e-3, (0.9, 0.95), 0.1, 1.0, 0.05, 0.1
@@ -234,29 +241,76 @@ class Trainer:
 
 
 def cuda_settings(args, rank):
-    """One GPU per process. bf16 attention may use only the flash kernels: a slower one is an error, not a surprise."""
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = args.tf32
-    if args.dtype == "bf16":
-        torch.backends.cuda.enable_math_sdp(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
-        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def fastest_form(args, c, forms):
-    """On CUDA: the milliseconds of each step in the fastest of these forms, its name, its peak GiB."""
-    measured = []
-    for form in forms:
-        gc.collect()                           # the next form needs the memory of the last one's model
-        torch.compiler.reset()
+def attentions_here():
+    """Fastest first, as published for Hopper; fa3 last, as it replaces flash for the rest of the process."""
+    there = importlib.util.find_spec("flash_attn_3") and hasattr(torch.nn.attention, "activate_flash_attention_impl")
+    return ["cudnn", "flash"] + (["fa3"] if there else [])
+
+
+def only_attention(name):
+    """Allows this attention alone: where it cannot run that is an error, not a slower one."""
+    if name == "fa3":
+        torch.nn.attention.activate_flash_attention_impl("FA3")
+    torch.backends.cuda.enable_math_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(name == "cudnn")
+    torch.backends.cuda.enable_flash_sdp(name != "cudnn")
+
+
+def wait_at_gate():
+    gate = os.environ.get("GATE")
+    if gate:
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        trainer = Trainer(args, c, form)
-        times = [trainer.step() for _ in range(CUDA_WARMUP_STEPS + args.steps)][CUDA_WARMUP_STEPS:]
-        del trainer
-        measured.append((times, form, torch.cuda.max_memory_allocated() / 2**30))
-    return min(measured, key=lambda m: slowest(args, statistics.median(m[0])))
+        print(f"compiled, waits for {gate}", file=sys.stderr, flush=True)
+        while not os.path.exists(gate):
+            time.sleep(0.1)
+
+
+def cuda_times(args, c, form, attention):
+    """The milliseconds of each timed step, and the peak GiB."""
+    gc.collect()                               # it needs the memory of the last one's model
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    if attention:
+        only_attention(attention)
+    trainer = Trainer(args, c, form)
+    for step in range(CUDA_WARMUP_STEPS):
+        if step == CUDA_WARMUP_STEPS - 2:
+            wait_at_gate()
+        trainer.step()
+    return [trainer.step() for _ in range(args.steps)], torch.cuda.max_memory_allocated() / 2**30
+
+
+def fastest(args, c):
+    """On CUDA: median milliseconds of a step, form, attention and peak GiB of the fastest combination."""
+    tried = {}
+
+    def attempt(form, attention):
+        try:
+            times, peak_gib = cuda_times(args, c, form, attention)
+            tried[form, attention] = (slowest(args, statistics.median(times)), form, attention, peak_gib)
+            said = f"{tried[form, attention][0]:.2f} ms"
+        except Exception as e:
+            if args.ranks > 1 or len(forms) * len(attentions) == 1:
+                raise
+            said = f"cannot run: {type(e).__name__}: {str(e).strip().splitlines()[:1]}"
+        print(f"{form}, {attention or 'any'} attention: {said}", file=sys.stderr, flush=True)
+
+    forms = ["fp32"] if args.dtype == "fp32" else [args.form] if args.form else ["bf16 params", "bf16 autocast"]
+    attentions = [""] if args.dtype == "fp32" else [args.attention] if args.attention else attentions_here()
+    for attention in attentions:
+        attempt(forms[0], attention)
+    for form in forms[1:]:
+        attempt(form, min(tried.values())[2] if tried else attentions[0])
+    if not tried:
+        raise SystemExit("none of these could run")
+    return min(tried.values())
 
 
 def slowest(args, ms):
@@ -280,12 +334,10 @@ def cuda_measure(rank, args, rendezvous):
     join(args, rank, rendezvous)
     c = MODELS[args.model] | {"seq_len": args.seq_len}
     c["vocab_size"] = -(-c["vocab_size"] // 64) * 64
-    forms = ["fp32"] if args.dtype == "fp32" else [args.form] if args.form else ["bf16 autocast", "bf16 params"]
-    times, best, peak_gib = fastest_form(args, c, forms)
-    ms = slowest(args, statistics.median(times))
+    ms, best, attention, peak_gib = fastest(args, c)
     if rank == 0:
         kind = "" if args.ranks == 1 else " " + args.parallel
-        form = best + kind + (" compiled" if args.compile else "")
+        form = best + kind + (" compiled" if args.compile else "") + (f" {attention} attention" if attention else "")
         tokens_per_s = round(args.global_batch * c["seq_len"] / ms * 1e3, 1)
         result = {"model": args.model, "dtype": args.dtype, "ranks": args.ranks, "form": form, "ms": round(ms, 2),
                   "tokens_per_s": tokens_per_s, "peak_gib": round(peak_gib, 1)}
@@ -387,7 +439,8 @@ def main():
     p.add_argument("--model", choices=MODELS, default="small")
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     p.add_argument("--form", choices=["fp32", "bf16 autocast", "bf16 params", "bf16 params, fp32 reduce"],
-                   help="else the faster of autocast and bf16 params (cuda)")
+                   help="else the faster of bf16 params and autocast (cuda)")
+    p.add_argument("--attention", choices=["cudnn", "flash", "fa3"], help="cuda: else the fastest that is there")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--ranks", type=int, default=1)
     p.add_argument("--rank", type=int, default=0, help="with --serve: which of them this process is")
