@@ -156,9 +156,9 @@ static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm)
   MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
   if (lowest < world) {
     if (rank == lowest)
-      snprintf(why, sizeof why, gpu->major == 9 ? "this build has no code for sm_90a, which %.64s needs for them; make "
-               "ARCHS=\"-gencode arch=compute_90a,code=sm_90a\"" : "they need compute capability 9.0, %.64s has another",
-               gpu->name);
+      snprintf(why, sizeof why, gpu->major != 9 ? "they need compute capability 9.0, %.64s has another" :
+               "this build has no code for sm_90a, which %.64s needs for them; make "
+               "ARCHS=\"-gencode arch=compute_90a,code=sm_90a\"", gpu->name);
     MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
     if (o->attention == OPT_attention_wgmma && o->given[OPT_attention] && rank == lowest)
       snprintf(error, sizeof error, "--attention wgmma: %s", why);

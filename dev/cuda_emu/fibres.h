@@ -99,6 +99,7 @@ static const size_t EMU_SHARED_STRIDE = 2 * (size_t)EMU_SHARED_REGION + 4096;   
 static char *emu_static, *emu_dynamic_end;       // of the cluster's first block
 static size_t emu_static_used, emu_static_bytes;
 static EmuDynamic emu_dynamic;
+static int emu_capability_now = 80;              // ten times major, and minor
 static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -184,6 +185,8 @@ static inline void emu_not_ready(EmuThread *t) {
 }
 
 EMU(void) emu_cp_async_end();
+EMU(void) emu_wgmma_end();
+static inline void emu_proxy_barrier();
 static void emu_thread_main();
 static inline void emu_switch_to(void **save, EmuThread *t) {
   EmuWarp *w = emu_warp_of(t);
@@ -217,6 +220,7 @@ __attribute__((no_sanitize("address"))) static void emu_thread_main() {
     EmuThread *self = emu_thread;
     if (!emu_untouched(self->stack, EMU_CANARY_BYTES)) emu_fail("a thread's local memory is larger than its stack");
     emu_cp_async_end();
+    emu_wgmma_end();
     if (emu_cluster_open) emu_fail("a block of a cluster ends while others may write into its shared memory");
     emu_not_ready(self);
     emu_finished++;
@@ -325,6 +329,7 @@ static inline unsigned emu_barrier(unsigned vote, const char *what) {
   } else {
     b->result = b->votes;
     b->votes = b->here = 0;
+    emu_proxy_barrier();
     emu_all_ready(rank * emu_block_threads, emu_block_threads);
   }
   return b->result;

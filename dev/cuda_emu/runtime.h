@@ -33,7 +33,6 @@ EMU(const char *) cudaGetErrorName(cudaError_t e) {
 
 // ---- launches
 enum { EMU_MULTIPROCESSORS = 4 };
-static int emu_capability_now = 80;              // ten times major, and minor
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };

@@ -465,6 +465,97 @@ static bool self_capture_rules() {
   return right;
 }
 
+// ---- warpgroup multiplies
+// D (64x64) = A B^T, then D += A C, of tiles of 64 x 64: small integers, so sums are exact. Each mistake breaks a rule
+// of warpgroup.h.
+enum SelfWgmma { WG_RIGHT, WG_UNFENCED, WG_SUM_CHANGED, WG_A_CHANGED, WG_NO_PROXY, WG_PROXY_LATE, WG_COPY_LATE,
+                 WG_ALIGNMENT, WG_BEYOND, WG_RESERVED, WG_OPERANDS, WG_READ_EARLY, WG_UNCOMMITTED, WG_SUM_WRITTEN,
+                 WG_A_WRITTEN, WG_TILE_WRITTEN, WG_TILE_COPIED, WG_ENDS, WG_NO_TILES, WG_OLDER };
+HD int self_wgmma_value(int tile, int row, int column) { return (row * 7 + column * 3 + tile * 5) % 11 - 5; }
+static uint16_t self_wgmma_bits(int tile, int row, int column) {
+  bf16 x;
+  round_to(&x, (float)self_wgmma_value(tile, row, column));
+  return x.bits;
+}
+__global__ static void self_wgmma_kernel(float *out, const uint16_t *in, SelfWgmma mistake) {
+  SHARED_TILES(tiles);
+  const int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
+  float d[8][4] = {};
+  uint32_t a[4][4];
+  for (int tile = 0; tile < 3; tile++)
+    for (int i = thread; i < 64 * 8; i += 128)
+      cp_async16(tiles + tile * 8192 + i / 8 * 128 + ((i ^ i / 8) % 8) * 16, in + tile * 4096 + i * 8, true);
+  cp_async_commit();
+  for (int k = 0; k < 4; k++)
+    for (int i = 0; i < 4; i++) {
+      const int row = warp * 16 + lane / 4 + i % 2 * 8, column = k * 16 + lane % 4 * 2 + i / 2 * 8;
+      a[k][i] = in[row * 64 + column] | (uint32_t)in[row * 64 + column + 1] << 16;
+    }
+  if (mistake == WG_COPY_LATE) proxy_fence();    // before the copies have landed
+  cp_async_wait<0>();
+  if (mistake == WG_PROXY_LATE) __syncthreads();
+  if (mistake != WG_NO_PROXY && mistake != WG_COPY_LATE) proxy_fence();
+  if (mistake != WG_PROXY_LATE) __syncthreads();
+  const uint64_t A = wgmma_tile(tiles + (mistake == WG_ALIGNMENT ? 128 : 0)), C = wgmma_tile(tiles + 16384);
+  uint64_t B = wgmma_tile(tiles + (mistake == WG_BEYOND ? 24576 : 8192));
+  if (mistake == WG_RESERVED) B |= 1ull << 53;
+  if (mistake == WG_OPERANDS && warp == 2) B = C;
+  if (mistake != WG_UNFENCED) wgmma_fence();
+  if (mistake == WG_SUM_CHANGED) d[3][1] = (float)lane;
+  for (int k = 0; k < 4; k++) wgmma_dot<bf16, 64>(d[0], wgmma_step(A, k * 32), wgmma_step(B, k * 32), k > 0);
+  if (mistake != WG_UNCOMMITTED) wgmma_commit();
+  if (mistake == WG_A_CHANGED) a[2][1]++;
+  for (int k = 0; k < 4; k++) wgmma_weigh<bf16, 64>(d[0], a[k], wgmma_step(C, k * 2048));
+  if (mistake != WG_UNCOMMITTED) wgmma_commit();
+  if (mistake == WG_SUM_WRITTEN) d[1][1] = 0.0f;
+  if (mistake == WG_A_WRITTEN) a[0][0] = 0;
+  if (mistake == WG_TILE_WRITTEN && !thread) *(uint32_t *)(tiles + 8192) += 1;
+  if (mistake == WG_TILE_COPIED && !thread) cp_async16(tiles + 16384 + 1024, in, true);
+  if (mistake == WG_ENDS) return;
+  if (mistake != WG_READ_EARLY) wgmma_wait<0>();
+  for (int n = 0; n < 8; n++)
+    for (int e = 0; e < 4; e++)
+      out[(warp * 16 + lane / 4 + e / 2 * 8) * 64 + n * 8 + lane % 4 * 2 + e % 2] = d[n][e];
+  wgmma_commit();
+  wgmma_wait<0>();
+}
+// The multiply of a kernel that has only SHARED_DYNAMIC.
+__global__ static void self_wgmma_no_tiles_kernel(float *out) {
+  SHARED_DYNAMIC(unsigned char, tiles);
+  float d[8][4] = {};
+  wgmma_fence();
+  wgmma_dot<bf16, 64>(d[0], wgmma_tile(tiles), wgmma_tile(tiles), false);
+  wgmma_commit();
+  wgmma_wait<0>();
+  out[threadIdx.x] = d[0][0];
+}
+// Whether out is what it must be.
+static bool self_wgmma(SelfWgmma mistake) {
+  emu_capability_now = mistake == WG_OLDER ? 80 : 90;
+  SelfTest t = self_open();
+  static uint16_t in[3 * 4096];
+  static float out[4096];
+  void *device_in, *device_out;
+  for (int i = 0; i < 3 * 4096; i++) in[i] = self_wgmma_bits(i / 4096, i / 64 % 64, i % 64);
+  CUDA(cudaMalloc(&device_in, sizeof in));
+  CUDA(cudaMalloc(&device_out, sizeof out));
+  CUDA(cudaMemcpyAsync(device_in, in, sizeof in, cudaMemcpyHostToDevice, t.stream));
+  if (mistake == WG_NO_TILES) LAUNCH(self_wgmma_no_tiles_kernel, 1, 128, 8192, t.stream, (float *)device_out);
+  else LAUNCH(self_wgmma_kernel, 1, 128, 24576, t.stream, (float *)device_out, (const uint16_t *)device_in, mistake);
+  CUDA(cudaMemcpyAsync(out, device_out, sizeof out, cudaMemcpyDeviceToHost, t.stream));
+  CUDA(cudaStreamSynchronize(t.stream));
+  for (int row = 0; row < 64; row++)
+    for (int column = 0; column < 64; column++) {
+      int want = 0;
+      for (int k = 0; k < 64; k++)
+        want += self_wgmma_value(0, row, k) * (self_wgmma_value(1, column, k) + self_wgmma_value(2, k, column));
+      if (out[row * 64 + column] != (float)want) return false;
+    }
+  return true;
+}
+template <SelfWgmma mistake> static bool self_wgmma_is() { return self_wgmma(mistake); }
+template <SelfWgmma mistake> static bool self_wgmma_is_not() { return !self_wgmma(mistake); }
+
 // ---- the list
 struct SelfCase { const char *name, *dies; bool (*run)(); };
 static const SelfCase self_cases[] = {
@@ -494,6 +585,26 @@ static const SelfCase self_cases[] = {
     {"static and dynamic shared memory, asked for", NULL, self_shared_asked},
     {"both above 48 KiB, not asked for", "invalid argument: 256 static and 49152 dynamic bytes", self_shared_unasked},
     {"both above what a block can have", "invalid argument: 256 static and 101376 dynamic", self_shared_beyond},
+    {"warpgroup multiplies", NULL, self_wgmma_is<WG_RIGHT>},
+    {"wgmma without a fence", "no wgmma_fence before the first multiply", self_wgmma_is<WG_UNFENCED>},
+    {"wgmma: a sum written behind the fence", "a sum changed since the last", self_wgmma_is<WG_SUM_CHANGED>},
+    {"wgmma: A written behind the fence", "A in registers changed since the last", self_wgmma_is<WG_A_CHANGED>},
+    {"wgmma without proxy_fence", "written without proxy_fence and a barrier behind it", self_wgmma_is<WG_NO_PROXY>},
+    {"wgmma: proxy_fence behind the barrier", "written without proxy_fence and a", self_wgmma_is<WG_PROXY_LATE>},
+    {"wgmma: proxy_fence before a copy lands", "written without proxy_fence and a", self_wgmma_is<WG_COPY_LATE>},
+    {"wgmma: a tile between two groups of rows", "a tile does not begin on 1024 bytes", self_wgmma_is<WG_ALIGNMENT>},
+    {"wgmma: a tile beyond shared memory", "a tile reaches beyond shared memory", self_wgmma_is<WG_BEYOND>},
+    {"wgmma: reserved bits", "reserved bits or a base offset in descriptor", self_wgmma_is<WG_RESERVED>},
+    {"wgmma: other operands in one warp", "threads of a warpgroup give different operands", self_wgmma_is<WG_OPERANDS>},
+    {"wgmma: sums read before the wait", NULL, self_wgmma_is_not<WG_READ_EARLY>},
+    {"wgmma: groups that were not committed", NULL, self_wgmma_is_not<WG_UNCOMMITTED>},
+    {"wgmma: sums written before the wait", "sums were written before the wait", self_wgmma_is<WG_SUM_WRITTEN>},
+    {"wgmma: A written before the wait", "registers of A were written before the wait", self_wgmma_is<WG_A_WRITTEN>},
+    {"wgmma: a store into a tile being read", "was written while a multiply read", self_wgmma_is<WG_TILE_WRITTEN>},
+    {"wgmma: a copy into a tile being read", "written", self_wgmma_is<WG_TILE_COPIED>},
+    {"wgmma: no wait before the end", "a thread ends before its last wait", self_wgmma_is<WG_ENDS>},
+    {"wgmma before Hopper", "wgmma on a device of compute capability 80", self_wgmma_is<WG_OLDER>},
+    {"wgmma without SHARED_TILES", "a kernel without SHARED_TILES", self_wgmma_is<WG_NO_TILES>},
     {"clusters", NULL, self_cluster_right},
     {"a cluster whose blocks may not have begun", "before it is known to have begun", self_cluster_not_begun},
     {"a cluster whose blocks end too soon", "ends while others may write into its shared memory", self_cluster_ends},

@@ -121,6 +121,7 @@ EMU(void) emu_ldmatrix_x4(uint32_t *r, const void *row, bool trans) {
 
 // ---- cp.async
 // Between issue and wait the destination is undefined: it holds NaN. The data lands at the thread's own wait.
+static inline void emu_proxy_landed(const void *piece);           // warpgroup.h: another path to it must be told
 struct EmuCopy { void *to; const void *from; int group; };
 static std::vector<EmuCopy> emu_copies[EMU_MAX_THREADS];
 static int emu_copy_group[EMU_MAX_THREADS];
@@ -140,6 +141,7 @@ template <int N> static inline void emu_cp_async_wait() {
     if (c.group >= emu_copy_group[emu_thread->index] - N) break;
     if (c.from) memcpy(c.to, c.from, 16);
     else memset(c.to, 0, 16);
+    emu_proxy_landed(c.to);
   }
   copies.erase(copies.begin(), copies.begin() + (long)landed);
 }

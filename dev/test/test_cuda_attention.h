@@ -205,7 +205,8 @@ TEST(cuda_attention_bits, "attention on a device: the same bits in every run, an
 }
 // With unit vectors as values, out holds the weights: zero where the mask drops a key.
 static void attention_has_mask() {
-  const AttentionCase cases[] = {{2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 128, 2, 128, 0.5f}, {1, 150, 1, 64, 0.3f}};
+  const AttentionCase cases[] = {
+      {2, 64, 2, 64, 0.3f}, {2, 61, 3, 80, 0.1f}, {1, 128, 2, 128, 0.5f}, {1, 150, 1, 64, 0.3f}};
   for (int table = 0; const Ops *ops = device_table(table); table++)
     for (AttentionCase k : cases)
       for (Dtype dtype : {F32, BF16, F16}) {
@@ -303,8 +304,8 @@ TEST(cuda_attention_hopper,
   device_on_hopper(false);
 }
 TEST(cuda_attention_hopper_bits,
-     "attention by wgmma: the same bits in every run and batch, the CPU's mask, no later position changes a bit, scores "
-     "of thousands do not overflow and a NaN is not lost") {
+     "attention by wgmma: the same bits in every run and batch, the CPU's mask, no later position changes a bit, "
+     "scores of thousands do not overflow and a NaN is not lost") {
   device_on_hopper(true);
   attention_has_bits();
   attention_has_mask();

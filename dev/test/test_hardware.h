@@ -4,7 +4,8 @@
 // for what only hardware can tell, so that they work when the first GPU comes.
 #include "dev/cuda_emu/emu.h"
 
-enum { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS };   // as in kernels/cuda/probe.cuh
+enum { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS, PROBE_WGMMA_DOT,
+       PROBE_WGMMA_WEIGH = PROBE_WGMMA_DOT + 4 };         // as in kernels/cuda/probe.cuh
 extern "C" {
 __attribute__((weak)) void cuda_probe(Ctx *c, int what, void *to, const void *from);
 __attribute__((weak)) void cuda_probe_priorities(Ctx *c, Ctx *side, int *p);
@@ -57,6 +58,38 @@ TEST(hardware_ldmatrix, "ldmatrix.x4, plain and transposed: tile i comes in regi
       device_done(&c);
       op_free_all();
     }
+}
+
+TEST(hardware_wgmma, "warpgroup multiplies read swizzled tiles, both ways and over two panels, and lay out sums and A "
+     "as the PTX ISA says") {
+  device_on_hopper(true);
+  for (int i = 0; const Ops *ops = device_table(i); i++)
+    for (int form = 0; form < 8; form++) {
+      Ctx c = hardware_ctx(ops);
+      static DeviceProbe p;
+      ops->device_probe(NULL, &p);
+      if (!p.device[0].wgmma) { device_done(&c); continue; }
+      const Dtype t = form & 2 ? F16 : BF16;
+      const int64_t N = form & 1 ? 128 : 64;
+      const bool weigh = form & 4;
+      Tensor from = op_tensor(t, 64 * 64 + 64 * N), to = device_tensor(&c, F32, 64, N);
+      for (int64_t k = 0; k < numel(from); k++) op_put(from, k, (double)((k * 37 + k / 64 * 11) % 61 - 30));
+      hardware_probe(&c, PROBE_WGMMA_DOT + form, to, device_upload(&c, from));
+      Tensor got = device_download(&c, to);
+      int64_t wrong = 0, first = -1;
+      for (int64_t at = 0; at < 64 * N; at++) {
+        double want = 0;
+        for (int64_t k = 0; k < 64; k++)
+          want += op_get(from, at / N * 64 + k) * op_get(from, 4096 + (weigh ? k * N + at % N : at % N * 64 + k));
+        if (op_get(got, at) != want && !wrong++) first = at;
+      }
+      EXPECT(!wrong, "%s, %s, N %d, %s: %lld sums are wrong, the first D(%d,%d): wgmma_tile or the layouts of "
+             "kernels/cuda/gpu.h; --attention mma does without", ops->name, dtype_name(t), (int)N,
+             weigh ? "A from registers" : "A from shared memory", (long long)wrong, (int)(first / N), (int)(first % N));
+      device_done(&c);
+      op_free_all();
+    }
+  device_on_hopper(false);
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------

@@ -355,7 +355,7 @@ static inline void gpu_uuid_bytes(char to[16], int, const cudaDeviceProp *p) { m
   static EmuShared name##_place_; \
   T(&name)[n] = *(T(*)[n])emu_shared(&name##_place_, sizeof(T) * (n))
 #define SHARED_DYNAMIC(T, name) T *name = (T *)emu_shared_dynamic()
-#define SHARED_TILES(name) unsigned char *name = (unsigned char *)emu_shared_dynamic()
+#define SHARED_TILES(name) unsigned char *name = (unsigned char *)emu_shared_tiles()
 template <class T> static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2]) {
   emu_mma_16816(d, a, b, (const T *)NULL);
 }
@@ -368,11 +368,11 @@ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) { emu_ldmat
 static inline void cp_async16(void *to, const void *from, bool ok) { emu_cp_async16(to, from, ok); }
 static inline void cp_async_commit() { emu_cp_async_commit(); }
 static inline bool gpu_has_wgmma(const cudaDeviceProp *p) { return p->major == 9; }
-static inline void wgmma_fence() {}
-static inline void wgmma_commit() {}
-template <int N> static inline void wgmma_wait() {}
+static inline void wgmma_fence() { emu_wgmma_fence(); }
+static inline void wgmma_commit() { emu_wgmma_commit(); }
+template <int N> static inline void wgmma_wait() { emu_wgmma_wait(N); }
 template <int N> static inline void wgmma_pin(float *) {}
-static inline void proxy_fence() {}
+static inline void proxy_fence() { emu_proxy_fence(); }
 static inline uint64_t wgmma_tile(const void *p, int next_columns = 16) {
   const uint64_t at = (uint64_t)((const char *)p - (const char *)emu_shared_dynamic());
   return at >> 4 | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;

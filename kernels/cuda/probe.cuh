@@ -3,13 +3,17 @@
 //   cuda_probe(c, what, to, from)   one warp, on c's stream; `to` and `from` in device memory
 //     PROBE_MMA_BF16, _FP16     to (16x8) fp32 = A (16x16) B (16x8): from = A, then B, row-major; operands and result
 //                               lie in registers as "Matrix Fragments for mma.m16n8k16" of the PTX ISA says
+//     PROBE_WGMMA_DOT + ...     128 threads: to (64xN) fp32 = A (64x64) B^T (B: Nx64), from = A, then B, row-major;
+//                               with PROBE_WGMMA_WEIGH A comes from registers, and to = A B (B: 64xN). + 1: N 128, else
+//                               64; + 2: fp16, else bf16
 //     PROBE_LDMATRIX, _TRANS    to (32x4): the registers of every lane; from: four 8x8 tiles of 16-bit elements
 //   cuda_probe_priorities(c, side, p)   p[2] = the priorities that a captured kernel of either stream has in the graph
 #pragma once
 #include "kernels/ops.h"
 #include "gpu.h"
 
-enum Probe { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS };
+enum Probe { PROBE_MMA_BF16, PROBE_MMA_FP16, PROBE_LDMATRIX, PROBE_LDMATRIX_TRANS, PROBE_WGMMA_DOT,
+             PROBE_WGMMA_WEIGH = PROBE_WGMMA_DOT + 4 };
 
 template <class T> __global__ static void probe_mma_kernel(float *to, const uint16_t *from) {
   const int group = (int)threadIdx.x / 4, column = (int)threadIdx.x % 4 * 2;
@@ -36,11 +40,54 @@ __global__ static void probe_ldmatrix_kernel(uint32_t *to, const uint16_t *from,
   else ldmatrix_x4(r, tiles + threadIdx.x * 8);
   for (int i = 0; i < 4; i++) to[threadIdx.x * 4 + i] = r[i];
 }
+template <class T, int N, bool WEIGH> __global__ static void probe_wgmma_kernel(float *to, const uint16_t *from) {
+  SHARED_TILES(a_tile);
+  unsigned char *b_tile = a_tile + 64 * 128;
+  const int thread = (int)threadIdx.x, lane = thread % WARP, row = thread / WARP * 16 + lane / 4;
+  const uint16_t *b_from = from + 64 * 64;
+  float d[N / 8][4] = {};
+  uint32_t a[4][4];
+  for (int i = thread; i < 64 * 64; i += 128) {
+    const int r = i / 64, c = i % 64;
+    *(uint16_t *)(a_tile + r * 128 + ((c / 8 ^ r) % 8) * 16 + c % 8 * 2) = from[i];
+  }
+  for (int i = thread; i < 64 * N; i += 128) {   // WEIGH: panels of 64 columns, one behind the other
+    const int r = i / (WEIGH ? N : 64), c = i % (WEIGH ? N : 64);
+    *(uint16_t *)(b_tile + c / 64 * (64 * 128) + r * 128 + ((c / 8 ^ r) % 8) * 16 + c % 8 * 2) = b_from[i];
+  }
+  for (int k = 0; k < 4; k++)
+    for (int i = 0; i < 4; i++) {
+      const uint16_t *pair = from + (row + i % 2 * 8) * 64 + k * 16 + lane % 4 * 2 + i / 2 * 8;
+      a[k][i] = pair[0] | (uint32_t)pair[1] << 16;
+    }
+  proxy_fence();
+  __syncthreads();
+  const uint64_t tile_a = wgmma_tile(a_tile), tile_b = wgmma_tile(b_tile, 64 * 128);
+  wgmma_pin<N>(d[0]);
+  wgmma_fence();
+  UNROLL for (int k = 0; k < 4; k++) {
+    if (WEIGH) wgmma_weigh<T, N>(d[0], a[k], wgmma_step(tile_b, k * 2048));
+    else wgmma_dot<T, N>(d[0], wgmma_step(tile_a, k * 32), wgmma_step(tile_b, k * 32), k > 0);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_pin<N>(d[0]);
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 4; e++) to[(row + e / 2 * 8) * N + n * 8 + lane % 4 * 2 + e % 2] = d[n][e];
+}
 LIBRARY_EXPORT void cuda_probe(Ctx *c, int what, void *to, const void *from);
 LIBRARY_EXPORT void cuda_probe(Ctx *c, int what, void *to, const void *from) {
   const uint16_t *x = (const uint16_t *)from;
   if (what == PROBE_MMA_BF16) LAUNCH(probe_mma_kernel<bf16>, 1, WARP, 0, STREAM(c), (float *)to, x);
   else if (what == PROBE_MMA_FP16) LAUNCH(probe_mma_kernel<fp16>, 1, WARP, 0, STREAM(c), (float *)to, x);
+#define PROBE_WGMMA(T, N, WEIGH, code) \
+  else if (what == (code)) \
+    LAUNCH((probe_wgmma_kernel<T, N, WEIGH>), 1, 128, (64 + N) * 128, STREAM(c), (float *)to, x);
+  PROBE_WGMMA(bf16, 64, false, PROBE_WGMMA_DOT) PROBE_WGMMA(bf16, 128, false, PROBE_WGMMA_DOT + 1)
+  PROBE_WGMMA(fp16, 64, false, PROBE_WGMMA_DOT + 2) PROBE_WGMMA(fp16, 128, false, PROBE_WGMMA_DOT + 3)
+  PROBE_WGMMA(bf16, 64, true, PROBE_WGMMA_WEIGH) PROBE_WGMMA(bf16, 128, true, PROBE_WGMMA_WEIGH + 1)
+  PROBE_WGMMA(fp16, 64, true, PROBE_WGMMA_WEIGH + 2) PROBE_WGMMA(fp16, 128, true, PROBE_WGMMA_WEIGH + 3)
+#undef PROBE_WGMMA
   else LAUNCH(probe_ldmatrix_kernel, 1, WARP, 0, STREAM(c), (uint32_t *)to, x, what == PROBE_LDMATRIX_TRANS);
 }
 
