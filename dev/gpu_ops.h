@@ -1,6 +1,6 @@
 // gpu_ops.h: `build/bench_ops gpu`: ops of a training step alone, on GPU 0.
 //
-// Each value is the median of GPU_SAMPLES; a sample is GPU_CALLS calls between two readings of the device's clock, which
+// Each value is the median of GPU_SAMPLES; a sample is GPU_CALLS calls between two readings of the device's clock, that
 // add about 1 us to a call. Operands are normal random numbers, mostly far larger than the L2 cache.
 // TFLOP/s of attention count what a causal mask leaves, the documents' own squares alone where there are some: per head
 // and document of T tokens forward 2 T^2 hs, two products of half a square, and backward five, 5 T^2 hs, however many
