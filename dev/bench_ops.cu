@@ -25,9 +25,13 @@
 //   build/bench_ops reading --data 'OUT/train_*.bin' --vocab_size 5000
 // Reading alone: microbatches of token files in the order of an epoch, without a step between them, once to warm the
 // page cache and once timed: tokens/s and GB/s of the files' bytes.
+//
+//   build/bench_ops gpu
+// Attention, rope, norms, cross entropy and optimizer alone on a GPU, in TFLOP/s and GB/s (dev/gpu_ops.h).
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/cpu_peaks.h"
+#include "dev/gpu_ops.h"
 
 struct OpRow { char name[64]; int calls; double ms, flops, bytes; bool half; };
 enum { MOST_ROWS = 96 };
@@ -255,6 +259,10 @@ int main(int argc, char **argv) {
   char error[2048] = "";
   int rank, world;
   who_am_i = "bench_ops";
+  if (argc == 2 && !strcmp(argv[1], "gpu")) {
+    bench_gpu_ops();
+    return 0;
+  }
   die_hook = die_everywhere;
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
   const bool peaks = argc > 1 && !strcmp(argv[1], "peaks");

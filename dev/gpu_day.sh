@@ -14,6 +14,17 @@
 #     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
 #     rounds     bench's other rounds
 #     host       the tests that do not use the GPU
+#   dev/gpu_day.sh quarter               a quarter of an hour in one call of 600 s and one of 150: these, which can be
+#                                        named alone too, and sanitize with racecheck of a few ops
+#     ahead      starts compiling PyTorch's gpt2-xl, beside all that comes before part torch
+#     attention  hardware_wgmma and the tests of attention, 8 at a time
+#     ops        build/bench_ops gpu: attention, rope, norms, cross entropy, optimizer, in TFLOP/s and GB/s
+#     plans      the command PLANS, else what --tune chooses for four models
+#     models     tokens/s of gpt2-xl with batches of 8 and 16, smollm2-135m, qwen3-0.6b (MODEL_OPTIONS: --tune)
+#     kernels    ncu over the first 400 kernels of two blocks of gpt2-xl, smollm2-135m, qwen3-0.6b
+#     torch      gpt2-xl and gpt2 beside PyTorch with cuDNN's attention
+#     nccl       two ranks on the GPU over NCCL (2.30 or later; THIN_NCCL: a directory of such a libnccl.so.2)
+#     chosen     of the tests that run the program 40, of all kinds, 8 at a time
 #   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
 #                                        for a machine that has none of them; CARRIED=DIR there
 #
@@ -32,7 +43,8 @@
 # Environment: OUT, LIMIT, FROM, CARRIED; AGAIN, what is run again though the journal has it ("failed", or patterns of
 # items: "ranks/bf16-nccl* first/*"); PYTHON (python3) with torch; CUDA_HOME, NCCL_HOME, MPI_HOME, HWLOC_HOME,
 # CJSON_HOME and OPENSSL_HOME as for make (NCCL, cuBLAS and NVTX are also looked for in PYTHON's packages); SANITIZE
-# (all op tests) and TOOLS ("memcheck racecheck") of sanitize; JOBS (4), op tests at once; MODELS ("gpt2 gpt2-xl"),
+# (all op tests) and TOOLS ("memcheck racecheck") of sanitize; PLANS, MODEL_OPTIONS, THIN_NCCL of quarter; JOBS (4), op
+# tests at once; MODELS ("gpt2 gpt2-xl"),
 # ROUNDS (3), BATCH and STEPS of bench; COMMIT where there is no git. Directories are seen from the repository's root.
 # Without mpirun one rank starts itself, and what needs more ranks is not run.
 #
@@ -46,6 +58,7 @@ work=$PWD/build/gpu_day
 journal=$work/journal.tsv
 tests=build/test_gpt_fsdp
 all_parts=(build first short ranks bench profile gpus modes test sanitize rounds host)
+quarter_parts=(ahead attention ops plans models kernels torch nccl sanitize chosen)
 RESERVE_S=15                                   # of a call's LIMIT, for what is written when its items are done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -345,7 +358,8 @@ run_tests() {
     fi
   done
   [ ${#remaining[@]} -gt 0 ] || return 0
-  [ "$suite" != cuda ] || only=(DEVICE_ONLY=1 "TEST_JOBS=${at_once:-1}")
+  [ "$suite" != cuda ] || only=(DEVICE_ONLY=1)
+  only+=("TEST_JOBS=${at_once:-1}")
   if have mpirun && [ -z "${BUILT:-}" ]; then
     [ -n "$pattern" ] && [ ${#remaining[@]} -eq $# ] || pattern="${remaining[*]/#/=}"
     command=(make test DEVICE=cuda "${only[@]}" "T=$pattern")
@@ -417,6 +431,25 @@ part_test() {
   mapfile -t names < <(tests_named . | grep -xF "$(device_tests)")
   [ ${#names[@]} -eq 0 ] || run_tests device "" "${names[@]}" || status=1
   return $status
+}
+part_attention() {
+  local names status=0
+  need_program || return 1
+  mapfile -t names < <(tests_named '^hardware_wgmma')
+  [ ${#names[@]} -eq 0 ] || run_tests first "" "${names[@]}" || status=1
+  mapfile -t names < <(tests_named '^cuda_attention' | grep -v '_all$')
+  [ ${#names[@]} -gt 0 ] || missing "$tests has no test of attention" || return 1
+  JOBS=8 cuda_tests "${names[@]}" && [ $status -eq 0 ]
+}
+# Four of each kind at most, those of a kind as they stand in the sources.
+part_chosen() {
+  local names kind
+  need_program || return 1
+  mapfile -t names < <(for kind in resume offload fp8 lora muon document eval generate interactive recompute; do
+    tests_named . | grep -xF "$(device_tests)" | grep "$kind" | head -n 4
+  done | awk '!seen[$0]++')
+  [ ${#names[@]} -gt 0 ] || missing "$tests has none of these tests" || return 1
+  at_once=$([ "$memory" -ge 40000 ] && echo 8 || echo 1) run_tests device "" "${names[@]}"
 }
 part_host() {
   local names
@@ -531,6 +564,21 @@ part_ranks() {
   [ $no_mpirun -eq 0 ]
 }
 
+# Ranks share the GPU, so their kernels must all find room on it at once.
+part_nccl() {
+  local no_mpirun=0 names
+  local -x NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2
+  [ -z "${THIN_NCCL:-}" ] || local -x LD_LIBRARY_PATH=$THIN_NCCL${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  need_program || return 1
+  mapfile -t names < <(tests_named '^hardware_nccl_ranks')
+  [ ${#names[@]} -eq 0 ] || run_tests first "" "${names[@]}"
+  introduce_train " --param_dtype bf16" "one rank"
+  train nccl/self 1 nccl/self --param_dtype bf16 --comm self --graph off
+  train nccl/2 2 nccl/self --param_dtype bf16 --comm nccl --graph off
+  train nccl/2-graph 2 nccl/self --param_dtype bf16 --comm nccl --graph on
+  [ $no_mpirun -eq 0 ]
+}
+
 # ---- modes -----------------------------------------------------------------------------------------------------------
 part_modes() {
   local no_mpirun=0 mode same np name words
@@ -615,6 +663,66 @@ bench_rounds() {
 }
 part_bench() { bench_rounds 1 1; }
 part_rounds() { bench_rounds 2 "$ROUNDS"; }
+
+# ---- ops, plans, models, torch ---------------------------------------------------------------------------------------
+# show ITEM NEED LIMIT COMMAND...: a command whose output is the item's result
+show() {
+  local item=$1 limit=$3 name=${1//\//-} item_start
+  want "$item" "$2" "$limit" || return 0
+  shift 3
+  item_start=$(now)
+  run "$limit" "$name" "$@"
+  code "$(squeeze 90 <"$work/$name.log")"
+  finish "$item"
+}
+part_ops() {
+  [ -x build/bench_ops ] || missing "build/bench_ops is not built" || return 1
+  show ops/table 20 120 build/bench_ops gpu
+}
+model_options=${MODEL_OPTIONS---tune}
+quarter_models=("gpt2-xl 8" "gpt2-xl 16" "smollm2-135m 16" "qwen3-0.6b 8")
+part_plans() {
+  local line
+  need_program || return 1
+  if [ -n "${PLANS:-}" ]; then
+    show plans/command 20 200 bash -c "$PLANS"
+    return
+  fi
+  for line in "gpt2 32" "${quarter_models[0]}" "${quarter_models[@]:2}"; do
+    set -- $line
+    # shellcheck disable=SC2016  # for the shell that runs it
+    show "plans/$1" 10 60 bash -c '"${@:2}" >"$1.txt" && sed -n "/matmul_plans/s/\",\"/\n/gp" "$1/metrics.jsonl"' - \
+      "$work/plans-$1" ./train_gpt_fsdp --device cuda --comm self --model "$1" --batch_size "$2" --param_dtype bf16 \
+      --data random --tune --max_steps 1 --sample_tokens 0 --eval_every -1 --save_every -1 --out "$work/plans-$1"
+  done
+}
+part_models() {
+  local line
+  need_program || return 1
+  for line in "${quarter_models[@]}"; do
+    set -- $line
+    bench "models/$1-$2" 15 120 "$1" BATCH="$2" STEPS=8 PYTHON=false PROGRAM_OPTIONS="$model_options"
+  done
+}
+# The process compiles and makes its first steps, and waits for the gate before those that count.
+ahead=""
+part_ahead() {
+  [ -z "$ahead" ] && [ -z "${ended[torch/gpt2-xl-8]:-}" ] || return 0
+  rm -f "$work/gate"
+  GPU_DAY_ITEM=$work:ahead: GATE=$work/gate "$PYTHON" dev/bench_pytorch.py --device cuda --model gpt2-xl \
+    --dtype bf16 --compile --form "bf16 params" --attention cudnn --seq_len 1024 --global_batch 8 --steps 12 \
+    >"$work/ahead.json" 2>"$work/ahead.err" &
+  ahead=$!
+}
+part_torch() {
+  need_program || return 1
+  [ -n "${ended[torch/gpt2-xl-8]:-}" ] || part_ahead
+  # shellcheck disable=SC2016  # for the shell that runs it
+  show torch/gpt2-xl-8 20 200 bash -c 'touch "$2/gate"; while kill -0 "$1"; do sleep 0.2; done 2>/dev/null
+    tail -n 3 "$2/ahead.err"; cat "$2/ahead.json"; [ -s "$2/ahead.json" ]' - "${ahead:-0}" "$work"
+  bench torch/gpt2-32 50 200 gpt2 BATCH=32 STEPS=12 FORM="bf16 params" ATTENTION=cudnn \
+    PROGRAM_OPTIONS="$model_options"
+}
 
 # ---- profile ---------------------------------------------------------------------------------------------------------
 build_peaks() {
@@ -730,11 +838,19 @@ part_profile() {
   fi
   # Two steps of two blocks launch every kernel in the shapes of the whole model, but of 4096 rows: ncu runs each one
   # several times, and gives back in between what it has written; with 32768 rows 108 s were not enough.
-  for model in $MODELS; do
-    profile "$model" --launch-count=4000 ./train_gpt_fsdp --device cuda --model "$model" --n_layer 2 \
-      --batch_size 4 --param_dtype bf16 --reduce_dtype bf16 --data random --graph off \
-      --max_steps 2 --sample_tokens 0 --eval_every -1 --save_every -1 --out "$work/ncu-$model"
-  done
+  for model in $MODELS; do profile_model "$model" 4000 4; done
+}
+# profile_model MODEL LAUNCHES BATCH
+profile_model() {
+  profile "$1" --launch-count="$2" ./train_gpt_fsdp --device cuda --model "$1" --n_layer 2 --batch_size "$3" \
+    --param_dtype bf16 --reduce_dtype bf16 --data random --graph off --max_steps 2 --sample_tokens 0 --eval_every -1 \
+    --save_every -1 --out "$work/ncu-$1"
+}
+part_kernels() {
+  local model
+  need_program || return 1
+  have ncu || missing "ncu is not here" || return 1
+  for model in gpt2-xl smollm2-135m qwen3-0.6b; do profile_model "$model" 400 4; done
 }
 
 # ---- gpus ------------------------------------------------------------------------------------------------------------
@@ -824,8 +940,14 @@ if [ "${1:-}" = carry ]; then
 fi
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
+if [ "${1:-}" = quarter ] && [ $# -eq 1 ]; then
+  parts=("${quarter_parts[@]}")
+  TOOLS=racecheck JOBS=14
+  SANITIZE=${SANITIZE:-cuda_cross_entropy cuda_layernorm_forward cuda_layernorm_backward cuda_matmul_reference cuda_norm
+    cuda_rope cuda_embedding cuda_muon cuda_attention_fp32 cuda_optimizers}
+fi
 for part in "${parts[@]}"; do
-  [[ " ${all_parts[*]} " == *" ${part%%=*} "* && $part =~ ^[a-z]+(=[1-9][0-9]*)?$ ]] ||
+  [[ " ${all_parts[*]} ${quarter_parts[*]} " == *" ${part%%=*} "* && $part =~ ^[a-z]+(=[1-9][0-9]*)?$ ]] ||
     refuse 2 "parts are ${all_parts[*]}, with or without =SECONDS, or carry DIR; not '$part'"
 done
 [[ $LIMIT =~ ^[0-9]+$ ]] && { [ "$LIMIT" -eq 0 ] || [ "$LIMIT" -gt $RESERVE_S ]; } ||
@@ -866,6 +988,12 @@ journal_before=$(grep -c '' "$journal")
 find_libraries
 find_program
 load_journal
+# Clocks, power and use of every two seconds. It ends by itself, too, where this script was killed.
+dmon=""
+if [ -n "$given" ]; then
+  nvidia-smi dmon -o T -s pucm -d 2 -c $((LIMIT ? LIMIT / 2 : 18000)) >>"$OUT/dmon.log" 2>&1 &
+  dmon=$!
+fi
 begun="" packed=0 outcome=ok failed=() waiting=() intro=() last_said=""
 [ -s "$report" ] || describe_device
 commit=${COMMIT:-$(git describe --always --dirty 2>/dev/null || echo unknown)}
@@ -904,6 +1032,8 @@ done
 say "" "Parts: ${parts[*]}. Failed: ${failed[*]:-none}. Left for another call: ${#waiting[@]} items." \
   "$(($(now) - began)) s."
 pack
+[ -z "$ahead" ] || kill_rest ahead:
+[ -z "$dmon" ] || kill "$dmon" 2>/dev/null
 rm -f "$work/pid"
 echo "report: $OUT/$name"
 [ ${#failed[@]} -eq 0 ] || exit 1

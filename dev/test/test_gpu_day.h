@@ -223,6 +223,14 @@ TEST(gpu_day_says_what_is_wrong,
          cli_count(r.text, "SKIPPED: gpus/mesh-4 needs 4 GPUs; GPUs here: 2") == 1 &&
          cli_count(r.text, "further options: --tune --reduce_dtype bf16") == 1, "two GPUs:\n%.6000s", r.text);
   cli_free(&r);
+  gpu_day_says("rm -f out/*.md");
+  gpu_day_run(&r, 1, "", "quarter");             // no tests of attention, nor of those kinds; gelu failed
+  EXPECT(cli_count(r.text, ": equal") == 3 && cli_count(r.text, "a stand-in's op 7.0 us") == 1 &&
+         cli_count(r.text, "900, \"peak_gib\"") == 1 && cli_count(r.text, "Failed: attention sanitize chosen.") == 1 &&
+         cli_count(r.text, "kernels: 3 items well") == 1 &&
+         cli_count(r.text, "models: 4 items well") == 1 && cli_count(r.text, "plans: 4 items well") == 1,
+         "a quarter of an hour:\n%s", r.text);
+  cli_free(&r);
   static const struct { const char *environment, *parts, *line; } wrong[] = {
       {"", "build none", "gpu_day: parts are build first short ranks bench profile gpus modes test sanitize rounds "
        "host, with or without =SECONDS, or carry DIR; not 'none'\n"},
