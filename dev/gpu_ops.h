@@ -75,8 +75,13 @@ static double gpu_bytes(std::initializer_list<Tensor> operands) {
   gpu_say(what, shape, us, gpu_bytes({__VA_ARGS__}) / (us) / 1e3, "GB/s")
 
 // The families of kernels that attention has, in the order of their numbers; all are measured that this device can run.
-static const char *const gpu_attention_families[] = {"mma"};
-static bool gpu_attention_choose(GpuOps *g, int family) { (void)g; return family == 0; }
+static const char *const gpu_attention_families[] = {"mma", "wgmma"};
+static bool gpu_attention_choose(GpuOps *g, int family) {
+  static DeviceProbe p;
+  g->c.ops->device_probe(NULL, &p);
+  g->c.attention_mma = family == 0;
+  return family == 0 || p.device[0].wgmma;
+}
 
 struct GpuAttention { int64_t B, T; int heads, kv, hs; bool documents; };
 static void gpu_attention(GpuOps *g, GpuAttention a) {
@@ -208,7 +213,7 @@ static void bench_gpu_ops() {
     gpu_attention(g, a);
   gpu_rope(g, "smollm2-135m, B 32 T 1024", 32, 9, 3, 64, QK_NORM_OFF);
   gpu_rope(g, "qwen3-0.6b, B 16 T 1024, norm", 16, 16, 8, 128, QK_NORM_BEFORE);
-  for (Dtype dtype : {F32}) gpu_cross_entropy(g, dtype, 8192, 50304);      // those that logits can have
+  for (Dtype dtype : {F32, BF16}) gpu_cross_entropy(g, dtype, 8192, 50304);      // those that logits can have
   gpu_rows(g, 32, 768);
   gpu_rows(g, 16, 1600);
   gpu_parameters(g, (int64_t)1 << 28);

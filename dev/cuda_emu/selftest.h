@@ -601,7 +601,7 @@ static const SelfCase self_cases[] = {
     {"wgmma: sums written before the wait", "sums were written before the wait", self_wgmma_is<WG_SUM_WRITTEN>},
     {"wgmma: A written before the wait", "registers of A were written before the wait", self_wgmma_is<WG_A_WRITTEN>},
     {"wgmma: a store into a tile being read", "was written while a multiply read", self_wgmma_is<WG_TILE_WRITTEN>},
-    {"wgmma: a copy into a tile being read", "written", self_wgmma_is<WG_TILE_COPIED>},
+    {"wgmma: a copy into a tile being read", "was written while a multiply read", self_wgmma_is<WG_TILE_COPIED>},
     {"wgmma: no wait before the end", "a thread ends before its last wait", self_wgmma_is<WG_ENDS>},
     {"wgmma before Hopper", "wgmma on a device of compute capability 80", self_wgmma_is<WG_OLDER>},
     {"wgmma without SHARED_TILES", "a kernel without SHARED_TILES", self_wgmma_is<WG_NO_TILES>},

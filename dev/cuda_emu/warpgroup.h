@@ -68,7 +68,7 @@ static inline size_t emu_tile_at(uint64_t tile, int row, int column, bool transp
                     (transposed ? (size_t)(column / 64) * columns + (size_t)(column % 64) * 2 : (size_t)column * 2);
   return at ^ (at >> 7 & 7) << 4;
 }
-// Reads a tile of rows x columns elements, and hashes what it read.
+// Reads a tile of rows x columns elements, and hashes what it read. to == NULL: hashes it again, seen or not.
 static uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transposed, uint16_t *to) {
   if (tile & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62))
     emu_fail("wgmma: reserved bits or a base offset in descriptor %016llx", (unsigned long long)tile);
@@ -80,10 +80,10 @@ static uint64_t emu_tile_read(uint64_t tile, int rows, int columns, bool transpo
     for (int c = 0; c < columns; c += 8) {
       const size_t piece = emu_tile_at(tile, r, c, transposed) / 16;
       if (piece >= emu_dynamic_piece_count()) emu_fail("wgmma: a tile reaches beyond shared memory");
-      if (memcmp(&pieces[piece], &emu_visible[piece], 16))
+      if (to && memcmp(&pieces[piece], &emu_visible[piece], 16))
         emu_fail("wgmma: byte %zu of shared memory was written without proxy_fence and a barrier behind it",
                  piece * 16);
-      memcpy(to + r * columns + c, &pieces[piece], 16);
+      if (to) memcpy(to + r * columns + c, &pieces[piece], 16);
       hash = (hash ^ pieces[piece].x[0]) * 1099511628211ull, hash = (hash ^ pieces[piece].x[1]) * 1099511628211ull;
     }
   return hash;
@@ -140,7 +140,6 @@ static void emu_check_fenced(const EmuWarpgroupThread *t, const void *registers,
 __attribute__((noinline)) static void emu_wgmma_commit() { emu_wgt_now()->committed++; }
 __attribute__((noinline)) static void emu_wgmma_wait(int pending) {
   EmuWarpgroupThread *t = emu_wgt_now();
-  uint16_t again[128 * 64];
   int kept = 0;
   emu_meet(0xffffffffu, NULL, emu_no_op, "wgmma.wait_group");
   for (int i = 0; i < t->reads; i++) {
@@ -148,8 +147,8 @@ __attribute__((noinline)) static void emu_wgmma_wait(int pending) {
     if (r.group >= t->committed - pending) { t->read[kept++] = r; continue; }
     if (r.a && memcmp(r.a, r.was, sizeof r.was)) emu_fail("wgmma: registers of A were written before the wait");
     if (emu_lane()) continue;                    // one lane a warp looks at the tiles
-    uint64_t hash = r.a ? 0 : emu_tile_read(r.tile_a, 64, 16, false, again);
-    hash ^= r.a ? emu_tile_read(r.tile_b, 16, r.n, true, again) : emu_tile_read(r.tile_b, r.n, 16, false, again);
+    uint64_t hash = r.a ? 0 : emu_tile_read(r.tile_a, 64, 16, false, NULL);
+    hash ^= r.a ? emu_tile_read(r.tile_b, 16, r.n, true, NULL) : emu_tile_read(r.tile_b, r.n, 16, false, NULL);
     if (hash != r.hash) emu_fail("wgmma: shared memory was written while a multiply read it");
   }
   t->reads = kept;
