@@ -313,6 +313,7 @@ ptxas:
 ifneq ($(WITH_CUDA),)
 	@mkdir -p $(B) && $(NVCC_COMMAND) $(NVCCFLAGS) -Xptxas -v -c $(src_cuda) -o $(B)/ptxas.o 2>&1 | c++filt | awk '\
 	  /error|warning/ { print } /error/ { bad = 1 } \
+	  /Potential Performance Loss: wgmma/ { print; bad = 1 } \
 	  /Compiling entry/ { arch = $$NF; name = $$0; gsub(/\047/, "", arch); \
 	    sub(/.*function ./, "", name); sub(/. for .*/, "", name) } \
 	  /stack frame/ { stack = $$1; spill = $$5 + $$9 } \

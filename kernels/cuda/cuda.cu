@@ -123,8 +123,9 @@ static void device_open_impl(Ctx *c, int index) {
   e = kernel_loads(nothing_kernel);
   if (e != cudaSuccess)
     die_missing("GPU %d, %s: %s, %s: this program was built for other GPUs; build it on this machine, or with "
-                "make ARCHS=\"-gencode arch=compute_%d%d,code=sm_%d%d\"", index, prop.name, cudaGetErrorName(e),
-                cudaGetErrorString(e), prop.major, prop.minor, prop.major, prop.minor);
+                "make ARCHS=\"-gencode arch=compute_%d%d%s,code=sm_%d%d%s\"", index, prop.name, cudaGetErrorName(e),
+                cudaGetErrorString(e), prop.major, prop.minor, prop.major == 9 ? "a" : "", prop.major, prop.minor,
+                prop.major == 9 ? "a" : "");
   CudaDevice *d = (CudaDevice *)calloc(1, sizeof(CudaDevice));
   CHECK(d, "no memory for the handles of GPU %d", index);
   d->index = index;
