@@ -20,6 +20,8 @@
 // the other. Rows at or beyond T and columns beyond the head size are zero. Copies land through another path than the
 // multiplies read by, hence proxy_fence.
 //
+// Other targets than sm_90a have empty kernels, which nobody launches there (attention_by_wgmma).
+//
 // dq runs before dk and dv, and sums D = dout . out of its own rows for both.
 #pragma once
 #include "attention_tensorcore.cuh"
@@ -165,6 +167,7 @@ __device__ static inline void attention_softmax_seldom(AttentionSoftmax<1> *w, f
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_forward_wgmma_kernel(AttentionForward<T> a) {
+#if HAS_WGMMA
   SHARED_TILES(q);
   constexpr int THREADS = GROUPS * WARPGROUP, ROWS = GROUPS * WARPGROUP_ROWS, TILE = N * HS * 2;
   unsigned char *kv = q + ROWS * HS * 2;         // K, V of each place
@@ -233,6 +236,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   __syncthreads();                               // nobody reads Q any more
   attention_store_tile<ROWS, HS>(a.out + at.out + (int64_t)first * s.C, s.C, s.len - first, s.hs, q, warp * 16, out,
                                  factor[0], factor[1]);
+#endif
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -300,6 +304,7 @@ template <int N> __device__ static inline void attention_keep_stat(float *stats,
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_dkv_wgmma_kernel(AttentionBackward<T> a) {
+#if HAS_WGMMA
   SHARED_TILES(k);
   constexpr int THREADS = GROUPS * WARPGROUP, ROWS = GROUPS * WARPGROUP_ROWS, OWN = ROWS * HS * 2, TILE = N * HS * 2;
   constexpr bool AHEAD = HS <= 64;               // there are registers for the next scores beside P^T
@@ -397,6 +402,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   attention_store_tile<ROWS, HS>(to, s.ld, s.len - first, s.hs, k, warp * 16, dk, s.scale, s.scale);
   attention_store_tile<ROWS, HS>(to + (s.ld - s.C) / 2, s.ld, s.len - first, s.hs, v, warp * 16, dv, a.d.factor,
                                  a.d.factor);
+#endif
 }
 
 // dq of 64 queries a warpgroup, and D of these queries, which dk and dv need; tiles as in the forward kernel. p holds
@@ -404,6 +410,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_dq_wgmma_kernel(AttentionBackward<T> a, const T *attended, float *dots) {
+#if HAS_WGMMA
   SHARED_TILES(q);
   constexpr int THREADS = GROUPS * WARPGROUP, ROWS = GROUPS * WARPGROUP_ROWS, OWN = ROWS * HS * 2, TILE = N * HS * 2;
   unsigned char *d = q + OWN, *kv = d + OWN;     // K, V of each place
@@ -494,4 +501,5 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   __syncthreads();                               // nobody reads Q any more
   attention_store_tile<ROWS, HS>(a.dqkv + at.q + (int64_t)first * s.ld, s.ld, s.len - first, s.hs, q, warp * 16, dq,
                                  s.scale, s.scale);
+#endif
 }

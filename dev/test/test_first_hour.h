@@ -602,7 +602,7 @@ TEST(first_every_laboratory_source_compiles,
   cli_free(&files);
 }
 
-TEST(first_fuzzers_run,
+TEST(first_fuzzers_run_all,
      "make fuzz with clang++: built, its seeds are accepted, every target is given 3,000 inputs, the same each time") {
   first_need_repository();
   CliRun r;

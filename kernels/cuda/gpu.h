@@ -147,9 +147,12 @@ template <int N> __device__ static inline void cp_async_wait() {
 // between the multiply and a wgmma_wait that covers its group nobody may touch d, A in registers, or what the tiles
 // hold.
 // Only code for sm_90a has them: elsewhere a kernel that asks for one ends in a trap.
+// HAS_WGMMA: what is compiled now is code for sm_90a, or emulated.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
 #define WGMMA_ASM(...) asm volatile(__VA_ARGS__)
 #else
+#define HAS_WGMMA 0
 #define WGMMA_ASM(...) __trap()
 #endif
 #ifndef BUILT_FOR_SM90A                          // make defines it as 1 if ARCHS has sm_90a
@@ -367,6 +370,7 @@ static inline void ldmatrix_x4(uint32_t r[4], const void *row) { emu_ldmatrix_x4
 static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) { emu_ldmatrix_x4(r, row, true); }
 static inline void cp_async16(void *to, const void *from, bool ok) { emu_cp_async16(to, from, ok); }
 static inline void cp_async_commit() { emu_cp_async_commit(); }
+#define HAS_WGMMA 1
 static inline bool gpu_has_wgmma(const cudaDeviceProp *p) { return p->major == 9; }
 static inline void wgmma_fence() { emu_wgmma_fence(); }
 static inline void wgmma_commit() { emu_wgmma_commit(); }
