@@ -899,8 +899,8 @@ static const OptionClass option_classes[] = {
             "lora lora_alpha lora_targets"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data val_data text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision "
-            "sm_margin eval_every test_batch_size sample_tokens temperature top_k top_p min_p repetition_penalty "
-            "sampler save_every save_async keep keep_best"},
+            "sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
+            "repetition_penalty sampler save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout logits_dtype"},
