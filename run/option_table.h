@@ -158,7 +158,7 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(tune, off, (off, on), OWN, "cuda: time GEMM algorithms at start") \
   TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
   CHOICE(attention, auto, (auto, wgmma, mma), TAKES, \
-      "cuda: kernels of Hopper, or those of GPUs before it (auto: Hopper's where all have one)") \
+      "cuda: Hopper's kernels, or every GPU's (auto: Hopper's where all have it)") \
   CHOICE(matmul_precision, highest, (highest, high), TAKES, "fp32 GEMMs; high: TF32 (cuda), six of bf16 (amx)") \
   CHOICE(isa, auto, (auto, avx2, avx512, avx512_bf16, amx, neon, neon_bf16), OWN, \
          "auto: the best that all ranks have") \

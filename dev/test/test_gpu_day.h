@@ -301,7 +301,7 @@ TEST(gpu_day_knows_the_runner,
   CLI_RUN(&r, "grep -v = %s; %s --list $(grep = %s) | grep -c . ; grep -c = %s; echo; %s --list hardware | grep -c "
           "'^hardware_'; %s --list hardware | grep -c first; %s --list first | grep -c hardware_", cli_path("said"),
           self, cli_path("said"), cli_path("said"), self, self, self);
-  const char *want = "cuda/cuda_known_devices ok\n26\n26\n\n10\n0\n0\n";
+  const char *want = "cuda/cuda_known_devices ok\n26\n26\n\n11\n0\n0\n";
   EXPECT(!strcmp(r.text, want), "it printed:\n%.2000s    must be:\n%s", r.text, want);
   cli_free(&r);
 }
