@@ -371,8 +371,12 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     }
     wgmma_fence();
     attention_weigh_tile<T, N, HS>(dv, packed_p, wgmma_step(q, TILE));
-    if (AHEAD) attention_dot_tile<T, N, HS>(scores[0], own_k, ROWS, ahead);
-    else wgmma_commit();
+    if (AHEAD) {
+      wgmma_fence();
+      attention_dot_tile<T, N, HS>(scores[0], own_k, ROWS, ahead);
+    } else {
+      wgmma_commit();
+    }
     if (DROP)
       UNROLL for (int i = 0; i < N / 2; i++)
         dp[i / 4][i % 4] = kept[i / 32] >> i % 32 & 1 ? dp[i / 4][i % 4] * a.d.factor : 0.0f;
@@ -384,9 +388,9 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     wgmma_fence();
     attention_weigh_tile<T, N, HS>(dk, packed_ds, q);
     if (!left) break;
+    wgmma_fence();
     if (!AHEAD) {
       wgmma_commit();
-      wgmma_fence();
       attention_dot_tile<T, N, HS>(scores[0], own_k, ROWS, ahead);
     }
     attention_dot_tile<T, N, HS>(dp, own_v, ROWS, wgmma_step(ahead, TILE));

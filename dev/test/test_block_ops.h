@@ -225,7 +225,7 @@ TEST(block_rope_fp64,
       {3, 1, 10, QK_NORM_OFF, true, false},    {2, 2, 16, QK_NORM_BEFORE, true, false},
       {4, 2, 6, QK_NORM_AFTER, true, true},    {2, 1, 70, QK_NORM_AFTER, true, false},
       {1, 1, 5, QK_NORM_BEFORE, false, false}, {2, 1, 34, QK_NORM_BEFORE, true, true},
-      {2, 1, 48, QK_NORM_BEFORE, true, false}};
+      {2, 1, 48, QK_NORM_BEFORE, true, false}, {2, 1, 32, QK_NORM_OFF, true, false}};
   for (Dtype dtype : {F32, BF16, F16}) for (BlockRopeCase k : cases) block_check_rope(dtype, k, 2, 3);
   block_check_rope(F32, {2, 1, 8, QK_NORM_BEFORE, true, false}, 2, 40);        // more rows than a block or a run
   block_check_rope(F32, {6, 1, 80, QK_NORM_AFTER, true, false}, 2, 3);         // more heads than a block's groups

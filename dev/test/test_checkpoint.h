@@ -1088,6 +1088,22 @@ TEST(resume_keeps_the_heads_chunks,
     start_free(&start);
   }
 }
+TEST(resume_keeps_the_attention,
+     "a checkpoint of a program that had no --attention means mma, one that has it means what it says") {
+  Options saved, o;
+  Start start;
+  char error[2048] = "";
+  test_options(&saved, 1, "");
+  for (bool old : {false, true}) {
+    option_start(&start, &saved, true);
+    if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");
+    options_default(&o);
+    EXPECT(start_options(&start, &o, error, sizeof error), "%s", error);
+    EXPECT(o.attention == (old ? OPT_attention_mma : OPT_attention_auto), "%s checkpoint: %d", old ? "an old" : "a",
+           (int)o.attention);
+    start_free(&start);
+  }
+}
 TEST(resume_takes_the_modes_of_any_checkpoint,
      "a checkpoint's mesh and slots do not bind another number of ranks; without modes it has the defaults; dtypes, "
      "zero1, fp8 GEMMs and frozen parameters follow the options, or are reported") {

@@ -361,6 +361,7 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
        "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured"},
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
       {2, "--sm_margin 16 --device cpu", 2, "--sm_margin needs --device cuda; this run computes on the CPU"},
+      {0, "--attention mma --device cpu", 2, "--attention needs --device cuda; this run computes on the CPU"},
       {0, "--sm_margin 1", 2, "--sm_margin 1: two kernels of NCCL run at once..."},
       {2, "--matmul_precision high --device cpu --isa avx2", 3,
        "--matmul_precision high: on a CPU it needs tiles (AMX); with avx2 the six bf16 multiplies that replace an "

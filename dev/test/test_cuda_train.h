@@ -175,6 +175,50 @@ TEST_MPI(cuda_ranks_change_no_bit_half, 3, "the same in bf16 with a bf16 wire, a
   cuda_worlds_equal("--param_dtype bf16 --reduce_dtype bf16");
   cuda_worlds_equal("--param_dtype fp16");
 }
+TEST_MPI(cuda_ranks_on_hopper, 2,
+         "1 and 2 ranks whose attention runs by wgmma give equal bits, by --attention auto; --attention mma others") {
+  static Corpus corpus;
+  test_corpus(&corpus, 101, 2 * 128 * SCHEDULE_STEPS + 1, 200);
+  const char *const block = "--n_head 1 --n_embd 64 --n_layer 1 --seq_len 128 --n_positions 128 --batch_size 1 "
+                            "--global_batch 2 --param_dtype bf16 --dropout 0.1";
+  char with_mma[256];
+  snprintf(with_mma, sizeof with_mma, "%s --attention mma", block);
+  device_on_hopper(true);
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    WorldResult one = {}, r, older = {};
+    static DeviceProbe p;
+    ops->device_probe(NULL, &p);
+    if (!p.device[0].wgmma) continue;
+    schedule_run(&one, &corpus, ops, 1, "self", block);
+    schedule_run(&older, &corpus, ops, 1, "self", with_mma);
+    MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Bcast(&older, sizeof older, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (schedule_run(&r, &corpus, ops, 2, "mpi", block)) schedule_expect(&r, &one, "%s, N=2 on Hopper", ops->name);
+    EXPECT(one.weights != older.weights, "%s: --attention mma changes no bit", ops->name);
+  }
+  device_on_hopper(false);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+TEST_MPI(attention_is_agreed, 2,
+         "--attention: Hopper's kernels where every rank has them, else those of every GPU; a recorded choice stays "
+         "where it can") {
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const struct { int recorded; bool others; int want; } table[] = {
+      {OPT_attention_auto, true, OPT_attention_wgmma}, {OPT_attention_auto, false, OPT_attention_mma},
+      {OPT_attention_mma, true, OPT_attention_mma},    {OPT_attention_wgmma, false, OPT_attention_mma}};
+  for (const auto &row : table) {
+    Options o;
+    options_default(&o);
+    o.attention = (decltype(o.attention))row.recorded;
+    DeviceInfo gpu = {};
+    gpu.major = rank && !row.others ? 8 : 9;
+    gpu.wgmma = !rank || row.others;
+    agree_on_attention(&o, &gpu, MPI_COMM_WORLD);
+    EXPECT((int)o.attention == row.want, "recorded %d, rank 1 %s: %d", row.recorded, row.others ? "can" : "cannot",
+           (int)o.attention);
+  }
+}
 // Each mode's own ops once, on several ranks: the bits of one plain rank on the same kernels.
 TEST_MPI(cuda_modes_change_no_bit, 4,
          "CUDA kernels with E4M3 weights, recomputed blocks, absent gradients, offloaded optimizer, on meshes: the "

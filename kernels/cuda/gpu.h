@@ -181,10 +181,6 @@ __device__ static inline uint64_t wgmma_tile(const void *p, int next_columns = 1
   return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
          (uint64_t)1 << 62;
 }
-// The tile that begins so many bytes behind: one addition, where wgmma_tile takes four operations.
-__device__ static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
-  return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
-}
 #define WGMMA_SUMS_64(how) \
   how(d[0]), how(d[1]), how(d[2]), how(d[3]), how(d[4]), how(d[5]), how(d[6]), how(d[7]), \
   how(d[8]), how(d[9]), how(d[10]), how(d[11]), how(d[12]), how(d[13]), how(d[14]), how(d[15]), \
@@ -381,9 +377,6 @@ static inline uint64_t wgmma_tile(const void *p, int next_columns = 16) {
   const uint64_t at = (uint64_t)((const char *)p - (const char *)emu_shared_dynamic());
   return at >> 4 | (uint64_t)(next_columns >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
-  return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
-}
 template <class T, int N> static inline void wgmma_dot(float *d, uint64_t a, uint64_t b, bool add) {
   emu_wgmma<T, N>(d, NULL, a, b, add);
 }
@@ -418,6 +411,10 @@ static inline void gpu_uuid(char *to, size_t bytes, int index, const cudaDeviceP
   gpu_uuid_bytes(uuid, index, p);
   for (size_t i = 0; i < 16 && 2 * i + 3 <= bytes; i++)
     snprintf(to + 2 * i, bytes - 2 * i, "%02x", (unsigned)(unsigned char)uuid[i]);
+}
+// The tile that begins so many bytes behind: one addition, where wgmma_tile takes four operations.
+__device__ static inline uint64_t wgmma_step(uint64_t tile, int bytes) {
+  return (tile & ~(uint64_t)0xffffffff) | (uint32_t)((uint32_t)tile + (uint32_t)(bytes >> 4));
 }
 template <class T> struct alignas(16) Pack { T x[16 / sizeof(T)]; };
 template <class T> __device__ static inline Pack<T> load_pack(const T *p) { return *(const Pack<T> *)p; }
