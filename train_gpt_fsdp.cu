@@ -1256,6 +1256,7 @@ static const Command commands[] = {
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Call call;
+  packed_open();
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   call.argc = argc, call.argv = argv;
   call.launched = under_mpirun = rank != NULL;

@@ -1,0 +1,31 @@
+// packed.h: a program that was unpacked from an archive with its own Open MPI beside it (dev/dist.sh).
+//
+//   packed_open   before anything else: where that Open MPI is
+#pragma once
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// The archive's Open MPI was built for /usr: variables say where it lies, whatever else is installed or was named; its
+// mpirun comes first in PATH, for --rdzv. Does nothing where no openmpi/ is in the directory of the program.
+static inline void packed_open() {
+  char directory[PATH_MAX], path[PATH_MAX + 32];
+  const ssize_t n = readlink("/proc/self/exe", directory, sizeof directory - 1);
+  if (n <= 0) return;
+  directory[n] = 0;
+  *strrchr(directory, '/') = 0;
+  snprintf(path, sizeof path, "%s/openmpi/bin/mpirun", directory);
+  if (access(path, X_OK)) return;
+  static const struct { const char *name, *place; } variables[] = {
+      {"OPAL_PREFIX", ""}, {"OPAL_SYSCONFDIR", "/etc"}, {"PMIX_MCA_mca_base_component_path", "/pmix"}};
+  for (const auto &v : variables) {
+    snprintf(path, sizeof path, "%s/openmpi%s", directory, v.place);
+    setenv(v.name, path, 1);
+  }
+  const char *others = getenv("PATH");
+  char *all = NULL;
+  if (asprintf(&all, "%s%s%s", directory, others ? ":" : "", others ? others : "") > 0) setenv("PATH", all, 1);
+  free(all);
+}
