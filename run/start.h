@@ -204,7 +204,8 @@ static const char *start_recorded(const char *text, size_t bytes, const char *na
 // model.
 static void start_find_template(Start *s, const Options *o) {
   char recorded[OPTION_TEXT_BYTES];
-  const bool chats = data_is_chats(o->data) || encode_is_packed(o->data), asks = o->sample_only && !o->eval[0];
+  const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
+  const bool chats = data_is_chats(data) || encode_is_packed(data), asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);

@@ -98,6 +98,11 @@ TEST(cli_chat_exports_its_template,
     EXPECT(strstr(r.text, x.has) && !strstr(r.text, x.lacks), "%s:\n%.2000s", x.options, r.text);
     cli_free(&r);
   }
+  CLI_RUN(&r, "%s --init_from %s --eval_only --val_data dev/fixtures/chat.jsonl --seq_len 256 --threads 1 --cache= "
+          "--report off --out %s", cli_program(), cli_path("exported"), cli_path("evaluated"));
+  EXPECT(!r.code && strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--val_data)") &&
+             strstr(r.text, "valid: loss "), "conversations by --val_data alone:\n%.2000s", r.text);
+  cli_free(&r);
   char name[700];
   CLI_RUN(&r, "%s --init_from %s --data dev/fixtures/chat.jsonl --max_steps 1 --eval_every -1 --save_every -1 --cache= "
           "--sample_tokens 0 --report off --threads 1 --out %s", cli_program(), cli_path("exported"),
