@@ -186,7 +186,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(sample_only, OWN, "sample from --resume or --init_from; needs no data, trains nothing") \
   TEXT(prompt, "", NULL, OWN, "text to continue at the end (default: a newline, or the end of a text)") \
   CHOICE(prompt_as, auto, (auto, text, user), OWN, \
-      "a user's message, or a text; auto: a message if the model has a chat template") \
+      "a user's message, or a text; auto: a message if the model has a template") \
   INT(sample_tokens, 64, 0, 1 << 20, QUIET, "tokens to generate at the end (0: none)", "max_new_tokens -g") \
   NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, QUIET, "draw among the k likeliest tokens (0: among all)") \

@@ -829,6 +829,19 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
     say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
   return true;
 }
+// Whether this corpus is what was asked for, and its tokenizer is for this model. alone: it was named by --val_data.
+static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start, bool alone, DataError *e) {
+  char *named = alone ? strstr(corpus->source, "(--data)") : NULL;
+  if (named) snprintf(named, sizeof corpus->source - (size_t)(named - corpus->source), "(--val_data)");
+  if (!o->data[0] && o->val_data[0] && !strncmp(corpus->source, "generated", 9))
+    return data_fail(e, EXIT_USAGE, "--val_data %.800s: there is nothing to train on here: name it by --data",
+                     o->val_data);
+  if (start->kind == START_FRESH || corpus->vocab_size <= o->vocab_size) return true;
+  return data_fail(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s", corpus->vocab_size,
+                   start->path, (long long)o->vocab_size,
+                   o->tokenizer[0] ? "name the model's own with --tokenizer"
+                                   : "the last ones have no row; take them out of its tokenizer.json");
+}
 // The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
 static void load_settle_template(Options *o, const Corpus *corpus) {
   enum { LOOK_AT_MOST = 1 << 24 };               // of token files that are larger than memory
@@ -866,20 +879,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
                                            corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }
-  char *named = alone ? strstr(corpus->source, "(--data)") : NULL;
-  if (named) snprintf(named, sizeof corpus->source - (size_t)(named - corpus->source), "(--val_data)");
-  if (!rank && !code && !o->data[0] && o->val_data[0] && !strncmp(corpus->source, "generated", 9)) {
-    snprintf(e.text, sizeof e.text, "--val_data %.800s: there is nothing to train on here: name it by --data",
-             o->val_data);
-    code = EXIT_USAGE;
-  }
-  if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
-    const char *todo = o->tokenizer[0] ? "name the model's own with --tokenizer"
-                                       : "the last ones have no row; take them out of its tokenizer.json";
-    snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s has %lld: %s",
-             corpus->vocab_size, start->path, (long long)o->vocab_size, todo);
-    code = EXIT_USAGE;
-  }
+  if (!rank && !code && !load_check_fits(o, corpus, start, alone, &e)) code = e.exit_code;
   if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.exit_code;
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
@@ -898,6 +898,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   const char *line = corpus->notices.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
     say("notice: %.*s\n", (int)(end - line), line);
+  tuning_fit_length(o, corpus);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "

@@ -378,8 +378,10 @@ static void tuning_words(FILE *to, const RunView *run) {
   if (o->longest)
     fprintf(to, " sequences of %lld tokens (the longest conversation has %lld);", (long long)o->seq_len,
             (long long)o->longest);
-  fprintf(to, " microbatches of %lld sequence%s%s", (long long)o->batch_size, o->batch_size > 1 ? "s" : "",
-          o->batch_auto ? " (the most of a step's that fit)" : "");
+  if (o->batch_auto && !o->given[OPT_batch_size])
+    fprintf(to, " microbatches of %lld sequence%s (the most of a step's that fit);", (long long)o->batch_size,
+            o->batch_size > 1 ? "s" : "");
+  fprintf(to, " docs/finetune.md");
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
 static void owned_name(char *to, size_t bytes, const Param *p) {
