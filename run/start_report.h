@@ -372,7 +372,7 @@ static void tuning_words(FILE *to, const RunView *run) {
   fprintf(to, "what no option says is chosen for weights that have learned:");
   if (!o->given[OPT_lr])
     fprintf(to, " learning rate %g (%s);", o->lr,
-            o->lora ? "adapters begin at zero" : "with rates of a training from nothing they forget");
+            o->lora ? "adapters take ten times that of whole weights" : "with that of new weights they forget");
   if (!o->given[OPT_weight_decay]) fprintf(to, " weight decay 0 (it would pull them to zero);");
   if (!o->given[OPT_warmup]) fprintf(to, " warm-up %g of the steps (a small rate needs little);", o->warmup);
   if (o->longest)
