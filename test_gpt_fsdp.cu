@@ -90,6 +90,7 @@
 #include "dev/test/test_restarts.h"
 #include "dev/test/test_restarts_hosts.h"
 #include "dev/test/test_out.h"
+#include "dev/test/test_own_files.h"
 #include "dev/test/test_not_finite.h"
 #include "dev/test/test_flight.h"
 #include "dev/test/test_liveness.h"

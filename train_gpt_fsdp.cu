@@ -1137,41 +1137,40 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
 
-// The whole run: training, evaluation, a sample, files. Returns the exit code. Collective.
+// The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
-  // Evaluation and sampling may be interrupted anywhere, a save may not.
-  if (!saver->pending) {
-    terminal_last_signal(SIGINT);
-    terminal_last_signal(SIGTERM);
-    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);        // nohup: stays ignored
-  }
+  bool saved = saver_finish(saver, log), written = true;
+  if (o->save_model) saved = save_model(&t->run) && saved;
+  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
+  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
+  // From here on the weights are on the disk, and the run may be interrupted anywhere.
+  terminal_last_signal(SIGINT);
+  terminal_last_signal(SIGTERM);
+  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   if (o->eval[0]) trainer_eval_files(t, log);
-  if (o->interactive) trainer_talk(t, answers);
+  if (o->interactive) written = trainer_talk(t, answers);
   const bool sampled = sample_file(o) && (o->prompts[0] ? print_samples(t) : print_sample(t));
+  written = written && (sampled || !sample_file(o));
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
-  bool saved = saver_finish(saver, log);
-  if (o->save_model) saved = save_model(&t->run) && saved;
-  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
-  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!fsdp_rank(&t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", " : "", sampled ? sample_file(o) : "");
-  return saved ? 0 : EXIT_MISSING;
+  return saved && written ? 0 : EXIT_MISSING;
 }
 
 // ================================================================================================ 8 commands
@@ -1263,9 +1262,14 @@ int train_main(int argc, char **argv) {
   call.first = !rank || !strcmp(rank, "0");
   terminal_open();
   int code = -1, ready = NEEDS_NOTHING;
-  for (const Command *c = commands; code < 0; code = c++->run(&call))
+  bool prints = true;                            // what it is for
+  for (const Command *c = commands; code < 0; code = c++->run(&call)) {
     for (; ready < c->needs; ready++) (ready == NEEDS_NOTHING ? call_parse : call_join)(&call);
-  return code;
+    prints = c->run != train || !run_trains(&call.o);
+  }
+  if (code || !prints || !terminal_lost()) return code;
+  say_error("train_gpt_fsdp: what was printed could not be written in whole: is the disk full?\n");
+  return EXIT_MISSING;
 }
 
 #ifndef TRAINER_AS_LIBRARY

@@ -21,6 +21,7 @@
 #include "random.h"
 #include "text_stream.h"
 #include "token_files.h"
+#include <fnmatch.h>
 
 enum EncodeDocuments { DOCUMENTS_BEFORE, DOCUMENTS_BEHIND, DOCUMENTS_NONE };
 struct EncodeOptions {
@@ -276,7 +277,7 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
   if (!encode_shard_open(c, s, e)) return false;
   bool ok;
   if (c->chats) {
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     ok = fd >= 0 && encode_mask(c, s, fd, part, temporary);
     if (fd >= 0 && close(fd)) ok = false;
     ok = ok && file_rename(temporary, path);
@@ -446,23 +447,37 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
 }
 
 // ================================================================================================ 4 the state
+static const char encode_mark[] = "{\"encoding\":\"";
+// Refuses a directory with files that this would write over, unless its state tells that they are an encoding's.
+static inline bool encode_check_out(const Encoding *c, DataError *e) {
+  char path[PATH_MAX], found[PATH_MAX] = "";
+  data_format(path, sizeof path, "%s/encode.json", c->out);
+  DIR *dir = file_has_mark(path, encode_mark, true) ? NULL : opendir(c->out);
+  for (dirent *d; dir && (d = readdir(dir));)
+    for (const char *name : {"encode.json", "tokenizer.json", "train_[0-9]*.bin*", "val_[0-9]*.bin*"})
+      if (!fnmatch(name, d->d_name, 0)) data_format(found, sizeof found, "%s/%s", c->out, d->d_name);
+  if (dir) closedir(dir);
+  return !found[0] || data_fail(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
+                                "it: name another directory", found);
+}
 // Removes what a process that was killed, or the last state, has left: temporary files, and parts of whole shards.
 static inline void encode_tidy(const Encoding *c, bool parts) {
-  char path[PATH_MAX];
-  for (const char *left : {"encode.json.tmp*", "tokenizer.json.tmp*", "*.bin.tmp", "*.bin.part"}) {
-    glob_t g = {};
-    data_format(path, sizeof path, "%s/%s", c->out, left);
-    if (!glob(path, 0, NULL, &g) && (parts || !name_ends(left, ".part")))
-      for (size_t i = 0; i < g.gl_pathc; i++) {
-        bool open = false;
-        for (const EncodeShards &s : c->shards) {
-          encode_shard_path(c, &s, ".part", path);
-          open = open || !strcmp(path, g.gl_pathv[i]);
-        }
-        if (!open) unlink(g.gl_pathv[i]);
-      }
-    globfree(&g);
+  char path[PATH_MAX], part[PATH_MAX];
+  DIR *dir = opendir(c->out);
+  for (dirent *d; dir && (d = readdir(dir));) {
+    bool left = false, open = false;
+    for (const char *name : {"encode.json.tmp*", "tokenizer.json.tmp*", "train_[0-9]*.bin.tmp", "val_[0-9]*.bin.tmp",
+                             "train_[0-9]*.bin.part", "val_[0-9]*.bin.part"})
+      left = left || !fnmatch(name, d->d_name, 0);
+    if (!left || (!parts && name_ends(d->d_name, ".part"))) continue;
+    data_format(path, sizeof path, "%s/%s", c->out, d->d_name);
+    for (const EncodeShards &s : c->shards) {
+      encode_shard_path(c, &s, ".part", part);
+      open = open || !strcmp(part, path);
+    }
+    if (!open) unlink(path);
   }
+  if (dir) closedir(dir);
 }
 static inline bool encode_save(Encoding *c, DataError *e) {
   char path[PATH_MAX], part[PATH_MAX], *text = NULL;
@@ -472,9 +487,9 @@ static inline bool encode_save(Encoding *c, DataError *e) {
     if (s.fd >= 0 && !file_sync(s.fd, part)) return encode_fail(part, e);
   }
   FILE *f = open_memstream(&text, &bytes);
-  fprintf(f, "{\"encoding\":\"%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
+  fprintf(f, "%s%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
           "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d,\"articles\":%d,\"vocab_size\":%d",
-          (unsigned long long)c->hash,
+          encode_mark, (unsigned long long)c->hash,
           c->done ? "true" : "false", c->split, c->file, (long long)c->at, (long long)c->line, (long long)c->documents,
           (long long)c->text_bytes, c->in_held_out, c->articles, *c->o->tokenizer ? 0 : c->o->vocab_size);
   for (const EncodeShards &s : c->shards)
@@ -701,11 +716,12 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (*o->tokenizer) encode_hash(c);
   encode_find(c, inputs);
   if (!make_directories(c->out)) return encode_fail(c->out, e);
+  if (o->out && !encode_check_out(c, e)) return false;
   if (!encode_lock(c, e)) return false;
   encode_tidy(c, false);
   data_format(json, sizeof json, "%s/tokenizer.json", c->out);
   data_format(state, sizeof state, "%s/encode.json", c->out);
-  const bool trained = !*o->tokenizer && !access(state, F_OK);
+  const bool has = !access(state, F_OK) && !access(json, F_OK), trained = !*o->tokenizer && has;
   if (trained && !tokenizer_load_any(&c->tokenizer, json, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   if (!*o->tokenizer && o->vocab_size < 257)
@@ -714,8 +730,9 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (!*o->tokenizer) encode_hash(c);
   if (!encode_resume(c, found, e)) return false;
   encode_tidy(c, *found);
-  return *found || ((tokenizer_save(&c->tokenizer, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
-                    encode_save(c, e));
+  return (*found || encode_save(c, e)) &&        // first: it tells whose the directory is
+         ((*found && has) || tokenizer_save(&c->tokenizer, json, why, sizeof why) ||
+          data_fail(e, EXIT_MISSING, "%s", why));
 }
 // Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
 // the tokenizer's; out: NULL, or receives the directory. False: one line in e.

@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -152,6 +153,13 @@ static void say_bytes(const uint8_t *bytes, int n) {
   watchdog_pause(-1);
 }
 
+// Whether a part of what was printed is lost, although somebody reads: to a full disk.
+static bool terminal_lost() {
+  pollfd out = {STDOUT_FILENO, 0, 0};
+  const bool lost = fflush(stdout) || ferror(stdout);
+  return lost && !(poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)));
+}
+
 // ---- signals that end the process -----------------------------------------------------------------------------------
 // Ends the open line. May be called in a handler.
 static void terminal_end_line_at_once() {
@@ -243,6 +251,7 @@ static bool terminal_through(int pid, int fd) {
 }
 static void terminal_open() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);                      // ulimit -f: the write fails and is reported, as on a full disk
   error_hook = say_error_line;
   liveness_line_end = terminal_end_line_at_once;
   terminal.launched = getenv("OMPI_COMM_WORLD_RANK") != NULL;

@@ -465,6 +465,13 @@ static bool value_follows(OptionUse use, const char *next) {
   if (!next || use.off) return false;
   return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
 }
+// Whether an empty value on the command line can only be a shell variable that is not set: of an option that names a
+// thing, and is left out where there is none.
+static bool option_names_a_thing(int id) {
+  const OptionSpec *s = option_spec(id);
+  return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && id != OPT_prompt && id != OPT_stop &&
+         (s->resume == RESUME_OWN || s->resume == RESUME_QUIET);
+}
 // Takes the options of the command line.
 static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   OptionSource from = {};
@@ -480,6 +487,8 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
     if (!option_find(name, &use, error, error_bytes)) return false;
     if (value) value++;
     else if (value_follows(use, next)) value = next, a++;
+    REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
+           "give its value, or leave the option out", option_spec(use.id)->name);
     if (use.id == OPT_encode && value)
       for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
     char list[OPTION_TEXT_BYTES];

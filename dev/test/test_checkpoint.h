@@ -1093,7 +1093,7 @@ TEST(resume_keeps_the_attention,
   Options saved, o;
   Start start;
   char error[2048] = "";
-  test_options(&saved, 1, "--steps 1");
+  test_options(&saved, 1, "--max_steps 1");
   for (bool old : {false, true}) {
     option_start(&start, &saved, true);
     if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");

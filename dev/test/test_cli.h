@@ -337,14 +337,15 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--save_every -2", 2, "--save_every -2 is out of range: -1 or more"},
       {0, "--save_async=maybe", 2, "--save_async is on or off, not 'maybe'"},
       {2, "--out=", 2, "--out needs a path"},
-      {2, "--resume=", 2, "--resume needs a path"},
+      {2, "--resume=", 2, "--resume is empty, as a shell variable is that was not set: give its "
+       "value, or leave the option out"},
       {0, "--wrap min_params:0x10", 2,
        "--wrap 'min_params:0x10' is not block, model or min_params:N with a whole number N of at least 1"},
       {0, "--seq_len 66000 --n_positions 66000 --n_head 4 --n_embd 4 --dropout 0.1", 2,
        "--dropout with --n_head 4 and --seq_len 66000: attention has more weights than random numbers; "
        "shorten the sequences, or leave --dropout out"},
-      {0, "--init_from=", 2, "--init_from needs a path"},
-      {0, "--export_hf=", 2, "--export_hf needs a path"},
+      {0, "--init_from=", 2, "--init_from is empty, ..."},
+      {0, "--export_hf=", 2, "--export_hf is empty, ..."},
       {2, "--eval_only", 2, "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"},
       {0, "--sample_only", 2, "--sample_only needs weights: --resume CHECKPOINT or --init_from PATH"},
       {0, "--n_head 5", 2, "--n_head 5 does not divide --n_embd 24"},
