@@ -1206,12 +1206,12 @@ static int train(Call *call) {
   liveness_phase("start-up");
   if (o->batch_auto) {
     trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
-    asked.batch_size = o->batch_size;
+    asked.batch_size = o->batch_size, asked.given[OPT_batch_size] = true;
     restarts_batch(o->global_batch, o->batch_size);
   }
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
-  t.run.cores = &cores;
-  t.run.crowded = cores_are_crowded(&cores);
+  t.run.cores = &cores, t.run.crowded = cores_are_crowded(&cores);
+  t.run.name = start_model_name(&start, o), t.run.published = start_published(&start);
   report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (o->tune == OPT_tune_on) trainer_tune(&t);

@@ -63,6 +63,13 @@ static inline uint8_t *split_bits(const Split *s, bool begins) {
 static inline bool split_begins(const Split *s, int64_t i) {
   return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
+// Tokens of the longest conversation; 0: there are none.
+static inline int64_t split_longest(const Split *s) {
+  int64_t longest = 0, from = 0;
+  for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++)
+    if (i == s->tokens_numel || split_begins(s, i)) longest = i - from > longest ? i - from : longest, from = i;
+  return longest;
+}
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets = false);
 static inline int32_t split_token(const Split *s, int64_t i) {
   int32_t id = 0;

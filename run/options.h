@@ -61,6 +61,8 @@ struct Options {
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then
+  bool tuning;                                   // weights are there: options that were not given are a tuning's
+  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   int replicas, shards;                          // the mesh

@@ -138,15 +138,17 @@ static void talk_answered(Talk *k, const Continued *x, bool json) {
 }
 static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
-  const ChatOptions chat = {o->chat_template, o->chat_date, "", false};
+  const bool texts = o->prompt_as == OPT_prompt_as_text;
+  const ChatOptions chat = {texts ? "auto" : o->chat_template, o->chat_date, "", false};
   struct sigaction a = {};
   a.sa_handler = talk_interrupt;
   k->chat = chat_open(&chat, &t->corpus->tokenizer);
   k->shown = !answers, k->to = answers;
   k->messages = cJSON_CreateArray();
   if (k->shown) sigaction(SIGINT, &a, NULL);
-  if (k->shown && k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
-  else if (k->shown) say("no chat template is known, so each line is continued by itself; /help lists commands\n");
+  if (k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
+  else say("%s, so each line is continued by itself; /help lists commands\n",
+           texts ? "lines are texts" : "no chat template is known");
 }
 // Reads lines and answers until there are no more, or an answer cannot be written. answers: see talk_answers. Returns
 // whether all were written. Collective.
