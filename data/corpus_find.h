@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/liveness.h"
 #include "kernels/device.h"
 #include "file_kinds.h"
 #include "forms.h"

@@ -25,6 +25,7 @@
 #pragma once
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <initializer_list>                      // for (x : {a, b})
 #include <stdbool.h>
 #include <sys/stat.h>
 #include <unistd.h>
