@@ -410,8 +410,8 @@ $(FUZZ)/fuzz: $(B)/fuzz.o
 	@mkdir -p $(FUZZ)/seeds
 	$(call run,LINK,$(FUZZ_CXX) $(FUZZ_SANITIZE) $< -o $@ $(LIBS))
 fuzz: $(FUZZ)/fuzz
-	@export FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
-	trap 'rm -rf "$$FUZZ_DIR"' EXIT; cd $(FUZZ) && ./fuzz seeds seeds || exit 1; \
+	@export FUZZ_ROOT='$(CURDIR)' FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
+	trap 'rm -rf "$$FUZZ_DIR"' EXIT; $(FUZZ)/fuzz seeds $(FUZZ)/seeds && cd $(FUZZ) || exit 1; \
 	printf '%s\n' $(or $(T),$$(./fuzz list)) | FUZZ_FLAGS='$(FUZZ_FLAGS)' xargs -P 2 -I{} sh -c ' \
 	  mkdir -p corpus/{} findings/{}; export FUZZ_TARGET={}; \
 	  if ./fuzz $$FUZZ_FLAGS -artifact_prefix=findings/{}/ corpus/{} seeds/{} findings/{} > {}.log 2>&1; \

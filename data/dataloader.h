@@ -356,6 +356,7 @@ struct CorpusOptions {
                                // ignores vocab_size; elsewhere it may not have more tokens than that
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
   const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
+  bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
   bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 
@@ -709,6 +710,7 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
   Found f = {};
   f.notices = &c->notices;
   f.val_data = o->val_data;
+  f.want = o->as_text ? WANT_BYTES : WANT_TEXT;
   if (*o->val_data && !directory && (!strcmp(o->data, "random") || !strcmp(o->data, "generated")))
     return data_fail(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);

@@ -8,13 +8,14 @@
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };
 enum TextPacking { TEXT_UNPACKED, TEXT_GZIP, TEXT_ZSTD };
 // What a file is by its name: NAME.parquet; NAME.txt, NAME.jsonl, also with .gz or .zst behind. TEXT_NONE: another.
-static inline TextKind text_name_kind(const char *name, TextPacking *packing) {
+// as_text: what is no table is text.
+static inline TextKind text_name_kind(const char *name, TextPacking *packing, bool as_text = false) {
   char plain[DATA_PATH_BYTES];
   *packing = name_ends(name, ".gz") ? TEXT_GZIP : name_ends(name, ".zst") ? TEXT_ZSTD : TEXT_UNPACKED;
   data_format(plain, sizeof plain, "%.*s", (int)strlen(name) - (*packing ? *packing == TEXT_GZIP ? 3 : 4 : 0), name);
   if (name_ends(name, ".parquet")) return TEXT_ROWS;
-  if (name_ends(plain, ".jsonl") || name_ends(plain, ".ndjson")) return TEXT_JSONL;
-  for (const char *end : {".txt", ".md", ".raw", ".tokens", ".text"}) if (name_ends(plain, end)) return TEXT_PLAIN;
+  if (as_text || form_name_is_text(plain)) return TEXT_PLAIN;
+  for (const char *end : {".jsonl", ".ndjson", ".json"}) if (name_ends(plain, end)) return TEXT_JSONL;
   return TEXT_NONE;
 }
 
@@ -42,13 +43,18 @@ static inline void text_stream_close(TextStream *s) {
   s->fd = -1;
 }
 // Opens a file whose name says what it is. column: of a table, or "". False: one line in e.
-static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e) {
+static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e,
+                                    bool as_text = false) {
   static const LibraryName library[] = {LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD};
   size_t bytes;
+  char line[1400];
   *s = {};
   s->fd = -1;
-  s->kind = text_name_kind(path, &s->packing);
+  s->kind = text_name_kind(path, &s->packing, as_text);
   data_format(s->path, sizeof s->path, "%s", path);
+  const FileForm form = form_of(path_base(path), NULL, 0);       // by its name
+  if (s->kind == TEXT_NONE && form_refusal(&form, path, true, line, sizeof line))
+    return data_fail(e, EXIT_USAGE, "%s", line);
   if (s->kind == TEXT_NONE)
     return data_fail(e, EXIT_USAGE, "%s: expected: .txt, .md or .jsonl, or one of these with .gz or .zst; or .parquet",
                      path);

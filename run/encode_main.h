@@ -22,7 +22,7 @@ static int encode_main(Call *call) {
   e.data = o->data, e.val_data = o->val_data, e.tokenizer = o->tokenizer, e.column = o->text_column;
   e.vocab_size = (int)vocab_size, e.threads = o->threads > 0 ? (int)o->threads : here;
   e.documents = (EncodeDocuments)o->document_token, e.documents_given = o->given[OPT_document_token];
-  e.column_given = o->given[OPT_text_column];
+  e.column_given = o->given[OPT_text_column], e.as_text = o->data_as == OPT_data_as_text;
   e.chat = ChatOptions{found ? found->name : o->chat_template, o->chat_date, why, o->train_on == OPT_train_on_all};
   e.say = encode_say;
   DataError error;

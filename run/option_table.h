@@ -114,6 +114,8 @@ enum { LAYERS_MOST = 1000 };
       "data_dir data_path -i") \
   TEXT(val_data, "", NULL, QUIET, "what is evaluated on (default: found beside --data, or held out)", \
       "val_data_path -j") \
+  CHOICE(data_as, auto, (auto, text), QUIET, "JSON, CSV and others as text, braces and keys too (auto: by content)", \
+      "data_format dataset_format ds_type") \
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \

@@ -475,11 +475,16 @@ static bool option_names_a_thing(int id) {
 // Takes the options of the command line.
 static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   OptionSource from = {};
+  int last = -1;
   for (int a = 1; a < argc; a++) {
     const char *next = a + 1 < argc ? argv[a + 1] : NULL, *value = strchr(argv[a], '=');
     char name[OPTION_NAME_BYTES];
     OptionUse use;
     if (strncmp(argv[a], "--", 2) || !argv[a][2] || argv[a][2] == '=') {
+      REFUSE((last == OPT_data || last == OPT_val_data) && argv[a][0] != '-' && !access(argv[a], R_OK),
+             "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
+             "--%s 'DIR/*.jsonl', or names with commas between them", argv[a], option_specs[last].name,
+             option_specs[last].name);
       refuse_word(argv[a], next, error, error_bytes);
       return false;
     }
@@ -489,6 +494,7 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
     else if (value_follows(use, next)) value = next, a++;
     REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
            "give its value, or leave the option out", option_spec(use.id)->name);
+    last = use.id;
     if (use.id == OPT_encode && value)
       for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
     char list[OPTION_TEXT_BYTES];

@@ -205,7 +205,8 @@ static const char *start_recorded(const char *text, size_t bytes, const char *na
 static void start_find_template(Start *s, const Options *o) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
-  const bool chats = data_is_chats(data) || encode_is_packed(data), asks = o->sample_only && !o->eval[0];
+  const bool text = o->data_as == OPT_data_as_text;
+  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text), asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
@@ -798,7 +799,7 @@ static void encode_say(const char *line) { say("%s\n", line); }
 // asked: the vocabulary that a tokenizer is trained for.
 static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, DataError *e) {
   static char out[PATH_MAX];
-  if (!c->data || !encode_is_packed(c->data))
+  if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
@@ -806,7 +807,8 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
                      c->data);
   EncodeOptions o = {};
   o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
-  o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat, o.say = encode_say;
+  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
+  o.say = encode_say;
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
   c->val_data = "";
@@ -858,7 +860,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                      ChatOptions{o->chat_template, o->chat_date, start->chat_why, o->train_on == OPT_train_on_all},
-                     o->val_data};
+                     o->val_data, o->data_as == OPT_data_as_text};
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
   if (alone) c.data = o->val_data;

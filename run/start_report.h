@@ -338,11 +338,13 @@ static void data_words(FILE *to, const RunView *run) {
   const Split *train = &run->corpus->split[SPLIT_TRAIN];
   const Packing *p = run->packing;
   fprintf(to, "%s", run->corpus->source);
-  if (train->documents) fprintf(to, ", %lld to train on", (long long)train->documents);
+  if (train->documents) fprintf(to, ", %lld to train on", (long long)(p->split ? p->kept : train->documents));
   if (p->split) fprintf(to, " in %lld sequences, %s tokens trained on", (long long)p->rows, count_words(p->trained));
   if (p->cut + p->dropped)
     fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
             p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
+  if (p->untrained)
+    fprintf(to, " (%lld left out: nothing to train on within --seq_len)", (long long)p->untrained);
   if (run->steps_per_epoch && !p->split)
     fprintf(to, train->texts > 1 ? ": %s tokens in %lld documents to train on" : ": %s tokens to train on",
             count_words(train->tokens_numel), (long long)train->texts);
@@ -457,7 +459,7 @@ static void print_conversation(const RunView *run) {
     const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
     if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
     inside = split_trained(s, i);
-    for (int k = 0; k < n; k++) fputc(text_is_control((char)p[k]) && p[k] != '\n' ? '?' : p[k], to);
+    fwrite(p, 1, (size_t)n, to);
   }
   fputs(inside ? "]]" : "", to);
   if (shown < end) fprintf(to, " ... and %lld tokens more", (long long)(end - shown));

@@ -344,7 +344,7 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
     if (!prompt || memchr(line, 0, (size_t)(end - line)))
       snprintf(error, error_bytes, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts,
                json ? "{\"prompt\": TEXT}" : "text");
-    else (*text)[count++] = strcpy(line, prompt);            // JSON has escapes: never longer than its line
+    else (*text)[count++] = (char *)memmove(line, prompt, strlen(prompt) + 1);    // never longer than its line
     cJSON_Delete(parsed);
     if (error[0]) break;
   }

@@ -898,9 +898,9 @@ static const OptionClass option_classes[] = {
     {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pack too_long "
             "lora lora_alpha lora_targets"},
     {"KOO", "global_batch optimizer freeze"},
-    {"DDO", "dropout data val_data text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision "
-            "sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
-            "repetition_penalty sampler save_every save_async keep keep_best"},
+    {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
+            "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "
+            "min_p repetition_penalty sampler save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout logits_dtype"},
@@ -914,7 +914,7 @@ static const OptionClass option_classes[] = {
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =
-    "data val_data text_column eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
+    "data val_data data_as text_column eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
     "repetition_penalty sampler save_every save_async keep keep_best";
 
 // Whether a list of words contains this one.

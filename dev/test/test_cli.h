@@ -702,7 +702,8 @@ TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one c
   cli_free(&r);
   cli_expect_bad_data("none", "", 3,
                       "--data %s: No such file or directory; give a directory with train.txt, valid.txt and test.txt, "
-                      "a text file, a token FILE.bin, random, or generated");
+                      "a text file, conversations in a .jsonl, a table .parquet, a token FILE.bin, random, or "
+                      "generated");
   cli_expect_bad_data("empty", "", 3, "%s/train.txt is empty: it was cut short or never written; fetch it again");
   cli_expect_bad_data("partial", "", 3, "--data %s has no train.txt (or wiki.train.tokens), but valid.txt: ...");
   cli_token_file(cli_path("x_val.bin"), 500, 290, 0);

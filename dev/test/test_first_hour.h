@@ -614,7 +614,11 @@ TEST(first_fuzzers_run_all,
             plain_make, cli_path("build"));
   cli_wait(&r, 4 * CLI_LIMIT_S);
   cli_expect_done(&r, "make fuzz");
-  EXPECT(cli_count(r.text, " edges, nothing found") >= 10, "not every target was run:\n%.3000s", r.text);
+  EXPECT(cli_count(r.text, " edges, nothing found") >= 24, "not every target was run:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "mkdir %s && cd / && %s/fuzz/fuzz seeds %s", cli_path("seeds"), cli_path("build"), cli_path("seeds"));
+  EXPECT(r.code == 1 && strstr(r.text, "has no seeds: run this in the root of the repository"), "in another directory: "
+         "exit code %d:\n%.1000s", r.code, r.text);
   cli_free(&r);
 }
 

@@ -325,8 +325,8 @@ TEST(report_text_is_escaped,
     const size_t n = strlen(row.from);
     for (size_t cut = 0; cut <= n; cut++) {
       char first[256], second[256], all[512];
-      const size_t used = text_escape(first, (const uint8_t *)row.from, cut, true);
-      text_escape(second, (const uint8_t *)row.from + used, n - used, false);
+      const size_t used = text_escape(first, sizeof first, (const uint8_t *)row.from, cut, true);
+      text_escape(second, sizeof second, (const uint8_t *)row.from + used, n - used, false);
       snprintf(all, sizeof all, "%s%s", first, second);
       EXPECT(used <= cut && cut - used < 4 && !strcmp(all, row.to), "cut at %zu: '%s', must be '%s'", cut, all, row.to);
     }
