@@ -110,7 +110,7 @@ TEST(cli_chat_exports_its_template,
   cli_expect_done(&r, "tuned at defaults");
   snprintf(name, sizeof name, "\n  model     gpt2 of %s, ", cli_path("exported"));
   EXPECT(strstr(r.text, name) && strstr(r.text, "\n  tuning    what no option says is chosen for weights that") &&
-             strstr(r.text, "learning rate 2e-05") && strstr(r.text, "weight decay 0") &&
+             strstr(r.text, " 2e-05 (") && strstr(r.text, "decay 0 (") &&
              strstr(r.text, "--batch_size auto is 8: "), "it says:\n%.3000s", r.text);
   cli_free(&r);
 }
