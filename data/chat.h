@@ -1,9 +1,9 @@
 // chat.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is trained on.
 //
-//   {"messages": [{"role": "system" | "user" | "assistant", "content": TEXT}, ...]}    by the model's chat template
-//   {"prompt": TEXT, "completion": TEXT}     as they are, each encoded alone, then the end-of-text token
-//   {"text": TEXT}                           as it is, then the end-of-text token
-// Other members of the object are ignored; members of a message that would change what is rendered are refused. A
+//   messages, in any form that records.h reads, by the model's chat template
+//   a prompt with its completion             as they are, each encoded alone, then the end-of-text token
+//   a text                                   as it is, then the end-of-text token
+// Other members of a record are ignored; members of a message that would change what is rendered are refused. A
 // message with train false, masked true, weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered
 // before, with the begin token at its beginning or an end token at its end, gets no second one.
 //
@@ -16,10 +16,24 @@
 // Defines: ChatOptions, Chat, chat_open, chat_token, ChatTokens, chat_line, chat_next, chat_prompt.
 #pragma once
 #include "chat_template.h"
+#include "records.h"
 #include "tokenizer_json.h"
 
-// template_name "auto": none is known, and `why` says why. date: of templates that have one.
-struct ChatOptions { const char *template_name, *date, *why; bool train_all; };
+// template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
+// says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
+// messages.
+struct ChatOptions {
+  const char *template_name, *date, *why;
+  bool train_all, last = false, pairs = false;
+  const char *fields = "";
+};
+// What of them decides tokens and masks, for hashes: CHAT_HOW texts.
+enum { CHAT_HOW = 5 };
+static inline void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
+  const char *const words[CHAT_HOW] = {o->template_name, o->date, o->train_all ? "all" : o->last ? "last" : "assistant",
+                                       o->pairs ? "pairs" : "", o->fields};
+  memcpy(how, words, sizeof words);
+}
 struct Chat {
   ChatOptions o;
   const ChatTemplate *form;
@@ -219,9 +233,12 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
 }
 static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages) {
   const ChatTemplate *f = c->form;
-  int user, count, i = 0;
+  int user, count, i = 0, answer = 0;
   bool off = false;
   if (!chat_check(c, k, messages, &user, &count)) return false;
+  for (const cJSON *x = messages->child; x; x = x->next, i++)
+    if (!strcmp(cJSON_GetStringValue(bpe_field(x, "role")), "assistant")) answer = i;
+  i = 0;
   ChatText t = {};
   const cJSON *m = messages->child;
   const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
@@ -248,6 +265,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
     const bool assistant = !strcmp(role, "assistant");
     const char *reasoning;
     chat_thoughts(c, k, m, assistant, &reasoning), chat_flags(k, m, assistant, &off);
+    off = off || (c->o.last && i != answer);
     const size_t header = chat_header(c, &t, role);
     if (f->thinks && assistant) chat_put_thinking(&t, said, reasoning, i > user, i == count - 1);
     else chat_put(&t, f->dated ? chat_strip(said, false) : said);
@@ -324,27 +342,16 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   char *copy = strndup((const char *)line, bytes);
   const char *end = NULL;
   cJSON *json = copy ? cJSON_ParseWithOpts(copy, &end, 1) : NULL;
-  const cJSON *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
-  const char *prompt = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "prompt"));
-  const char *completion = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "completion"));
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
+  ChatRecord r = {};
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
   else if (!chat_is_empty(bpe_field(json, "tools"))) chat_fail(k, "it has tools, which are not rendered");
-  else if (cJSON_IsArray(messages)) ok = chat_messages(c, k, messages);
-  else if (prompt && completion) ok = chat_plain(c, k, prompt, completion);
-  else if (text) ok = chat_plain(c, k, NULL, text);
-  else {
-    FileForm f = {};
-    bool spread;
-    form_keys(line, line + bytes, &f, &spread);
-    const DataForm form = form_of_keys(f.keys);
-    const bool known = form == FORM_TEXT || form == FORM_PROMPT || form == FORM_MESSAGES;
-    snprintf(k->fault, sizeof k->fault, "expected: {\"messages\": [{\"role\", \"content\"}, ...]}, {\"prompt\", "
-             "\"completion\"} or {\"text\"}%s%.90s%s", f.keys[0] ? "; it has " : "", f.keys,
-             known ? ", of another type" : "");
-  }
+  else if (!record_read(&r, json, c->o.fields, c->o.pairs, RecordFault{k->fault, sizeof k->fault})) {}
+  else if (r.messages) ok = chat_messages(c, k, r.messages);
+  else if (r.text) ok = chat_plain(c, k, NULL, r.text);
+  else ok = chat_plain(c, k, r.prompt, r.completion);
+  record_free(&r);
   cJSON_Delete(json);
   free(copy);
   return ok;

@@ -25,7 +25,7 @@
 #include "base/liveness.h"
 #include "kernels/device.h"
 #include "file_kinds.h"
-#include "forms.h"
+#include "records.h"
 
 // ================================================================================================ 1 errors, files
 struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
@@ -178,6 +178,7 @@ struct Text {
   void *mapped, *owned;
   double nats;
   size_t *document, documents;
+  DataContainer container;                       // of lines of JSON: what they were made of
 };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
@@ -349,6 +350,21 @@ static inline bool text_check_words(const char *path, const uint8_t *p, size_t n
   }
   return true;
 }
+// Makes lines of JSON of a text in another container.
+static inline bool text_take_records(Text *t, const char *path, DataError *e) {
+  const FileForm form = form_of(path_base(path), t->bytes, t->numel < 65536 ? t->numel : 65536);
+  char fault[256] = "", *made;
+  size_t bytes = 0;
+  t->container = form.container;
+  if (form.container == CONTAINER_JSON_LINES || form.container == CONTAINER_TEXT) return true;
+  uint8_t *copy = (uint8_t *)data_alloc(t->numel, 1);
+  memcpy(copy, t->bytes, t->numel);
+  const bool ok = records_of(&form, copy, t->numel, &made, &bytes, RecordFault{fault, sizeof fault});
+  if (made) free(copy);
+  t->bytes = (const uint8_t *)(t->owned = made ? made : (char *)copy);
+  if (made) t->numel = bytes;
+  return ok || data_fail(e, EXIT_MISSING, "%s: %s", path, fault);
+}
 // Opens a text. looks: of text_check, for the caller's notice.
 static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, DataError *e, TextWant want,
                                   const char **looks) {
@@ -362,6 +378,7 @@ static inline bool text_open_file(Text *t, const char *path, DataNotices *notice
     text_count_bad(&bad, t->bytes, t->numel);
     ok = text_check_bad(&bad, path, want, words, sizeof words, e) && text_check_words(path, t->bytes, t->numel, e);
   }
+  else if (ok) ok = text_take_records(t, path, e);
   if (!ok) { text_free(t); return false; }
   if (words[0]) data_notice(notices, "%s", words);
   if (want != WANT_LINES) text_find_articles(t);
@@ -444,6 +461,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   const size_t cut = text_cut(t->bytes, t->numel, &how);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
+  v->container = t->container;
   t->numel = cut;
   size_t kept = 0;
   for (size_t k = 0; k < t->documents; k++)
@@ -500,8 +518,10 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
 }
 
 // ---- conversations, a JSON object a line
-static const char *const chat_file_names[SPLIT_COUNT][4] = {
-  {"train.jsonl"}, {"valid.jsonl", "validation.jsonl", "val.jsonl"}, {"test.jsonl"}};
+static const char *const chat_file_names[SPLIT_COUNT][8] = {
+  {"train.jsonl", "train.json", "train.csv"},
+  {"valid.jsonl", "validation.jsonl", "val.jsonl", "valid.json", "validation.json", "val.json", "valid.csv", "val.csv"},
+  {"test.jsonl", "test.json", "test.csv"}};
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : chat_file_names[split])
     if (name && data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
@@ -520,12 +540,14 @@ static inline FileForm form_of_file(const char *path) {
   free(head);
   return f;
 }
-// Whether --data PATH names lines of JSON: a file by its name, a .json that has them, or a directory with train.jsonl.
+// Whether --data PATH names records: a file by its name, a .json that has them, or a directory with train.jsonl or its
+// like.
 static inline bool data_is_chats(const char *path, bool as_text) {
   char inside[DATA_PATH_BYTES];
   if (as_text) return false;
-  return name_ends(path, ".jsonl") || name_ends(path, ".ndjson") || chats_find(path, SPLIT_TRAIN, inside, sizeof inside)
-         || (name_ends(path, ".json") && form_of_file(path).container == CONTAINER_JSON_LINES);
+  for (const char *end : {".jsonl", ".ndjson", ".csv", ".tsv"}) if (name_ends(path, end)) return true;
+  return chats_find(path, SPLIT_TRAIN, inside, sizeof inside) ||
+         (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
 // Lines for validation where there are none: the last twentieth, one at least.
 static inline bool chats_hold_out(Found *f, DataError *e) {
@@ -539,13 +561,13 @@ static inline bool chats_hold_out(Found *f, DataError *e) {
     cut = newline ? (size_t)(newline - t->bytes) + 1 : 0;
   }
   if (!cut)
-    return data_fail(e, EXIT_USAGE, "%s has one line: too few to hold some out for validation; give a directory with "
+    return data_fail(e, EXIT_USAGE, "%s has one record: too few to hold some out for validation; give a directory with "
                      "train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
   t->numel = cut;
   memcpy(f->chats[SPLIT_VALID], f->chats[SPLIT_TRAIN], sizeof f->chats[SPLIT_VALID]);
-  data_notice(f->notices, "%s: there are no conversations for validation: its last lines (%.1f %% of its bytes) are "
+  data_notice(f->notices, "%s: there are no conversations for validation: its last records (%.1f %% of its bytes) are "
               "held out for it and not trained on", f->chats[SPLIT_TRAIN],
               100.0 * (double)v->numel / (double)(v->numel + cut));
   return true;
@@ -555,7 +577,7 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
   char text[DATA_PATH_BYTES];
   if (directory && text_find(path, SPLIT_TRAIN, text, sizeof text))
-    data_notice(f->notices, "--data %s has conversations and text: train.jsonl is taken, not %s", path, text);
+    data_notice(f->notices, "--data %s has conversations and text: these are taken, not %s", path, text);
   for (int i = 0; i < SPLIT_COUNT; i++) {
     char *to = f->chats[i];
     const bool given = i == SPLIT_VALID && *f->val_data;

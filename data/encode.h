@@ -163,7 +163,7 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) 
   return copy;
 }
 // Whether the first line of a file is a conversation.
-static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) {
+static inline bool encode_is_chats(const char *path, const ChatOptions *o, DataError *e, bool *chats) {
   TextStream s;
   enum { MOST = 16 << 20 };                      // a longer first line is none
   size_t n = 0, bytes = 0;
@@ -180,7 +180,9 @@ static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) 
   }
   text_stream_close(&s);
   cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
-  *chats = cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt");
+  char fault[256];
+  const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+  *chats = f ? f->kind != FORM_TEXT : cJSON_IsObject(json) && !cJSON_HasObjectItem(json, "text");
   cJSON_Delete(json);
   free(line);
   return got >= 0;
@@ -639,7 +641,9 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   int64_t skip = c->at, got = 1, unsaved = 0;
   size_t seen = 0;                               // of the block, by its check
   bool ok = true;
-  if (!s.packing && s.kind != TEXT_ROWS && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
+  const bool as_it_is = s.kind == TEXT_PLAIN || (s.kind == TEXT_JSONL && form_of_file(path).container <=
+                                                 CONTAINER_JSON_LINES);
+  if (!s.packing && as_it_is && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
   for (int64_t left = skip; left > 0 && got > 0; left -= got)    // unpacked once more
     got = text_stream_read(&s, block, min64(left, (int64_t)room), e);
   ok = got >= 0;
@@ -695,9 +699,9 @@ static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
   c->hash = data_hash(data_hash(0, numbers, sizeof numbers), c->column, strlen(c->column));
-  if (c->chats)
-    for (const char *how : {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"})
-      c->hash = data_hash(c->hash, how, strlen(how));
+  const char *how[CHAT_HOW];
+  chat_how(&o->chat, how);
+  for (const char *word : how) if (c->chats && *word) c->hash = data_hash(c->hash, word, strlen(word));
   if (o->as_text) c->hash = data_hash(c->hash, "text", 4);
   for (int k = 0; k < 2; k++) {
     const DataNames *names = &c->files[k];
@@ -783,7 +787,8 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   c->column = tables ? o->column : "";
   TextPacking packing;
   const char *first = c->files[0].name[0];
-  if (text_name_kind(first, &packing, o->as_text) == TEXT_JSONL && !encode_is_chats(first, e, &c->chats)) return false;
+  if (text_name_kind(first, &packing, o->as_text) == TEXT_JSONL && !encode_is_chats(first, &o->chat, e, &c->chats))
+    return false;
   if (c->chats && !*o->tokenizer)
     return data_fail(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
                      "model's directory by --tokenizer", first);

@@ -1,7 +1,7 @@
-// forms.h: which container a file of data is and which form its records have, from its name and its first bytes. What
-// reads a file and what refuses it ask here, so that nothing is trained on as something else.
+// forms.h: which container a file of data is, from its name and its first bytes. What reads a file and what refuses it
+// ask here, so that nothing is trained on as something else. Which form its records have, records.h knows.
 //
-// Defines: DataContainer, DataForm, FileForm, form_keys, form_of, form_is_chat_key, form_refusal.
+// Defines: DataContainer, FileForm, form_keys, form_of, form_is_chat_key, form_refusal.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
 #include <stdio.h>
@@ -10,30 +10,14 @@
 
 enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,
                      CONTAINER_TSV };            // SPREAD: objects over several lines
-enum DataForm { FORM_OTHER, FORM_TEXT, FORM_PROMPT, FORM_MESSAGES, FORM_SHAREGPT, FORM_ALPACA, FORM_PREFERENCE };
 // keys: those of the first record, with commas, as far as they fit; "": there are none.
-struct FileForm { DataContainer container; DataForm form; char keys[160]; };
+struct FileForm { DataContainer container; char keys[160]; };
 
 // A member, or column, that holds a conversation.
 static inline bool form_is_chat_key(const char *key) {
   for (const char *name : {"messages", "conversations", "conversation", "chosen", "rejected"})
     if (!strcmp(key, name)) return true;
   return false;
-}
-static inline bool form_has(const char *keys, const char *key) {
-  const size_t n = strlen(key);
-  for (const char *at = keys; (at = strstr(at, key)); at++)
-    if ((at == keys || at[-1] == ' ') && (!at[n] || at[n] == ',')) return true;
-  return false;
-}
-// The form of a record with these keys. The first one that fits is taken: messages beside a prompt are a conversation.
-static inline DataForm form_of_keys(const char *keys) {
-  static const struct { DataForm form; const char *key, *too; } table[] = {
-      {FORM_MESSAGES, "messages", NULL}, {FORM_SHAREGPT, "conversations", NULL}, {FORM_SHAREGPT, "conversation", NULL},
-      {FORM_PREFERENCE, "chosen", "rejected"}, {FORM_PROMPT, "prompt", "completion"},
-      {FORM_ALPACA, "instruction", "output"}, {FORM_TEXT, "text", NULL}};
-  for (const auto &x : table) if (form_has(keys, x.key) && (!x.too || form_has(keys, x.too))) return x.form;
-  return FORM_OTHER;
 }
 static inline const uint8_t *form_blank_end(const uint8_t *p, const uint8_t *end) {
   while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r')) p++;
@@ -75,7 +59,7 @@ static inline bool form_name_is_text(const char *name) {
 }
 // What the file is that has this name and begins with the `n` bytes at `p`.
 static inline FileForm form_of(const char *name, const uint8_t *p, size_t n) {
-  FileForm f = {CONTAINER_TEXT, FORM_OTHER, ""};
+  FileForm f = {CONTAINER_TEXT, ""};
   const uint8_t *end = p + n;
   bool spread;
   if (form_name_ends(name, ".csv")) f.container = CONTAINER_CSV;
@@ -91,35 +75,22 @@ static inline FileForm form_of(const char *name, const uint8_t *p, size_t n) {
   if (array && (json || is_object)) f.container = CONTAINER_JSON_ARRAY;
   if (!is_object) return f;
   const uint8_t *rest = form_keys(object, end, &f, &spread);
-  f.form = form_of_keys(f.keys);
   if (array) return f;
   while (rest && rest < end && (*rest == ' ' || *rest == '\t' || *rest == '\r')) rest++;
   if (!json && (!f.keys[0] || (rest && rest < end && *rest != '\n'))) return f;          // text with braces
-  f.container = spread ? CONTAINER_JSON_SPREAD : CONTAINER_JSON_LINES;
+  const bool beside = rest && rest < end && *rest == '{';        // the next one, on the same line
+  f.container = spread || beside ? CONTAINER_JSON_SPREAD : CONTAINER_JSON_LINES;
   return f;
 }
 
 // What to do with a file that is not read as it is: one line, which begins with its path. NULL: it is read. lines: it
-// is asked for as lines of JSON, else as text.
+// is asked for as records, else as text.
 static inline const char *form_refusal(const FileForm *f, const char *path, bool lines, char *to, size_t bytes) {
-  static const char *const raw = "; who wants its bytes as text says --data_as text";
-  const char *with = f->keys[0] ? " of objects with " : "";
-  switch (f->container) {
-  case CONTAINER_TEXT: return NULL;
-  case CONTAINER_JSON_LINES:
-    if (lines) return NULL;
-    snprintf(to, bytes, "%s is JSON lines%s%s; its name should end in .jsonl or .json%s", path, with, f->keys, raw);
-    return to;
-  case CONTAINER_JSON_ARRAY: case CONTAINER_JSON_SPREAD:
-    snprintf(to, bytes, "%s is %s%s%s; expected: JSON lines, an object a line: jq -c %s %s > NEW.jsonl%s", path,
-             f->container == CONTAINER_JSON_ARRAY ? "a JSON array" : "JSON over several lines", with, f->keys,
-             f->container == CONTAINER_JSON_ARRAY ? "'.[]'" : ".", path, raw);
-    return to;
-  case CONTAINER_CSV: case CONTAINER_TSV:
-    snprintf(to, bytes, "%s is a table of values with %s between them, which is not read; expected: JSON lines: "
-             "python3 -c \"import pandas; pandas.read_csv('%s'%s).to_json('NEW.jsonl', orient='records', lines=True)"
-             "\"%s", path, f->container == CONTAINER_CSV ? "commas" : "tabs", path,
-             f->container == CONTAINER_CSV ? "" : ", sep='\\t'", raw);
-  }
+  static const struct { const char *words, *ends; } kinds[] = {
+      {"", ""}, {"JSON lines", ".jsonl or .json"}, {"a JSON array", ".json"}, {"JSON over several lines", ".json"},
+      {"a table, values with commas between them", ".csv"}, {"a table, values with tabs between them", ".tsv"}};
+  if (f->container == CONTAINER_TEXT || lines) return NULL;
+  snprintf(to, bytes, "%s is %s%s%s; its name should end in %s; who wants its bytes as text says --data_as text", path,
+           kinds[f->container].words, f->keys[0] ? " of objects with " : "", f->keys, kinds[f->container].ends);
   return to;
 }

@@ -38,8 +38,8 @@ run() {                                          # in the root, under strace
     exec strace -f -e trace=openat,execve -o "$0.trace" chroot --userspec=4242:4242 "$0" \
       /bin/sh -c "cd \"/home/a user\" && $2"' "$bare" "$name" "$1"
 }
-options="--model tiny --data generated --max_steps 6 --batch_size 2 --global_batch 4 --seq_len 64 --dtype fp32 --isa avx2
-  --sample_tokens 0 --save_every 3 --cache= --threads 1"
+options="--model tiny --data generated --max_steps 6 --batch_size 2 --global_batch 4 --seq_len 64 --dtype fp32
+  --isa avx2 --sample_tokens 0 --save_every 3 --cache= --threads 1"
 options=$(echo $options)
 run "'./$name/mpirun' --oversubscribe -np 2 './$name/train_gpt_fsdp' $options --out out/run --save_model" \
   >"$work/check.log" 2>&1 ||

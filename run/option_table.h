@@ -126,7 +126,10 @@ enum { LAYERS_MOST = 1000 };
   TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
   TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's template: the same whenever one trains") \
-  CHOICE(train_on, assistant, (assistant, all), ORDER, "conversations: the loss is of the answers, or of everything") \
+  CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
+         "conversations: the loss is of the answers, of the last one, or of everything") \
+  CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \
+  TEXT(fields, "", NULL, ORDER, "names of members, as in prompt=question,completion=answer (default: by form)") \
   CHOICE(pack, whole, (whole, stream), ORDER, "conversations: whole, apart from each other; or as one stream") \
   CHOICE(too_long, cut, (cut, drop), ORDER, "conversations longer than --seq_len: cut their end, or leave them out") \
   CHOICE(shuffle, on, (on, off), ORDER, "a new order every epoch, the same for every number of ranks") \

@@ -113,6 +113,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
+  const char *fields = record_fields_fault(o->fields);
+  REFUSE(fields, "--fields '%.200s' %s", o->fields, fields);
   REFUSE(o->given[OPT_document_token] && !o->encode[0], "--document_token belongs to --encode OUT: leave it out");
   REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
   if (o->no_cuda) o->device = OPT_device_cpu;

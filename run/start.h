@@ -793,6 +793,12 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
+// How conversations become tokens. why: why no template is known.
+static ChatOptions chat_options(const Options *o, const char *template_name, const char *why) {
+  ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
+  c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
+  return c;
+}
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
@@ -817,7 +823,8 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
 }
 // Whether options of conversations fit what --data is. packed: it was encoded into files.
 static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, DataError *e) {
-  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
+  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pairs, OPT_fields,
+                                       OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
   for (OptionId k : of_chats) {
@@ -859,7 +866,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     ChatOptions{o->chat_template, o->chat_date, start->chat_why, o->train_on == OPT_train_on_all},
+                     chat_options(o, o->chat_template, start->chat_why),
                      o->val_data, o->data_as == OPT_data_as_text};
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named

@@ -255,8 +255,7 @@ TEST(chat_lines_are_checked,
       {"{\"text\": \"a\\u0000b\"}", "line 3: it has a NUL character"},
       {"{\"messages\": []}", "line 3: messages is empty"},
       {"{\"messages\": [{\"role\": \"user\"}]}", "line 3: a message is not"},
-      {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}", "line 3: a message is not"},
-      {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
+            {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [1]}]}", "has tool_calls"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning_content\": \"y\"}]}",
        "reasoning_content"},
@@ -270,10 +269,15 @@ TEST(chat_lines_are_checked,
        "role 'u\\xe2\\x80\\xae\\x1b[2J\\xc2\\x85' is not"},
       {"{\"text\": \"a \\ud83d b\"}", "\\ud83d at byte 13 is half of a character"},
       {"{\"text\": \"a \\ude00 b\"}", "\\ude00 at byte 13 is half of a character"},
-      {"{\"instruction\": \"x\", \"output\": \"y\"}", "it has instruction, output"},
-      {"{\"prompt\": [], \"completion\": []}", "it has prompt, completion, of another type"},
-      {"{\"prompt\": \"x\"}", "line 3: expected: "},
-      {"[1]", "line 3: expected: "}};
+      {"{\"instruction\": \"x\", \"outpt\": \"y\"}", "line 3: it has no form that is known: nearest is Alpaca, with "
+       "instruction and output; its members: instruction, outpt"},
+      {"{\"prompt\": [], \"completion\": \"x\"}", "its prompt and completion are neither texts nor messages"},
+      {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "it has two forms, messages and preferences"},
+      {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "line 3: it is a preference"},
+      {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
+      {"{\"conversations\": [{\"from\": \"tool\", \"value\": \"b\"}]}", "line 3: role 'tool' is not"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "another kind than text"},
+      {"[1]", "line 3: it has no form that is known"}};
   const char *path = data_path("c.jsonl");
   char text[1024];
   for (const auto &b : bad) {
@@ -295,7 +299,7 @@ TEST(chat_lines_are_checked,
   o.tokenizer = NULL, o.vocab_size = 300;
   data_expect_refused(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one line", "valid.jsonl");
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one record", "valid.jsonl");
   data_write(path, text, strlen(text));
   data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
 
@@ -310,7 +314,7 @@ TEST(chat_lines_are_checked,
     o.chat.train_all = all;
     if (all) data_write_text(dir, "train.txt", "text\n");
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-    EXPECT(!strstr(c.notices.text, "train.jsonl is taken, not ") == !all, "notices: %s", c.notices.text);
+    EXPECT(!strstr(c.notices.text, "these are taken, not ") == !all, "notices: %s", c.notices.text);
     const Split *s = &c.split[SPLIT_TRAIN];
     int32_t ids[64], want[64];
     uint8_t trained[64];

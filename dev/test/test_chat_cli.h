@@ -15,8 +15,9 @@ TEST(cli_chat_runs_and_resumes,
   CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_program(), chat_cli_model(), tokenizer,
           cli_path("whole"));
   cli_expect_done(&r, "one rank");
-  EXPECT(strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--data), 78 to train on in") &&
-             strstr(r.text, " sequences") && strstr(r.text, "longer than --seq_len") && strstr(r.text, "left out)") &&
+  EXPECT(strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--data): lines of") &&
+             strstr(r.text, "messages, 78 to train on in") && strstr(r.text, "longer than --seq_len") &&
+             strstr(r.text, "left out)") &&
              strstr(r.text, "<|im_start|>user\n") &&
              strstr(r.text, "<|im_start|>assistant\n[[") && strstr(r.text, "<|im_end|>]]\n") &&
              strstr(r.text, "held out for it and not trained on"),

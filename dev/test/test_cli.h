@@ -526,7 +526,7 @@ TEST(modes_that_cannot_work_are_refused,
     EXPECT(!strcmp(error, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options, error,
            row.line);
   }
-  for (const char *mesh : {"", "x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
+  for (const char *mesh : {"x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
                            "99999999999x1"}) {
     snprintf(options, sizeof options, "--mesh=%s", mesh);
     snprintf(want, sizeof want, "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", mesh);
