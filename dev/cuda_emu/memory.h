@@ -4,7 +4,8 @@
 // the fault. The bytes around an allocation within its pages are checked after every stream operation.
 //
 // While streams run, allocations are opened one by one: those that an operation's arguments point to, any other at its
-// first fault. Changing page tables is slow, and most operations touch only few allocations.
+// first fault. Changing page tables is slow, and most operations touch only few allocations. While the host polls they
+// stay open, and are closed with the answer.
 //
 // Pinned memory is the host's; the device may use it, and its copies run when the stream reaches them.
 #pragma once
@@ -18,6 +19,7 @@ static std::map<const char *, EmuAllocation> emu_device_memory, emu_pinned_memor
 static char *emu_heap, *emu_heap_next, *emu_heap_end;
 static size_t emu_device_bytes_now = (size_t)16 << 30, emu_device_bytes_used;
 static int emu_entered;                          // > 0: streams run, device memory may be opened
+static unsigned emu_open_count;                  // allocations
 enum : size_t { EMU_PAGE = 4096, EMU_HUGE_PAGE = 2 << 20, EMU_BEFORE = 256 };
 
 EMU(EmuAllocation *) emu_find(std::map<const char *, EmuAllocation> &all, const void *p) {
@@ -41,6 +43,7 @@ EMU(void) emu_open(EmuAllocation *a) {
   if (!a || a->open) return;
   emu_protect(*a, PROT_READ | PROT_WRITE);
   a->open = true;
+  emu_open_count++;
 }
 // Opens every allocation that any 8 bytes of `arguments` point to.
 EMU(void) emu_open_arguments(const void *arguments, size_t bytes) {
@@ -51,13 +54,15 @@ EMU(void) emu_open_arguments(const void *arguments, size_t bytes) {
   }
 }
 EMU(void) emu_enter() { emu_entered++; }
-EMU(void) emu_leave() {
-  if (--emu_entered) return;
+EMU(void) emu_close_all() {
+  if (emu_entered || !emu_open_count) return;
   for (auto &entry : emu_device_memory) {
     if (entry.second.open) emu_protect(entry.second, PROT_NONE);
     entry.second.open = false;
   }
+  emu_open_count = 0;
 }
+EMU(void) emu_leave() { emu_entered--; emu_close_all(); }
 
 // ---- faults
 // The allocation that owns the page of p.
@@ -143,6 +148,7 @@ EMU(bool) emu_device_free(void *p) {
   if (found == emu_device_memory.end()) return false;
   const EmuAllocation a = found->second;
   emu_device_bytes_used -= a.bytes;
+  emu_open_count -= a.open;
   emu_device_memory.erase(found);
   madvise(a.pages, a.page_bytes, MADV_DONTNEED);
   emu_protect(a, PROT_NONE);

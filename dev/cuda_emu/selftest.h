@@ -199,6 +199,15 @@ static bool self_write_at(int64_t at) {
 static bool self_write_behind() { return self_write_at(25); }
 static bool self_write_before() { return self_write_at(-1); }
 static bool self_write_far() { return self_write_at(1000); }
+// One element behind whole pages; the stream has opened the allocation before.
+__global__ static void self_read_kernel(float *out, int64_t at) { out[0] = out[at]; }
+static bool self_read_behind() {
+  SelfTest t = self_open();
+  CUDA(cudaMemsetAsync(t.device, 0, sizeof t.host, t.stream));
+  while (cudaStreamQuery(t.stream) == cudaErrorNotReady) {}
+  LAUNCH(self_read_kernel, 1, 1, 0, t.stream, t.device, (int64_t)SELF_N);
+  return self_read(&t, t.device) != NULL;
+}
 static bool self_fresh_memory() {
   SelfTest t = self_open();
   return isnan(self_read(&t, t.device)[0]);
@@ -207,6 +216,12 @@ static bool self_host_touches() {
   SelfTest t = self_open();
   CUDA(cudaMemsetAsync(t.device, 0, sizeof t.host, t.stream));
   CUDA(cudaStreamSynchronize(t.stream));
+  return *(volatile float *)t.device == 0.0f;
+}
+static bool self_host_polls_and_touches() {
+  SelfTest t = self_open();
+  for (int i = 0; i < 3; i++) CUDA(cudaMemsetAsync(t.device, 0, sizeof t.host, t.stream));
+  while (cudaStreamQuery(t.stream) == cudaErrorNotReady) {}
   return *(volatile float *)t.device == 0.0f;
 }
 static bool self_use_after_free() {
@@ -575,8 +590,10 @@ static const SelfCase self_cases[] = {
     {"a write right behind device memory", "a write beside an allocation of 100 bytes; in self_", self_write_behind},
     {"a write right before device memory", "a write beside an allocation of 100 bytes; in self_", self_write_before},
     {"a write far outside", "an access outside every allocation of device memory", self_write_far},
+    {"a read right behind", "an access outside every allocation of device memory", self_read_behind},
     {"fresh device memory", NULL, self_fresh_memory},
     {"the host in device memory", "the host touches device memory", self_host_touches},
+    {"the host in device memory after polling", "the host touches device memory", self_host_polls_and_touches},
     {"device memory after cudaFree", "an unallocated or freed device pointer", self_use_after_free},
     {"a host pointer for a kernel", "a pageable host pointer", self_host_pointer},
     {"behind a shared array", "wrote behind a shared array of 120 bytes", self_shared_overrun},

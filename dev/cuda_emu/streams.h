@@ -207,16 +207,20 @@ EMU(cudaError_t) cudaDeviceSynchronize() {
   emu_drain(emu_all_empty);
   return cudaSuccess;
 }
-// A caller that polls must get its answer in the end: each query lets some work run.
+// A caller that polls must get its answer in the end: each query lets some work run. Until it has it, it asks again, and
+// what has been opened stays open.
 template <class Done> static cudaError_t emu_query(Done done) {
   if (emu_capture_forbids()) return emu_error(cudaErrorStreamCaptureUnsupported);
-  if (done()) return cudaSuccess;
-  emu_enter();
-  for (unsigned left = emu_seed_now < 2 ? 1 : 1 + emu_random(4); left && !done(); left--)
-    if (!emu_move()) sched_yield();
-  emu_leave();
-  emu_forget_destroyed();
-  return done() ? cudaSuccess : emu_error(cudaErrorNotReady);
+  if (!done()) {
+    emu_entered++;
+    for (unsigned left = emu_seed_now < 2 ? 1 : 1 + emu_random(4); left && !done(); left--)
+      if (!emu_move()) sched_yield();
+    emu_entered--;
+    emu_forget_destroyed();
+    if (!done()) return emu_error(cudaErrorNotReady);
+  }
+  emu_close_all();
+  return cudaSuccess;
 }
 EMU(cudaError_t) cudaStreamQuery(cudaStream_t stream) {
   EmuStream *s = emu_stream(stream);
