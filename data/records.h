@@ -217,8 +217,15 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
     if (system && *system && (!who || strcmp(record_role(who), "system"))) record_add(r->made, "system", system);
     return record_add_list(r->made, a, fields, fault);
   }
-  if (cJSON_IsArray(a) && cJSON_IsArray(b))
-    return record_add_list(r->made, a, fields, fault) && record_add_list(r->made, b, fields, fault);
+  if (cJSON_IsArray(a) && cJSON_IsArray(b)) {
+    cJSON *m;
+    if (!record_add_list(r->made, a, fields, fault)) return false;
+    cJSON_ArrayForEach(m, r->made) {             // trained on is the completion
+      cJSON_DeleteItemFromObjectCaseSensitive(m, "train");
+      cJSON_AddFalseToObject(m, "train");
+    }
+    return record_add_list(r->made, b, fields, fault);
+  }
   r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
   if (!r->prompt || !r->completion)
     return record_fail(fault, "its prompt and completion are neither texts nor messages");

@@ -130,8 +130,8 @@ TEST(records_lists_are_messages,
       "'value': 'B.', 'loss_weight': 0}, {'from': 'user', 'value': 'C?'}, {'from': 'chatgpt', 'value': "
       "'D.'}]}\n{'items': [{'from': 'human', 'value': 'x'}, {'from': 'bard', 'value': 'y'}]}\n",
       "{'prompt': [{'role': 'system', 'content': [{'type': 'text', 'text': 'Be '}, {'type': 'text', "
-      "'text': 'brief.'}]}, {'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'B.', "
-      "'train': false}], 'completion': [{'role': 'user', 'content': 'C?'}, {'role': 'assistant', "
+      "'text': 'brief.'}]}, {'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'B.'}], "
+      "'completion': [{'role': 'user', 'content': 'C?'}, {'role': 'assistant', "
       "'content': 'D.'}]}\n{'conversation': [{'role': 'user', 'content': 'x'}, {'role': 'assistant', "
       "'content': 'y'}], 'text': 'rendered'}\n"};
   int64_t n, m;
