@@ -7,11 +7,12 @@
 Writes DIR/model as Hugging Face has it (the weights are the package's, of four bits, as fp32), and prints:
   ids       of hostile texts, beside the tokenizers package; they are those that --encode writes
   loss      of a text, beside this script's own forward pass in fp64
-  answers   five greedy ones; llama.cpp's (where xllamacpp is there) from the model as --export_gguf writes it are the same
+  answers   five greedy ones; llama.cpp's, where xllamacpp is there, from the model as --export_gguf writes it
   tuning    at defaults on conversations of which two in three tell the model a name: what it answers then, and its loss
             on other answers, before and behind
   export    what the export says of ends and tokens, and one answer of it
-Exit status 1 if a bound is broken: ids that differ, a loss off by 1e-5, other answers worse by 0.02.
+Exit status 1 if a bound is broken: ids or llama.cpp's answers that differ, a loss off by 1e-5, other answers worse by
+0.02.
 """
 import importlib.util
 import json
