@@ -18,6 +18,7 @@
 // Defines: ChatRecord, record_read, record_free, record_fields_fault, RecordLines, records_of_json, records_of.
 #pragma once
 #include "forms.h"
+#include "base/errors.h"
 #include "base/text.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>

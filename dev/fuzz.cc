@@ -452,15 +452,19 @@ static void fuzz_seeds_chat_line() {
   fuzz_seed_text("{\"prompt\": \"<|begin_of_text|>p\", \"completion\": \"c<|eot_id|>\\n\"}");
   fuzz_seed_text("{\"text\": \"t\", \"id\": [1, {\"a\": \"]\"}]}");
 }
-// A file of lines, from the search to packed sequences.
+// A file of records, from the search to packed sequences: the first byte says of which name.
 static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
+  static const char *const names[] = {"x.json", "x.csv", "x.tsv", "x.jsonl"};
   char tokenizer[600];
   snprintf(tokenizer, sizeof tokenizer, "%s", fuzz_path("tokenizer.json").text);
   if (access(tokenizer, F_OK)) HOLDS(tokenizer_save(fuzz_chat_tokenizer(0), tokenizer, fuzz_error, sizeof fuzz_error));
-  fuzz_write("x.json", bytes, count);
-  const FuzzPath path = fuzz_path("x.json");
+  if (!count) return;
+  const char *name = names[bytes[0] % 4];
+  fuzz_write(name, bytes + 1, count - 1);
+  const FuzzPath path = fuzz_path(name);
   CorpusOptions o = {path.text, NULL, 0, 1, 7, tokenizer};
   o.chat = ChatOptions{"qwen3", chat_date, "", false};
+  o.chat.pairs = count % 3 == 0, o.chat.last = count % 3 == 1;
   Corpus c;
   DataError e;
   if (!corpus_load(&c, o, &e)) { fuzz_check_error(e.text); return; }
@@ -478,8 +482,15 @@ static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
   corpus_free(&c);
 }
 static void fuzz_seeds_chat_file() {
-  fuzz_seed_text("{\"text\": \"one\"}\n{\"prompt\": \"p\", \"completion\": \"c\"}\r\n\n{\"messages\": [{\"role\": "
+  fuzz_seed_text("p{\"text\": \"one\"}\n{\"prompt\": \"p\", \"completion\": \"c\"}\r\n\n{\"messages\": [{\"role\": "
                  "\"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"an answer\"}]}\n");
+  fuzz_seed_text("p[{\"instruction\": \"a\",\n \"input\": \"\", \"output\": \"b\", \"history\": [[\"c\", \"d\"]]}, "
+                 "{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", "
+                 "\"value\": [{\"type\": \"text\", \"text\": \"a\"}]}]}]");
+  fuzz_seed_text("p{\n \"question\": \"a\", \"answer\": \"b\"}\n{\"prompt\": [{\"role\": \"user\", \"content\": "
+                 "\"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}");
+  fuzz_seed_text("qprompt,response\r\n\"a\"\"b\n\",c\n\nd,\"e, f\"");
+  fuzz_seed_text("rinstruction\tcontext\tresponse\na\tb\tc\nd\t\te\n");
 }
 static void fuzz_prompts(const uint8_t *bytes, size_t count) {
   static Options o;
