@@ -130,7 +130,7 @@ static int options_answer(Call *call) {
     const bool known = !strcmp(name, "all") || option_find(name, &use, error, sizeof error);
     if (!call->first) return help && !known ? EXIT_USAGE : 0;
     if (help) return options_help(topic);
-    printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
+    printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
     return 0;
   }
   return -1;
