@@ -7,6 +7,7 @@
 #     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
 #     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
+#     What was found where is kept in build/found.mk until a compiler, a path or the environment changes.
 #   - kernels/cpu/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2, and one on every aarch64; which table runs is decided at start-up.
 .DEFAULT_GOAL := all
@@ -66,6 +67,10 @@ BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or 
 HASH := \#
 comma := ,
 
+# Whether two texts are the same.
+same = $(and $(findstring |$1|,|$2|),$(findstring |$2|,|$1|))
+quoted = '$(subst ','\'',$1)'
+
 # $(call links,headers,expression,flags) is `yes` when a program that includes them and runs the expression links.
 links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'int main() { $(2); }' > $$d/probe.cc && \
   $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
@@ -73,6 +78,17 @@ links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'in
 M_neon_bf16 := -march=armv8.2-a+bf16
 
 ifneq ($(BUILDS),)
+# All that the probes below depend on: what was asked for, where compilers look, programs, directories of libraries, GPUs.
+FOUND := $(B)/found.mk
+HOMES := $(MPI_HOME) $(HWLOC_HOME) $(CJSON_HOME) $(OPENSSL_HOME) $(CUDA_HOME) $(NCCL_HOME)
+ASKED := $(shell { printf '%s\n' $(foreach v,CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME \
+  NCCL_HOME CUDA,$(call quoted,$($v))); printenv PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH \
+  LD_LIBRARY_PATH PKG_CONFIG_PATH OPAL_PREFIX OMPI_CXX OMPI_CFLAGS OMPI_CXXFLAGS OMPI_LDFLAGS OMPI_LIBS; \
+  stat -Lc '%n %s %Y' Makefile $$(command -v $(CXX) $(MPICC) $(MPIRUN) nvcc nvidia-smi) /usr/include /usr/local/include \
+  /usr/lib /usr/lib64 /usr/lib/*-linux-gnu /usr/local/lib $(HOMES:%=%/bin/*) $(HOMES:%=%/include) $(HOMES:%=%/lib*); \
+  cat /proc/driver/nvidia/gpus/*/information; } 2>/dev/null | cksum)
+-include $(FOUND)
+ifneq ($(FOUND_FOR),$(ASKED))
 # The vectors are those of x86-64 and of ARM, the windows and /proc those of Linux: nothing else can be built.
 TARGET := $(or $(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m)-$(shell uname -s))
 ARM := $(filter aarch64-% arm64-%,$(TARGET))
@@ -111,11 +127,13 @@ ifeq ($(call links,openssl/hmac.h openssl/crypto.h,OPENSSL_cleanse(0$(comma) 0),
 MISSING += OpenSSL
 endif
 
+WITH_CUDA :=
 # CUDA is optional: if something is missing it is left out, and a line says so.
 NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 # A named installation that is not there must not be replaced silently.
 ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(filter-out file,$(origin CUDA_HOME))),)
 ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
+LEFT_OUT := CUDA
 $(info CUDA_HOME=$(CUDA_HOME) has no bin/nvcc: $(if $(NVCC),$(NVCC) is taken,CUDA kernels are left out))
 endif
 endif
@@ -128,23 +146,52 @@ ifneq ($(call links,$(CUDA_HEADERS),cudaRuntimeGetVersion(0),$(CUDA_FLAGS) $(CUD
 WITH_CUDA := yes
 else
 CUDA_LACKS := $(or $(foreach h,$(CUDA_HEADERS),$(if $(call links,$(h),,$(CUDA_FLAGS)),,$(h))),libcudart_static.a)
+LEFT_OUT := CUDA
 $(info CUDA kernels are left out: $(NVCC) is here, but not $(strip $(CUDA_LACKS)) (CUDA_HOME=, NCCL_HOME=; or CUDA=0))
 endif
 else ifeq ($(NVCC),)
 ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(shell nvidia-smi -L 2>/dev/null)),)
+LEFT_OUT := CUDA
 $(info CUDA kernels are left out: a GPU is here, but no nvcc (CUDA_HOME=; or CUDA=0))
 endif
 endif
-endif
 ifneq ($(WITH_CUDA),)
-# For the GPUs of this machine if there are any, else for common ones; the last entry is PTX for later GPUs.
+# For the GPUs of this machine if there are any, else for common ones and, as PTX, for later ones.
 # Hopper's own instructions need its `a` name.
 NVCC_ARCHS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
 LOCAL_ARCHS := $(filter-out 5% 6% 7%,$(filter $(NVCC_ARCHS),\
   $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -nu)))
 gencode = $(foreach a,$(1:90=90a),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
-ARCHS ?= $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100 $(if $(ARM),121))) \
-  -gencode arch=compute_90$(comma)code=compute_90)
+# Each GPU that has no code of its own is later than sm_100, so PTX for sm_100, which is made on the way, serves it.
+PTX_ARCH := $(or $(filter 100,$(NVCC_ARCHS)),90)
+ARCHS_HERE := $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100 $(if $(ARM),121))) \
+  -gencode arch=compute_$(PTX_ARCH)$(comma)code=compute_$(PTX_ARCH))
+endif
+
+COMPILERS := $(shell { $(CXX) --version; $(if $(WITH_CUDA),$(NVCC) --version;) } 2>/dev/null | cksum)
+# Kept if nothing is missing or left out.
+KEPT := COMPILERS TARGET ARM MPI_CFLAGS MPI_LIBS LIBRARY_CFLAGS CJSON_LIBS HWLOC_LIBS OPENSSL_LIBS NVCC WITH_CUDA \
+  CUDA_LIBS ARCHS_HERE
+define newline
+
+
+endef
+ifeq ($(MISSING)$(LEFT_OUT),)
+$(shell mkdir -p $(B))
+$(file >$(FOUND),ifeq ($$(ASKED),$(ASKED))$(foreach v,$(KEPT),$(newline)$v := $(subst $$,$$$$,$($v)))$(newline)FOUND_FOR := \
+  $$(ASKED)$(newline)endif)
+endif
+endif
+ARCHS ?= $(ARCHS_HERE)
+
+# Without a GPU these goals run no CUDA kernels, and do not wait until they are compiled.
+GPU_HERE := $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/dxg)
+ifeq ($(GPU_HERE)$(CUDA)$(filter cuda,$(DEVICE))$(filter-out train check prove compare soak speedrun,$(BUILDS)),)
+ifneq ($(WITH_CUDA),)
+WITH_CUDA :=
+$(info CUDA kernels are left out: no GPU is here (`make`, or CUDA=1, compiles them))
+endif
+endif
 endif
 
 help:
@@ -211,10 +258,11 @@ WARNINGS := -Wall -Wextra -Wpedantic $(if $(findstring clang,$(CXX)),-Wno-gnu-ze
 SANITIZE := $(if $(filter 1,$(SAN)),-g -O1 -fno-omit-frame-pointer -fsanitize=address$(comma)undefined \
   -fno-sanitize-recover=undefined)
 COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNINGS) $(MPI_CFLAGS) $(LIBRARY_CFLAGS) -I.
-# What ranks must have in common: sources, flags, compiler. Printed at the head of every log.
-BUILD_ID := $(shell export LC_ALL=C; { cat Makefile train_gpt_fsdp.cu trainer/*.h fsdp.h $(SOURCES); $(CXX) --version; \
-  $(if $(WITH_CUDA),$(NVCC) --version;) echo '$(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))'; } \
-  2>/dev/null | sha256sum | cut -c 1-12)
+# What ranks must have in common: sources, flags, compiler. Printed at the head of every log. An object of its own, so that
+# nothing else is compiled when it changes.
+cmd_build := $(COMMON) -x c++
+also_build = $(COMPILERS) $(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))
+BUILT_OF := Makefile train_gpt_fsdp.cu $(wildcard trainer/*.h) fsdp.h $(SOURCES)
 
 # amx_emulated: the AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in
 # the tests only.
@@ -229,13 +277,14 @@ M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i := kernels/cpu/cpu.cc))
-cmd_train_gpt_fsdp := $(COMMON) -O2 -DBUILD_ID=\"$(BUILD_ID)\" $(SANITIZE) $(CXXFLAGS) -x c++
+cmd_train_gpt_fsdp := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_train_gpt_fsdp := train_gpt_fsdp.cu
 # -O0: a third of the time to compile, and tests spend theirs in kernels and in runs of the program.
 cmd_test_gpt_fsdp := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
 cmd_bench_ops := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_bench_ops := dev/bench_ops.cu
+also_link = $(LIBS)
 LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
 
@@ -266,13 +315,16 @@ run = @$(if $(filter 1,$(V)),echo '$(2)';,printf '  %-5s %s\n' '$(1)' '$@';) $(2
 
 all: $(TRAINER) $(TESTS)
 
-$(B)/%.cmd: FORCE
-	@mkdir -p $(B)
-	@printf '%s\n' '$(cmd_$*) $(if $(filter link,$*),$(LIBS))' | cmp -s - $@ || \
-	  printf '%s\n' '$(cmd_$*) $(if $(filter link,$*),$(LIBS))' > $@
+line = $(strip $(cmd_$1) $(also_$1))
+$(B)/%.cmd: $$(if $$(call same,$$(call line,$$*),$$(strip $$(file <$(B)/$$*.cmd))),,FORCE)
+	@mkdir -p $(B); printf '%s\n' '$(call line,$*)' > $@
 $(B)/%.o: $$(src_$$*) $(B)/%.cmd
 	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
-$(TRAINER): $(B)/train_gpt_fsdp.o $(OBJECTS) $(B)/link.cmd
+$(B)/build.o: $(BUILT_OF) $(B)/build.cmd
+	@id=$$(export LC_ALL=C; { cat $(BUILT_OF); echo $(call quoted,$(strip $(also_build))); } | sha256sum | cut -c 1-12); \
+	  printf '  CXX   %s\n' '$@'; \
+	  echo "extern const char build_id[16]; const char build_id[16] = \"$$id\";" | $(cmd_build) -c - -o $@
+$(TRAINER): $(B)/train_gpt_fsdp.o $(B)/build.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))

@@ -5,8 +5,9 @@
 //   build/test_gpt_fsdp --list          names and statements
 // Each test runs in a separate process: forked, or, if it needs ranks, under mpirun (which starts this program again
 // with --run NAME). One test per core runs at a time (TEST_JOBS=N: N tests), and beside more than one another that only
-// waits (TEST_WAITS). A test's output is shown only if it fails. One late test of a run, late while processors were
-// under pressure, runs once more, alone (test_is_excused). The last line has the counts.
+// waits (TEST_WAITS) and, while cores are idle, up to as many again. The longest start first. A test's output is shown
+// only if it fails. One late test of a run, late while processors were under pressure, runs once more, alone
+// (test_is_excused). The last line has the counts.
 #define TRAINER_AS_LIBRARY 1
 #include "train_gpt_fsdp.cu"
 #include "dev/test/harness.h"
@@ -295,17 +296,45 @@ static TestCase *test_take(TestCase **tests, int count, bool any, bool waits) {
   }
   return NULL;
 }
+// How many of the cores that this process may use were idle since the last call (TEST_IDLE: a test says how many).
+static double test_idle_cores() {
+  static double idle_before, ms_before;
+  double idle = 0, now = now_ms(), idles, waits;
+  char line[512];
+  int core;
+  cpu_set_t cores;
+  if (const char *told = getenv("TEST_IDLE")) return atof(told);
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  FILE *f = fopen("/proc/stat", "r");
+  while (f && fgets(line, sizeof line, f))
+    if (line[3] != ' ' && sscanf(line, "cpu%d %*u %*u %*u %lf %lf", &core, &idles, &waits) == 3 &&
+        CPU_ISSET(core, &cores))
+      idle += (idles + waits) / (double)sysconf(_SC_CLK_TCK);
+  if (f) fclose(f);
+  const double share = (idle - idle_before) / (now - ms_before) * 1e3;
+  idle_before = idle, ms_before = now;
+  return share;
+}
 // Runs tests[0 to count), in their order, and empties it: at most `jobs` at a time and, beside more than one, one of
-// those that wait. Reports each as it ends.
+// those that wait and, every half second that most of a core was idle, another: many others wait for a part of their
+// time. Reports each as it ends.
 static void test_run_all(TestCase **tests, int count, int jobs, const char *self, TestTally *tally) {
-  static TestJob job[TEST_MOST_JOBS + 1];
-  const int slots = jobs > 1 ? jobs + 1 : 1;
+  static TestJob job[2 * TEST_MOST_JOBS + 1];
+  const int slots = jobs > 1 ? 2 * jobs + 1 : 1;
+  double looked = now_ms();
+  test_idle_cores();
   for (bool running = true; running; usleep(2000)) {
+    const bool looks = slots > 1 && now_ms() - looked > 500;
+    bool idle = looks && test_idle_cores() > 0.6;
+    if (looks) looked = now_ms();
     running = false;
     for (int j = 0, code; j < slots; j++) {
       if (job[j].child && test_ended(&job[j], &code)) test_report(&job[j], code, tally);
-      TestCase *t = job[j].child || test_interrupted ? NULL : test_take(tests, count, slots == 1, j == jobs);
+      const bool asks = !job[j].child && !test_interrupted && (j <= jobs || idle);
+      TestCase *t = asks ? test_take(tests, count, slots == 1 || j > jobs, j == jobs) : NULL;
       if (t) test_start(&job[j], t, self);
+      if (t && j > jobs) idle = false;
       running |= job[j].child != 0;
     }
   }
@@ -329,10 +358,25 @@ static const char *test_unknown(int names, char **name) {
   }
   return NULL;
 }
-static int test_order(const void *a, const void *b) {            // as they stand in the files
+// Those that take ten seconds and more, the longest first: a run should not end with one of them alone.
+static const char *const test_longest[] = {
+    "restarts_without_a_host", "restarts_with_the_ranks_left", "fp8_trains_tiny_as_well_as_bf16",
+    "docs_commands_of_pages_run", "preflight_on_two_hosts", "liveness_names_who_fell_out",
+    "schedule_rounds_in_any_order", "cuda_ranks_change_no_bit_half", "schedule_dtypes_in_any_order",
+    "modes_on_6_ranks", "docs_commands_of_readme_run", "muon_gives_one_rank_s_bits_over_streams",
+    "schedule_of_layouts", "cuda_modes_change_no_bit", "generated_corpus_reaches_its_entropy",
+    "first_prove_shows_equal_weights", "schedule_of_meshes", "docs_made_output_is_what_is_printed",
+    "docs_experiments_are_built", "kill_at_random_instants"};
+enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
+static int test_length(const TestCase *t) {                      // place among the longest, or behind all of them
+  int i = 0;
+  while (i < TEST_LONGEST && strcmp(t->name, test_longest[i])) i++;
+  return i;
+}
+static int test_order(const void *a, const void *b) {            // the longest, then as they stand in the files
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
-  const int by_file = strcmp(x->file, y->file);
-  return by_file ? by_file : x->line - y->line;
+  const int by_length = test_length(x) - test_length(y), by_file = strcmp(x->file, y->file);
+  return by_length ? by_length : by_file ? by_file : x->line - y->line;
 }
 
 static int run_one_rank(int *argc, char ***argv, const char *name) {

@@ -274,7 +274,8 @@ static void agree_on_memory(const RunView *run) {
 static void agree_on_run(MPI_Comm comm, const Options *o) {
   static Options first;
   static const char differs[] = "this rank differs from rank 0: '%s %s' here, '%s %s' there";
-  char here[OPTION_TEXT_BYTES] = PROGRAM_VERSION " " BUILD_ID " for " PROCESSOR_NAME;
+  char here[OPTION_TEXT_BYTES] = "";
+  snprintf(here, sizeof here, "%s %s for %s", PROGRAM_VERSION, build_id, PROCESSOR_NAME);
   char there[sizeof here], error[3 * sizeof here] = "";
   memcpy(there, here, sizeof here);
   MPI_Bcast(there, sizeof there, MPI_CHAR, 0, comm);

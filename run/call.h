@@ -8,6 +8,7 @@
 #include "launch/preflight_net.h"
 #include "option_line.h"
 #include "start.h"
+#include "version.h"
 
 static void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
@@ -63,14 +64,14 @@ static void train_options(Call *call, Options *asked, Start *start) {
   mpi_abort_delay(0, MPI_PATIENCE_S);
   resolve_options(o, asked, start, MPI_COMM_WORLD);
   restarts_batch(o->global_batch, o->batch_size);
-  liveness_flight(o->out, PROGRAM_VERSION " (" BUILD_ID ")");
+  liveness_flight(o->out, program_build());
 }
 // --preflight, or its short form at the start of a run. Collective.
 static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
   const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
   if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
-  const PreflightAsk ask = {PROGRAM_VERSION " (" BUILD_ID ")", o->out, may_use_gpu ? &gpu : NULL, o->timeout};
+  const PreflightAsk ask = {program_build(), o->out, may_use_gpu ? &gpu : NULL, o->timeout};
   liveness_phase("preflight");
   if (!at_start) return preflight_run(&ask);
   preflight_start(&ask, MPI_COMM_WORLD);

@@ -9,6 +9,7 @@
 #include "launch/terminal.h"
 #include "option_file.h"
 #include "sharding.h"
+#include "version.h"
 #include <signal.h>
 
 // What a signal asks for; the highest value over all ranks counts.
@@ -66,7 +67,7 @@ static int launch_rendezvous(Call *call) {
   RdzvAsk ask = {};
   ask.rdzv = chosen ? "env://" : seen.rdzv;
   ask.token_file = seen.rdzv_token;
-  ask.build = PROGRAM_VERSION " (" BUILD_ID ")", ask.mpi = mpi, ask.options = launch_lines(o);
+  ask.build = program_build(), ask.mpi = mpi, ask.options = launch_lines(o);
   ask.nnodes = seen.given[OPT_nnodes] ? seen.nnodes : -1;
   ask.node_rank = seen.given[OPT_node_rank] ? seen.node_rank : -1;
   ask.nproc_per_node = seen.given[OPT_nproc_per_node] ? seen.nproc_per_node : -1;

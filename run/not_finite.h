@@ -237,7 +237,7 @@ static bool not_finite_write(const RunView *run, const NotFinite *x, const char 
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"version\":\"%s\",\"build\":\"%s\",\"step\":%lld,\"ranks\":%d,\"loss_scale\":%.9g,\"checkpoint\":",
-          PROGRAM_VERSION, BUILD_ID, (long long)*run->step + 1, fsdp_world(run->fsdp), run->state->loss_scale);
+          PROGRAM_VERSION, build_id, (long long)*run->step + 1, fsdp_world(run->fsdp), run->state->loss_scale);
   json_text(f, checkpoint);
   fprintf(f, ",");
   not_finite_json(f, x);

@@ -226,7 +226,7 @@ static void options_write_head(FILE *f, const Options *asked, const Options *o, 
   char file[OPTION_TEXT_BYTES + 32];
   snprintf(file, sizeof file, "%s/options.txt", o->out);
   fprintf(f, "# Options of a run of train_gpt_fsdp %s (%s) on %d rank%s; all others have their defaults. To repeat "
-          "it\n# in another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, BUILD_ID, ranks,
+          "it\n# in another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, build_id, ranks,
           ranks > 1 ? "s" : "", ranks);
   shell_word(f, file);
   if (from[0] && !strcmp(asked->resume, "auto")) {               // which would look into that directory

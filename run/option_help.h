@@ -136,7 +136,7 @@ static int options_answer(Call *call) {
     int length;
     MPI_Get_library_version(mpi, &length);       // allowed before MPI_Init
     printf("train_gpt_fsdp %s (%s)\nfor %s, %s kernels for GPUs; compiler %s, %.*s, C library %s\n", PROGRAM_VERSION,
-           BUILD_ID, PROCESSOR_NAME, &ops_cuda ? "with" : "without", __VERSION__, (int)strcspn(mpi, ",\n"), mpi,
+           build_id, PROCESSOR_NAME, &ops_cuda ? "with" : "without", __VERSION__, (int)strcspn(mpi, ",\n"), mpi,
            gnu_get_libc_version());
     return 0;
   }

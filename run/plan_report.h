@@ -77,7 +77,7 @@ static const char *flop_words(double n) {
 static void report_print_head(const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
-  say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, BUILD_ID);
+  say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
@@ -296,7 +296,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   const ModelFigures *m = &p->run->model;
   const MeshShape mesh = fsdp_mesh(p->run->fsdp);
   fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"ranks_per_host\":%d,\"hosts\":%d,\"device\":\"%s\","
-          "\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d}", PROGRAM_VERSION, BUILD_ID, (int)o->world,
+          "\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d}", PROGRAM_VERSION, build_id, (int)o->world,
           (int)o->ranks_per_host, fsdp_hosts(p->run->fsdp), p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,
           mesh.secondary);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"

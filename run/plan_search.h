@@ -385,7 +385,7 @@ static inline void search_print(const Search *s, const Options *asked) {
   const Options *o = &s->plan.opt;
   const ModelFigures *m = &s->run->model;
   const double room = world_plan_room(&s->plan);
-  say("train_gpt_fsdp %s (%s): a search among plans, nothing is started\n", PROGRAM_VERSION, BUILD_ID);
+  say("train_gpt_fsdp %s (%s): a search among plans, nothing is started\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, width %lld", o->model, count_words(m->parameters), m->L,
              m->L > 1 ? "s" : "", (long long)m->C);
   start_line("step", "%s tokens on %d rank%s of %s, %.1f GiB each%s", count_words((int64_t)world_plan_tokens(&s->plan)),
@@ -412,7 +412,7 @@ static inline void search_print(const Search *s, const Options *asked) {
   say("--json lists all that fit\n");
 }
 static inline void search_json(FILE *f, const Search *s, const Options *asked) {
-  fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"on\":", PROGRAM_VERSION, BUILD_ID,
+  fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"on\":", PROGRAM_VERSION, build_id,
           (int)s->plan.opt.world);
   json_text(f, s->plan.opt.on);
   fprintf(f, ",\"parameters\":%lld,\"tokens\":%.0f,\"room_bytes\":%.0f,\"combinations\":%lld,\"fit\":%d,\"rows\":[",

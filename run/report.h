@@ -225,7 +225,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
   if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
-  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, BUILD_ID);
+  fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, build_id);
   fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp),
           run->ctx->threads);
   fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);

@@ -16,7 +16,7 @@ static Saved saved_of(const RunView *run) {
   const int heads = shape_is_gpt2(&shape) ? run->model.H : 0;
   return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, run->step, run->steps_total,
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
-               o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, BUILD_ID,
+               o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
                fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published};
 }

@@ -471,7 +471,7 @@ static void print_conversation(const RunView *run) {
 static void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
-  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, BUILD_ID);
+  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
              run->name ? run->name : run->opt->model, count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H,
              m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);

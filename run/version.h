@@ -1,7 +1,16 @@
 // version.h: which program this is.
 #pragma once
+#include <stdio.h>
 
 #define PROGRAM_VERSION "0.6.0"
-#ifndef BUILD_ID // the Makefile gives a checksum of the sources: all ranks must have the same
-#define BUILD_ID "unknown"
-#endif
+// A checksum of the sources, which all ranks must have in common. The Makefile links an object that defines it, so that
+// nothing else is compiled again because of it.
+extern const char build_id[16] __attribute__((weak));
+const char build_id[16] = "unknown";
+
+// "0.6.0 (build_id)".
+static inline const char *program_build() {
+  static char text[64];
+  snprintf(text, sizeof text, "%s (%s)", PROGRAM_VERSION, build_id);
+  return text;
+}

@@ -207,8 +207,8 @@ EMU(cudaError_t) cudaDeviceSynchronize() {
   emu_drain(emu_all_empty);
   return cudaSuccess;
 }
-// A caller that polls must get its answer in the end: each query lets some work run. Until it has it, it asks again,
-// and what has been opened stays open.
+// A caller that polls must get its answer in the end: each query lets some work run. Until it has the answer it asks
+// again, and what has been opened stays open.
 template <class Done> static cudaError_t emu_query(Done done) {
   if (emu_capture_forbids()) return emu_error(cudaErrorStreamCaptureUnsupported);
   if (!done()) {

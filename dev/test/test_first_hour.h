@@ -494,6 +494,33 @@ TEST(first_every_goal_of_make_works,
   cli_free(&r);
 }
 
+TEST(first_make_probes_once,
+     "make asks the compiler what it finds once, and again when the compiler, the environment or a variable changes; "
+     "it asks nothing for a goal that builds nothing; without a GPU, make train compiles no CUDA kernels, make does") {
+  first_need_repository();
+  CliRun r;
+  char make[1024];
+  CLI_RUN(&r, "cd %s && printf '#!/bin/sh\necho >>%s\nexec g++ \"$@\"\n' >cxx && chmod +x cxx", test_tmp(), cli_path("asked"));
+  cli_expect_done(&r, "a compiler");
+  cli_free(&r);
+  snprintf(make, sizeof make, "%s -n B=%s/b CXX=%s/cxx", plain_make, test_tmp(), test_tmp());
+  static const struct { const char *before, *goals; bool asks; } table[] = {
+      {"", "CUDA=0 all", true}, {"", "CUDA=0 all", false}, {"", "CUDA=0 check", false}, {"", "help", false},
+      {"CPATH=/none", "CUDA=0 all", true}, {"CPATH=/none", "CUDA=0 all", false},
+      {"touch -d 2020-01-01 $TEST_TMP/cxx; CPATH=/none", "CUDA=0 HWLOC_HOME=/usr all", true}};
+  for (const auto &k : table) {
+    CLI_RUN(&r, "rm -f %s; %s %s %s >/dev/null; wc -l <%s 2>/dev/null || echo 0", cli_path("asked"), k.before, make,
+            k.goals, cli_path("asked"));
+    EXPECT((atoi(r.text) > 0) == k.asks, "%s make %s: the compiler was asked %.200s times", k.before, k.goals, r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "ls /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/dxg 2>/dev/null && exit 77; %s all | grep -q 'nvcc ' || "
+          "exit 77; ! %s train | grep 'nvcc '", make, make);
+  if (r.code == 77) fprintf(stderr, "a GPU is here, or no nvcc: which kernels are compiled was not asked\n");
+  else cli_expect_done(&r, "make train without a GPU");
+  cli_free(&r);
+}
+
 TEST(first_another_machine_is_refused, "a compiler for RISC-V or macOS: make and dev/setup.sh say so in one line") {
   first_need_repository();
   for (const char *target : {"riscv64-linux-gnu", "arm64-apple-darwin23.0"}) {

@@ -4,7 +4,7 @@
 
 struct WorldResult { double loss[4], norm[4], eval_loss; int64_t eval_tokens; uint64_t weights; };
 
-static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
+TEST_HOT static inline uint64_t fnv_bytes(uint64_t h, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
   return h;
 }

@@ -98,6 +98,45 @@ TEST(harness_ends_all_of_a_test,
   }
 }
 
+// Passes once HARNESS_TOGETHER of its kind run at the same time.
+static void harness_meet(const char *name) {
+  const char *together = getenv("HARNESS_TOGETHER");
+  CliRun r;
+  if (!harness_is_inner() || !together) return;
+  CLI_RUN(&r, "cd $HARNESS_DIR; touch met_%s; for i in $(seq 200); do [ $(ls met_* | wc -l) -ge %s ] && exit; "
+          "sleep 0.05; done; exit 1", name, together);
+  EXPECT(r.code == 0, "%s is alone", name);
+  cli_free(&r);
+}
+TEST(harness_inner_meet_1, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("1"); }
+TEST(harness_inner_meet_2, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("2"); }
+TEST(harness_inner_meet_3, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("3"); }
+TEST(harness_inner_meet_4, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("4"); }
+TEST(harness_idle_cores,
+     "while cores are idle twice as many tests run at a time as there are cores, otherwise as many") {
+  for (const char *idle : {"1", "0.3"}) {
+    CliRun r;
+    const bool more = !strcmp(idle, "1");
+    mkdir(cli_path(idle), 0777);
+    CLI_RUN(&r, "HARNESS_DIR=%s HARNESS_TOGETHER=%s TEST_IDLE=%s TEST_JOBS=2 exec %s harness_inner_meet",
+            cli_path(idle), more ? "4" : "3", idle, liveness_self());
+    EXPECT(cli_count(r.text, more ? "4 passed, 0 failed" : "2 passed, 2 failed") == 1, "%s idle:\n%.3000s", idle,
+           r.text);
+    cli_free(&r);
+  }
+}
+TEST(harness_longest_are_there, "the tests that start first are tests, and begin so") {
+  CliRun r;
+  char *end = NULL;
+  CLI_RUN(&r, "%s --list | cut -d ' ' -f 1", liveness_self());
+  char *line = strtok_r(r.text, "\n", &end);
+  for (const char *name : {"restarts_without_a_host", "restarts_with_the_ranks_left"}) {
+    EXPECT(line && !strcmp(line, name), "%s begins, not %s", line ? line : "nothing", name);
+    line = strtok_r(NULL, "\n", &end);
+  }
+  cli_free(&r);
+}
+
 static void harness_pressure_says(const char *total) {
   char text[128];
   snprintf(text, sizeof text, "some avg10=1.5 avg60=2.00 avg300=0.00 %s\nfull avg10=0.00\n", total);

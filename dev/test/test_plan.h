@@ -588,6 +588,18 @@ static inline const Buffer *plan_buffer_at(const Trainer *t, PassKind kind, uint
     if (at >= p->buffer[i].address && at < p->buffer[i].address + p->buffer[i].bytes) return &p->buffer[i];
   return NULL;
 }
+// The first of n bytes whose place another entry has written than the byte itself; n: none.
+TEST_HOT static int64_t plan_foreign(const int *mine, const int *there, int64_t n, int64_t step) {
+  int64_t foreign = 0, j = 0;
+  if (step == 1) for (int64_t k = 0; k < n; k++) foreign += (mine[k] != 0) & (mine[k] != there[k]);
+  if (step == 1 && !foreign) return n;
+  while (j < n && (!mine[j] || mine[j] == there[j])) j += step;
+  return j < n ? j : n;
+}
+TEST_HOT static void plan_mark(int *mine, int *there, int64_t n, int64_t step, int entry) {
+  for (int64_t j = 0; j < n; j += step) mine[j] = entry;
+  for (int64_t j = 0; j < n; j += step) there[j] = entry;
+}
 // Replays a pass's record in the places that t's placement gives its buffers. Returns the number of bytes read, or -1
 // after the first byte that somebody else has overwritten.
 static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error, size_t error_bytes) {
@@ -615,16 +627,15 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (!b) { offset += 256 - (int64_t)(at & 255); continue; }   // buffers start on multiples of 256
       int *there = place.pool[b->pool] + b->at + (at - b->address);
       const int64_t n = min64((int64_t)e->access.bytes - offset, (int64_t)(b->address + b->bytes - at));
-      const int step = b->workspace ? 64 : 1;    // nobody reads it, and what others read there is longer
-      for (int64_t j = 0; j < n && !error[0]; j += step) {
-        int *mine = &own[at - low + (uintptr_t)j];
-        if (e->access.kind != ACCESS_WRITE && *mine && there[j] != *mine)
-          snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
-                   "overwrote", i, op_words[e->op], b->name, b->layer, *mine, there[j],
-                   op_words[x->record.entry[there[j] - 1].op]);
-        if (e->access.kind != ACCESS_READ) *mine = there[j] = i + 1;
-        bytes++;
-      }
+      int *mine = own + (at - low);
+      const int64_t step = b->workspace ? 256 : 1; // nobody reads it, and others begin on multiples of 256
+      const int64_t j = e->access.kind == ACCESS_WRITE ? n : plan_foreign(mine, there, n, step);
+      if (j < n)
+        snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
+                 "overwrote", i, op_words[e->op], b->name, b->layer, mine[j], there[j],
+                 op_words[x->record.entry[there[j] - 1].op]);
+      if (e->access.kind != ACCESS_READ) plan_mark(mine, there, n, step, i + 1);
+      bytes += (n + step - 1) / step;
       offset += n;
     }
   }

@@ -462,7 +462,9 @@ static inline double tok_cpu_seconds() {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 3 s and is encoded at 20 MB/s or more") {
+// A tenth of what it takes alone on a core of 2020, because other tests take caches and clock: what is quadratic takes
+// hours. `make bench ARGS=tokenizer` measures.
+TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 30 s and is encoded at 2 MB/s or more") {
   TokText train = tok_wikitext2("train");
   int32_t *ids = (int32_t *)malloc(train.count * sizeof *ids);
   Tokenizer t;
@@ -471,9 +473,9 @@ TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 3 s and i
   double trained = tok_cpu_seconds();
   tokenizer_encode(&t, train.bytes, train.count, ids, 1);
   double encoded = tok_cpu_seconds();
-  EXPECT(trained - start < 3, "training took %.2f s of processor time", trained - start);
+  EXPECT(trained - start < 30, "training took %.2f s of processor time", trained - start);
   double rate = (double)train.count / 1e6 / (encoded - trained);
-  EXPECT(rate >= 20, "encoding ran at %.1f MB/s of processor time", rate);
+  EXPECT(rate >= 2, "encoding ran at %.1f MB/s of processor time", rate);
   free(ids);
   free(train.bytes);
   tokenizer_free(&t);
