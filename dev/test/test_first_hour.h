@@ -500,7 +500,8 @@ TEST(first_make_probes_once,
   first_need_repository();
   CliRun r;
   char make[1024];
-  CLI_RUN(&r, "cd %s && printf '#!/bin/sh\necho >>%s\nexec g++ \"$@\"\n' >cxx && chmod +x cxx", test_tmp(), cli_path("asked"));
+  CLI_RUN(&r, "cd %s && printf '#!/bin/sh\necho >>%s\nexec g++ \"$@\"\n' >cxx && chmod +x cxx", test_tmp(),
+          cli_path("asked"));
   cli_expect_done(&r, "a compiler");
   cli_free(&r);
   snprintf(make, sizeof make, "%s -n B=%s/b CXX=%s/cxx", plain_make, test_tmp(), test_tmp());
