@@ -347,7 +347,8 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
   else if (!chat_is_empty(bpe_field(json, "tools"))) chat_fail(k, "it has tools, which are not rendered");
-  else if (!record_read(&r, json, c->o.fields, c->o.pairs, RecordFault{k->fault, sizeof k->fault})) {}
+  else if (!record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all,
+                        RecordFault{k->fault, sizeof k->fault})) {}
   else if (r.messages) ok = chat_messages(c, k, r.messages);
   else if (r.text) ok = chat_plain(c, k, NULL, r.text);
   else ok = chat_plain(c, k, r.prompt, r.completion);

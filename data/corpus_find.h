@@ -357,6 +357,11 @@ static inline bool text_take_records(Text *t, const char *path, DataError *e) {
   size_t bytes = 0;
   t->container = form.container;
   if (form.container == CONTAINER_JSON_LINES || form.container == CONTAINER_TEXT) return true;
+  const size_t bad = text_bad_utf8(t->bytes, t->numel, 0);       // before a record of it is named
+  if (bad < t->numel)
+    return data_fail(e, EXIT_MISSING, "%s: byte %zu, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
+                     "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", path, bad + 1, t->bytes[bad], path,
+                     strrchr(path, '.'));
   uint8_t *copy = (uint8_t *)data_alloc(t->numel, 1);
   memcpy(copy, t->bytes, t->numel);
   const bool ok = records_of(&form, copy, t->numel, &made, &bytes, RecordFault{fault, sizeof fault});
@@ -518,14 +523,23 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
 }
 
 // ---- conversations, a JSON object a line
-static const char *const chat_file_names[SPLIT_COUNT][8] = {
-  {"train.jsonl", "train.json", "train.csv"},
-  {"valid.jsonl", "validation.jsonl", "val.jsonl", "valid.json", "validation.json", "val.json", "valid.csv", "val.csv"},
-  {"test.jsonl", "test.json", "test.csv"}};
+static const char *const chat_split_names[SPLIT_COUNT][3] = {{"train"}, {"valid", "validation", "val"}, {"test"}};
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
-  for (const char *name : chat_file_names[split])
-    if (name && data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
+  for (const char *name : chat_split_names[split])
+    for (const char *end : {"jsonl", "ndjson", "json", "csv", "tsv"})
+      if (name && data_format(path, path_bytes, "%s/%s.%s", dir, name, end) && access(path, F_OK) == 0) return true;
   return false;
+}
+// The same of training, in a directory that is nothing else: a .json or .csv may only describe the files beside it.
+static inline bool chats_find_train(const char *dir, char *path, size_t path_bytes) {
+  char text[DATA_PATH_BYTES];
+  if (!chats_find(dir, SPLIT_TRAIN, path, path_bytes)) return false;
+  if (name_ends(path, ".jsonl") || name_ends(path, ".ndjson")) return true;
+  DataNames bins = data_names(dir, ".bin"), texts = data_names(dir, ".txt");
+  const bool alone = !bins.count && !texts.count && !text_find(dir, SPLIT_TRAIN, text, sizeof text);
+  data_names_free(&bins);
+  data_names_free(&texts);
+  return alone;
 }
 // What a regular file is by its name and first bytes; text where it cannot be read.
 static inline FileForm form_of_file(const char *path) {
@@ -546,7 +560,7 @@ static inline bool data_is_chats(const char *path, bool as_text) {
   char inside[DATA_PATH_BYTES];
   if (as_text) return false;
   for (const char *end : {".jsonl", ".ndjson", ".csv", ".tsv"}) if (name_ends(path, end)) return true;
-  return chats_find(path, SPLIT_TRAIN, inside, sizeof inside) ||
+  return chats_find_train(path, inside, sizeof inside) ||
          (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
 // Lines for validation where there are none: the last twentieth, one at least.
@@ -561,10 +575,11 @@ static inline bool chats_hold_out(Found *f, DataError *e) {
     cut = newline ? (size_t)(newline - t->bytes) + 1 : 0;
   }
   if (!cut)
-    return data_fail(e, EXIT_USAGE, "%s has one record: too few to hold some out for validation; give a directory with "
-                     "train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
+    return data_fail(e, EXIT_USAGE, "%s has less than two records: too few to hold some out for validation; give a "
+                     "directory with train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
+  v->container = t->container;
   t->numel = cut;
   memcpy(f->chats[SPLIT_VALID], f->chats[SPLIT_TRAIN], sizeof f->chats[SPLIT_VALID]);
   data_notice(f->notices, "%s: there are no conversations for validation: its last records (%.1f %% of its bytes) are "

@@ -45,8 +45,8 @@ enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 <
 
 // ================================================================================================ 1 inputs
 // Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
-// taken as they come), the others left out, and counted. Neither are notes (.md).
-// Nor is a .json, which in a directory describes the others.
+// taken as they come), the others left out, and counted. Neither are notes (.md), nor a .json, .csv or .tsv, which in a
+// directory describe the others.
 static inline void encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory) {
   char path[PATH_MAX];
   TextPacking packing;
@@ -54,7 +54,9 @@ static inline void encode_add_directory(DataNames *to, DataNames *held, int *tes
   for (int i = 0; i < names.count; i++) {
     const char *name = names.name[i];
     const bool val = held && !strncmp(name, "val", 3), test = held && !strncmp(name, "test", 4);
-    if (text_name_kind(name, &packing) == TEXT_NONE || name_ends(name, ".md") || name_ends(name, ".json") ||
+    bool beside = name_ends(name, ".md");
+    for (const char *end : {".json", ".csv", ".tsv"}) beside = beside || form_name_ends(name, end);
+    if (text_name_kind(name, &packing) == TEXT_NONE || beside ||
         !data_format(path, sizeof path, "%s%s%s", directory, name_ends(directory, "/") ? "" : "/", name)) continue;
     if (test) ++*tests;
     else data_names_add(val ? held : to, path);
@@ -144,13 +146,13 @@ static inline bool encode_is_packed(const char *list, bool as_text) {
 
 static inline bool encode_is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\r'; }
 // The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault` of 256 bytes.
-static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) {
+static inline char *encode_line(const uint8_t *line, size_t bytes, const char *fields, char *fault) {
   if (!chat_check_line(line, bytes, fault)) return NULL;
   const char *end = NULL, *const stop = (const char *)line + bytes;
   cJSON *json = cJSON_ParseWithLengthOpts((const char *)line, bytes, &end, false);
   while (json && end < stop && encode_is_blank((uint8_t)*end)) end++;
   const bool rest = json && end < stop;
-  const char *text = rest ? NULL : cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
+  const char *text = rest ? NULL : record_text(json, fields, "text");
   char *copy = text ? strdup(text) : NULL;
   if (!json) snprintf(fault, 256, "it is not JSON");
   else if (rest)
@@ -205,7 +207,8 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
       int64_t to = begin;
       for (int64_t at = begin; at < n;) {
         const uint8_t *newline = (const uint8_t *)memchr(sample + at, '\n', (size_t)(n - at));
-        char fault[256], *text = newline ? encode_line(sample + at, (size_t)(newline - sample - at), fault) : NULL;
+        char fault[256], *text = newline ? encode_line(sample + at, (size_t)(newline - sample - at), o->chat.fields,
+                                                     fault) : NULL;
         at = newline ? newline - sample + 1 : n;
         const size_t bytes = text ? strlen(text) : 0;
         if (text) memcpy(sample + to, text, bytes), to += (int64_t)bytes;
@@ -425,7 +428,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   }
   char fault[256] = "";
   const size_t bad = p->kind == TEXT_ROWS ? text_bad_utf8(p->p, p->bytes, 0) : p->bytes;
-  if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, fault);
+  if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, c->o->chat.fields, fault);
   if (bad < p->bytes) snprintf(fault, sizeof fault, "byte %zu is not UTF-8", bad + 1);
   if (fault[0]) { p->fault = strdup(fault); return; }
   const uint8_t *text = p->text ? (const uint8_t *)p->text : p->p;
@@ -449,7 +452,8 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
     if (ok && p->fault)
-      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row" : "line",
+      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row"
+                     : form_of_file(path).container > CONTAINER_JSON_LINES ? "record" : "line",
                      (long long)p->number, p->fault);
     if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
@@ -701,7 +705,8 @@ static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
   c->hash = data_hash(data_hash(0, numbers, sizeof numbers), c->column, strlen(c->column));
   const char *how[CHAT_HOW];
   chat_how(&o->chat, how);
-  for (const char *word : how) if (c->chats && *word) c->hash = data_hash(c->hash, word, strlen(word));
+  for (const char *word : how)
+    if ((c->chats || word == o->chat.fields) && *word) c->hash = data_hash(c->hash, word, strlen(word));
   if (o->as_text) c->hash = data_hash(c->hash, "text", 4);
   for (int k = 0; k < 2; k++) {
     const DataNames *names = &c->files[k];

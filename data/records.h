@@ -4,10 +4,10 @@
 //   form        members of a record                                             becomes
 //   messages    messages: [{role, content}, ...]                                messages
 //   ShareGPT    conversations (or conversation, items): [{from, value}]; system messages
-//   Alpaca      instruction, output; input, system, history: [[said, answer]]   messages
-//   Dolly       instruction, response; context                                  messages
-//   question    question, answer                                                messages
-//   response    prompt, response                                                messages
+//   Alpaca      instruction, output                                             messages; so the next three, which may
+//   Dolly       instruction, response                                           all have input or context below the
+//   question    question, answer                                                question, system, and history:
+//   response    prompt, response                                                [[said, answer], ...]
 //   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
 //               prompt, completion: [{role, content}, ...]                      messages
 //   text        text                                                            as it is, where no other form fits
@@ -19,6 +19,7 @@
 #pragma once
 #include "forms.h"
 #include "base/errors.h"
+#include "base/liveness.h"
 #include "base/text.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -67,11 +68,12 @@ static inline const char *record_fields_fault(const char *fields) {
 }
 
 // ---- messages
-static inline void record_add(cJSON *messages, const char *role, const char *content) {
+static inline cJSON *record_add(cJSON *messages, const char *role, const char *content) {
   cJSON *m = cJSON_CreateObject();
   cJSON_AddStringToObject(m, "role", role);
   cJSON_AddStringToObject(m, "content", content);
   cJSON_AddItemToArray(messages, m);
+  return m;
 }
 // A role under any of its names; others are themselves.
 static inline const char *record_role(const char *name) {
@@ -116,9 +118,8 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
                          ? "a message has content of another kind than text"
                          : "a message is not {\"role\": TEXT, \"content\": TEXT} or {\"from\": TEXT, \"value\": TEXT}");
     }
-    record_add(to, record_role(who), said);
+    cJSON *made = record_add(to, record_role(who), said);
     free(said);
-    cJSON *made = cJSON_GetArrayItem(to, cJSON_GetArraySize(to) - 1);
     cJSON_ArrayForEach(x, m)
       if (x != role && x != content && !cJSON_HasObjectItem(made, x->string))
         cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
@@ -127,39 +128,54 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
 }
 
 // ---- forms
-// A question, more of it under `more` if that is not empty, and its answer.
+// A member that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
+static inline bool record_optional(const cJSON *json, const char *fields, const char *name, const char **text,
+                                   RecordFault fault) {
+  const cJSON *x = record_member(json, fields, name);
+  *text = cJSON_IsString(x) ? x->valuestring : "";
+  return !x || cJSON_IsNull(x) || cJSON_IsString(x) || record_fail(fault, "its %s is no text", name);
+}
+// A question, the rest of it under input or context, and its answer.
 static inline bool record_ask(ChatRecord *r, const cJSON *json, const char *fields, const char *question,
-                              const char *more, const char *answer, RecordFault fault) {
+                              const char *answer, RecordFault fault) {
   const char *said = record_text(json, fields, question), *told = record_text(json, fields, answer);
-  const char *rest = record_text(json, fields, more), *system = record_text(json, fields, "system");
+  const char *system, *input, *context;
   if (!said || !told) return record_fail(fault, "its %s or %s is no text", question, answer);
-  if (system && *system) record_add(r->made, "system", system);
+  if (!record_optional(json, fields, "system", &system, fault) ||
+      !record_optional(json, fields, "input", &input, fault) ||
+      !record_optional(json, fields, "context", &context, fault))
+    return false;
+  if (*input && *context) return record_fail(fault, "it has both input and context");
+  if (*system) record_add(r->made, "system", system);
   const cJSON *turn, *history = record_member(json, fields, "history");
+  if (history && !cJSON_IsNull(history) && !cJSON_IsArray(history))
+    return record_fail(fault, "its history is not [[TEXT, TEXT], ...]");
   cJSON_ArrayForEach(turn, history) {
     const char *before = cJSON_GetStringValue(cJSON_GetArrayItem(turn, 0));
     const char *then = cJSON_GetStringValue(cJSON_GetArrayItem(turn, 1));
-    if (!before || !then) return record_fail(fault, "its history is not [[TEXT, TEXT], ...]");
+    if (!before || !then || cJSON_GetArraySize(turn) != 2)
+      return record_fail(fault, "its history is not [[TEXT, TEXT], ...]");
     record_add(r->made, "user", before);
     record_add(r->made, "assistant", then);
   }
   char *whole = NULL;
-  if (asprintf(&whole, "%s%s%s", said, rest && *rest ? "\n" : "", rest ? rest : "") < 0) die_missing("data: no memory");
+  if (asprintf(&whole, "%s%s%s%s", said, *input || *context ? "\n" : "", input, context) < 0)
+    die_missing("data: no memory for a question");
   record_add(r->made, "user", whole);
   record_add(r->made, "assistant", told);
   free(whole);
   return true;
 }
 enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE };
-// A form fits a record that has both members. more: of a question.
-struct RecordForm { const char *name; FormKind kind; const char *first, *second, *more; };
+// A form fits a record that has both members.
+struct RecordForm { const char *name; FormKind kind; const char *first, *second; };
 static const RecordForm record_forms[] = {
-    {"messages", FORM_MESSAGES, "messages", NULL, NULL}, {"ShareGPT", FORM_MESSAGES, "conversations", NULL, NULL},
-    {"ShareGPT", FORM_MESSAGES, "conversation", NULL, NULL}, {"ShareGPT", FORM_MESSAGES, "items", NULL, NULL},
-    {"preferences", FORM_PREFERENCE, "chosen", "rejected", NULL},
-    {"Alpaca", FORM_ASK, "instruction", "output", "input"},
-    {"Dolly", FORM_ASK, "instruction", "response", "context"},
-    {"questions", FORM_ASK, "question", "answer", ""}, {"responses", FORM_ASK, "prompt", "response", ""},
-    {"pairs", FORM_PAIR, "prompt", "completion", NULL}, {"text", FORM_TEXT, "text", NULL, NULL}};
+    {"messages", FORM_MESSAGES, "messages", NULL}, {"ShareGPT", FORM_MESSAGES, "conversations", NULL},
+    {"ShareGPT", FORM_MESSAGES, "conversation", NULL}, {"ShareGPT", FORM_MESSAGES, "items", NULL},
+    {"preferences", FORM_PREFERENCE, "chosen", "rejected"}, {"Alpaca", FORM_ASK, "instruction", "output"},
+    {"Dolly", FORM_ASK, "instruction", "response"}, {"questions", FORM_ASK, "question", "answer"},
+    {"responses", FORM_ASK, "prompt", "response"}, {"pairs", FORM_PAIR, "prompt", "completion"},
+    {"text", FORM_TEXT, "text", NULL}};
 
 // The form of a record; NULL: none fits, or two do: `fault` says which is nearest and what is missing.
 static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault) {
@@ -170,7 +186,10 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
     const cJSON *a = record_member(json, fields, f.first, &given);
     const cJSON *b = f.second ? record_member(json, fields, f.second, &given) : a;
     const bool fits = a && b && !cJSON_IsNull(a) && !cJSON_IsNull(b);
-    const bool list = f.kind != FORM_MESSAGES || cJSON_IsArray(a);
+    // A list is a conversation if it has messages; under the name messages, whatever it has.
+    const cJSON *first = cJSON_IsArray(a) ? a->child : NULL;
+    const bool list = f.kind != FORM_MESSAGES || (cJSON_IsArray(a) && (!strcmp(f.first, "messages") || !first ||
+                      record_member(first, fields, "role") || record_member(first, fields, "from")));
     if (!fits && (a || b) && f.second && !near) near = &f;
     if (!fits || !list) continue;
     if (given && !named) named = &f;
@@ -181,7 +200,8 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
                   found->name, f.name);
     else found = &f;
   }
-  if (named) return named;
+  if (!cJSON_IsObject(json)) { record_fail(fault, "it is no object with members"); return NULL; }
+  if (named) { fault.text[0] = 0; return named; }
   if (two) return NULL;
   if (!found) {
     char keys[100] = "";
@@ -196,8 +216,9 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
   }
   return found;
 }
-// Reads a record. pairs_chat: prompt and completion are messages. False: `fault`. To be freed in any case.
-static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat,
+// Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on. False: `fault`. To be
+// freed in any case.
+static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
                                RecordFault fault) {
   *r = {};
   const RecordForm *f = record_form(json, fields, fault);
@@ -209,31 +230,31 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
                        "chosen: --fields messages=chosen, or prompt=prompt,completion=chosen");
   if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
   r->messages = r->made = cJSON_CreateArray();
-  if (f->kind == FORM_ASK) return record_ask(r, json, fields, f->first, f->more, f->second, fault);
-  if (f->kind == FORM_MESSAGES) {
-    const char *system = record_text(json, fields, "system");
-    const cJSON *first = a->child;
-    const char *who = cJSON_GetStringValue(record_member(first, fields, "role"));
-    if (!who) who = cJSON_GetStringValue(record_member(first, fields, "from"));
-    if (system && *system && (!who || strcmp(record_role(who), "system"))) record_add(r->made, "system", system);
-    return record_add_list(r->made, a, fields, fault);
+  if (f->kind == FORM_ASK) return record_ask(r, json, fields, f->first, f->second, fault);
+  const bool lists = cJSON_IsArray(a) && (f->kind == FORM_MESSAGES || cJSON_IsArray(b));
+  r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
+  if (!lists && (!r->prompt || !r->completion))
+    return record_fail(fault, "its prompt and completion are neither texts nor messages");
+  if (!lists && !pairs_chat) { r->messages = NULL; return true; }
+  // A system message beside a list of messages counts where the list has none. Beside "messages" it is another thing.
+  const cJSON *begin = lists ? a->child : NULL;
+  const char *system = "", *who = begin ? record_text(begin, fields, "role") : NULL;
+  if (begin && !who) who = record_text(begin, fields, "from");
+  if (strcmp(f->first, "messages") && !record_optional(json, fields, "system", &system, fault)) return false;
+  if (*system && (!who || strcmp(record_role(who), "system"))) record_add(r->made, "system", system);
+  if (!lists) {
+    record_add(r->made, "user", r->prompt);
+    record_add(r->made, "assistant", r->completion);
+    return true;
   }
-  if (cJSON_IsArray(a) && cJSON_IsArray(b)) {
-    cJSON *m;
-    if (!record_add_list(r->made, a, fields, fault)) return false;
+  if (!record_add_list(r->made, a, fields, fault)) return false;
+  cJSON *m;
+  if (b && !all)
     cJSON_ArrayForEach(m, r->made) {             // trained on is the completion
       cJSON_DeleteItemFromObjectCaseSensitive(m, "train");
       cJSON_AddFalseToObject(m, "train");
     }
-    return record_add_list(r->made, b, fields, fault);
-  }
-  r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
-  if (!r->prompt || !r->completion)
-    return record_fail(fault, "its prompt and completion are neither texts nor messages");
-  if (!pairs_chat) { r->messages = NULL; return true; }
-  record_add(r->made, "user", r->prompt);
-  record_add(r->made, "assistant", r->completion);
-  return true;
+  return !b || record_add_list(r->made, b, fields, fault);
 }
 
 // ---- containers
@@ -308,9 +329,14 @@ static inline char *records_of_table(const uint8_t *p, size_t n, char separator,
       const bool whole = table_value(&p, end, separator, v);
       fclose(v);
       more = p < end && *p == separator;
-      const bool line_end = p == end || *p == '\n', nothing = !column && !more && p == begin;   // a line without values
+      const bool line_end = p == end || *p == '\n';
+      const bool blank = !column && !more && !value_bytes && (begin == end || *begin != '"');
+      const bool nothing = blank && whole;       // a line without values
       if (!whole) ok = record_fail(fault, "%s has a value whose \" does not end", words);
-      else if (!more && !line_end) ok = record_fail(fault, "%s has more behind the \" that ends a value", words);
+      else if (!more && !line_end)
+        ok = record_fail(fault, *begin == '"' ? "%s has more behind the \" that ends a value; a value with \" in it is "
+                         "quoted whole, with \"\" for each" : "%s has a line's end that is no newline", words);
+      else if (nothing && row == 1) row = 0;
       else if (row == 1 && names == NAMES) ok = record_fail(fault, "%s has more than 1024 names", words);
       else if (row == 1) name[names++] = strdup(value);
       else if (!nothing && column >= names) ok = record_fail(fault, "%s has more values than there are names", words);
@@ -325,6 +351,7 @@ static inline char *records_of_table(const uint8_t *p, size_t n, char separator,
       p += p < end;
     }
     if (row > 1) fputc('\n', to);                // a record is the row before its number
+    liveness_progress();
   }
   for (int i = 0; i < names; i++) free(name[i]);
   fclose(to);

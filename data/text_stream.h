@@ -129,7 +129,7 @@ static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t byte
   liveness_progress();
   return n;
 }
-// A table of values is read whole, once. -1: one line in e.
+// A table of values is read whole, once: at most a gibibyte, of text. -1: one line in e.
 static inline int64_t text_stream_table(TextStream *s, const FileForm *form, uint8_t *to, int64_t bytes,
                                         DataError *e) {
   char fault[256] = "";
@@ -138,6 +138,12 @@ static inline int64_t text_stream_table(TextStream *s, const FileForm *form, uin
   for (int64_t got = 1; !s->table && got; n += (size_t)got) {
     if (room - n < FILE_PIECE_BYTES) all = (uint8_t *)bpe_resize(all, room = 2 * room + 2 * FILE_PIECE_BYTES, 1);
     if ((got = text_stream_bytes(s, all + n, FILE_PIECE_BYTES, e)) < 0) { free(all); return -1; }
+    const char *why = n > (size_t)1 << 30 ? "has more than 1 GiB" : memchr(all + n, 0, (size_t)got)
+                                          ? "has a NUL character" : NULL;
+    if (!why) continue;
+    free(all);
+    return data_fail(e, EXIT_MISSING, "%s %s, which a table of values cannot have: make JSON lines of it", s->path,
+                     why) - 1;
   }
   if (!s->table && !records_of(form, all, n, &s->table, &s->table_bytes, RecordFault{fault, sizeof fault})) {
     free(all);

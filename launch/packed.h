@@ -20,9 +20,10 @@ static inline void packed_open() {
   if (n <= 0) return;
   directory[n] = 0;
   *strrchr(directory, '/') = 0;
-  snprintf(path, sizeof path, "%s/openmpi/bin/mpirun", directory);
+  snprintf(path, sizeof path, "%s/openmpi/pmix", directory);     // no other Open MPI has its plugins there
   const bool packed = !access(path, X_OK);
-  if (!packed && !getenv("PMIX_MCA_mca_base_component_path")) return;
+  const char *theirs = getenv("OPAL_PREFIX"), *plugins = getenv("PMIX_MCA_mca_base_component_path");
+  if (!packed && (!theirs || !plugins || strncmp(theirs, plugins, strlen(theirs)))) return;
   for (const auto &v : packed_variables) {
     snprintf(path, sizeof path, "%s/openmpi%s", directory, v.place);
     if (packed) setenv(v.name, path, 1);

@@ -277,7 +277,7 @@ TEST(chat_lines_are_checked,
       {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
       {"{\"conversations\": [{\"from\": \"tool\", \"value\": \"b\"}]}", "line 3: role 'tool' is not"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "another kind than text"},
-      {"[1]", "line 3: it has no form that is known"}};
+      {"[1]", "line 3: it is no object with members"}};
   const char *path = data_path("c.jsonl");
   char text[1024];
   for (const auto &b : bad) {
@@ -299,7 +299,7 @@ TEST(chat_lines_are_checked,
   o.tokenizer = NULL, o.vocab_size = 300;
   data_expect_refused(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one record", "valid.jsonl");
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has less than two records", "valid.jsonl");
   data_write(path, text, strlen(text));
   data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
 

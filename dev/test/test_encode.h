@@ -386,18 +386,14 @@ TEST(encode_is_done_once,
 }
 
 TEST(data_is_what_it_says,
-     "JSON arrays, objects over several lines, tables of values, JSON lines under a name of another kind: named with "
-     "what to type, in memory and by --encode; JSON lines called .json are taken as such; --data_as text takes all") {
+     "JSON of any container under a name of another kind is named with what to type, in memory and by --encode; JSON "
+     "lines called .json are taken as such; --data_as text takes all") {
   static const char lines[] = "{\"text\": \"the fox, a [bird] {and}\"}\n{\"text\": \"one crow \\\" \"}\n";
   static const struct { const char *name, *text, *has, *has_too; } table[] = {
-      {"a.json", "[{\"messages\": [1], \"id\": 2}]", "a.json is a JSON array of objects with messages, id; expected: "
-       "JSON lines", "jq -c '.[]' "},
-      {"a.jsonl", " [\n{\"text\": \"x\"},\n{}]", "a.jsonl is a JSON array of objects with text;", "jq -c '.[]' "},
-      {"n.json", "[1, 2]", "n.json is a JSON array;", "jq"},
-      {"p.jsonl", "{\n \"text\": \"x\"\n}\n{\n \"text\": \"y\"\n}", "p.jsonl is JSON over several lines of objects "
-       "with text;", "jq -c . "},
-      {"t.csv", "a,b\n1,2\n", "t.csv is a table of values with commas", "pandas.read_csv('"},
-      {"t.tsv", "a\tb\n1\t2\n", "t.tsv is a table of values with tabs", "sep='\\t'"},
+      {"a.json", "[{\"messages\": [1], \"id\": 2}]", NULL, NULL}, {"t.csv", "a,b\n1,2\n", NULL, NULL},
+      {"p.jsonl", "{\n \"text\": \"x\"\n}\n{\n \"text\": \"y\"\n}", NULL, NULL},
+      {"array", "[{\"messages\": [1], \"id\": 2}]", "array is a JSON array of objects with messages, id; its name "
+       "should end in .json", "--data_as text"},
       {"data", lines, "data is JSON lines of objects with text; its name should end in .jsonl", "--data_as text"}};
   static char text[4096];
   char out[600];
@@ -407,12 +403,11 @@ TEST(data_is_what_it_says,
     CorpusOptions o = data_options(NULL);
     cli_write(o.data = cli_path(x.name), x.text, strlen(x.text));
     o.tokenizer = "dev/fixtures/chat_chatml";
-    data_expect_refused(o, 3, x.has, x.has_too);
+    if (x.has) data_expect_refused(o, 3, x.has, x.has_too);
     snprintf(out, sizeof out, "%s/of-%s", test_tmp(), x.name);
     EncodeOptions eo = encode_options(out, o.data, 1);
-    const bool other = !strcmp(x.name, "data");
-    EXPECT(!encode_run(&eo, &e) && strstr(e.text, other ? "data: expected: .txt" : x.has) && access(out, F_OK),
-           "%s: %s", x.name, e.text);
+    if (x.has)
+      EXPECT(!encode_run(&eo, &e) && strstr(e.text, ": expected: .txt") && access(out, F_OK), "%s: %s", x.name, e.text);
     eo.as_text = true;
     EXPECT(encode_run(&eo, &e), "%s as text: %s", x.name, e.text);
     size_t n = 0;                                // enough to hold some out

@@ -75,7 +75,7 @@ TEST(records_forms_are_messages,
       {"Alpaca", "instruction", "input", "output", ""}, {"Dolly", "instruction", "context", "response", ""},
       {"questions", "question", NULL, "answer", ""}, {"responses", "prompt", NULL, "response", ""},
       {"pairs", "prompt", NULL, "completion", ""}, {"fields", "q", "m", "a", "instruction=q,input=m,output=a"},
-      {"two forms", "instruction", NULL, "output", "instruction=instruction"}};
+      {"its own names", "instruction", NULL, "output", "instruction=instruction"}};
   int64_t n;
   const char *path = data_path("messages.jsonl");
   records_write(path, records_messages);
@@ -160,6 +160,39 @@ TEST(records_lists_are_messages,
                  "'content': 'a'}]}\n{'text': 'b'}\n", want, m);
   free(want);
 }
+TEST(records_fields_choose,
+     "a record that fits two forms has the ids of the one whose members --fields names; the rest of a question under "
+     "either name; blank lines of a table, with either end, are none; --train_on all trains on lists of pairs whole") {
+  static const struct { const char *fields, *text; } same[] = {
+      {"", "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}\n"
+           "{'question': 'x\\ny', 'answer': 'z'}\n"},
+      {"prompt=question,completion=answer,messages=m",
+       "{'m': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}], 'chosen': 1, 'rejected': 2}\n"
+       "{'question': 'x\\ny', 'answer': 'z'}\n"},
+      {"", "{'question': 'q', 'answer': 'a', 'items': ['b'], 'history': null, 'system': ''}\n"
+           "{'instruction': 'x', 'input': 'y', 'response': 'z', 'text': 't'}\n"},
+      {"", "{'prompt': 'q', 'response': 'a', 'context': null}\n{'question': 'x', 'context': 'y', 'answer': 'z'}\n"}};
+  int64_t n = 0;
+  int32_t *want = NULL;
+  for (const auto &x : same) {
+    ChatOptions chat = {"qwen2.5", "07 Mar 2031", "none", false};
+    chat.fields = x.fields, chat.pairs = true;
+    const char *path = data_path("f.jsonl");
+    records_write(path, x.text);
+    if (!want) want = records_ids(path, &chat, &n);
+    else records_expect(x.fields[0] ? x.fields : x.text, "f.jsonl", x.text, want, n, &chat);
+  }
+  REQUIRE(want && n > 40, "%lld ids", (long long)n);
+  records_expect("blank lines", "f.csv", "\r\nprompt,response\r\n\r\nq,a\r\n\r\n'x\ny',z\r\n\r\n", want, n);
+  free(want);
+  ChatOptions all = {"qwen2.5", "07 Mar 2031", "none", true};
+  const char *path = data_path("f.jsonl");
+  records_write(path, same[0].text);
+  want = records_ids(path, &all, &n);
+  records_expect("--train_on all", "f.jsonl", "{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': "
+                 "'assistant', 'content': 'a'}]}\n{'question': 'x', 'input': 'y', 'answer': 'z'}\n", want, n, &all);
+  free(want);
+}
 TEST(records_damaged, "arrays and tables that are cut short, or have more behind them, are refused by name") {
   static const struct { const char *name, *text, *says; } bad[] = {
       {"a.json", "[{'text': 'a'}, {'text': 'b'}", "cut short"},
@@ -170,6 +203,10 @@ TEST(records_damaged, "arrays and tables that are cut short, or have more behind
       {"a.csv", "text\n'a'b\n", "row 2 has more behind the \""},
       {"a.csv", "text\na,b\n", "row 2 has more values than there are names"},
       {"a.csv", "text,x\na,b\nc\n", "row 3 has fewer values than there are names"},
+      {"a.csv", "text\nq\351\n", "byte 7, 0xe9, is not UTF-8"},
+      {"a.csv", "text,x\rq1,a1\r", "a line's end that is no newline"},
+      {"a.json", "[{'question': 'a', 'answer': 'b', 'input': 5}, 1]", "record 1: its input is no text"},
+      {"a.json", "[['a'], {'text': 'b'}]", "record 1: it is no object with members"},
       {"a.csv", "a,b\nc,d\ne,f\n", "record 1: it has no form that is known; its members: a, b"}};
   for (const auto &b : bad) {
     const char *path = data_path(b.name);
