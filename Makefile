@@ -35,6 +35,8 @@ make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make sass         machine code of the hot CUDA kernels: spills, reads, tensor cores, predictions (cuobjdump)
 make arm          build for ARM beside x86-64 and compare, by emulation (dev/arm.sh setup installs what it needs)
+make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux without any (DIST_ARCH=aarch64: for ARM)
+make wheel        the same for pip (dev/dist.sh says what both need)
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
 make check-rooms  headers include only what is below them, and none in a circle
@@ -61,7 +63,7 @@ B := $(if $(filter 1,$(SAN)),build/san,build)
 TRAINER := $(if $(filter 1,$(SAN)),$(B)/train_gpt_fsdp,train_gpt_fsdp)
 TESTS := $(B)/test_gpt_fsdp
 # Anything but these goals compiles something and needs the libraries.
-BUILDS := $(filter-out help clean setup check-style check-rooms,$(or $(MAKECMDGOALS),all))
+BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),all))
 HASH := \#
 comma := ,
 
@@ -198,8 +200,11 @@ help:
 setup:
 	@dev/setup.sh
 
+dist wheel:
+	@dev/dist.sh $(@:dist=archive) $(DIST_ARCH)
+
 clean:
-	rm -rf build train_gpt_fsdp
+	rm -rf build dist train_gpt_fsdp
 
 check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
@@ -223,7 +228,7 @@ check-rooms:
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
-.PHONY: all train test test-all arm soak check check-headers check-rooms plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
+.PHONY: dist wheel all train test test-all arm soak check check-headers check-rooms plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
 ifneq ($(MISSING),)
 # ---- something is missing: train and test may install it, everything else only says so -----------------------------
@@ -457,8 +462,8 @@ $(FUZZ)/fuzz: $(B)/fuzz.o
 	@mkdir -p $(FUZZ)/seeds
 	$(call run,LINK,$(FUZZ_CXX) $(FUZZ_SANITIZE) $< -o $@ $(LIBS))
 fuzz: $(FUZZ)/fuzz
-	@export FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
-	trap 'rm -rf "$$FUZZ_DIR"' EXIT; cd $(FUZZ) && ./fuzz seeds seeds || exit 1; \
+	@export FUZZ_ROOT='$(CURDIR)' FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
+	trap 'rm -rf "$$FUZZ_DIR"' EXIT; $(FUZZ)/fuzz seeds $(FUZZ)/seeds && cd $(FUZZ) || exit 1; \
 	printf '%s\n' $(or $(T),$$(./fuzz list)) | FUZZ_FLAGS='$(FUZZ_FLAGS)' xargs -P 2 -I{} sh -c ' \
 	  mkdir -p corpus/{} findings/{}; export FUZZ_TARGET={}; \
 	  if ./fuzz $$FUZZ_FLAGS -artifact_prefix=findings/{}/ corpus/{} seeds/{} findings/{} > {}.log 2>&1; \

@@ -212,7 +212,8 @@ static Model model_of(const Options *o) {
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
   recompute_parse(o, m.recompute, NULL, 0);
-  m.documents = data_is_chats(o->data) && o->pack == OPT_pack_whole;             // a run knows better, by its corpus
+  const bool text = o->data_as == OPT_data_as_text;
+  m.documents = data_is_chats(o->data, text) && o->pack == OPT_pack_whole;       // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }
@@ -1137,41 +1138,40 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
 }
 
-// The whole run: training, evaluation, a sample, files. Returns the exit code. Collective.
+// The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {
     const int code = trainer_train(t, log, saver);
     if (code >= 0) return code;
   }
-  // Evaluation and sampling may be interrupted anywhere, a save may not.
-  if (!saver->pending) {
-    terminal_last_signal(SIGINT);
-    terminal_last_signal(SIGTERM);
-    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);        // nohup: stays ignored
-  }
+  bool saved = saver_finish(saver, log), written = true;
+  if (o->save_model) saved = save_model(&t->run) && saved;
+  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
+  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
+  // From here on the weights are on the disk, and the run may be interrupted anywhere.
+  terminal_last_signal(SIGINT);
+  terminal_last_signal(SIGTERM);
+  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
   if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   if (o->eval[0]) trainer_eval_files(t, log);
-  if (o->interactive) trainer_talk(t, answers);
+  if (o->interactive) written = trainer_talk(t, answers);
   const bool sampled = sample_file(o) && (o->prompts[0] ? print_samples(t) : print_sample(t));
+  written = written && (sampled || !sample_file(o));
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
-  bool saved = saver_finish(saver, log);
-  if (o->save_model) saved = save_model(&t->run) && saved;
-  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
-  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
   if (!fsdp_rank(&t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", " : "", sampled ? sample_file(o) : "");
-  return saved ? 0 : EXIT_MISSING;
+  return saved && written ? 0 : EXIT_MISSING;
 }
 
 // ================================================================================================ 8 commands
@@ -1207,12 +1207,12 @@ static int train(Call *call) {
   liveness_phase("start-up");
   if (o->batch_auto) {
     trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
-    asked.batch_size = o->batch_size;
+    asked.batch_size = o->batch_size, asked.given[OPT_batch_size] = true;
     restarts_batch(o->global_batch, o->batch_size);
   }
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
-  t.run.cores = &cores;
-  t.run.crowded = cores_are_crowded(&cores);
+  t.run.cores = &cores, t.run.crowded = cores_are_crowded(&cores);
+  t.run.name = start_model_name(&start, o), t.run.published = start_published(&start);
   report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (o->tune == OPT_tune_on) trainer_tune(&t);
@@ -1257,15 +1257,21 @@ static const Command commands[] = {
 // The whole program; main, unless a test includes this file.
 int train_main(int argc, char **argv) {
   static Call call;
+  packed_open();
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   call.argc = argc, call.argv = argv;
   call.launched = under_mpirun = rank != NULL;
   call.first = !rank || !strcmp(rank, "0");
   terminal_open();
   int code = -1, ready = NEEDS_NOTHING;
-  for (const Command *c = commands; code < 0; code = c++->run(&call))
+  bool prints = true;                            // what it is for
+  for (const Command *c = commands; code < 0; code = c++->run(&call)) {
     for (; ready < c->needs; ready++) (ready == NEEDS_NOTHING ? call_parse : call_join)(&call);
-  return code;
+    prints = c->run != train || !run_trains(&call.o);
+  }
+  if (code || !prints || !terminal_lost()) return code;
+  say_error("train_gpt_fsdp: what was printed could not be written in whole: is the disk full?\n");
+  return EXIT_MISSING;
 }
 
 #ifndef TRAINER_AS_LIBRARY

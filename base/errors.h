@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "text.h"
 
 // Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
 // 4: a rank died or was stopped, or no rank made progress; 5: the loss or the gradient was not finite; 85: a signal
@@ -19,6 +20,7 @@ __attribute__((format(printf, 1, 0))) static inline void error_line(const char *
   char line[2048 + 128];
   const int n = snprintf(line, 128, "%s%s", who_am_i ? who_am_i : "", who_am_i ? ": " : "");
   vsnprintf(line + n, 2048, fmt, ap);
+  text_escape_line(line, sizeof line, "\n\t");   // names of files, and what files say
   fflush(stdout);
   if (error_hook) error_hook(line);
   else fprintf(stderr, "%s\n", line);

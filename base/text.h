@@ -45,6 +45,37 @@ static inline uint8_t *utf8_put(uint8_t *out, uint32_t c) {
   return out + n;
 }
 
+// ---- text of others that is printed ---------------------------------------------------------------------------------
+// Makes `from` safe to print: control characters but those of `keep`, those that turn the direction of a line, and
+// bytes that are not UTF-8 become \xNN. `to` has room for `room` bytes; what does not fit is left out. Returns how many
+// bytes of `from` were used: all that fit, except, if `more` bytes follow, an incomplete character at the end.
+static inline size_t text_escape(char *to, size_t room, const uint8_t *from, size_t n, bool more,
+                                 const char *keep = "\n\t") {
+  size_t at = 0, out = 0;
+  while (at < n) {
+    const uint8_t *p = from + at;
+    int bytes;
+    const uint32_t c = utf8_char(p, from + n, &bytes);
+    if (more && c >= UTF8_BYTE && utf8_bytes(p, from + n) < 0) break;
+    const bool control = (c < 32 && !(c && strchr(keep, (int)c))) || (c >= 127 && c < 160);
+    const bool turns = (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+    const bool escaped = control || turns || c >= UTF8_BYTE;
+    if (out + (size_t)bytes * (escaped ? 4 : 1) >= room) break;
+    for (int i = 0; i < bytes; i++)
+      if (escaped) out += (size_t)snprintf(to + out, 5, "\\x%02x", p[i]);
+      else to[out++] = (char)p[i];
+    at += (size_t)bytes;
+  }
+  to[out] = 0;
+  return at;
+}
+// The same for a zero-terminated text in its own memory, of whose control characters none is left.
+static inline void text_escape_line(char *text, size_t room, const char *keep = "") {
+  char from[4096];
+  const int n = snprintf(from, sizeof from, "%s", text);
+  text_escape(text, room, (const uint8_t *)from, n < (int)sizeof from ? (size_t)n : sizeof from - 1, false, keep);
+}
+
 // ---- lines ----------------------------------------------------------------------------------------------------------
 static inline bool text_is_control(char c) { return (unsigned char)c < 32 || c == 127; }
 // Makes text one line, or such lines as end with a byte of `keep`: other control bytes become ?.

@@ -1,9 +1,11 @@
 // chat.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is trained on.
 //
-//   {"messages": [{"role": "system" | "user" | "assistant", "content": TEXT}, ...]}    by the model's chat template
-//   {"prompt": TEXT, "completion": TEXT}     as they are, each encoded alone, then the end-of-text token
-//   {"text": TEXT}                           as it is, then the end-of-text token
-// Other members of the object are ignored; members of a message that would change what is rendered are refused.
+//   messages, in any form that records.h reads, by the model's chat template
+//   a prompt with its completion             as they are, each encoded alone, then the end-of-text token
+//   a text                                   as it is, then the end-of-text token
+// Other members of a record are ignored; members of a message that would change what is rendered are refused. A
+// message with train false, masked true, weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered
+// before, with the begin token at its beginning or an end token at its end, gets no second one.
 //
 // A template is one of a table: what transformers' apply_chat_template renders from the published template of that
 // family for system, user and assistant messages, without tools. Each turn is encoded alone, which gives the ids of the
@@ -14,10 +16,24 @@
 // Defines: ChatOptions, Chat, chat_open, chat_token, ChatTokens, chat_line, chat_next, chat_prompt.
 #pragma once
 #include "chat_template.h"
+#include "records.h"
 #include "tokenizer_json.h"
 
-// template_name "auto": none is known, and `why` says why. date: of templates that have one.
-struct ChatOptions { const char *template_name, *date, *why; bool train_all; };
+// template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
+// says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
+// messages.
+struct ChatOptions {
+  const char *template_name, *date, *why;
+  bool train_all, last = false, pairs = false;
+  const char *fields = "";
+};
+// What of them decides tokens and masks, for hashes: CHAT_HOW texts.
+enum { CHAT_HOW = 5 };
+static inline void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
+  const char *const words[CHAT_HOW] = {o->template_name, o->date, o->train_all ? "all" : o->last ? "last" : "assistant",
+                                       o->pairs ? "pairs" : "", o->fields};
+  memcpy(how, words, sizeof words);
+}
 struct Chat {
   ChatOptions o;
   const ChatTemplate *form;
@@ -104,15 +120,17 @@ static inline ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, b
   return ChatSpan{(const char *)p, (size_t)(keep - p)};
 }
 
-// One turn; header: what stands before what is said. Its text is in `t`, which is emptied.
-static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t header, bool assistant) {
+// One turn; header: what stands before what is said. Its text is in `t`, which is emptied. off: never trained on.
+static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t header, bool assistant,
+                             bool off = false) {
   const ChatTemplate *f = c->form;
+  const bool all = c->o.train_all && !off;
   chat_put(t, f->stop);
   const size_t said = t->n;
   const int64_t at = k->count;
   chat_put(t, f->behind);
-  chat_append(c, k, t->p, t->n, assistant ? header : SIZE_MAX, c->o.train_all);
-  for (int64_t i = k->count - 1; said < t->n && !c->o.train_all && i > at && k->ids[i] != c->stop_id; i--)
+  chat_append(c, k, t->p, t->n, assistant && !off ? header : SIZE_MAX, all);
+  for (int64_t i = k->count - 1; said < t->n && !all && i > at && k->ids[i] != c->stop_id; i--)
     k->trained[i] = 0;                           // the newline behind the end
   t->n = 0;
 }
@@ -143,9 +161,49 @@ static inline void chat_put_thinking(ChatText *t, ChatSpan content, const char *
   chat_put(t, content);
 }
 
+// Whether a member says nothing: absent, null, or empty.
+static inline bool chat_is_empty(const cJSON *x) {
+  return !x || cJSON_IsNull(x) || ((cJSON_IsArray(x) || cJSON_IsObject(x)) && !x->child) ||
+         (cJSON_IsString(x) && !x->valuestring[0]);
+}
+// Whether a message says of itself that it is not trained on, in *off. False: it says what cannot be done.
+static inline bool chat_flags(ChatTokens *k, const cJSON *m, bool assistant, bool *off) {
+  const cJSON *train = bpe_field(m, "train"), *masked = bpe_field(m, "masked");
+  *off = cJSON_IsFalse(train) || cJSON_IsTrue(masked);
+  if ((train && !cJSON_IsBool(train)) || (masked && !cJSON_IsBool(masked)))
+    return chat_fail(k, "a message has %s that is neither true nor false", train && !cJSON_IsBool(train) ? "train"
+                                                                                                         : "masked");
+  bool on = cJSON_IsTrue(train);
+  for (const char *name : {"weight", "loss_weight"}) {
+    const cJSON *x = bpe_field(m, name);
+    if (!x) continue;
+    if (!cJSON_IsNumber(x) || (x->valuedouble != 0 && x->valuedouble != 1))
+      return chat_fail(k, "a message has a %s that is neither 0 nor 1", name);
+    *off = *off || x->valuedouble == 0;
+    on = on || (x->valuedouble == 1 && name[0] == 'l');
+  }
+  return !on || assistant || chat_fail(k, "a message that is no answer is to be trained on: that is --train_on all");
+}
+// The thoughts of a message, under any of the names that are common; NULL: it has none. False: they cannot be told.
+static inline bool chat_thoughts(const Chat *c, ChatTokens *k, const cJSON *m, bool assistant, const char **thoughts) {
+  *thoughts = cJSON_GetStringValue(bpe_field(m, "reasoning_content"));
+  for (const char *name : {"reasoning_content", "reasoning", "thinking"}) {
+    const cJSON *x = bpe_field(m, name);
+    const char *text = cJSON_GetStringValue(x);
+    if (chat_is_empty(x)) continue;
+    if (!text || !c->form->thinks || !assistant)
+      return chat_fail(k, !text ? "a message has %s, which is no text"
+                       : assistant ? "a message has %s, which this chat template leaves out"
+                       : "a message that is no answer has %s", name);
+    if (*thoughts && **thoughts && strcmp(*thoughts, text))
+      return chat_fail(k, "a message has two different thoughts, one of them under %s", name);
+    *thoughts = text;
+  }
+  return true;
+}
 // The messages of a line are well formed; `user` receives the number of the last question, `count` how many there are.
 static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *messages, int *user, int *count) {
-  static const char *const foreign[] = {"tool_calls", "tool_call_id", "function_call", "weight"};
+  static const char *const foreign[] = {"tool_calls", "tool_call_id", "function_call"};
   const cJSON *m;
   *count = 0;
   if (!c->form)
@@ -162,9 +220,11 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
     if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
       return chat_fail(k, "role '%.40s' is not system, user or assistant", role);
     for (const char *name : foreign)
-      if (bpe_field(m, name)) return chat_fail(k, "a message has %s, which is not rendered", name);
-    if (!c->form->thinks && bpe_field(m, "reasoning_content"))
-      return chat_fail(k, "a message has reasoning_content, which this chat template leaves out");
+      if (!chat_is_empty(bpe_field(m, name))) return chat_fail(k, "a message has %s, which is not rendered", name);
+    const bool assistant = !strcmp(role, "assistant");
+    const char *thoughts;
+    bool off;
+    if (!chat_thoughts(c, k, m, assistant, &thoughts) || !chat_flags(k, m, assistant, &off)) return false;
     if (!strcmp(role, "user")) last = *count;
     ++*count;
   }
@@ -173,8 +233,12 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
 }
 static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages) {
   const ChatTemplate *f = c->form;
-  int user, count, i = 0;
+  int user, count, i = 0, answer = 0;
+  bool off = false;
   if (!chat_check(c, k, messages, &user, &count)) return false;
+  for (const cJSON *x = messages->child; x; x = x->next, i++)
+    if (!strcmp(cJSON_GetStringValue(bpe_field(x, "role")), "assistant")) answer = i;
+  i = 0;
   ChatText t = {};
   const cJSON *m = messages->child;
   const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
@@ -187,7 +251,8 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
     chat_put(&t, "\n\n");
     const char *content = has_system ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")) : "";
     chat_put(&t, chat_strip(chat_span(content), false));
-    chat_turn(c, k, &t, header, false);
+    if (has_system) chat_flags(k, m, false, &off);
+    chat_turn(c, k, &t, header, false, off);
     if (has_system) m = m->next, i++;
   } else if (f->system && !has_system) {
     const size_t header = chat_header(c, &t, "system");
@@ -197,12 +262,14 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
   for (; m; m = m->next, i++) {
     role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
     const ChatSpan said = chat_span(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")));
-    const char *reasoning = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "reasoning_content"));
     const bool assistant = !strcmp(role, "assistant");
+    const char *reasoning;
+    chat_thoughts(c, k, m, assistant, &reasoning), chat_flags(k, m, assistant, &off);
+    off = off || (c->o.last && i != answer);
     const size_t header = chat_header(c, &t, role);
     if (f->thinks && assistant) chat_put_thinking(&t, said, reasoning, i > user, i == count - 1);
     else chat_put(&t, f->dated ? chat_strip(said, false) : said);
-    chat_turn(c, k, &t, header, assistant);
+    chat_turn(c, k, &t, header, assistant, off);
   }
   free(t.p);
   return true;
@@ -216,48 +283,75 @@ static inline bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages
   free(t.p);
   return true;
 }
+// Bytes of a text behind the begin token that it begins with, as one that was rendered before does; 0: it has none.
+static inline size_t chat_begun(const Chat *c, const char *text) {
+  int n = 0;
+  const uint8_t *p = c->tokenizer->adds_bos ? tokenizer_token_bytes(c->tokenizer, c->tokenizer->bos_id, &n) : NULL;
+  return n && !strncmp(text, (const char *)p, (size_t)n) ? (size_t)n : 0;
+}
+// Whether a text ends with an end token of the tokenizer's, white space behind it or not.
+static inline bool chat_ended(const Chat *c, const char *text) {
+  const ChatSpan s = chat_strip(chat_span(text), false, false, true);
+  auto ends = [&](const char *stop) {
+    const size_t n = strlen(stop);
+    return n <= s.n && !memcmp(s.p + s.n - n, stop, n) && chat_token(c->tokenizer, stop) >= 0;
+  };
+  for (const ChatTemplate &f : chat_templates) if (ends(f.stop)) return true;
+  return ends("<|endoftext|>") || ends("<|end_of_text|>");
+}
 // A prompt (NULL: none) and what follows it, as they are.
 static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, const char *text) {
-  if (c->end_id < 0)
+  const bool ended = chat_ended(c, text);
+  if (c->end_id < 0 && !ended)
     return chat_fail(k, "is no chat, and the tokenizer has no <|endoftext|> or <|end_of_text|> to end it with");
+  const char **const first = prompt ? &prompt : &text;
+  *first += chat_begun(c, *first);
   if (c->tokenizer->adds_bos) chat_append_id(c, k, c->tokenizer->bos_id, false);
   if (prompt) chat_append(c, k, prompt, strlen(prompt), SIZE_MAX, c->o.train_all);
   chat_append(c, k, text, strlen(text), 0, true);
-  chat_append_id(c, k, c->end_id, true);
+  if (!ended) chat_append_id(c, k, c->end_id, true);
   return true;
 }
 
-// Where the first byte is that belongs to no well-formed UTF-8 character; `bytes`: nowhere.
-static inline size_t chat_bad_utf8(const uint8_t *p, size_t bytes) {
-  size_t at = 0;
-  for (int n; at < bytes && (n = utf8_bytes(p + at, p + bytes)) > 0;) at += (size_t)n;
-  return at;
+// What is wrong with a line that cannot be a text: its first byte that is no UTF-8, a NUL character, half of a
+// character. True: nothing.
+static inline bool chat_check_line(const uint8_t *line, size_t bytes, char fault[256]) {
+  const size_t bad = text_bad_utf8(line, bytes, 0);
+  fault[0] = 0;
+  if (bad < bytes) snprintf(fault, 256, "byte %zu is not UTF-8", bad + 1);
+  else if (memchr(line, 0, bytes) || bpe_has_nul((const char *)line, bytes))
+    snprintf(fault, 256, "it has a NUL character");
+  for (size_t at = 0; !fault[0] && at + 6 <= bytes; at++) {
+    const uint8_t *p = line + at;
+    if (*p != '\\') continue;
+    const bool half = p[1] == 'u' && (p[2] | 32) == 'd' && strchr("89abAB", p[3]) && p[3];
+    const bool other = p[1] == 'u' && (p[2] | 32) == 'd' && strchr("cdefCDEF", p[3]) && p[3];
+    const bool whole = half && at + 12 <= bytes && p[6] == '\\' && p[7] == 'u' && (p[8] | 32) == 'd' &&
+                       strchr("cdefCDEF", p[9]) && p[9];
+    if ((half && !whole) || other)
+      snprintf(fault, 256, "%.6s at byte %zu is half of a character (a lone surrogate): in Python, "
+               "s.encode('utf-8', 'replace').decode() writes ? in its place", (const char *)p, at + 1);
+    at += whole ? 11 : 1;
+  }
+  return !fault[0];
 }
 // The conversation of one line. False: k->fault says what is wrong.
 static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
-  const size_t bad = chat_bad_utf8(line, bytes);
-  char *copy = bad < bytes ? NULL : strndup((const char *)line, bytes);
-  if (bad < bytes || memchr(line, 0, bytes) || (copy && bpe_has_nul(copy, bytes))) {
-    snprintf(k->fault, sizeof k->fault, bad < bytes ? "byte %zu is not UTF-8" : "it has a NUL character", bad + 1);
-    free(copy);
-    return false;
-  }
+  if (bytes > TEXT_WORD_BYTES) return chat_fail(k, "it has more than 64 MiB");
+  if (!chat_check_line(line, bytes, k->fault)) return false;
+  char *copy = strndup((const char *)line, bytes);
   const char *end = NULL;
   cJSON *json = copy ? cJSON_ParseWithOpts(copy, &end, 1) : NULL;
-  const cJSON *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
-  const char *prompt = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "prompt"));
-  const char *completion = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "completion"));
-  const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "text"));
+  ChatRecord r = {};
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
-  else if (bpe_field(json, "tools")) chat_fail(k, "it has tools, which are not rendered");
-  else if (cJSON_IsArray(messages)) ok = chat_messages(c, k, messages);
-  else if (prompt && completion) ok = chat_plain(c, k, prompt, completion);
-  else if (text) ok = chat_plain(c, k, NULL, text);
-  else
-    chat_fail(k, "expected: {\"messages\": [{\"role\", \"content\"}, ...]}, {\"prompt\", \"completion\"} or "
-              "{\"text\"}");
+  else if (!chat_is_empty(bpe_field(json, "tools"))) chat_fail(k, "it has tools, which are not rendered");
+  else if (!record_read(&r, json, c->o.fields, c->o.pairs, RecordFault{k->fault, sizeof k->fault})) {}
+  else if (r.messages) ok = chat_messages(c, k, r.messages);
+  else if (r.text) ok = chat_plain(c, k, NULL, r.text);
+  else ok = chat_plain(c, k, r.prompt, r.completion);
+  record_free(&r);
   cJSON_Delete(json);
   free(copy);
   return ok;

@@ -18,7 +18,7 @@
 struct ChatTemplate {
   const char *name, *begin, *end, *stop, *behind, *system;
   bool dated, thinks;
-  const char *marks[2], *text;
+  const char *marks[3], *text;
 };
 #define CHAT_ML "<|im_start|>", "\n", "<|im_end|>", "\n"
 #define CHAT_ML_TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
@@ -58,18 +58,19 @@ static const char chat_llama3_text[] =
 {%- endfor %}{%- if add_generation_prompt %}
 {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %})";
 static const ChatTemplate chat_templates[] = {
-    {"qwen2.5", CHAT_ML, CHAT_QWEN, false, false, {CHAT_QWEN_SYSTEM, CHAT_QWEN_TURN},
+    {"qwen2.5", CHAT_ML, CHAT_QWEN, false, false, {CHAT_QWEN_SYSTEM, CHAT_QWEN_TURN, ""},
      "{%- if messages[0]['role'] != 'system' %}{{- " CHAT_QWEN_SYSTEM " }}{%- endif %}{%- for message in messages %}"
      "{{- " CHAT_QWEN_TURN " }}{%- endfor %}" CHAT_ML_ASKS},
     {"qwen3", CHAT_ML, NULL, false, true,
      {"'\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n')",
-      "loop.index0 > ns.last_query_index"}, chat_qwen3_text},
-    {"smollm2", CHAT_ML, CHAT_SMOL, false, false, {CHAT_SMOL "<|im_end|>\\n", CHAT_ML_TURN},
+      "loop.index0 > ns.last_query_index", "{%- if loop.last or (not loop.last and reasoning_content) %}"},
+     chat_qwen3_text},
+    {"smollm2", CHAT_ML, CHAT_SMOL, false, false, {CHAT_SMOL "<|im_end|>\\n", CHAT_ML_TURN, ""},
      "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\n"
      CHAT_SMOL "<|im_end|>\\n' }}{% endif %}{{" CHAT_ML_TURN "}}{% endfor %}" CHAT_ML_ASKS},
     {"llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", "", true, false,
-     {"\"Cutting Knowledge Date: December 2023\\n\"", CHAT_LLAMA_TURN}, chat_llama3_text},
-    {"chatml", CHAT_ML, NULL, false, false, {CHAT_PLAIN, ""}, CHAT_PLAIN CHAT_ML_ASKS}};
+     {"\"Cutting Knowledge Date: December 2023\\n\"", CHAT_LLAMA_TURN, ""}, chat_llama3_text},
+    {"chatml", CHAT_ML, NULL, false, false, {CHAT_PLAIN, "", ""}, CHAT_PLAIN CHAT_ML_ASKS}};
 static const char chat_names[] = "chatml, qwen2.5, qwen3, smollm2, llama3";
 
 // What an option names; NULL: none.
@@ -77,16 +78,73 @@ static inline const ChatTemplate *chat_template_named(const char *name) {
   for (const ChatTemplate &t : chat_templates) if (!strcmp(t.name, name)) return &t;
   return NULL;
 }
-// What a template's text is of. Inside a string of it a newline is as good as \n.
+// Takes `word` from the front of a text.
+static inline bool chat_eat(const char **text, const char *word) {
+  const size_t n = strlen(word);
+  const bool there = !strncmp(*text, word, n);
+  *text += there ? n : 0;
+  return there;
+}
+// Whether a template of this family writes such a piece: a turn's begin alone, with a role, or with all of the system
+// message that it has by default; thoughts where it thinks, but not their begin alone, which asks for them.
+static inline bool chat_piece_fits(const ChatTemplate *t, const char *piece) {
+  static const char *const roles[] = {"system", "user", "assistant", "ipython", ""};
+  const char *at = piece, *const think = strstr(piece, "<think>");
+  if (think) return t->thinks && (think == piece + (piece[0] == '\n')) && strcmp(piece, "<think>\n");
+  if (!strstr(piece, t->begin)) return true;
+  if (!chat_eat(&at, t->begin)) return false;
+  int role = 0;
+  while (!chat_eat(&at, roles[role])) role++;
+  if (!*at) return true;
+  if (!chat_eat(&at, t->end)) return false;
+  const bool system = !role && t->system && chat_eat(&at, t->system) && chat_eat(&at, t->stop);
+  return !*at || (system && !strcmp(at, t->behind));
+}
+// Whether all that a template writes is of this family: strings inside its tags, and no turns outside of them.
+static inline bool chat_pieces_fit(const ChatTemplate *t, const char *text) {
+  char *piece = (char *)data_alloc(strlen(text) + 1, 1);
+  bool fits = true, inside = false;
+  while (*text && fits) {
+    size_t n = 0;
+    const char quote = inside && (*text == '\'' || *text == '"') ? *text : 0;
+    if (quote) {
+      for (text++; *text && *text != quote; text++) {
+        const bool escaped = text[0] == '\\' && text[1];
+        text += escaped;
+        piece[n++] = escaped && *text == 'n' ? '\n' : *text;
+      }
+      piece[n] = 0;
+      text += *text == quote;
+      fits = chat_piece_fits(t, piece);
+    } else if (inside) {
+      inside = !(text[1] == '}' && (*text == '}' || *text == '%'));
+      text += inside ? 1 : 2;
+    } else {
+      while (*text && !(text[0] == '{' && (text[1] == '{' || text[1] == '%' || text[1] == '#'))) piece[n++] = *text++;
+      piece[n] = 0;
+      fits = !strstr(piece, t->begin) && !strstr(piece, "<think>");
+      const char *comment = text[0] && text[1] == '#' ? strstr(text, "#}") : NULL;
+      inside = *text && !comment;
+      text = comment ? comment + 2 : text + 2 * inside;
+    }
+  }
+  free(piece);
+  return fits;
+}
+// What a template's text is of: the text that is written here; or one that has all marks of a family and writes nothing
+// which that does not. NULL: none that is known. Inside a string of it a newline is as good as \n.
 static inline const ChatTemplate *chat_template_of(const char *text) {
   char *plain = (char *)data_alloc(2 * strlen(text) + 1, 1), *to = plain;
-  for (; *text; text++)
-    if (*text == '\n') *to++ = '\\', *to++ = 'n';
-    else *to++ = *text;
+  for (const char *from = text; *from; from++)
+    if (*from == '\n') *to++ = '\\', *to++ = 'n';
+    else *to++ = *from;
   *to = 0;
   const ChatTemplate *found = NULL;
-  for (const ChatTemplate &t : chat_templates)
-    if (!found && strstr(plain, t.marks[0]) && strstr(plain, t.marks[1])) found = &t;
+  for (const ChatTemplate &t : chat_templates) {
+    bool marked = true;
+    for (const char *mark : t.marks) marked = marked && strstr(plain, mark);
+    if (!found && ((marked && chat_pieces_fit(&t, text)) || !strcmp(text, t.text))) found = &t;
+  }
   free(plain);
   return found;
 }

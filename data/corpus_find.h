@@ -22,8 +22,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/liveness.h"
 #include "kernels/device.h"
 #include "file_kinds.h"
+#include "records.h"
 
 // ================================================================================================ 1 errors, files
 struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
@@ -33,6 +35,7 @@ __attribute__((format(printf, 3, 4))) static inline bool data_fail(DataError *e,
   va_start(ap, fmt);
   vsnprintf(e->text, sizeof e->text, fmt, ap);
   va_end(ap);
+  text_escape_line(e->text, sizeof e->text);     // names of files, of columns, of roles
   e->exit_code = exit_code;
   return false;
 }
@@ -56,7 +59,8 @@ __attribute__((format(printf, 2, 3))) static inline void data_notice(DataNotices
   int wrote = vsnprintf(d->text + n, room, fmt, ap);
   va_end(ap);
   if (wrote < 0 || (size_t)wrote + 2 > room) { d->text[n] = 0; return; }  // whole lines or nothing
-  memcpy(d->text + n + wrote, "\n", 2);
+  text_escape_line(d->text + n, room - 2);
+  strcat(d->text + n, "\n");
 }
 
 static inline void *data_alloc(size_t count, size_t each_bytes) {
@@ -166,12 +170,15 @@ struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 
 // What --data resolves to: texts, or token files by their paths.
 // document: where documents behind the first begin.
+// What a file is asked for as: text; lines of JSON; bytes that are text whatever they look like (--data_as text).
+enum TextWant { WANT_TEXT, WANT_LINES, WANT_BYTES };
 struct Text {
   const uint8_t *bytes;
   size_t numel, mapped_bytes;
   void *mapped, *owned;
   double nats;
   size_t *document, documents;
+  DataContainer container;                       // of lines of JSON: what they were made of
 };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
@@ -179,6 +186,7 @@ struct Found {
   int sources, source_files[SOURCES_MOST];       // of a mixture: how many of the training files are each one's
   SplitSource mixed[SOURCES_MOST];               // their names and weights
   const char *val_data;                          // --val_data, or ""
+  TextWant want;                                 // of texts
   char chats[SPLIT_COUNT][DATA_PATH_BYTES];      // the files of the texts, if they hold conversations; else ""
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
@@ -239,33 +247,67 @@ static inline size_t text_controls(const uint8_t *p, size_t n) {
   for (size_t i = 0; i < n; i++) count += (p[i] < 32 && !(p[i] >= '\t' && p[i] <= '\r') && p[i] != 27) || p[i] == 127;
   return count;
 }
-// Whether the first line is a JSON object.
-static inline bool text_is_json_lines(const uint8_t *p, size_t n) {
-  const uint8_t *end = (const uint8_t *)memchr(p, '\n', n);
-  size_t line = end ? (size_t)(end - p) : n;
-  while (line && (p[line - 1] == '\r' || p[line - 1] == ' ')) line--;
-  return line > 4 && p[0] == '{' && p[1] == '"' && p[line - 1] == '}';
+// Where the first byte from `at` on is that belongs to no well-formed UTF-8 character; `bytes`: nowhere.
+static inline size_t text_bad_utf8(const uint8_t *p, size_t bytes, size_t at) {
+  for (uint64_t word; at < bytes;) {
+    if (at + 8 <= bytes && (memcpy(&word, p + at, 8), !(word & 0x8080808080808080u))) { at += 8; continue; }
+    const int n = utf8_bytes(p + at, p + bytes);
+    if (n <= 0) return at;
+    at += (size_t)n;
+  }
+  return bytes;
 }
-// Refuses what is not text; gives a notice about text that is probably not meant to be trained on. Invalid UTF-8 is
-// fine: the tokenizer works on bytes.
-// chats: lines of JSON are expected.
-static inline bool text_check(const char *path, const uint8_t *p, size_t n, DataNotices *notices, DataError *e,
-                              bool chats = false) {
-  const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
-  const bool json = text_is_json_lines(p, n);
-  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
-  if (encoding)
-    return data_fail(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
-                     encoding, encoding, path);
+// Bytes of a text that are no UTF-8: how many, of how many; the first, and where it is.
+struct TextBad { int64_t count, of, at; uint8_t first; };
+static inline void text_count_bad(TextBad *b, const uint8_t *p, size_t n) {
+  for (size_t at = 0; (at = text_bad_utf8(p, n, at)) < n; at++, b->count++)
+    if (!b->count) b->at = b->of + (int64_t)at, b->first = p[at];
+  b->of += (int64_t)n;
+  liveness_progress();
+}
+// Refuses a text of which more than one byte of a hundred is no UTF-8; of fewer, a line in `words`. want: WANT_BYTES
+// takes any.
+static inline bool text_check_bad(const TextBad *b, const char *path, TextWant want, char *words, size_t room,
+                                  DataError *e) {
+  enum { SHARE = 100 };
+  words[0] = 0;
+  if (!b->count) return true;
+  data_format(words, room, "%s: %lld of %lld bytes are no UTF-8, the first is 0x%02x at byte %lld; if it is text in "
+           "Windows-1252 or Latin-1: iconv -f WINDOWS-1252 -t UTF-8 %s > NEW.txt", path, (long long)b->count,
+           (long long)b->of, b->first, (long long)b->at + 1, path);
+  return b->count <= b->of / SHARE || want == WANT_BYTES ||
+         data_fail(e, EXIT_MISSING, "%s; who wants these bytes says --data_as text", words);
+}
+// Refuses bytes that are no text: too many control characters at their beginning, in their middle or at their end. The
+// first byte is byte `begin` of the text.
+static inline bool text_check_controls(const char *path, const uint8_t *p, size_t n, int64_t begin, DataError *e) {
   const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
   for (size_t at : places) {                     // a file of weights may begin with a lot of text
     const size_t controls = text_controls(p + at, looked);
     if (controls >= 16 && controls > looked / 32)
-      return data_fail(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %zu on are control characters; "
-                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, at);
+      return data_fail(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %lld on are control characters; "
+                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked,
+                       (long long)begin + (long long)at);
   }
-  if (json && !chats) data_notice(notices, "%s is JSON lines: braces and keys are trained on like text", path);
   return true;
+}
+// Refuses the beginning of a file that is no text, or not what it is wanted as. What it looks like although its name
+// says text, for a notice, is in `looks`: NULL: nothing else.
+static inline bool text_check(const char *path, const uint8_t *p, size_t n, TextWant want, const char **looks,
+                              DataError *e) {
+  static const char *const kinds[] = {NULL, "JSON lines", "a JSON array", "JSON over several lines", NULL, NULL};
+  const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
+  char line[1400];
+  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
+  if (encoding)
+    return data_fail(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
+                     encoding, encoding, path);
+  if (!text_check_controls(path, p, n, 0, e)) return false;
+  const FileForm form = form_of(path_base(path), p, n);
+  const bool as_named = want == WANT_BYTES || (want == WANT_TEXT && form_name_is_text(path));
+  *looks = want == WANT_TEXT && as_named ? kinds[form.container] : NULL;
+  return as_named || !form_refusal(&form, path, want == WANT_LINES, line, sizeof line) ||
+         data_fail(e, EXIT_MISSING, "%s", line);
 }
 static inline void text_add_document(Text *t, size_t at) {
   if (!(t->documents & (t->documents - 1)))      // room for a power of two
@@ -294,21 +336,66 @@ static inline void text_find_articles(Text *t) {
     else p += !blank;
   }
 }
-static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e, bool chats = false) {
+// The most bytes without a blank or line's end among them, which a text can be cut at: memory for the tokens of one
+// word is many times its size.
+enum : size_t { TEXT_WORD_BYTES = 64 << 20 };
+static inline bool text_check_words(const char *path, const uint8_t *p, size_t n, DataError *e) {
+  for (size_t at = 0; n - at > TEXT_WORD_BYTES; liveness_progress()) {
+    const uint8_t *blank = (const uint8_t *)memrchr(p + at + 1, ' ', TEXT_WORD_BYTES);
+    const uint8_t *line = (const uint8_t *)memrchr(p + at + 1, '\n', TEXT_WORD_BYTES);
+    if (!blank && !line)
+      return data_fail(e, EXIT_MISSING, "%s has no blank or end of a line in %zu MiB behind byte %zu: it is no text to "
+                       "cut into words", path, TEXT_WORD_BYTES >> 20, at);
+    at = (size_t)((blank > line ? blank : line) - p);
+  }
+  return true;
+}
+// Makes lines of JSON of a text in another container.
+static inline bool text_take_records(Text *t, const char *path, DataError *e) {
+  const FileForm form = form_of(path_base(path), t->bytes, t->numel < 65536 ? t->numel : 65536);
+  char fault[256] = "", *made;
+  size_t bytes = 0;
+  t->container = form.container;
+  if (form.container == CONTAINER_JSON_LINES || form.container == CONTAINER_TEXT) return true;
+  uint8_t *copy = (uint8_t *)data_alloc(t->numel, 1);
+  memcpy(copy, t->bytes, t->numel);
+  const bool ok = records_of(&form, copy, t->numel, &made, &bytes, RecordFault{fault, sizeof fault});
+  if (made) free(copy);
+  t->bytes = (const uint8_t *)(t->owned = made ? made : (char *)copy);
+  if (made) t->numel = bytes;
+  return ok || data_fail(e, EXIT_MISSING, "%s: %s", path, fault);
+}
+// Opens a text. looks: of text_check, for the caller's notice.
+static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, DataError *e, TextWant want,
+                                  const char **looks) {
+  char words[1400] = "";
+  TextBad bad = {};
   t->mapped = data_map(path, &t->mapped_bytes, e);
   t->bytes = (const uint8_t *)t->mapped;
   t->numel = t->mapped_bytes;
-  if (t->mapped && text_check(path, t->bytes, t->numel, notices, e, chats)) {
-    if (!chats) text_find_articles(t);
-    return true;
+  bool ok = t->mapped && text_check(path, t->bytes, t->numel, want, looks, e);
+  if (ok && want != WANT_LINES) {                // a line of JSON is refused by its number
+    text_count_bad(&bad, t->bytes, t->numel);
+    ok = text_check_bad(&bad, path, want, words, sizeof words, e) && text_check_words(path, t->bytes, t->numel, e);
   }
-  text_free(t);
-  return false;
+  else if (ok) ok = text_take_records(t, path, e);
+  if (!ok) { text_free(t); return false; }
+  if (words[0]) data_notice(notices, "%s", words);
+  if (want != WANT_LINES) text_find_articles(t);
+  return true;
+}
+static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e,
+                             TextWant want = WANT_TEXT) {
+  const char *looks = NULL;
+  if (!text_open_file(t, path, notices, e, want, &looks)) return false;
+  if (looks) data_notice(notices, "%s is %s: braces and keys are trained on like text", path, looks);
+  return true;
 }
 
 // Joins several files of a directory, in their order, into one text of as many documents; a file that does not end in a
 // newline gets one.
-static inline bool text_join(Text *all, const char *dir, const DataNames *names, DataNotices *notices, DataError *e) {
+static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataNotices *notices,
+                             DataError *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
   size_t n = 0, capacity = 0;
@@ -316,11 +403,11 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
   for (int i = 0; i < names->count; i++) {
     char path[PATH_MAX];
     Text t = {};
-    DataNotices of_file = {};
+    const char *looks = NULL;
     const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
     if (!fits) data_fail(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
-    if (!fits || !text_open(&t, path, &of_file, e)) { free(out); return false; }
-    if (of_file.text[0] && !json++) first_json = i;
+    if (!fits || !text_open_file(&t, path, notices, e, want, &looks)) { free(out); return false; }
+    if (looks && !json++) first_json = i;
     if (n + t.numel > memory) {
       free(out);
       text_free(&t);
@@ -339,8 +426,8 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     text_free(&t);
   }
   if (json)
-    data_notice(notices, "%d of %d .txt files in %s are JSON lines, such as %s: braces and keys are trained on like "
-                "text", json, names->count, dir, names->name[first_json]);
+    data_notice(notices, "%d of %d .txt files in %s are JSON, such as %s: braces and keys are trained on like text",
+                json, names->count, dir, names->name[first_json]);
   all->bytes = (const uint8_t *)(all->owned = out);
   all->numel = n;
   return true;
@@ -365,7 +452,7 @@ static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
 // Splits the training text: its end becomes the validation text, unless that was given. what: how messages begin,
 // "--data PATH: ".
 static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
-  if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e);
+  if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e, f->want);
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
   const char *how;
   if (t->numel < TEXT_LEAST_BYTES)
@@ -374,6 +461,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   const size_t cut = text_cut(t->bytes, t->numel, &how);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
+  v->container = t->container;
   t->numel = cut;
   size_t kept = 0;
   for (size_t k = 0; k < t->documents; k++)
@@ -390,7 +478,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
 static inline bool find_text_file(Found *f, const char *path, DataError *e) {
   char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
   const char *base = path_base(path);
-  if (!text_open(&f->text[SPLIT_TRAIN], path, f->notices, e)) return false;
+  if (!text_open(&f->text[SPLIT_TRAIN], path, f->notices, e, f->want)) return false;
   data_format(what, sizeof what, "--data %s: ", path);
   if (!text_hold_out(f, what, e)) return false;
   data_format(f->source, sizeof f->source, "text in %s (--data)", path);
@@ -420,7 +508,7 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
                        "in one directory; data/get_wikitext2.sh fetches WikiText-2", asked, dir, text_names[i][0],
                        i ? "validation.txt, wiki.valid.tokens" : "wiki.train.tokens");
   for (int i = 0; i < SPLIT_COUNT; i++)
-    if (there[i] && !text_open(&f->text[i], path[i], f->notices, e)) return false;
+    if (there[i] && !text_open(&f->text[i], path[i], f->notices, e, f->want)) return false;
   data_format(f->source, sizeof f->source, "text in %s (%s)", dir, asked);
   data_format(what, sizeof what, "--data %s: ", dir);
   if (!there[SPLIT_VALID]) return text_hold_out(f, what, e);
@@ -430,18 +518,36 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
 }
 
 // ---- conversations, a JSON object a line
-static const char *const chat_file_names[SPLIT_COUNT][4] = {
-  {"train.jsonl"}, {"valid.jsonl", "validation.jsonl", "val.jsonl"}, {"test.jsonl"}};
+static const char *const chat_file_names[SPLIT_COUNT][8] = {
+  {"train.jsonl", "train.json", "train.csv"},
+  {"valid.jsonl", "validation.jsonl", "val.jsonl", "valid.json", "validation.json", "val.json", "valid.csv", "val.csv"},
+  {"test.jsonl", "test.json", "test.csv"}};
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : chat_file_names[split])
     if (name && data_format(path, path_bytes, "%s/%s", dir, name) && access(path, F_OK) == 0) return true;
   return false;
 }
-// Whether --data PATH names conversations: a file by its name, or a directory with train.jsonl.
-static inline bool data_is_chats(const char *path) {
+// What a regular file is by its name and first bytes; text where it cannot be read.
+static inline FileForm form_of_file(const char *path) {
+  enum { HEAD = 1 << 16 };
+  DataError none;
+  size_t bytes;
+  const int fd = data_open(path, &bytes, &none);
+  uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
+  const ssize_t n = fd >= 0 ? read(fd, head, HEAD) : -1;
+  const FileForm f = form_of(path_base(path), head, n > 0 ? (size_t)n : 0);
+  if (fd >= 0) close(fd);
+  free(head);
+  return f;
+}
+// Whether --data PATH names records: a file by its name, a .json that has them, or a directory with train.jsonl or its
+// like.
+static inline bool data_is_chats(const char *path, bool as_text) {
   char inside[DATA_PATH_BYTES];
-  return name_ends(path, ".jsonl") || name_ends(path, ".ndjson") ||
-         chats_find(path, SPLIT_TRAIN, inside, sizeof inside);
+  if (as_text) return false;
+  for (const char *end : {".jsonl", ".ndjson", ".csv", ".tsv"}) if (name_ends(path, end)) return true;
+  return chats_find(path, SPLIT_TRAIN, inside, sizeof inside) ||
+         (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
 // Lines for validation where there are none: the last twentieth, one at least.
 static inline bool chats_hold_out(Found *f, DataError *e) {
@@ -455,13 +561,13 @@ static inline bool chats_hold_out(Found *f, DataError *e) {
     cut = newline ? (size_t)(newline - t->bytes) + 1 : 0;
   }
   if (!cut)
-    return data_fail(e, EXIT_USAGE, "%s has one line: too few to hold some out for validation; give a directory with "
+    return data_fail(e, EXIT_USAGE, "%s has one record: too few to hold some out for validation; give a directory with "
                      "train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
   t->numel = cut;
   memcpy(f->chats[SPLIT_VALID], f->chats[SPLIT_TRAIN], sizeof f->chats[SPLIT_VALID]);
-  data_notice(f->notices, "%s: there are no conversations for validation: its last lines (%.1f %% of its bytes) are "
+  data_notice(f->notices, "%s: there are no conversations for validation: its last records (%.1f %% of its bytes) are "
               "held out for it and not trained on", f->chats[SPLIT_TRAIN],
               100.0 * (double)v->numel / (double)(v->numel + cut));
   return true;
@@ -471,14 +577,14 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
   char text[DATA_PATH_BYTES];
   if (directory && text_find(path, SPLIT_TRAIN, text, sizeof text))
-    data_notice(f->notices, "--data %s has conversations and text: train.jsonl is taken, not %s", path, text);
+    data_notice(f->notices, "--data %s has conversations and text: these are taken, not %s", path, text);
   for (int i = 0; i < SPLIT_COUNT; i++) {
     char *to = f->chats[i];
     const bool given = i == SPLIT_VALID && *f->val_data;
     const bool there = directory && !given ? chats_find(path, i, to, DATA_PATH_BYTES)
                        : (!i || given) && data_format(to, DATA_PATH_BYTES, "%s", given ? f->val_data : path);
     if (!there) to[0] = 0;
-    if (there && !text_open(&f->text[i], to, f->notices, e, true)) return false;
+    if (there && !text_open(&f->text[i], to, f->notices, e, WANT_LINES)) return false;
   }
   data_format(f->source, sizeof f->source, "conversations in %s (--data)", path);
   return f->chats[SPLIT_VALID][0] || chats_hold_out(f, e);
@@ -700,7 +806,7 @@ static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
                 "joined; " : "--data %s: ", dir, texts.count);
     data_format(f->source, sizeof f->source, "%d .txt file%s in %s (--data)", texts.count, texts.count > 1 ? "s" : "",
                 dir);
-    ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->notices, e) && text_hold_out(f, what, e);
+    ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->want, f->notices, e) && text_hold_out(f, what, e);
   } else {
     find_other_files(dir, other, sizeof other);
     data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), no other .txt file and no token "
@@ -718,8 +824,8 @@ static inline bool find_directory(Found *f, const char *dir, const char *asked, 
   for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
   return any ? find_splits(f, dir, asked, e) : find_unnamed(f, dir, e);
 }
-// Finds what --data PATH names; on entry only f->notices and f->val_data are set. False: one line in e. Call found_free
-// in either case.
+// Finds what --data PATH names; on entry only f->notices, f->val_data and f->want are set. False: one line in e. Call
+// found_free in either case.
 static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
   struct stat st;
@@ -730,9 +836,11 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   if (stat(path, &st) != 0) {
     if (strpbrk(path, "*?[,:")) return find_token_list(f, path, false, e);
     return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
-                     "file, a token FILE.bin, random, or generated", path, strerror(errno));
+                     "file, conversations in a .jsonl, a table .parquet, a token FILE.bin, random, or generated", path,
+                     strerror(errno));
   }
-  if ((S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && data_is_chats(path)) return find_chats(f, path, e);
+  if ((S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && data_is_chats(path, f->want == WANT_BYTES))
+    return find_chats(f, path, e);
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
   if (!S_ISREG(st.st_mode))
     return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "

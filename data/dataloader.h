@@ -146,7 +146,8 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
     for (int i = 0; i < count; i++) {
       ++*line;
       if (ok && k[i].fault[0])
-        ok = data_fail(e, EXIT_MISSING, "%s, line %lld: %s", path, (long long)*line, k[i].fault);
+        ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, text->container > CONTAINER_JSON_LINES ? "record"
+                       : "line", (long long)*line, k[i].fault);
       if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents++;
       free(k[i].ids);
       free(k[i].trained);
@@ -356,6 +357,7 @@ struct CorpusOptions {
                                // ignores vocab_size; elsewhere it may not have more tokens than that
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
   const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
+  bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
   bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 
@@ -525,8 +527,9 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
                                    const CorpusOptions *o, DataError *e) {
   const bool divided = c->has_tokenizer ? c->tokenizer.divides : !c->generated;
   uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats, divided), sizeof cache_magic);
-  const char *const how[] = {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"};
-  for (const char *word : how) if (chats) key = data_hash(key, word, strlen(word));
+  const char *how[CHAT_HOW];
+  chat_how(&o->chat, how);
+  for (const char *word : how) if (chats && *word) key = data_hash(key, word, strlen(word));
   key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
   for (int i = 0; i < SPLIT_COUNT; i++) {
     key = data_hash(key, texts[i].bytes, texts[i].numel);
@@ -627,6 +630,19 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
          find_tokens_beside(f, o->data, e) &&
          corpus_open_tokens(&c->split[SPLIT_VALID], f, SPLIT_VALID, o->vocab_size, e);
 }
+// Adds to the source which container conversations were in, and which form the first has.
+static inline void corpus_say_form(Corpus *c, const Text *t, const ChatOptions *o) {
+  static const char *const containers[] = {"lines", "lines", "an array", "objects", "a table", "a table"};
+  const uint8_t *p = t->bytes, *const end = p + t->numel, *line;
+  for (; p < end && strchr(" \t\r\n", *p); p++) {}
+  line = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
+  cJSON *json = cJSON_ParseWithLength((const char *)p, (size_t)((line ? line : end) - p));
+  char fault[256];
+  const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+  const size_t n = strlen(c->source);
+  if (f) snprintf(c->source + n, sizeof c->source - n, ": %s of %s", containers[t->container], f->name);
+  cJSON_Delete(json);
+}
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
   const bool tokens = f->tokens[SPLIT_TRAIN].count;
@@ -637,6 +653,7 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
                    "--init_from, or the tokenizer by --tokenizer", o->data);
   if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
+  if (ok && chats) corpus_say_form(c, &f->text[SPLIT_TRAIN], &o->chat);
   found_free(f);
   return ok;
 }
@@ -709,6 +726,7 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
   Found f = {};
   f.notices = &c->notices;
   f.val_data = o->val_data;
+  f.want = o->as_text ? WANT_BYTES : WANT_TEXT;
   if (*o->val_data && !directory && (!strcmp(o->data, "random") || !strcmp(o->data, "generated")))
     return data_fail(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);

@@ -21,6 +21,7 @@
 #include "random.h"
 #include "text_stream.h"
 #include "token_files.h"
+#include <fnmatch.h>
 
 enum EncodeDocuments { DOCUMENTS_BEFORE, DOCUMENTS_BEHIND, DOCUMENTS_NONE };
 struct EncodeOptions {
@@ -31,17 +32,21 @@ struct EncodeOptions {
   int vocab_size, threads;
   EncodeDocuments documents;
   bool documents_given, column_given;            // by the user, not by default
+  bool as_text;                                  // files that are no tables are text, whatever they look like
   ChatOptions chat;
   void (*say)(const char *line);                 // takes lines of progress
   // Smaller in tests.
   int64_t block_bytes = 32 << 20, shard_numel = 100000000, save_bytes = 256 << 20;
+  double save_ms = 5000;                         // of work that a kill may cost
 };
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
-       ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 1 << 30 };      // lines or rows at a time; the longest
+       ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows at a time; the longest
+       ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // of a block; of a file, to tell it from another
 
 // ================================================================================================ 1 inputs
 // Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
 // taken as they come), the others left out, and counted. Neither are notes (.md).
+// Nor is a .json, which in a directory describes the others.
 static inline void encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory) {
   char path[PATH_MAX];
   TextPacking packing;
@@ -49,7 +54,7 @@ static inline void encode_add_directory(DataNames *to, DataNames *held, int *tes
   for (int i = 0; i < names.count; i++) {
     const char *name = names.name[i];
     const bool val = held && !strncmp(name, "val", 3), test = held && !strncmp(name, "test", 4);
-    if (text_name_kind(name, &packing) == TEXT_NONE || name_ends(name, ".md") ||
+    if (text_name_kind(name, &packing) == TEXT_NONE || name_ends(name, ".md") || name_ends(name, ".json") ||
         !data_format(path, sizeof path, "%s%s%s", directory, name_ends(directory, "/") ? "" : "/", name)) continue;
     if (test) ++*tests;
     else data_names_add(val ? held : to, path);
@@ -85,30 +90,48 @@ static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, c
   }
   return true;
 }
-// Before anything is read: a name that is no text, a missing library, a table without that column. Whether there are
-// `tables`.
-static inline bool encode_check(const DataNames *names, const char *column, bool *tables, DataError *e) {
-  for (int i = 0; i < names->count; i++) {
+static inline TextWant encode_want(const EncodeOptions *o, TextKind kind) {
+  return o->as_text ? WANT_BYTES : kind == TEXT_JSONL ? WANT_LINES : WANT_TEXT;
+}
+// Before anything is made: a name that is no text, a missing library, a table without that column, a file that begins
+// as something else. Whether there are `tables`.
+static inline bool encode_check(const DataNames *names, const EncodeOptions *o, bool *tables, DataError *e) {
+  enum { HEAD = 1 << 16 };
+  uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
+  bool ok = true;
+  for (int i = 0; ok && i < names->count; i++) {
     TextStream s;
-    if (!text_stream_open(&s, names->name[i], column, e)) return false;
+    const char *looks = NULL;
+    char line[1400];
+    if (!(ok = text_stream_open(&s, names->name[i], o->column, e, o->as_text))) break;
     *tables = *tables || s.kind == TEXT_ROWS;
+    int64_t n = 0, got = s.kind != TEXT_ROWS;
+    while (got > 0 && n < HEAD && (got = text_stream_read(&s, head + n, HEAD - n, e)) > 0) n += got;
+    ok = got >= 0 && (s.kind == TEXT_ROWS ||
+                      text_check(names->name[i], head, (size_t)n, encode_want(o, s.kind), &looks, e));
+    if (looks) {
+      data_format(line, sizeof line, "notice: %s is %s: braces and keys are trained on like text", names->name[i],
+                  looks);
+      o->say(line);
+    }
     text_stream_close(&s);
   }
-  return true;
+  free(head);
+  return ok;
 }
 // Whether --data LIST names texts that are encoded into token files to be trained on: packed ones, tables, several.
-static inline bool encode_is_packed(const char *list) {
+static inline bool encode_is_packed(const char *list, bool as_text) {
   DataNames names = {}, bins = {};
   DataError none;
   struct stat st;
   const bool directory = !stat(list, &st) && S_ISDIR(st.st_mode);
   int texts = 0, packed = 0;
-  bool in_memory = directory ? data_is_chats(list) : !access(list, F_OK);
+  bool in_memory = directory ? data_is_chats(list, as_text) : !access(list, F_OK);
   if (directory) bins = data_names(list, ".bin");
   if (encode_add_list(&names, NULL, NULL, list, "", &none))
     for (int i = 0; i < names.count; i++) {
       TextPacking packing;
-      const TextKind kind = text_name_kind(names.name[i], &packing);
+      const TextKind kind = text_name_kind(names.name[i], &packing, as_text && !name_ends(names.name[i], ".bin"));
       texts += kind != TEXT_NONE;
       packed += packing || kind == TEXT_ROWS;
       in_memory = in_memory || (directory && kind == TEXT_PLAIN && !packing);
@@ -122,16 +145,7 @@ static inline bool encode_is_packed(const char *list) {
 static inline bool encode_is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\r'; }
 // The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault` of 256 bytes.
 static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) {
-  size_t ascii = 0;                              // eight bytes at a time, as most of a text is
-  for (uint64_t word; ascii + 8 <= bytes; ascii += 8) {
-    memcpy(&word, line + ascii, 8);
-    if (word & 0x8080808080808080u) break;
-  }
-  const size_t bad = ascii + chat_bad_utf8(line + ascii, bytes - ascii);
-  const bool nul = bpe_has_nul((const char *)line, bytes);
-  if (bad < bytes || nul)
-    snprintf(fault, 256, bad < bytes ? "byte %zu is not UTF-8" : "it has a NUL character", bad + 1);
-  if (bad < bytes || nul) return NULL;
+  if (!chat_check_line(line, bytes, fault)) return NULL;
   const char *end = NULL, *const stop = (const char *)line + bytes;
   cJSON *json = cJSON_ParseWithLengthOpts((const char *)line, bytes, &end, false);
   while (json && end < stop && encode_is_blank((uint8_t)*end)) end++;
@@ -149,7 +163,7 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, char *fault) 
   return copy;
 }
 // Whether the first line of a file is a conversation.
-static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) {
+static inline bool encode_is_chats(const char *path, const ChatOptions *o, DataError *e, bool *chats) {
   TextStream s;
   enum { MOST = 16 << 20 };                      // a longer first line is none
   size_t n = 0, bytes = 0;
@@ -166,7 +180,9 @@ static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) 
   }
   text_stream_close(&s);
   cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
-  *chats = cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt");
+  char fault[256];
+  const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+  *chats = f ? f->kind != FORM_TEXT : cJSON_IsObject(json) && !cJSON_HasObjectItem(json, "text");
   cJSON_Delete(json);
   free(line);
   return got >= 0;
@@ -174,14 +190,17 @@ static inline bool encode_is_chats(const char *path, DataError *e, bool *chats) 
 // Trains a tokenizer on the beginnings of the files, as much of each.
 static inline bool encode_train(Tokenizer *t, const DataNames *files, const char *column, const EncodeOptions *o,
                                 DataError *e) {
+  const char *looks;
   const int64_t each = ENCODE_SAMPLE_BYTES / files->count + 1;
   uint8_t *sample = (uint8_t *)data_alloc(ENCODE_SAMPLE_BYTES + (size_t)files->count, 1);
   int64_t n = 0, got = 1;
   for (int i = 0; i < files->count; i++) {
     TextStream s;
     const int64_t begin = n;
-    if (!text_stream_open(&s, files->name[i], column, e)) { free(sample); return false; }
+    if (!text_stream_open(&s, files->name[i], column, e, o->as_text)) { free(sample); return false; }
     while (n - begin < each && (got = text_stream_read(&s, sample + n, each - (n - begin), e)) > 0) n += got;
+    if (got >= 0 && s.kind != TEXT_ROWS &&
+        !text_check(files->name[i], sample + begin, (size_t)(n - begin), encode_want(o, s.kind), &looks, e)) got = -1;
     if (s.kind == TEXT_JSONL) {                  // whole lines, as their texts, which are shorter
       int64_t to = begin;
       for (int64_t at = begin; at < n;) {
@@ -225,7 +244,9 @@ struct Encoding {
   int64_t at, line, documents, text_bytes;
   bool done, in_held_out, articles;              // of the document that goes on; of the file, which has several
   int64_t all_bytes, began_bytes;                // of all files as they are; where this process began
-  double began_ms, said_ms;
+  double began_ms, said_ms, saved_ms;
+  // Of each file when it was hashed: its size and time.
+  struct EncodeSeen { int64_t bytes, seconds, nanoseconds; } *seen[2];
 };
 static inline void encode_shard_path(const Encoding *c, const EncodeShards *s, const char *end, char path[PATH_MAX]) {
   data_format(path, PATH_MAX, "%s/%s_%06d.bin%s", c->out, s->name, s->number, end);
@@ -276,7 +297,7 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
   if (!encode_shard_open(c, s, e)) return false;
   bool ok;
   if (c->chats) {
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     ok = fd >= 0 && encode_mask(c, s, fd, part, temporary);
     if (fd >= 0 && close(fd)) ok = false;
     ok = ok && file_rename(temporary, path);
@@ -403,7 +424,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     return;
   }
   char fault[256] = "";
-  const size_t bad = p->kind == TEXT_ROWS ? chat_bad_utf8(p->p, p->bytes) : p->bytes;
+  const size_t bad = p->kind == TEXT_ROWS ? text_bad_utf8(p->p, p->bytes, 0) : p->bytes;
   if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, fault);
   if (bad < p->bytes) snprintf(fault, sizeof fault, "byte %zu is not UTF-8", bad + 1);
   if (fault[0]) { p->fault = strdup(fault); return; }
@@ -433,10 +454,12 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
     const bool marks = c->document_id >= 0;
-    if (ok && marks && p->begins && c->o->documents == DOCUMENTS_BEFORE)
+    const bool begun = p->count && p->ids[0] == c->document_id;  // rendered before
+    const bool ended = p->count && p->ids[p->count - 1] == c->document_id;
+    if (ok && marks && p->begins && !begun && c->o->documents == DOCUMENTS_BEFORE)
       ok = encode_append(c, to, &c->document_id, 1, e);
     ok = ok && encode_append(c, to, p->ids, p->count, e);
-    if (ok && marks && p->ends && c->o->documents == DOCUMENTS_BEHIND)
+    if (ok && marks && p->ends && !ended && c->o->documents == DOCUMENTS_BEHIND)
       ok = encode_append(c, to, &c->document_id, 1, e);
     free(p->ids);
     free(p->text);
@@ -446,23 +469,37 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
 }
 
 // ================================================================================================ 4 the state
+static const char encode_mark[] = "{\"encoding\":\"";
+// Refuses a directory with files that this would write over, unless its state tells that they are an encoding's.
+static inline bool encode_check_out(const Encoding *c, DataError *e) {
+  char path[PATH_MAX], found[PATH_MAX] = "";
+  data_format(path, sizeof path, "%s/encode.json", c->out);
+  DIR *dir = file_has_mark(path, encode_mark, true) ? NULL : opendir(c->out);
+  for (dirent *d; dir && (d = readdir(dir));)
+    for (const char *name : {"encode.json", "tokenizer.json", "train_[0-9]*.bin*", "val_[0-9]*.bin*"})
+      if (!fnmatch(name, d->d_name, 0)) data_format(found, sizeof found, "%s/%s", c->out, d->d_name);
+  if (dir) closedir(dir);
+  return !found[0] || data_fail(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
+                                "it: name another directory", found);
+}
 // Removes what a process that was killed, or the last state, has left: temporary files, and parts of whole shards.
 static inline void encode_tidy(const Encoding *c, bool parts) {
-  char path[PATH_MAX];
-  for (const char *left : {"encode.json.tmp*", "tokenizer.json.tmp*", "*.bin.tmp", "*.bin.part"}) {
-    glob_t g = {};
-    data_format(path, sizeof path, "%s/%s", c->out, left);
-    if (!glob(path, 0, NULL, &g) && (parts || !name_ends(left, ".part")))
-      for (size_t i = 0; i < g.gl_pathc; i++) {
-        bool open = false;
-        for (const EncodeShards &s : c->shards) {
-          encode_shard_path(c, &s, ".part", path);
-          open = open || !strcmp(path, g.gl_pathv[i]);
-        }
-        if (!open) unlink(g.gl_pathv[i]);
-      }
-    globfree(&g);
+  char path[PATH_MAX], part[PATH_MAX];
+  DIR *dir = opendir(c->out);
+  for (dirent *d; dir && (d = readdir(dir));) {
+    bool left = false, open = false;
+    for (const char *name : {"encode.json.tmp*", "tokenizer.json.tmp*", "train_[0-9]*.bin.tmp", "val_[0-9]*.bin.tmp",
+                             "train_[0-9]*.bin.part", "val_[0-9]*.bin.part"})
+      left = left || !fnmatch(name, d->d_name, 0);
+    if (!left || (!parts && name_ends(d->d_name, ".part"))) continue;
+    data_format(path, sizeof path, "%s/%s", c->out, d->d_name);
+    for (const EncodeShards &s : c->shards) {
+      encode_shard_path(c, &s, ".part", part);
+      open = open || !strcmp(part, path);
+    }
+    if (!open) unlink(path);
   }
+  if (dir) closedir(dir);
 }
 static inline bool encode_save(Encoding *c, DataError *e) {
   char path[PATH_MAX], part[PATH_MAX], *text = NULL;
@@ -472,9 +509,9 @@ static inline bool encode_save(Encoding *c, DataError *e) {
     if (s.fd >= 0 && !file_sync(s.fd, part)) return encode_fail(part, e);
   }
   FILE *f = open_memstream(&text, &bytes);
-  fprintf(f, "{\"encoding\":\"%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
+  fprintf(f, "%s%016llx\",\"done\":%s,\"split\":%d,\"file\":%d,\"at\":%lld,\"line\":%lld,"
           "\"documents\":%lld,\"text_bytes\":%lld,\"held_out\":%d,\"articles\":%d,\"vocab_size\":%d",
-          (unsigned long long)c->hash,
+          encode_mark, (unsigned long long)c->hash,
           c->done ? "true" : "false", c->split, c->file, (long long)c->at, (long long)c->line, (long long)c->documents,
           (long long)c->text_bytes, c->in_held_out, c->articles, *c->o->tokenizer ? 0 : c->o->vocab_size);
   for (const EncodeShards &s : c->shards)
@@ -483,11 +520,15 @@ static inline bool encode_save(Encoding *c, DataError *e) {
   fclose(f);
   data_format(path, sizeof path, "%s/encode.json", c->out);
   const bool ok = file_put(path, c->out, text, (int64_t)bytes) || encode_fail(path, e);
+  c->saved_ms = now_ms();
   free(text);
   if (ok && c->chats) encode_tidy(c, true);
   return ok;
 }
-static inline int64_t encode_number(const cJSON *x) { return cJSON_IsNumber(x) ? (int64_t)x->valuedouble : 0; }
+// A number of the state; -1: it has none that a state can have.
+static inline int64_t encode_number(const cJSON *x) {
+  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 9e15 ? (int64_t)x->valuedouble : -1;
+}
 // The state in a directory; NULL: there is none, or it is damaged.
 static inline cJSON *encode_state(const char *out, char path[PATH_MAX]) {
   int64_t bytes;
@@ -520,11 +561,16 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   c->articles = encode_number(cJSON_GetObjectItemCaseSensitive(json, "articles")) != 0;
   bool ok = same || data_fail(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
                               "it, or name another directory", c->out);
+  bool fits = c->split >= 0 && c->split <= 2 && c->file >= 0 && c->file <= c->files[c->split == 1].count;
+  for (const int64_t *number : to) fits = fits && *number >= 0;
   for (EncodeShards &s : c->shards) {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, s.name);
     s.number = (int)encode_number(cJSON_GetArrayItem(list, 0));
     s.numel = encode_number(cJSON_GetArrayItem(list, 1));
     s.total = encode_number(cJSON_GetArrayItem(list, 2));
+    fits = fits && s.number >= 0 && s.numel >= 0 && s.numel <= c->o->shard_numel && s.total >= s.numel;
+    if (ok && !fits) ok = data_fail(e, EXIT_MISSING, "%s/encode.json is damaged: remove %s and encode again", c->out,
+                                    c->out);
     encode_shard_path(c, &s, ".part", part);
     encode_shard_path(c, &s, "", path);
     const int64_t want = 1024 + s.numel * c->token_bytes;
@@ -554,31 +600,60 @@ static inline void encode_progress(Encoding *c, const TextStream *s, bool now) {
   if (c->said_ms > 0) c->o->say(line);
   c->said_ms = ms;
 }
+// Whether the open file at the place is still the one that was hashed.
+static inline bool encode_unchanged(const Encoding *c, const TextStream *s, DataError *e) {
+  const Encoding::EncodeSeen *was = &c->seen[c->split][c->file];
+  struct stat st;
+  return (!fstat(s->fd, &st) && st.st_size == was->bytes && st.st_mtim.tv_sec == was->seconds &&
+          st.st_mtim.tv_nsec == was->nanoseconds) ||
+         data_fail(e, EXIT_MISSING, "%s has changed while it was encoded: it had %lld bytes and has %lld; remove %s "
+                   "and encode again when it is whole", s->path, (long long)was->bytes, (long long)st.st_size, c->out);
+}
+// A block of a text: refuses what is none, and counts what is no UTF-8.
+static inline bool encode_check_block(const Encoding *c, const TextStream *s, const uint8_t *p, size_t n, TextBad *bad,
+                                      DataError *e) {
+  char words[1400];
+  if (s->kind == TEXT_PLAIN) text_count_bad(bad, p, n);
+  return s->kind == TEXT_ROWS || (text_check_controls(s->path, p, n, c->at, e) &&
+                                  text_check_bad(bad, s->path, encode_want(c->o, s->kind), words, sizeof words, e));
+}
+// The notice of a file, at its end.
+static inline void encode_notice(const Encoding *c, const TextStream *s, const TextBad *bad) {
+  char words[1400], line[1600];
+  DataError none;
+  text_check_bad(bad, s->path, WANT_BYTES, words, sizeof words, &none);
+  data_format(line, sizeof line, "notice: %s", words);
+  if (words[0]) c->o->say(line);
+}
 // Encodes the file at the place, from there on.
 static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   TextStream s;
-  size_t room = (size_t)c->o->block_bytes, n = 0;
+  TextBad bad = {};
+  // A thread's share of a block takes a second or two, after which the state can be saved.
+  size_t room = (size_t)min64(c->o->block_bytes, (int64_t)c->o->threads * ENCODE_THREAD_BYTES), n = 0;
   const char *path = c->files[c->split].name[c->file];
-  if (!text_stream_open(&s, path, c->column, e)) return false;
+  if (!text_stream_open(&s, path, c->column, e, c->o->as_text)) return false;
   if (c->chats && s.kind != TEXT_JSONL) {
     text_stream_close(&s);
     return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
   }
   uint8_t *block = (uint8_t *)data_alloc(room, 1);
   int64_t skip = c->at, got = 1, unsaved = 0;
+  size_t seen = 0;                               // of the block, by its check
   bool ok = true;
-  if (!s.packing && s.kind != TEXT_ROWS && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
+  const bool as_it_is = s.kind == TEXT_PLAIN || (s.kind == TEXT_JSONL && form_of_file(path).container <=
+                                                 CONTAINER_JSON_LINES);
+  if (!s.packing && as_it_is && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
   for (int64_t left = skip; left > 0 && got > 0; left -= got)    // unpacked once more
     got = text_stream_read(&s, block, min64(left, (int64_t)room), e);
   ok = got >= 0;
   while (ok && (got > 0 || n)) {
     while (n < room && got > 0 && (got = text_stream_read(&s, block + n, (int64_t)(room - n), e)) > 0) n += (size_t)got;
-    if ((ok = got >= 0) && !c->at && n && s.kind != TEXT_ROWS) {
-      DataNotices none = {};
-      ok = text_check(path, block, n, &none, e, true);
+    if ((ok = got >= 0) && !c->at && n)
       c->articles = s.kind == TEXT_PLAIN && c->tokenizer.divides && text_first_title(block, block + n) != NULL;
-    }
     size_t used = 0, cut = 1;
+    ok = ok && encode_check_block(c, &s, block + seen, n - seen, &bad, e);
+    seen = n;
     for (l->count = ENCODE_PIECES; ok && cut && l->count >= ENCODE_PIECES; used += cut) {
       cut = encode_cut(c, l, s.kind, block + used, n - used, got == 0);
       ok = encode_pieces(c, l, path, e);
@@ -592,30 +667,56 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
       else block = (uint8_t *)bpe_resize(block, room *= 2, 1);
     }
     memmove(block, block + used, n - used);
-    n -= used;
-    if (ok && unsaved >= c->o->save_bytes) unsaved = 0, ok = encode_save(c, e);
+    n -= used, seen -= used;
+    if (ok && unsaved && (unsaved >= c->o->save_bytes || now_ms() - c->saved_ms >= c->o->save_ms))
+      unsaved = 0, ok = encode_save(c, e);
     encode_progress(c, &s, false);
     if (ok && got == 0 && !used) break;
   }
+  ok = ok && encode_unchanged(c, &s, e);
+  if (ok) encode_notice(c, &s, &bad);
   text_stream_close(&s);
   free(block);
   return ok;
 }
-// What decides the bytes beside the tokenizer: names, sizes and times of the files, and the options. Into c->hash.
+// A hash of some blocks of a file: it tells it from another of its name, size and time.
+static inline bool encode_sample_hash(const char *path, int64_t bytes, uint64_t *hash, DataError *e) {
+  enum { BLOCK = 64 << 10 };
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  uint8_t *block = (uint8_t *)data_alloc(BLOCK, 1);
+  const int64_t n = min64(bytes, BLOCK), rest = bytes - n;
+  bool ok = fd >= 0;
+  for (int64_t i = 0; ok && i < (rest ? ENCODE_SAMPLES : 1); i++)
+    if ((ok = file_read(fd, block, n, rest / (ENCODE_SAMPLES - 1) * i))) *hash = data_hash(*hash, block, (size_t)n);
+  if (!ok) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
+  if (fd >= 0) close(fd);
+  free(block);
+  return ok;
+}
+// What decides the bytes beside the tokenizer: names, sizes, times and samples of the files, and the options. Into
+// c->hash.
 static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
   c->hash = data_hash(data_hash(0, numbers, sizeof numbers), c->column, strlen(c->column));
-  if (c->chats)
-    for (const char *how : {o->chat.template_name, o->chat.date, o->chat.train_all ? "all" : "assistant"})
-      c->hash = data_hash(c->hash, how, strlen(how));
-  for (const DataNames &names : c->files) for (int i = 0; i < names.count; i++) {
-    const char *base = path_base(names.name[i]);
-    struct stat st;
-    if (stat(names.name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names.name[i], strerror(errno));
-    const int64_t is[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
-    c->hash = data_hash(data_hash(c->hash, base, strlen(base)), is, sizeof is);
-    c->all_bytes += st.st_size;
+  const char *how[CHAT_HOW];
+  chat_how(&o->chat, how);
+  for (const char *word : how) if (c->chats && *word) c->hash = data_hash(c->hash, word, strlen(word));
+  if (o->as_text) c->hash = data_hash(c->hash, "text", 4);
+  for (int k = 0; k < 2; k++) {
+    const DataNames *names = &c->files[k];
+    c->seen[k] = (Encoding::EncodeSeen *)data_alloc((size_t)names->count, sizeof *c->seen[k]);
+    for (int i = 0; i < names->count; i++) {
+      const char *base = path_base(names->name[i]);
+      struct stat st;
+      if (stat(names->name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names->name[i], strerror(errno));
+      const Encoding::EncodeSeen is = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+      c->hash = data_hash(data_hash(c->hash, base, strlen(base)), &is, sizeof is);
+      if (!encode_sample_hash(names->name[i], st.st_size, &c->hash, e)) return false;
+      c->seen[k][i] = is;
+      c->all_bytes += st.st_size;
+      liveness_progress();
+    }
   }
   return true;
 }
@@ -680,14 +781,14 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   }
   data_names_free(&held);
   bool tables = false;
-  if (!encode_check(&c->files[0], o->column, &tables, e) || !encode_check(&c->files[1], o->column, &tables, e))
-    return false;
+  if (!encode_check(&c->files[0], o, &tables, e) || !encode_check(&c->files[1], o, &tables, e)) return false;
   if (o->column_given && *o->column && !tables)
     return data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", o->column);
   c->column = tables ? o->column : "";
   TextPacking packing;
   const char *first = c->files[0].name[0];
-  if (text_name_kind(first, &packing) == TEXT_JSONL && !encode_is_chats(first, e, &c->chats)) return false;
+  if (text_name_kind(first, &packing, o->as_text) == TEXT_JSONL && !encode_is_chats(first, &o->chat, e, &c->chats))
+    return false;
   if (c->chats && !*o->tokenizer)
     return data_fail(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
                      "model's directory by --tokenizer", first);
@@ -701,11 +802,12 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (*o->tokenizer) encode_hash(c);
   encode_find(c, inputs);
   if (!make_directories(c->out)) return encode_fail(c->out, e);
+  if (o->out && !encode_check_out(c, e)) return false;
   if (!encode_lock(c, e)) return false;
   encode_tidy(c, false);
   data_format(json, sizeof json, "%s/tokenizer.json", c->out);
   data_format(state, sizeof state, "%s/encode.json", c->out);
-  const bool trained = !*o->tokenizer && !access(state, F_OK);
+  const bool has = !access(state, F_OK) && !access(json, F_OK), trained = !*o->tokenizer && has;
   if (trained && !tokenizer_load_any(&c->tokenizer, json, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   if (!*o->tokenizer && o->vocab_size < 257)
@@ -714,8 +816,9 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (!*o->tokenizer) encode_hash(c);
   if (!encode_resume(c, found, e)) return false;
   encode_tidy(c, *found);
-  return *found || ((tokenizer_save(&c->tokenizer, json, why, sizeof why) || data_fail(e, EXIT_MISSING, "%s", why)) &&
-                    encode_save(c, e));
+  return (*found || encode_save(c, e)) &&        // first: it tells whose the directory is
+         ((*found && has) || tokenizer_save(&c->tokenizer, json, why, sizeof why) ||
+          data_fail(e, EXIT_MISSING, "%s", why));
 }
 // Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
 // the tokenizer's; out: NULL, or receives the directory. False: one line in e.
@@ -727,7 +830,7 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_s
   c = Encoding{};
   c.o = o;
   c.shards[0] = EncodeShards{"train", 1, -1, 0, 0}, c.shards[1] = EncodeShards{"val", 0, -1, 0, 0};
-  c.began_ms = now_ms();
+  c.began_ms = c.saved_ms = now_ms();
   *e = {};
   if ((ok = encode_open(&c, &found, e)) && found && !c.done) {
     snprintf(line, sizeof line, "going on in %.512s: %.1f MB of text are encoded", c.out, (double)c.text_bytes * 1e-6);
@@ -753,6 +856,7 @@ static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_s
   for (EncodeShards &s : c.shards) if (s.fd >= 0) close(s.fd);
   if (c.lock >= 0) close(c.lock);
   for (DataNames &n : c.files) data_names_free(&n);
+  for (Encoding::EncodeSeen *seen : c.seen) free(seen);
   tokenizer_free(&c.tokenizer);
   free(l.piece);
   return ok;

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/liveness.h"
+#include "file_kinds.h"
 #include "kernels/device.h"
 
 // Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
@@ -260,6 +261,34 @@ static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
 }
 
 // ---- whose file it is
+// Opens PATH, a file of lines of this program's own, to add to it: made where it is not there, emptied if `fresh`. It
+// must be a regular file under this very name: a symbolic link leads to a file of somebody else, and a named pipe waits
+// for a reader. NULL if not; file_own_fault says why.
+static inline FILE *file_own(const char *path, bool fresh) {
+  struct stat st;
+  const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode)) errno = EEXIST;
+  else if (fd >= 0 && (!fresh || !ftruncate(fd, 0)))
+    if (FILE *f = fdopen(fd, "a+")) return f;
+  const int fault = errno;
+  if (fd >= 0) close(fd);
+  errno = fault;
+  return NULL;
+}
+// Whether something else than a regular file has this name, in words: to end a sentence "PATH is ...". NULL: nothing.
+static inline const char *file_other_words(const char *path) {
+  struct stat st;
+  return lstat(path, &st) ? NULL : S_ISLNK(st.st_mode) ? "a symbolic link" : file_type_words(st.st_mode);
+}
+// Why file_own(path) has just failed.
+static inline const char *file_own_fault(const char *path) {
+  static char words[64];
+  const int fault = errno;
+  const char *other = file_other_words(path);
+  if (!other) return strerror(fault);
+  snprintf(words, sizeof words, "it is %s", other);
+  return words;
+}
 // Whether a file has a mark of this program's within its first 64 KiB: somewhere, or (begins) at its beginning, which
 // may be all that a full disk has left of it.
 static inline bool file_has_mark(const char *path, const char *mark, bool begins) {

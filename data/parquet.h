@@ -172,7 +172,8 @@ static inline ParquetChunk parquet_chunk(Thrift *t) {
   c.begin = dictionary > 0 && dictionary < data ? dictionary : data;
   return c;
 }
-// Which leaf is read: `asked`, or `text`, or the only one of strings. Names the columns where that is none. -1: e.
+// Which leaf is read: `asked`, or `text`, or the only one of strings. Names the columns where that is none, and where
+// conversations stand beside it, which are a list of records. -1: e.
 static inline int64_t parquet_choose(Parquet *q, Thrift *t, int64_t elements, const char *asked, DataError *e) {
   char names[700] = "";
   int64_t leaf = 0, chosen = -1, strings = 0;
@@ -180,10 +181,16 @@ static inline int64_t parquet_choose(Parquet *q, Thrift *t, int64_t elements, co
   const ParquetElement root = parquet_element(t);
   ParquetElement found = {};
   int64_t nested = 0;                            // elements left that lie inside a group
+  bool list = false;                             // its elements are repeated
+  ParquetElement group = {}, records = {};
   for (int64_t i = 1; i < elements && !t->bad; i++) {
     const ParquetElement x = parquet_element(t);
     const bool top = !nested, text = top && !x.children && x.type == PARQUET_BYTE_ARRAY;
     nested += x.children - !top;
+    if (top) group = x, list = false;
+    list = list || (x.repetition == PARQUET_REPEATED && strcmp(x.name, "key_value"));          // of a map
+    const bool chats = top ? x.children && form_is_chat_key(x.name) : list && x.children > 1;
+    if (chats && !records.name[0]) records = group;
     if (x.children < 0 || x.children > elements) t->bad = true;
     const size_t n = strlen(names);
     if (top) data_format(names + n, sizeof names - n, "%s%s", n ? ", " : "", x.name);
@@ -196,6 +203,11 @@ static inline int64_t parquet_choose(Parquet *q, Thrift *t, int64_t elements, co
   if (t->bad || root.children < 0) return data_fail(e, EXIT_MISSING, "%s is damaged: its schema", q->path) - 1;
   if (*asked && !named)
     return data_fail(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names) - 1;
+  if (!*asked && records.name[0] && (!named || form_is_chat_key(records.name)))
+    return data_fail(e, EXIT_USAGE, "%s has records in column %s, such as conversations, which are not read from "
+                     "tables: write JSON lines: python3 -c \"import pandas; pandas.read_parquet('%s').to_json("
+                     "'NEW.jsonl', orient='records', lines=True)\", or name the column of strings to train on by "
+                     "--text_column; it has: %s", q->path, records.name, q->path, names) - 1;
   if (!named && strings != 1)
     return data_fail(e, EXIT_USAGE, "%s has %s, and none is text: name the one to read by --text_column; it has: %s",
                      q->path, strings ? "several columns of strings" : "no column of strings", names) - 1;

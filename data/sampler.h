@@ -18,11 +18,13 @@
 //
 // Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
 // sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
-// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets.
+// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets. A
+// conversation that has nothing to train on in its places is left out.
 enum : uint32_t { PACKING_NONE = UINT32_MAX };
 struct Packing {
   const Split *split;                            // NULL: not packed
-  int64_t seq_len, rows, cut, dropped, trained;  // sequences; conversations that were too long; targets trained on
+  // sequences; conversations in them; those too long, cut or left out; without a target; targets trained on
+  int64_t seq_len, rows, kept, cut, dropped, untrained, trained;
   int64_t *start;                                // (documents + 1) of conversations
   uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
 };
@@ -38,7 +40,7 @@ static inline size_t packing_bytes(const Packing *p) {
 // drop: leaves out what is too long, instead of cutting its end.
 static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
-  *p = {split, seq_len, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
+  *p = {split, seq_len, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
         (uint32_t *)data_alloc(n, 4)};
   // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
   uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
@@ -49,12 +51,13 @@ static inline void packing_make(Packing *p, const Split *split, int64_t seq_len,
   for (d = 0; d < (uint32_t)n; d++) {
     int64_t places = p->start[d + 1] - p->start[d] - 1;
     const bool too_long = places > seq_len;
-    p->cut += too_long && !drop;
     p->dropped += too_long && drop;
-    if (places < 1 || (too_long && drop)) continue;
+    if (too_long && drop) continue;
     if (too_long) places = seq_len;
-    for (int64_t i = 1; i <= places; i++) p->trained += split_trained(split, p->start[d] + i);
-    int64_t room = places;
+    int64_t room = places, trained = 0;
+    for (int64_t i = 1; i <= places; i++) trained += split_trained(split, p->start[d] + i);
+    if (!trained) { p->untrained++; continue; }
+    p->cut += too_long, p->trained += trained, p->kept++;
     while (room <= seq_len && top[room] == PACKING_NONE) room++;
     uint32_t row;
     if (room > seq_len) room = seq_len, row = (uint32_t)p->rows++, p->head[row] = d;

@@ -8,13 +8,14 @@
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };
 enum TextPacking { TEXT_UNPACKED, TEXT_GZIP, TEXT_ZSTD };
 // What a file is by its name: NAME.parquet; NAME.txt, NAME.jsonl, also with .gz or .zst behind. TEXT_NONE: another.
-static inline TextKind text_name_kind(const char *name, TextPacking *packing) {
+// as_text: what is no table is text.
+static inline TextKind text_name_kind(const char *name, TextPacking *packing, bool as_text = false) {
   char plain[DATA_PATH_BYTES];
   *packing = name_ends(name, ".gz") ? TEXT_GZIP : name_ends(name, ".zst") ? TEXT_ZSTD : TEXT_UNPACKED;
   data_format(plain, sizeof plain, "%.*s", (int)strlen(name) - (*packing ? *packing == TEXT_GZIP ? 3 : 4 : 0), name);
   if (name_ends(name, ".parquet")) return TEXT_ROWS;
-  if (name_ends(plain, ".jsonl") || name_ends(plain, ".ndjson")) return TEXT_JSONL;
-  for (const char *end : {".txt", ".md", ".raw", ".tokens", ".text"}) if (name_ends(plain, end)) return TEXT_PLAIN;
+  if (as_text || form_name_is_text(plain)) return TEXT_PLAIN;
+  for (const char *end : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) if (name_ends(plain, end)) return TEXT_JSONL;
   return TEXT_NONE;
 }
 
@@ -30,6 +31,10 @@ struct TextStream {
   uint8_t *packed;                               // what was read and not unpacked yet
   ZstdBuffer in;
   bool frame_open;                               // the file may not end here
+  bool begun, filtered;                          // of TEXT_JSONL: its container is known; it is an array or spread
+  RecordLines lines;
+  char *table;                                   // or a table: all of it, as lines
+  size_t table_bytes, table_at;
 };
 enum { PACKED_BYTES = 1 << 20 };
 static inline void text_stream_close(TextStream *s) {
@@ -37,18 +42,24 @@ static inline void text_stream_close(TextStream *s) {
   if (s->gzip.state) libraries.inflateEnd(&s->gzip);
   if (s->zstd) libraries.ZSTD_freeDStream(s->zstd);
   free(s->packed);
+  free(s->table);
   parquet_close(&s->rows);
   *s = {};
   s->fd = -1;
 }
 // Opens a file whose name says what it is. column: of a table, or "". False: one line in e.
-static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e) {
+static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e,
+                                    bool as_text = false) {
   static const LibraryName library[] = {LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD};
   size_t bytes;
+  char line[1400];
   *s = {};
   s->fd = -1;
-  s->kind = text_name_kind(path, &s->packing);
+  s->kind = text_name_kind(path, &s->packing, as_text);
   data_format(s->path, sizeof s->path, "%s", path);
+  const FileForm form = form_of(path_base(path), NULL, 0);       // by its name
+  if (s->kind == TEXT_NONE && form_refusal(&form, path, true, line, sizeof line))
+    return data_fail(e, EXIT_USAGE, "%s", line);
   if (s->kind == TEXT_NONE)
     return data_fail(e, EXIT_USAGE, "%s: expected: .txt, .md or .jsonl, or one of these with .gz or .zst; or .parquet",
                      path);
@@ -103,8 +114,9 @@ static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t byt
   }
   return (int64_t)out.at;
 }
-// Reads at most `bytes` bytes of text. 0: the file has ended; -1: one line in e.
-static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+// Reads at most `bytes` bytes of a file as it is, unpacked, or of a table's column. 0: the file has ended; -1: one line
+// in e.
+static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
   int64_t n;
   bytes = min64(bytes, FILE_PIECE_BYTES);
   if (s->kind == TEXT_ROWS) n = parquet_read(&s->rows, to, bytes, e);
@@ -115,5 +127,41 @@ static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes
   }
   s->read_bytes = s->kind == TEXT_ROWS ? s->rows.at : lseek(s->fd, 0, SEEK_CUR);
   liveness_progress();
+  return n;
+}
+// A table of values is read whole, once. -1: one line in e.
+static inline int64_t text_stream_table(TextStream *s, const FileForm *form, uint8_t *to, int64_t bytes,
+                                        DataError *e) {
+  char fault[256] = "";
+  uint8_t *all = NULL;
+  size_t n = 0, room = 0;
+  for (int64_t got = 1; !s->table && got; n += (size_t)got) {
+    if (room - n < FILE_PIECE_BYTES) all = (uint8_t *)bpe_resize(all, room = 2 * room + 2 * FILE_PIECE_BYTES, 1);
+    if ((got = text_stream_bytes(s, all + n, FILE_PIECE_BYTES, e)) < 0) { free(all); return -1; }
+  }
+  if (!s->table && !records_of(form, all, n, &s->table, &s->table_bytes, RecordFault{fault, sizeof fault})) {
+    free(all);
+    return data_fail(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
+  }
+  free(all);
+  const int64_t some = min64(bytes, (int64_t)(s->table_bytes - s->table_at));
+  memcpy(to, s->table + s->table_at, (size_t)some);
+  s->table_at += (size_t)some;
+  return some;
+}
+// Reads at most `bytes` bytes of text, records as lines of JSON. 0: the file has ended; -1: one line in e.
+static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+  if (s->kind != TEXT_JSONL) return text_stream_bytes(s, to, bytes, e);
+  const FileForm named = form_of(path_base(s->path), NULL, 0);
+  if (named.container) return text_stream_table(s, &named, to, bytes, e);
+  const int64_t n = text_stream_bytes(s, to, bytes, e);
+  if (!s->begun && n > 0) {
+    const DataContainer is = form_of(path_base(s->path), to, (size_t)n).container;
+    s->begun = true, s->filtered = is == CONTAINER_JSON_ARRAY || is == CONTAINER_JSON_SPREAD;
+  }
+  if (n > 0 && s->filtered && !records_of_json(&s->lines, to, (size_t)n))
+    return data_fail(e, EXIT_MISSING, "%s: more stands behind the end of its array", s->path) - 1;
+  if (!n && s->filtered && (s->lines.depth || s->lines.string || s->lines.ended != s->lines.array))
+    return data_fail(e, EXIT_MISSING, "%s: it is cut short: a bracket or a text does not end", s->path) - 1;
   return n;
 }

@@ -63,6 +63,13 @@ static inline uint8_t *split_bits(const Split *s, bool begins) {
 static inline bool split_begins(const Split *s, int64_t i) {
   return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
+// Tokens of the longest conversation; 0: there are none.
+static inline int64_t split_longest(const Split *s) {
+  int64_t longest = 0, from = 0;
+  for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++)
+    if (i == s->tokens_numel || split_begins(s, i)) longest = i - from > longest ? i - from : longest, from = i;
+  return longest;
+}
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets = false);
 static inline int32_t split_token(const Split *s, int64_t i) {
   int32_t id = 0;
@@ -116,6 +123,38 @@ static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, siz
                      f->masked ? " and a mask" : "", (long long)token_file_end(f), (long long)f->file_bytes);
   return true;
 }
+// What is wrong with `n` lengths and offsets of a Megatron index; NULL: nothing. Sequences lie one behind another.
+static inline const char *megatron_fault(const int32_t *length, const int64_t *offset, int64_t n, int width) {
+  for (int64_t i = 0; i < n; i++)
+    if (length[i] < 0 || (i && offset[i] != offset[i - 1] + (int64_t)length[i - 1] * width))
+      return length[i] < 0 ? "a sequence has a negative length" : "its sequences do not lie one behind another";
+  return NULL;
+}
+// Looks at an index whose size fits: whole up to about a million entries, else at evenly spaced blocks.
+static inline const char *megatron_check(int fd, int64_t at, int64_t sequences, int64_t documents, int width) {
+  enum { BLOCK = 4096, BLOCKS = 256 };
+  int32_t *length = (int32_t *)data_alloc(BLOCK, sizeof *length);
+  int64_t *offset = (int64_t *)data_alloc(BLOCK, sizeof *offset), last = 0;
+  const char *fault = NULL;
+  for (int pass = 0; pass < 2 && !fault; pass++) {               // sequences, documents
+    const int64_t all = pass ? documents : sequences, n = min64(all, BLOCK);
+    const int64_t blocks = min64((all + BLOCK - 1) / BLOCK, BLOCKS);
+    for (int64_t b = 0; b < blocks && !fault; b++) {
+      const int64_t first = blocks > 1 ? (all - n) / (blocks - 1) * b : 0;
+      const int64_t from = at + sequences * (pass ? 12 : 4) + 8 * first;
+      if ((!pass && !file_read(fd, length, 4 * n, at + 4 * first)) || !file_read(fd, offset, 8 * n, from))
+        fault = strerror(errno);
+      else if (!pass) fault = !first && offset[0] ? "its first sequence is not at byte 0"
+                                                  : megatron_fault(length, offset, n, width);
+      for (int64_t i = 0; pass && i < n && !fault; i++, last = offset[i - 1])
+        if (offset[i] < last || offset[i] > sequences) fault = "its documents do not end at sequences in their order";
+      liveness_progress();
+    }
+  }
+  free(length);
+  free(offset);
+  return fault;
+}
 // Megatron's index beside bare tokens: "MMIDIDX\0\0", uint64 1, uint8 dtype, uint64 sequences, uint64 documents; int32
 // lengths of the sequences, int64 offsets of theirs in bytes, int64 documents' ends. Its last sequence ends the tokens.
 enum { MEGATRON_HEADER_BYTES = 34 };
@@ -139,6 +178,9 @@ static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int
     return data_fail(e, EXIT_MISSING, "%s: a Megatron index of tokens of dtype %d; expected: 4 (int32) or 8 (uint16)",
                      idx, head[17]);
   f->token_bytes = head[17] == 4 ? 4 : 2;
+  const char *fault = megatron_check(fd, sizeof head, (int64_t)sequences, (int64_t)documents, f->token_bytes);
+  if (fault)
+    return data_fail(e, EXIT_MISSING, "%s is a Megatron index that is damaged: %s; write it again", idx, fault);
   f->tokens_numel = f->file_bytes / f->token_bytes;
   if (offset + (int64_t)length * f->token_bytes != f->file_bytes || f->tokens_numel < 2)
     return data_fail(e, EXIT_MISSING, "%s has %lld bytes, but its index %s ends at byte %lld: they do not belong "
@@ -260,9 +302,15 @@ static inline const TokenFile *split_file_at(const Split *s, int64_t i) {
 // What is wrong with an id; `at`: where it is in f. largest: of the ids that were read.
 static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id, uint32_t largest, int vocab_size,
                                      char *line, size_t bytes) {
-  snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its largest "
-           "token%s is %u, so --vocab_size must be at least %u (GPT-2's is 50257)", f->path, (long long)at, id,
-           vocab_size, f->file_bytes > (1 << 24) ? " of those read" : "", largest, largest + 1);
+  enum { VOCAB_MOST = 1 << 24 };                 // of --vocab_size
+  const char *of = f->file_bytes > (1 << 24) ? " of those read" : "";
+  if (largest >= VOCAB_MOST)
+    snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d, and its largest token%s is %u, which no "
+             "vocabulary has: it is damaged, or holds no tokens", f->path, (long long)at, id, vocab_size, of, largest);
+  else
+    snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
+             "largest token%s is %u, so --vocab_size must be at least %u (GPT-2's is 50257)", f->path, (long long)at,
+             id, vocab_size, of, largest, largest + 1);
 }
 // Ends all ranks: one of these ids, tokens [at, at + n) of f, is not below the vocabulary.
 static inline void split_bad_id(const Split *s, const TokenFile *f, int64_t at, int64_t n, const int32_t *ids) {

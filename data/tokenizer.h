@@ -25,6 +25,7 @@
 #pragma once
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <initializer_list>                      // for (x : {a, b})
 #include <stdbool.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +57,7 @@ struct Tokenizer {
   BpeMerge *merges;            // in the order of ranks
   BpeMergeSlot *merge_slots;   // pair -> rank, result: open addressing, 2^merge_slot_bits slots
   int merge_slot_bits;
+  bool in_order;               // no merge has a part that a later merge makes: true of every trained tokenizer
   BpeAddedToken *added;
   int32_t byte_id[256];        // the token of one byte; -1: none, and the byte is left out
   bool by_line;                // pieces end after '\n' and do not look past it
@@ -256,7 +258,7 @@ static inline BpeWord *bpe_table_add(BpeTable *t, BpeWord *free_slot, const BpeW
 // ---- 3 a heap ------------------------------------------------------------------------------------------------------
 // The smallest (first, second) on top.
 struct BpeHeapItem { uint64_t first, second; uint32_t item; };
-struct BpeHeap { BpeHeapItem *items; size_t count, capacity; };
+struct BpeHeap { BpeHeapItem *items; size_t count, capacity; int64_t steps; };        // steps: places looked at so far
 
 static inline bool bpe_before(BpeHeapItem a, BpeHeapItem b) {
   return a.first != b.first ? a.first < b.first : a.second < b.second;
@@ -268,14 +270,15 @@ static inline void bpe_heap_push(BpeHeap *h, BpeHeapItem x) {
     h->items = (BpeHeapItem *)bpe_resize(h->items, h->capacity, sizeof *h->items);
   }
   size_t i = h->count++;
-  for (; i > 0 && bpe_before(x, h->items[(i - 1) / 2]); i = (i - 1) / 2) h->items[i] = h->items[(i - 1) / 2];
+  for (h->steps++; i > 0 && bpe_before(x, h->items[(i - 1) / 2]); i = (i - 1) / 2, h->steps++)
+    h->items[i] = h->items[(i - 1) / 2];
   h->items[i] = x;
 }
 
 // Replaces the top by x.
 static inline void bpe_heap_replace(BpeHeap *h, BpeHeapItem x) {
   size_t i = 0;
-  for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
+  for (size_t child; (child = 2 * i + 1) < h->count; i = child, h->steps++) {
     if (child + 1 < h->count && bpe_before(h->items[child + 1], h->items[child])) child++;
     if (!bpe_before(h->items[child], x)) break;
     h->items[i] = h->items[child];
@@ -305,7 +308,8 @@ static inline int32_t bpe_rank(const Tokenizer *t, int32_t left, int32_t right, 
   return t->merge_slots[i].rank;
 }
 
-// Fills merge_slots from merges. A pair that is listed twice has its last rank, as in Hugging Face tokenizers.
+// Fills merge_slots and in_order from merges. A pair that is listed twice has its last rank, as in Hugging Face
+// tokenizers.
 static inline void bpe_index_merges(Tokenizer *t) {
   t->merge_slot_bits = 4;
   while ((size_t)1 << t->merge_slot_bits < 2 * (size_t)t->merge_count) t->merge_slot_bits++;
@@ -318,9 +322,16 @@ static inline void bpe_index_merges(Tokenizer *t) {
     while (t->merge_slots[i].pair != pair && t->merge_slots[i].rank != BPE_NO_RANK) i = (i + 1) & (slots - 1);
     t->merge_slots[i] = {pair, rank, t->merges[rank].result};
   }
+  int *made = (int *)bpe_resize(NULL, (size_t)t->vocab_size, sizeof *made);    // the last merge that makes a token
+  for (int id = 0; id < t->vocab_size; id++) made[id] = -1;
+  for (int rank = 0; rank < t->merge_count; rank++) made[t->merges[rank].result] = rank;
+  t->in_order = true;
+  for (int rank = 0; rank < t->merge_count; rank++)
+    t->in_order = t->in_order && made[t->merges[rank].left] < rank && made[t->merges[rank].right] < rank;
+  free(made);
 }
 
-enum { BPE_SHORT_BYTES = 64 };
+enum { BPE_SHORT_BYTES = 64, BPE_LONG_BYTES = 4096 };
 
 // ids[0..n) hold the tokens of n <= BPE_SHORT_BYTES bytes; merges them in place and returns how many are left. Each
 // turn looks at every neighbour: for pieces this short that is quicker than a heap.
@@ -342,41 +353,127 @@ static inline int bpe_merge_short(const Tokenizer *t, int32_t *ids, int n) {
   return n;
 }
 
-// The same for any n, in n log n: neighbours wait in a heap by (rank, position); a token merged away becomes -1.
-static inline size_t bpe_merge_long(const Tokenizer *t, int32_t *ids, size_t n) {
+// The same for any n, in n log n. The tokens that are left are a list: next and prev of each; one that was merged away
+// becomes -1.
+struct BpeList { int32_t *ids; uint32_t *next, *prev; size_t n; };
+static inline BpeList bpe_list(int32_t *ids, size_t n) {
   if (n >= UINT32_MAX) die_user("tokenizer: a word of %zu bytes without a space; break it up (at most 4 GiB)", n);
-  uint32_t *next = (uint32_t *)bpe_resize(NULL, n, sizeof *next), *prev = (uint32_t *)bpe_resize(NULL, n, sizeof *prev);
-  BpeHeap heap = {NULL, 0, 0};
+  BpeList l = {ids, (uint32_t *)bpe_resize(NULL, n, 4), (uint32_t *)bpe_resize(NULL, n, 4), n};
+  for (size_t i = 0; i < n; i++) l.next[i] = (uint32_t)(i + 1), l.prev[i] = (uint32_t)i - 1;
+  return l;
+}
+// The token at i, which is not the last, and its neighbour become one.
+static inline void bpe_list_join(BpeList *l, size_t i, int32_t result) {
+  const size_t j = l->next[i];
+  l->ids[i] = result;
+  l->ids[j] = -1;
+  l->next[i] = l->next[j];
+  if (l->next[i] < l->n) l->prev[l->next[i]] = (uint32_t)i;
+}
+static inline size_t bpe_list_end(BpeList *l) {
+  size_t left = 0;
+  for (size_t i = 0; i < l->n; i++) if (l->ids[i] >= 0) l->ids[left++] = l->ids[i];
+  free(l->next);
+  free(l->prev);
+  return left;
+}
+// For any order of merges: neighbours wait in a heap by (rank, position). steps: NULL, or receives how many it took.
+static inline size_t bpe_merge_long(const Tokenizer *t, int32_t *ids, size_t n, int64_t *steps = NULL) {
+  BpeList l = bpe_list(ids, n);
+  BpeHeap heap = {};
   int32_t result = -1, rank;
-  for (size_t i = 0; i < n; i++) {
-    next[i] = (uint32_t)(i + 1);
-    prev[i] = (uint32_t)i - 1;
-    if (i + 1 < n && (rank = bpe_rank(t, ids[i], ids[i + 1], &result)) != BPE_NO_RANK)
+  for (size_t i = 0; i + 1 < n; i++)
+    if ((rank = bpe_rank(t, ids[i], ids[i + 1], &result)) != BPE_NO_RANK)
       bpe_heap_push(&heap, {(uint64_t)rank, i, (uint32_t)result});
-  }
   while (heap.count) {
     BpeHeapItem top = heap.items[0];
     bpe_heap_pop(&heap);
-    size_t i = (size_t)top.second, j = next[i];
+    size_t i = (size_t)top.second, j = l.next[i];
     if (ids[i] < 0 || j >= n) continue;
     // Either neighbour may have changed since this entry was made; then it names another merge.
     if (bpe_rank(t, ids[i], ids[j], &result) != (int32_t)top.first) continue;
-    ids[i] = result;
-    ids[j] = -1;
-    next[i] = next[j];
-    if (next[i] < n) prev[next[i]] = (uint32_t)i;
-    if (i > 0 && (rank = bpe_rank(t, ids[prev[i]], ids[i], &result)) != BPE_NO_RANK)
-      bpe_heap_push(&heap, {(uint64_t)rank, prev[i], (uint32_t)result});
-    if (next[i] < n && (rank = bpe_rank(t, ids[i], ids[next[i]], &result)) != BPE_NO_RANK)
+    bpe_list_join(&l, i, result);
+    if (i > 0 && (rank = bpe_rank(t, ids[l.prev[i]], ids[i], &result)) != BPE_NO_RANK)
+      bpe_heap_push(&heap, {(uint64_t)rank, l.prev[i], (uint32_t)result});
+    if (l.next[i] < n && (rank = bpe_rank(t, ids[i], ids[l.next[i]], &result)) != BPE_NO_RANK)
       bpe_heap_push(&heap, {(uint64_t)rank, i, (uint32_t)result});
   }
-  size_t left = 0;
-  for (size_t i = 0; i < n; i++)
-    if (ids[i] >= 0) ids[left++] = ids[i];
-  free(next);
-  free(prev);
+  if (steps) *steps = heap.steps;
   free(heap.items);
-  return left;
+  return bpe_list_end(&l);
+}
+
+// Places of a long word that wait, in a list for each rank, and the ranks that have any in a heap.
+struct BpeWait { uint32_t place, next; };
+struct BpeWaiting {
+  BpeWait *item;
+  uint32_t *first, *places;                      // by rank; of one rank, in their order
+  size_t count, room, places_room;
+  uint32_t spare;                                // items that were used
+  BpeHeap ranks;
+};
+static inline void bpe_wait(BpeWaiting *w, int32_t rank, uint32_t place) {
+  uint32_t at = w->spare;
+  if (at != UINT32_MAX) w->spare = w->item[at].next;
+  else {
+    if (w->count == w->room) w->item = (BpeWait *)bpe_resize(w->item, w->room = 2 * w->room + 1024, 8);
+    at = (uint32_t)w->count++;
+  }
+  if (w->first[rank] == UINT32_MAX) bpe_heap_push(&w->ranks, {(uint64_t)rank, 0, 0});
+  w->item[at].place = place, w->item[at].next = w->first[rank];
+  w->first[rank] = at;
+  w->ranks.steps++;
+}
+static inline int bpe_compare_places(const void *a, const void *b) {
+  const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return (x > y) - (x < y);
+}
+// Takes the places of a rank, in their order. Returns how many.
+static inline size_t bpe_wait_end(BpeWaiting *w, int32_t rank) {
+  size_t n = 0, falls = 0;
+  for (uint32_t at = w->first[rank]; at != UINT32_MAX; at = w->item[at].next) n++;
+  if (n > w->places_room) w->places = (uint32_t *)bpe_resize(w->places, w->places_room = n + n / 2, 4);
+  size_t i = n;
+  for (uint32_t at = w->first[rank], next; at != UINT32_MAX; at = next) {      // the last that came is the first here
+    next = w->item[at].next;
+    w->places[--i] = w->item[at].place;
+    falls += i + 1 < n && w->places[i] > w->places[i + 1];
+    w->item[at].next = w->spare, w->spare = at;
+  }
+  w->first[rank] = UINT32_MAX;
+  if (falls) qsort(w->places, n, 4, bpe_compare_places);
+  for (size_t k = n; falls && k > 1; k /= 2) w->ranks.steps += (int64_t)n;
+  return n;
+}
+// Where merges are in_order: all places of one rank at a time, which makes pairs of later ranks only. A heap of all
+// places would be as many cache misses as steps.
+static inline size_t bpe_merge_by_rank(const Tokenizer *t, int32_t *ids, size_t n, int64_t *steps = NULL) {
+  BpeList l = bpe_list(ids, n);
+  BpeWaiting w = {};
+  int32_t result = -1, rank;
+  w.first = (uint32_t *)bpe_resize(NULL, (size_t)t->merge_count, 4);
+  memset(w.first, 0xff, (size_t)t->merge_count * 4);
+  w.spare = UINT32_MAX;
+  for (size_t i = 0; i + 1 < n; i++)
+    if ((rank = bpe_rank(t, ids[i], ids[i + 1], &result)) != BPE_NO_RANK) bpe_wait(&w, rank, (uint32_t)i);
+  while (w.ranks.count) {
+    const int32_t now = (int32_t)w.ranks.items[0].first;
+    const BpeMerge m = t->merges[now];
+    bpe_heap_pop(&w.ranks);
+    const size_t places = bpe_wait_end(&w, now);
+    liveness_progress();
+    for (size_t k = 0; k < places; k++) {
+      const size_t i = w.places[k], j = l.next[i];
+      if (j >= n || ids[i] != m.left || ids[j] != m.right) continue;           // one of them was merged away since
+      bpe_list_join(&l, i, m.result);
+      if (i > 0 && (rank = bpe_rank(t, ids[l.prev[i]], ids[i], &result)) != BPE_NO_RANK) bpe_wait(&w, rank, l.prev[i]);
+      if (l.next[i] < n && (rank = bpe_rank(t, ids[i], ids[l.next[i]], &result)) != BPE_NO_RANK)
+        bpe_wait(&w, rank, (uint32_t)i);
+    }
+  }
+  if (steps) *steps = w.ranks.steps;
+  for (void *p : {(void *)w.item, (void *)w.first, (void *)w.places, (void *)w.ranks.items}) free(p);
+  return bpe_list_end(&l);
 }
 
 // ---- 5 encode, decode, hash ----------------------------------------------------------------------------------------
@@ -417,7 +514,8 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
       count += e->ids[count] >= 0;
     }
     count = count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)count)
-                                     : bpe_merge_long(e->t, e->ids, count);
+            : count <= BPE_LONG_BYTES || !e->t->in_order ? bpe_merge_long(e->t, e->ids, count)
+                                                         : bpe_merge_by_rank(e->t, e->ids, count);
   }
   if (n <= (e->passing ? (size_t)16 : (size_t)BPE_CACHE_MAX_WORD_BYTES)) {
     bool full =

@@ -8,6 +8,8 @@
 // A reader must return either a result that fulfils every promise of its header, or one printable line. It may not
 // crash, hang, leak, use memory far beyond the input, or end the program (libFuzzer reports exit, too).
 //
+// Seeds are made in the root of the repository, where dev/fixtures is; a target without seeds is an error.
+//
 // Readers take paths: inputs are written into a directory of this process, in $FUZZ_DIR or /dev/shm. A target may
 // compute the sizes and lengths that a header must agree with: random changes would almost never keep them right, and
 // no code after the size check would be reached.
@@ -354,27 +356,210 @@ static void fuzz_seeds_tokenizer_pair() {
   cJSON_Delete(root);
 }
 
-// ---- Parquet tables ------------------------------------------------------------------------------------------------
-static void fuzz_parquet(const uint8_t *bytes, size_t count) {
+// ---- packed texts and tables ---------------------------------------------------------------------------------------
+// A stream must end, or fail with a line, after as many bytes as it likes.
+static void fuzz_stream(const char *name, const uint8_t *bytes, size_t count) {
   uint8_t text[4096];
   TextStream s;
   DataError e = {};
   int64_t n = 0;
-  fuzz_write("x.parquet", bytes, count);
-  fuzz_accepted = text_stream_open(&s, fuzz_path("x.parquet").text, "", &e);
+  fuzz_write(name, bytes, count);
+  fuzz_accepted = text_stream_open(&s, fuzz_path(name).text, "", &e);
   for (int reads = 0; fuzz_accepted && reads < 100 && (n = text_stream_read(&s, text, sizeof text, &e)) > 0; reads++);
   if (!fuzz_accepted || n < 0) fuzz_check_error(e.text);
   text_stream_close(&s);
 }
+static void fuzz_parquet(const uint8_t *bytes, size_t count) { fuzz_stream("x.parquet", bytes, count); }
+static void fuzz_gzip(const uint8_t *bytes, size_t count) { fuzz_stream("x.txt.gz", bytes, count); }
+static void fuzz_zstd(const uint8_t *bytes, size_t count) { fuzz_stream("x.jsonl.zst", bytes, count); }
 static void fuzz_seeds_parquet() {
+  DataError e;
   for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "delta"}) {
     char path[128];
     int64_t bytes;
+    const bool plain = !strcmp(name, "plain") || !strcmp(name, "delta");
+    if (!plain && !library_open(LIBRARY_SNAPPY, "", &e)) continue;
     snprintf(path, sizeof path, "dev/fixtures/parquet/%s.parquet", name);
     char *file = file_get(path, 1 << 20, &bytes);
     if (file) fuzz_seed(file, (size_t)bytes);
     free(file);
   }
+}
+// "the fox\n{\"text\": \"a\"}\n" by gzip -n and by libzstd.
+static void fuzz_seeds_gzip() {
+  static const uint8_t one[] = {
+      0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x2b, 0xc9, 0x48, 0x55, 0x48, 0xcb, 0xaf, 0xe0, 0xaa,
+      0x56, 0x2a, 0x49, 0xad, 0x28, 0x51, 0xb2, 0x52, 0x50, 0x4a, 0x54, 0xaa, 0xe5, 0x02, 0x00, 0xd8, 0x04, 0x44, 0x1d,
+      0x16, 0x00, 0x00, 0x00};
+  uint8_t two[2 * sizeof one];
+  memcpy(two, one, sizeof one);
+  memcpy(two + sizeof one, one, sizeof one);
+  fuzz_seed(one, sizeof one);
+  fuzz_seed(two, sizeof two);
+}
+static void fuzz_seeds_zstd() {
+  static const uint8_t one[] = {
+      0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x16, 0xb1, 0x00, 0x00, 0x74, 0x68, 0x65, 0x20, 0x66, 0x6f, 0x78, 0x0a, 0x7b, 0x22,
+      0x74, 0x65, 0x78, 0x74, 0x22, 0x3a, 0x20, 0x22, 0x61, 0x22, 0x7d, 0x0a};
+  fuzz_seed(one, sizeof one);
+}
+
+// ---- conversations, prompts, questions -----------------------------------------------------------------------------
+static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written here: the directory may be another later
+  static const char *const names[] = {"qwen3", "llama3"};
+  static Tokenizer t[2];
+  char path[600];
+  if (t[i].vocab_size) return &t[i];
+  snprintf(path, sizeof path, "%s/dev/fixtures/chat_%s", getenv("FUZZ_ROOT") ? getenv("FUZZ_ROOT") : ".", names[i]);
+  if (!tokenizer_load_any(&t[i], path, fuzz_error, sizeof fuzz_error)) {
+    fprintf(stderr, "fuzz: %s (FUZZ_ROOT names the root of the repository)\n", fuzz_error);
+    _exit(1);
+  }
+  return &t[i];
+}
+// A line: by a template that thinks and by one with a begin token.
+static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
+  for (int i = 0; i < 2; i++) {
+    const Tokenizer *t = fuzz_chat_tokenizer(i);
+    const ChatOptions o = {i ? "llama3" : "qwen3", chat_date, "", false};
+    const Chat c = chat_open(&o, t);
+    ChatTokens k = {};
+    DataError e;
+    if (chat_line(&c, &k, bytes, count)) {
+      fuzz_accepted = true;
+      HOLDS(k.count > 0 && !k.fault[0]);
+      for (int64_t x = 0; x < k.count; x++) HOLDS(k.ids[x] >= 0 && k.ids[x] < t->vocab_size && k.trained[x] <= 1);
+    } else {
+      data_fail(&e, EXIT_MISSING, "%s", k.fault);
+      fuzz_check_error(e.text);
+    }
+    free(k.ids);
+    free(k.trained);
+  }
+  for (const char *name : {"x.json", "x.jsonl", "x.txt", "x"}) {
+    const FileForm f = form_of(name, bytes, count);
+    char line[1024];
+    HOLDS(strlen(f.keys) < sizeof f.keys - 1);
+    HOLDS(!form_refusal(&f, name, true, line, sizeof line) || strlen(line) < sizeof line - 1);
+  }
+}
+static void fuzz_seeds_chat_line() {
+  fuzz_seed_text("{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": "
+                 "\"q\"}, {\"role\": \"assistant\", \"content\": \"<think>\\nx</think>a\", \"train\": false, "
+                 "\"weight\": 1}]}");
+  fuzz_seed_text("{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\\ude00\"},{\"role\":\"assistant\","
+                 "\"content\":\"b\",\"loss_weight\":0,\"masked\":true,\"tool_calls\":[]}],\"tools\":null}");
+  fuzz_seed_text("{\"prompt\": \"<|begin_of_text|>p\", \"completion\": \"c<|eot_id|>\\n\"}");
+  fuzz_seed_text("{\"text\": \"t\", \"id\": [1, {\"a\": \"]\"}]}");
+}
+// A file of records, from the search to packed sequences: the first byte says of which name.
+static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
+  static const char *const names[] = {"x.json", "x.csv", "x.tsv", "x.jsonl"};
+  char tokenizer[600];
+  snprintf(tokenizer, sizeof tokenizer, "%s", fuzz_path("tokenizer.json").text);
+  if (access(tokenizer, F_OK)) HOLDS(tokenizer_save(fuzz_chat_tokenizer(0), tokenizer, fuzz_error, sizeof fuzz_error));
+  if (!count) return;
+  const char *name = names[bytes[0] % 4];
+  fuzz_write(name, bytes + 1, count - 1);
+  const FuzzPath path = fuzz_path(name);
+  CorpusOptions o = {path.text, NULL, 0, 1, 7, tokenizer};
+  o.chat = ChatOptions{"qwen3", chat_date, "", false};
+  o.chat.pairs = count % 3 == 0, o.chat.last = count % 3 == 1;
+  Corpus c;
+  DataError e;
+  if (!corpus_load(&c, o, &e)) { fuzz_check_error(e.text); return; }
+  fuzz_accepted = true;
+  for (Split &s : c.split) {
+    enum { T = 16 };
+    int32_t inputs[T], targets[T], starts[T];
+    Packing p;
+    if (!s.documents) continue;
+    packing_make(&p, &s, T, count % 2);
+    HOLDS(p.kept + p.dropped + p.untrained == s.documents);
+    for (int64_t row = 0; row < p.rows; row++) packing_fill(&p, row, inputs, targets, starts);
+    packing_free(&p);
+  }
+  corpus_free(&c);
+}
+static void fuzz_seeds_chat_file() {
+  fuzz_seed_text("p{\"text\": \"one\"}\n{\"prompt\": \"p\", \"completion\": \"c\"}\r\n\n{\"messages\": [{\"role\": "
+                 "\"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"an answer\"}]}\n");
+  fuzz_seed_text("p[{\"instruction\": \"a\",\n \"input\": \"\", \"output\": \"b\", \"history\": [[\"c\", \"d\"]]}, "
+                 "{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", "
+                 "\"value\": [{\"type\": \"text\", \"text\": \"a\"}]}]}]");
+  fuzz_seed_text("p{\n \"question\": \"a\", \"answer\": \"b\"}\n{\"prompt\": [{\"role\": \"user\", \"content\": "
+                 "\"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}");
+  fuzz_seed_text("qprompt,response\r\n\"a\"\"b\n\",c\n\nd,\"e, f\"");
+  fuzz_seed_text("rinstruction\tcontext\tresponse\na\tb\tc\nd\t\te\n");
+}
+static void fuzz_prompts(const uint8_t *bytes, size_t count) {
+  static Options o;
+  options_default(&o);
+  for (const char *name : {"p.jsonl", "p.txt"}) {
+    char **text, error[1024] = "";
+    fuzz_write(name, bytes, count);
+    snprintf(o.prompts, sizeof o.prompts, "%s", fuzz_path(name).text);
+    const int64_t n = prompts_read(&o, &text, error, sizeof error);
+    if (n < 0) { fuzz_check_error(error); continue; }
+    fuzz_accepted = true;
+    for (int64_t i = 0; i < n; i++) HOLDS(strlen(text[i]) <= count);
+    free(text[0]);
+    free(text);
+  }
+}
+static void fuzz_seeds_prompts() {
+  fuzz_seed_text("{\"prompt\": \"a \\u00e9\", \"id\": 1}\n{\"prompt\": \"b\"}");
+  fuzz_seed_text("one\ntwo\n");
+}
+static void fuzz_eval(const uint8_t *bytes, size_t count) {
+  EvalFile f;
+  char error[1024] = "";
+  fuzz_write("x.jsonl", bytes, count);
+  for (int llmc = 0; llmc < 2; llmc++) {
+    if (eval_read(&f, fuzz_path("x.jsonl").text, fuzz_chat_tokenizer(1), 8, llmc, error, sizeof error)) {
+      fuzz_accepted = true;
+      for (int64_t i = 0; i < f.requests; i++) {
+        const EvalRequest *r = &f.request[i];
+        HOLDS(r->at >= 0 && r->count > 0 && r->at + r->count <= f.ids_count && r->targets < r->count);
+      }
+      for (int64_t i = 0; i < f.docs; i++) HOLDS(f.doc[i].first + f.doc[i].requests <= f.requests);
+    } else fuzz_check_error(error);
+    eval_free(&f);
+    error[0] = 0;
+  }
+}
+static void fuzz_seeds_eval() {
+  fuzz_seed_text("{\"ctx_a\": \"A man\", \"ctx_b\": \"he\", \"activity_label\": \"Roof\", \"endings\": [\"a [x] b\", "
+                 "\"c\"], \"label\": \"1\", \"ctx\": \"A man he\"}\n");
+  fuzz_seed_text("{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": 0}\n");
+  fuzz_seed_text("{\"text\": \"the last word\"}\n{\"text\": \"another one\"}\n");
+  fuzz_seed_text("{\"page\": \" = Title = \\n\\n one @-@ two , three of many words that make windows .\"}\n");
+}
+// encode.json of a directory whose encoding has this hash.
+static void fuzz_encode_state(const uint8_t *bytes, size_t count) {
+  static Encoding c;
+  EncodeOptions o = {};
+  DataError e;
+  bool found;
+  o.tokenizer = "t";
+  fuzz_write("encode.json", bytes, count);
+  fuzz_write("train_000001.bin.part", (const uint8_t *)fuzz_text, sizeof fuzz_text);
+  c = Encoding{};
+  c.o = &o, c.hash = 0xab, c.token_bytes = 2;
+  snprintf(c.out, sizeof c.out, "%s", fuzz_dir);
+  data_names_add(&c.files[0], "a");
+  c.shards[0] = EncodeShards{"train", 1, -1, 0, 0}, c.shards[1] = EncodeShards{"val", 0, -1, 0, 0};
+  if (encode_resume(&c, &found, &e)) {
+    fuzz_accepted = found;
+    HOLDS(!found || (c.split >= 0 && c.split <= 2 && c.file >= 0 && c.file <= 1 && c.at >= 0 && c.line >= 0));
+    for (const EncodeShards &s : c.shards) HOLDS(s.number >= 0 && s.numel >= 0 && s.numel <= o.shard_numel);
+  } else fuzz_check_error(e.text);
+  data_names_free(&c.files[0]);
+}
+static void fuzz_seeds_encode_state() {
+  fuzz_seed_text("{\"encoding\":\"00000000000000ab\",\"done\":false,\"split\":0,\"file\":0,\"at\":12,\"line\":1,"
+                 "\"documents\":1,\"text_bytes\":12,\"held_out\":0,\"articles\":0,\"vocab_size\":0,\"train\":[1,0,5],"
+                 "\"val\":[0,0,0]}");
 }
 
 // ---- token files ---------------------------------------------------------------------------------------------------
@@ -407,6 +592,26 @@ static void fuzz_token_file(const uint8_t *bytes, size_t count) {
   }
   free(memory);
   split_free(&s);
+}
+// The same beside a Megatron index: its bytes stand behind 80 of tokens.
+static void fuzz_megatron(const uint8_t *bytes, size_t count) {
+  const size_t tokens = count < 80 ? count : 80;
+  fuzz_write("tokens.idx", bytes + tokens, count - tokens);
+  fuzz_token_file(bytes, tokens);
+  remove(fuzz_path("tokens.idx").text);
+}
+static void fuzz_seeds_megatron() {
+  for (int width : {2, 4}) {
+    uint8_t file[80 + 34 + 2 * 12 + 2 * 8] = {};
+    const uint64_t one = 1, counts[2] = {2, 2};
+    const int32_t lengths[2] = {5, 80 / width - 5};
+    const int64_t places[4] = {0, 5 * width, 0, 2};
+    for (int i = 0; i < 80; i++) file[i] = (uint8_t)(i % width ? 0 : i);
+    memcpy(file + 80, "MMIDIDX\0", 9), memcpy(file + 89, &one, 8), memcpy(file + 98, counts, 16);
+    file[97] = width == 4 ? 4 : 8;
+    memcpy(file + 114, lengths, 8), memcpy(file + 122, places, 32);
+    fuzz_seed(file, sizeof file);
+  }
 }
 static void fuzz_seeds_token_file() {
   static uint8_t file[TOKEN_FILE_HEADER_BYTES + 80];
@@ -832,7 +1037,15 @@ static const FuzzTarget fuzz_targets[] = {
     {"nfc", fuzz_nfc, fuzz_seeds_nfc, 256},
     {"tokenizer_pair", fuzz_tokenizer_pair, fuzz_seeds_tokenizer_pair, 16384},
     {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
+    {"megatron", fuzz_megatron, fuzz_seeds_megatron, 1024},
     {"parquet", fuzz_parquet, fuzz_seeds_parquet, 32768},
+    {"gzip", fuzz_gzip, fuzz_seeds_gzip, 2048},
+    {"zstd", fuzz_zstd, fuzz_seeds_zstd, 2048},
+    {"chat_line", fuzz_chat_line, fuzz_seeds_chat_line, 2048},
+    {"chat_file", fuzz_chat_file, fuzz_seeds_chat_file, 2048},
+    {"prompts", fuzz_prompts, fuzz_seeds_prompts, 2048},
+    {"eval", fuzz_eval, fuzz_seeds_eval, 2048},
+    {"encode_state", fuzz_encode_state, fuzz_seeds_encode_state, 1024},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
@@ -854,6 +1067,10 @@ static void fuzz_make_seeds(const char *dir) {
     }
     fuzz_target = &t;
     t.seeds();
+    if (fuzz_seed_count) continue;
+    fprintf(stderr, "fuzz: %s has no seeds: run this in the root of the repository\n", t.name);
+    fuzz_clean();
+    _exit(1);
   }
 }
 

@@ -53,6 +53,9 @@ def main():
     write("named", table(texts, name="body"), compression="zstd")
     write("gzip", table(texts), compression="gzip", row_group_size=1000)
     write("delta", table(texts[20:40]), column_encoding={"text": "DELTA_LENGTH_BYTE_ARRAY"})
+    chats = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]] * 3
+    write("messages", pa.table({"text": ["a", "b", "c"], "messages": chats}))
+    write("dialog", pa.table({"dialog": chats, "source": ["a", "b", "c"]}))
     write("numbers", pa.table({"id": [1, 2, 3], "list": [["a"], [], ["b"]]}))
     for name, lines in (("rows", texts), ("required", whole)):
         with open(os.path.join(OUT, name + ".jsonl"), "w") as f:

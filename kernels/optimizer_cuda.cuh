@@ -2,6 +2,7 @@
 // iteration if every pointer is aligned to 16 bytes; they read lr, scales and skip from c->state.
 #pragma once
 #include "optimizer.cuh"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/lane.cuh"
 
 // ---- AdamW ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 //   terminal_last_signal   a signal that ends the process leaves the cursor at the start of a line
 //
 // Conventions
-//   - on a terminal, control bytes and invalid UTF-8 appear as \x1b; files and pipes get the bytes unchanged.
+//   - control bytes and invalid UTF-8 appear as \x1b (text_escape); a sample's bytes reach files and pipes unchanged.
 //   - after the reader has gone (EPIPE) nothing is printed. Training, metrics.jsonl and checkpoints continue.
 //   - mpirun ends when nobody reads its stdout. So ranks on its host write directly to its terminal or pipe; ranks on
 //     other hosts cannot, but everything except errors is printed by rank 0.
@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -31,28 +32,6 @@ static struct {
   int width_fd;                                  // the terminal that is asked for its width
   volatile sig_atomic_t shown;                   // columns of the open line; 0: none is open
 } terminal = {false, false, false, false, STDOUT_FILENO, 0};
-
-// ---- characters -----------------------------------------------------------------------------------------------------
-// Makes `from` safe for a terminal: control bytes except newline and tab, C1 controls and bytes that are not UTF-8
-// become \xNN. `to` has room for 4 n bytes and a zero. Returns how many bytes of `from` were used: all, except, if
-// `more` bytes follow, an incomplete character at the end.
-static size_t text_escape(char *to, const uint8_t *from, size_t n, bool more) {
-  size_t at = 0;
-  while (at < n) {
-    const uint8_t *p = from + at;
-    int bytes = utf8_bytes(p, from + n);
-    if (bytes < 0 && more) break;
-    const bool c0 = (*p < 32 && *p != '\n' && *p != '\t') || *p == 127, c1 = bytes == 2 && *p == 0xc2 && p[1] < 0xa0;
-    const bool escaped = bytes <= 0 || c0 || c1;
-    if (bytes <= 0) bytes = 1;
-    for (int i = 0; i < bytes; i++)
-      if (escaped) to += sprintf(to, "\\x%02x", p[i]);
-      else *to++ = (char)p[i];
-    at += (size_t)bytes;
-  }
-  *to = 0;
-  return at;
-}
 
 // ---- text and the open line -----------------------------------------------------------------------------------------
 // Columns of the terminal; 80 if unknown. Asked for each time, since it may have changed.
@@ -91,13 +70,11 @@ static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
   char *text = NULL;
   const int n = vasprintf(&text, fmt, ap);
   if (n < 0) return;
-  const bool shows = to == stdout ? terminal.out : terminal.err;
   const size_t head = strlen(before);
   char *all = (char *)malloc(head + 4 * (size_t)n + 1);
   if (!all) { free(text); return; }
   memcpy(all, before, head + 1);
-  if (shows) text_escape(all + head, (const uint8_t *)text, (size_t)n, false);
-  else memcpy(all + head, text, (size_t)n + 1);
+  text_escape(all + head, 4 * (size_t)n + 1, (const uint8_t *)text, (size_t)n, false);
   watchdog_pause(STDOUT_FILENO);                // a reader may take its time
   fflush(stdout);
   watchdog_pause(fileno(to));
@@ -138,7 +115,7 @@ static void say_bytes(const uint8_t *bytes, int n) {
     char *to = (char *)malloc(4 * all + 1);
     memcpy(from, kept, (size_t)kept_count);
     if (bytes) memcpy(from + kept_count, bytes, (size_t)n);
-    const size_t used = text_escape(to, from, all, bytes != NULL);
+    const size_t used = text_escape(to, 4 * all + 1, from, all, bytes != NULL);
     kept_count = (int)(all - used);
     memcpy(kept, from + used, (size_t)kept_count);
     fputs(to, stdout);
@@ -150,6 +127,13 @@ static void say_bytes(const uint8_t *bytes, int n) {
   if (!bytes) fputs("\n", stdout);
   fflush(stdout);
   watchdog_pause(-1);
+}
+
+// Whether a part of what was printed is lost, although somebody reads: to a full disk.
+static bool terminal_lost() {
+  pollfd out = {STDOUT_FILENO, 0, 0};
+  const bool lost = fflush(stdout) || ferror(stdout);
+  return lost && !(poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)));
 }
 
 // ---- signals that end the process -----------------------------------------------------------------------------------
@@ -243,6 +227,7 @@ static bool terminal_through(int pid, int fd) {
 }
 static void terminal_open() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);                      // ulimit -f: the write fails and is reported, as on a full disk
   error_hook = say_error_line;
   liveness_line_end = terminal_end_line_at_once;
   terminal.launched = getenv("OMPI_COMM_WORLD_RANK") != NULL;

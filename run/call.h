@@ -4,6 +4,7 @@
 //   train_options              options of all ranks, complete
 //   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
 #pragma once
+#include "launch/packed.h"
 #include "launch/preflight_net.h"
 #include "option_line.h"
 #include "start.h"

@@ -10,6 +10,8 @@ static int encode_main(Call *call) {
   if (!o->data[0] && !o->encode_files)
     die_user("train_gpt_fsdp: --encode OUT FILE... encodes texts: name files, patterns, directories, behind OUT or by "
              "--data");
+  const char *fields = record_fields_fault(o->fields);
+  if (fields) die_user("train_gpt_fsdp: --fields '%.200s' %s", o->fields, fields);
   int64_t vocab_size = o->vocab_size;
   for (const Preset &p : presets) if (!vocab_size && !strcmp(p.name, o->model)) vocab_size = p.vocab_size;
   cpu_set_t cores;
@@ -22,8 +24,8 @@ static int encode_main(Call *call) {
   e.data = o->data, e.val_data = o->val_data, e.tokenizer = o->tokenizer, e.column = o->text_column;
   e.vocab_size = (int)vocab_size, e.threads = o->threads > 0 ? (int)o->threads : here;
   e.documents = (EncodeDocuments)o->document_token, e.documents_given = o->given[OPT_document_token];
-  e.column_given = o->given[OPT_text_column];
-  e.chat = ChatOptions{found ? found->name : o->chat_template, o->chat_date, why, o->train_on == OPT_train_on_all};
+  e.column_given = o->given[OPT_text_column], e.as_text = o->data_as == OPT_data_as_text;
+  e.chat = chat_options(o, found ? found->name : o->chat_template, why);
   e.say = encode_say;
   DataError error;
   if (encode_run(&e, &error)) return 0;

@@ -5,6 +5,8 @@
 #include "options.h"
 #include "launch/terminal.h"
 #include "version.h"
+#include <gnu/libc-version.h>
+#include <mpi.h>
 
 // The short page: at most 50 lines of 80 columns.
 static const char help_short[] =
@@ -130,7 +132,12 @@ static int options_answer(Call *call) {
     const bool known = !strcmp(name, "all") || option_find(name, &use, error, sizeof error);
     if (!call->first) return help && !known ? EXIT_USAGE : 0;
     if (help) return options_help(topic);
-    printf("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
+    char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    MPI_Get_library_version(mpi, &length);       // allowed before MPI_Init
+    printf("train_gpt_fsdp %s (%s)\nfor %s, %s kernels for GPUs; compiler %s, %.*s, C library %s\n", PROGRAM_VERSION,
+           build_id, PROCESSOR_NAME, &ops_cuda ? "with" : "without", __VERSION__, (int)strcspn(mpi, ",\n"), mpi,
+           gnu_get_libc_version());
     return 0;
   }
   return -1;

@@ -30,7 +30,7 @@ enum { LAYERS_MOST = 1000 };
   INT(n_head, 0, 1, 1000, SHAPE, "attention heads; must divide n_embd without --head_size (default: the preset's)", \
       "num_heads n_heads num_attention_heads") \
   INT(n_embd, 0, 1, 65536, SHAPE, "width (default: the preset's)", "hidden_size d_model n_embed embed_dim") \
-  INT(seq_len, 0, 1, 1 << 20, ORDER, "tokens per training sequence (default: the preset's)", \
+  INT(seq_len, 0, 1, 1 << 20, ORDER, "tokens per training sequence (default: the preset's; fewer to tune on chats)", \
       "block_size max_seq_len max_seq_length seq_length sequence_length context_length -t") \
   INT(n_positions, 0, 1, 1 << 20, SHAPE, "positions, >= seq_len; with rope for exports only (default: preset)", \
       "n_ctx max_position_embeddings") \
@@ -64,7 +64,7 @@ enum { LAYERS_MOST = 1000 };
       "num_epochs num_train_epochs n_epochs max_epochs") \
   INT(max_steps, 0, 0, 1LL << 40, STEP, "stop after this many steps, whatever the epoch (0: --epochs decides)", \
       "max_iters max_train_steps num_iterations train_iters num_steps -x") \
-  INT(batch_size, 8, 0, 1 << 20, STEP, "sequences per microbatch and rank (0 or auto: the most that fit)", \
+  INT(batch_size, 8, 0, 1 << 20, STEP, "sequences per microbatch and rank (0, auto: the most that fit)", \
       "per_device_train_batch_size micro_batch_size train_micro_batch_size_per_gpu device_batch_size -b") \
   INT(grad_accum, 0, 0, 1 << 20, OWN, "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
@@ -75,16 +75,18 @@ enum { LAYERS_MOST = 1000 };
   GROUP(OPTIMIZER, "optimizer") \
   CHOICE(optimizer, preset, (adamw, sgd, muon), STATE, \
       "AdamW; SGD; Muon: for blocks' matrices, else AdamW (default: the preset's)") \
-  NUM(lr, 0.0, 1e-20, 1000.0, STEP, "peak learning rate (default: the preset's)", "learning_rate max_lr -l") \
+  NUM(lr, 0.0, 1e-20, 1000.0, STEP, "peak learning rate (default: the preset's; --init_from: 2e-5, --lora: 2e-4)", \
+      "learning_rate max_lr -l") \
   CHOICE(schedule, cosine, (cosine, linear, constant, step, wsd), STEP, "after warm-up; step: StepLR, by --gamma", \
       "-k") \
-  NUM(warmup, 0.05, 0.0, 1e9, STEP, "warm-up steps; below 1: as a fraction of all steps", "-u") \
+  NUM(warmup, 0.05, 0.0, 1e9, STEP, "warm-up steps; below 1: as a fraction of all steps (--init_from: 0.03)", "-u") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, STEP, "the schedule ends at this fraction of lr", \
       "learning_rate_decay_frac final_lr_frac -q") \
   NUM(gamma, 0.7, 0.0, 1.0, STEP, "step: factor every --step_epochs; giving it alone chooses --schedule step") \
   INT(step_epochs, 1, 1, 1000000, STEP, "step: epochs between two multiplications by gamma") \
   NUM(decay_fraction, 0.2, 0.0, 1.0, STEP, "wsd: the rate falls linearly over this last fraction of the steps") \
-  NUM(weight_decay, 0.1, 0.0, 100.0, STEP, "on matrices and embeddings; none on norms and biases", "wd -c") \
+  NUM(weight_decay, 0.1, 0.0, 100.0, STEP, "on matrices and embeddings, not norms and biases (--init_from: 0)", \
+      "wd -c") \
   NUM(beta1, 0.9, 0.0, 0.999999, STEP, "AdamW: decay of the first moment", "adam_beta1") \
   NUM(beta2, 0.95, 0.0, 0.999999, STEP, "AdamW: decay of the second moment", "adam_beta2") \
   NUM(eps, 1e-8, 1e-20, 1.0, STEP, "AdamW: added to the root of the second moment", "adam_epsilon adam_eps epsilon") \
@@ -99,7 +101,8 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lr_scale, "", NULL, STEP, "factors of the learning rate: glob=X,... of names, like wte=0.1,h.0.*=2") \
   TEXT(freeze, "", NULL, STATE, "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   GROUP(LORA, "adapters") \
-  INT(lora, 0, 0, 1024, ORDER, "rank of adapters to train beside frozen weights, those of --init_from (0: none)") \
+  INT(lora, 0, 0, 1024, ORDER, "rank of adapters to train beside frozen weights, those of --init_from (0: none)", \
+      "lora_rank lora_r") \
   NUM(lora_alpha, 0.0, 0.0, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (0: alpha is 2 ranks)") \
   NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
@@ -111,6 +114,8 @@ enum { LAYERS_MOST = 1000 };
       "data_dir data_path -i") \
   TEXT(val_data, "", NULL, QUIET, "what is evaluated on (default: found beside --data, or held out)", \
       "val_data_path -j") \
+  CHOICE(data_as, auto, (auto, text), QUIET, "JSON, CSV and others as text, braces and keys too (auto: by content)", \
+      "data_format dataset_format ds_type") \
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
@@ -121,7 +126,10 @@ enum { LAYERS_MOST = 1000 };
   TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
   TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's template: the same whenever one trains") \
-  CHOICE(train_on, assistant, (assistant, all), ORDER, "conversations: the loss is of the answers, or of everything") \
+  CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
+         "conversations: the loss is of the answers, of the last one, or of everything") \
+  CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \
+  TEXT(fields, "", NULL, ORDER, "names of members, as in prompt=question,completion=answer (default: by form)") \
   CHOICE(pack, whole, (whole, stream), ORDER, "conversations: whole, apart from each other; or as one stream") \
   CHOICE(too_long, cut, (cut, drop), ORDER, "conversations longer than --seq_len: cut their end, or leave them out") \
   CHOICE(shuffle, on, (on, off), ORDER, "a new order every epoch, the same for every number of ranks") \
@@ -183,7 +191,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(sample_only, OWN, "sample from --resume or --init_from; needs no data, trains nothing") \
   TEXT(prompt, "", NULL, OWN, "text to continue at the end (default: a newline, or the end of a text)") \
   CHOICE(prompt_as, auto, (auto, text, user), OWN, \
-      "a user's message by the chat template, or a text; auto: as the data was") \
+      "a user's message, or a text; auto: a message if the model has a template") \
   INT(sample_tokens, 64, 0, 1 << 20, QUIET, "tokens to generate at the end (0: none)", "max_new_tokens -g") \
   NUM(temperature, 0.8, 0.0, 100.0, QUIET, "divides the logits; 0: always the likeliest token") \
   INT(top_k, 40, 0, 1 << 24, QUIET, "draw among the k likeliest tokens (0: among all)") \

@@ -61,6 +61,8 @@ struct Options {
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then
+  bool tuning;                                   // weights are there: options that were not given are a tuning's
+  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   int replicas, shards;                          // the mesh
@@ -463,14 +465,26 @@ static bool value_follows(OptionUse use, const char *next) {
   if (!next || use.off) return false;
   return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
 }
+// Whether an empty value on the command line can only be a shell variable that is not set: of an option that names a
+// thing, and is left out where there is none.
+static bool option_names_a_thing(int id) {
+  const OptionSpec *s = option_spec(id);
+  return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && id != OPT_prompt && id != OPT_stop &&
+         (s->resume == RESUME_OWN || s->resume == RESUME_QUIET);
+}
 // Takes the options of the command line.
 static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   OptionSource from = {};
+  int last = -1;
   for (int a = 1; a < argc; a++) {
     const char *next = a + 1 < argc ? argv[a + 1] : NULL, *value = strchr(argv[a], '=');
     char name[OPTION_NAME_BYTES];
     OptionUse use;
     if (strncmp(argv[a], "--", 2) || !argv[a][2] || argv[a][2] == '=') {
+      REFUSE((last == OPT_data || last == OPT_val_data) && argv[a][0] != '-' && !access(argv[a], R_OK),
+             "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
+             "--%s 'DIR/*.jsonl', or names with commas between them", argv[a], option_specs[last].name,
+             option_specs[last].name);
       refuse_word(argv[a], next, error, error_bytes);
       return false;
     }
@@ -478,6 +492,9 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
     if (!option_find(name, &use, error, error_bytes)) return false;
     if (value) value++;
     else if (value_follows(use, next)) value = next, a++;
+    REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
+           "give its value, or leave the option out", option_spec(use.id)->name);
+    last = use.id;
     if (use.id == OPT_encode && value)
       for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
     char list[OPTION_TEXT_BYTES];

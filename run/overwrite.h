@@ -54,6 +54,12 @@ static inline bool overwrite_refuse(const Options *o, char *error, size_t error_
   REFUSE(there && !S_ISREG(st.st_mode), "--trace %.900s is %s: name a file", o->trace, file_type_words(st.st_mode));
   REFUSE(there && file_is_foreign(o->trace, trace_file_head, true), "--trace %.900s is there, and no trace of this "
          "program: name another file", o->trace);
+  for (const char *name : {"metrics.jsonl", sample_file(o)}) {   // written in place
+    snprintf(path, sizeof path, "%s/%s", o->out, name ? name : "");
+    const char *other = name ? file_other_words(path) : NULL;
+    REFUSE(other, "%.900s is %s, and a run writes a file there: remove it, or name another directory by --out", path,
+           other);
+  }
   const char *name = overwrite_out_is_ours(o->out) ? NULL : overwrite_there(o->out, written);
   REFUSE(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
          "directory", o->out, name);

@@ -56,7 +56,6 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
   REFUSE(!o->batch_size, "--plan says which batches fit: give --batch_size a number in place of auto");
-  REFUSE(o->given[OPT_on] && !o->on[0], "--on names a machine to predict for, like h100: see --help on");
   REFUSE(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
   return true;
 }

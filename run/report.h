@@ -146,9 +146,9 @@ static void report_open_trace(const RunView *run, char *error, size_t error_byte
   if (!path[0] || fsdp_rank(run->fsdp)) return;
   if (!stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
-  FILE *f = fopen(path, "a");
+  FILE *f = file_own(path, false);
   if (f) fclose(f);
-  else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, strerror(errno));
+  else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
 }
 // The command --report RUN1,RUN2,...: one page for all. Starts nothing.
 static int report_compare(Call *call) {
@@ -171,8 +171,8 @@ static int report_compare(Call *call) {
 // Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
 // go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
 static FILE *log_file(const char *path, bool append) {
-  FILE *f = fopen(path, append ? "a+" : "w");
-  if (!f || !append) return f ? freopen(path, "a", f) : NULL;
+  FILE *f = file_own(path, !append);
+  if (!f || !append) return f;
   off_t whole = 0, all = 0;
   for (int c; (c = fgetc(f)) != EOF;) if (all++, c == '\n') whole = all;
   if ((whole == all || !ftruncate(fileno(f), whole)) && !fseeko(f, 0, SEEK_END)) return f;
@@ -222,7 +222,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
   log->metrics = log_file(path, append);
-  if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno)); return; }
+  if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, build_id);

@@ -58,9 +58,33 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   for (OptionId k : of_lora)
     REFUSE(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
            option_specs[k].name);
-  if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes)) return false;
+  char what[OPTION_TEXT_BYTES + 64] = "--lora_targets";
+  if (o->lora_from[0]) snprintf(what, sizeof what, "%s/adapter_config.json: target_modules", o->lora_from);
+  if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes, what)) return false;
   o->lora_alpha = lora.alpha;
   return true;
+}
+
+// What a tuning (--init_from) does with options that were not given, instead of what a training from nothing does. Of
+// adapters, which begin at zero, the rate is ten times as large. tuning_fit_length does the rest, when texts are there.
+static void tuning_resolve(Options *o, int world, int ranks_per_host) {
+  if (!o->tuning) return;
+  if (!o->given[OPT_lr]) o->lr = o->lora ? 2e-4 : 2e-5;
+  if (!o->given[OPT_weight_decay]) o->weight_decay = 0;
+  if (!o->given[OPT_warmup]) o->warmup = 0.03;
+  if (o->given[OPT_batch_size] || o->given[OPT_grad_accum] || !ranks_per_host) return;
+  if (!o->global_batch) o->global_batch = o->batch_size * world;
+  if (o->global_batch % world == 0) o->batch_size = 0;           // auto
+}
+// A tuning's sequences are as long as its longest conversation, and not too short for a sample; the preset's length is
+// the most. Every rank has the corpus, and decides the same.
+static void tuning_fit_length(Options *o, const Corpus *corpus) {
+  enum { LENGTH_LEAST = 256, LENGTH_STEP = 64 };
+  int64_t longest = 0;
+  if (!o->tuning || o->given[OPT_seq_len] || o->pack != OPT_pack_whole) return;
+  for (const Split &s : corpus->split) longest = max64(longest, split_longest(&s));
+  const int64_t length = max64(LENGTH_LEAST, round_up(longest - 1, LENGTH_STEP));
+  if (longest && length < o->seq_len) o->seq_len = length, o->longest = longest;
 }
 
 // --batch_size auto: what a step is must not depend on memory.
@@ -80,6 +104,7 @@ static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
+  tuning_resolve(o, world, ranks_per_host);
   if (!batch_resolve(o, world, error, error_bytes)) return false;
   if (!o->n_layer) o->n_layer = p->n_layer;
   if (!o->n_head) o->n_head = p->n_head;
@@ -88,6 +113,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!o->seq_len) o->seq_len = o->n_positions ? min64(p->seq_len, o->n_positions) : p->seq_len;
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
+  const char *fields = record_fields_fault(o->fields);
+  REFUSE(fields, "--fields '%.200s' %s", o->fields, fields);
   REFUSE(o->given[OPT_document_token] && !o->encode[0], "--document_token belongs to --encode OUT: leave it out");
   REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
   if (o->no_cuda) o->device = OPT_device_cpu;

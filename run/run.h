@@ -74,6 +74,8 @@ struct RunView {
   const Traffic *step_traffic;                   // of the last step
   StepState *state, *state_on_device;            // what changes from step to step
   Trace *trace;                                  // of --trace
+  const cJSON *published;                        // what came with the weights (interchange.h), rank 0's; NULL: nothing
+  const char *name;                              // of the model, for people; NULL: its preset's
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 

@@ -18,7 +18,7 @@ static Saved saved_of(const RunView *run) {
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
-               fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL};
+               fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -404,8 +404,10 @@ static char *token_text(const Tokenizer *k, int32_t id) {
 }
 // The end is the special token that is named as GPT-2's, Qwen's and SmolLM2's or as Llama 3's, or the only one. It
 // begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, whose
-// template is `form`, the end is that of a turn. k: NULL has none. See text_ends_free.
-static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date) {
+// template is `form`, the end is that of a turn. Those that were published, and that of a text, are ends too; a
+// published begin stays. k: NULL has none. See text_ends_free.
+static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date,
+                          const cJSON *published = NULL) {
   static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
   int32_t only = -1, named = -1;
   int specials = 0;
@@ -417,14 +419,26 @@ static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, c
     for (const char *name : names) if (!strcmp(text, name)) named = only;
     free(text);
   }
-  const int32_t end = named >= 0 ? named : specials == 1 ? only : -1, bos = k && k->adds_bos ? k->bos_id : end;
+  const int32_t end = named >= 0 ? named : specials == 1 ? only : -1;
   const int32_t stop = k && form ? chat_token(k, form->stop) : -1, eos = stop >= 0 ? stop : end;
-  return TextEnds{bos, eos, token_text(k, bos), token_text(k, eos),
-                  stop >= 0 ? chat_template_text(form, date) : NULL};
+  const char *begin = published_text(published, "bos_token");
+  int32_t bos = k && k->adds_bos ? k->bos_id : end;
+  if (published && !(k && k->adds_bos)) bos = k && begin ? chat_token(k, begin) : -1;
+  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos), stop >= 0 ? chat_template_text(form, date) : NULL,
+                published};
+  if (bos < 0) e.bos = published_id(published, "bos_token_id");  // an id that no token of tokenizer_config.json is
+  for (const char *file : {"generation_config", "config"}) {
+    const cJSON *ids = published_item(published, file, "eos_token_id"), *id = cJSON_IsArray(ids) ? ids->child : ids;
+    for (; id; id = cJSON_IsArray(ids) ? id->next : NULL)
+      if (cJSON_IsNumber(id) && id->valuedouble >= 0 && (!k || id->valuedouble < k->vocab_size))
+        text_ends_add(&e, (int32_t)id->valuedouble);
+  }
+  text_ends_add(&e, end);
+  return e;
 }
 static TextEnds text_ends_of(const RunView *run) {
   return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL,
-                   chat_template_named(run->opt->chat_template), run->opt->chat_date);
+                   chat_template_named(run->opt->chat_template), run->opt->chat_date, run->published);
 }
 static void text_ends_free(TextEnds *e) {
   free(e->bos_text);

@@ -32,6 +32,7 @@ struct Start {
   char *text;                                    // every rank has them
   cJSON *json;
   Import import;                                 // rank 0's, open
+  cJSON *published;                              // what came with it, rank 0's; NULL: nothing
   char stored[8];                                // dtype of all its matrices; "": they differ
   // With --lora_from: what its configuration says.
   Lora lora;
@@ -190,12 +191,30 @@ static const ChatTemplate *start_template(const char *tokenizer, char *why, size
   }
   return chat_template_in(dir, why, bytes);
 }
-// Rank 0: that of the run's tokenizer.
+// An option's value in a checkpoint's record, or "".
+static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
+  cJSON *json = cJSON_ParseWithLength(text, bytes);
+  const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "config"), name);
+  if (cJSON_IsNumber(v)) snprintf(to, to_bytes, "%.17g", v->valuedouble);
+  else snprintf(to, to_bytes, "%s", cJSON_IsString(v) ? v->valuestring : "");
+  cJSON_Delete(json);
+  return to;
+}
+// Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
+// model.
 static void start_find_template(Start *s, const Options *o) {
-  if (!data_is_chats(o->data) && !encode_is_packed(o->data) && o->prompt_as != OPT_prompt_as_user) return;
+  char recorded[OPTION_TEXT_BYTES];
+  const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
+  const bool text = o->data_as == OPT_data_as_text;
+  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text), asks = o->sample_only && !o->eval[0];
+  if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
+  if (!t && s->kind == START_CHECKPOINT)
+    t = chat_template_named(start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded));
   if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
+  else if (asks && !strncmp(s->chat_why, "that of ", 8) && !strcmp(o->chat_template, "auto"))
+    start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one", s->chat_why);
 }
 // The dtype that all matrices of imported weights have, in words of --param_dtype.
 static void start_stored(Start *s) {
@@ -208,15 +227,6 @@ static void start_stored(Start *s) {
       dtype = t->known_dtype && (dtype == -1 || dtype == (int)t->dtype) ? (int)t->dtype : -2;
     }
   if (dtype >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)dtype));
-}
-// An option's value in a checkpoint's record, or "".
-static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
-  cJSON *json = cJSON_ParseWithLength(text, bytes);
-  const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "config"), name);
-  if (cJSON_IsNumber(v)) snprintf(to, to_bytes, "%.17g", v->valuedouble);
-  else snprintf(to, to_bytes, "%s", cJSON_IsString(v) ? v->valuestring : "");
-  cJSON_Delete(json);
-  return to;
 }
 // Rank 0: opens the weights at PATH: another program's, or a checkpoint's.
 static bool start_find_weights(Start *s, const char *path, const Options *o, char *error, size_t error_bytes) {
@@ -235,6 +245,11 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, cha
     if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
     return false;
   }
+  char beside[sizeof s->import.path];
+  snprintf(beside, sizeof beside, "%s", s->import.path);
+  char *slash = strrchr(beside, '/');
+  if (slash) *slash = 0;
+  if (s->import.kind == IMPORT_HF_DIRECTORY) s->published = import_published(slash ? beside : ".");
   start_stored(s);
   if (!start_check_import(s, error, error_bytes)) return false;
   s->shape = s->import.shape;
@@ -316,6 +331,7 @@ static void start_share(Start *s, MPI_Comm comm) {
   Start own = *s;
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
+  s->published = own.published;
   s->base = own.base;
   if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
   if (s->on_base) start_share(s->base, comm);
@@ -525,6 +541,28 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
+// What came with the weights, by their directory or by the checkpoint of a run on them. NULL: nothing, or not rank 0.
+static const cJSON *start_published(const Start *s) {
+  if (s->on_base) return start_published(s->base);
+  return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
+}
+// What the model is called at the start: weights of another program by their family and where they came from, also when
+// a run on them is resumed. NULL: by the preset.
+static const char *start_model_name(const Start *s, const Options *o) {
+  static char words[MAP_PATH_BYTES + 32];
+  char recorded[OPTION_TEXT_BYTES] = "";
+  const ModelShape shape = shape_of(o);
+  const Family *family = family_of_shape(&shape);
+  const Start *from = s->on_base ? s->base : s;
+  if (from->kind == START_CHECKPOINT) start_value(from, &option_specs[OPT_init_from], recorded, sizeof recorded);
+  for (const Preset &p : presets)
+    if (!strcmp(p.name, o->model) && p.n_layer == o->n_layer && p.n_head == o->n_head && p.n_embd == o->n_embd)
+      recorded[0] = 0;
+  if (from->kind != START_IMPORT && !recorded[0]) return NULL;
+  snprintf(words, sizeof words, "%s of %s", family ? family->model_type : shape_is_gpt2(&shape) ? "gpt2" : "a block",
+           from->kind == START_IMPORT ? from->path : recorded);
+  return words;
+}
 // Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
 static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
@@ -538,6 +576,7 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
   if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
+  o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;
 }
 // OUT/options.txt names the very checkpoint: a link like `latest`, or the directory of several, leads elsewhere later.
@@ -677,6 +716,7 @@ static void start_free(Start *s) {
   free(s->base);
   free(s->text);
   cJSON_Delete(s->json);
+  cJSON_Delete(s->published);
   memset((void *)s, 0, sizeof *s);
 }
 
@@ -753,13 +793,19 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
+// How conversations become tokens. why: why no template is known.
+static ChatOptions chat_options(const Options *o, const char *template_name, const char *why) {
+  ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
+  c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
+  return c;
+}
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
 // asked: the vocabulary that a tokenizer is trained for.
 static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, DataError *e) {
   static char out[PATH_MAX];
-  if (!c->data || !encode_is_packed(c->data))
+  if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
@@ -767,7 +813,8 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
                      c->data);
   EncodeOptions o = {};
   o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
-  o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat, o.say = encode_say;
+  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
+  o.say = encode_say;
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
   c->val_data = "";
@@ -776,7 +823,8 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
 }
 // Whether options of conversations fit what --data is. packed: it was encoded into files.
 static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, DataError *e) {
-  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pack, OPT_too_long};
+  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pairs, OPT_fields,
+                                       OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
   for (OptionId k : of_chats) {
@@ -790,14 +838,39 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
     say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
   return true;
 }
+// Whether this corpus is what was asked for, and its tokenizer is for this model. alone: it was named by --val_data.
+static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start, bool alone, DataError *e) {
+  char *named = alone ? strstr(corpus->source, "(--data)") : NULL;
+  if (named) snprintf(named, sizeof corpus->source - (size_t)(named - corpus->source), "(--val_data)");
+  if (!o->data[0] && o->val_data[0] && !strncmp(corpus->source, "generated", 9))
+    return data_fail(e, EXIT_USAGE, "--val_data %.800s: there is nothing to train on here: name it by --data",
+                     o->val_data);
+  if (start->kind == START_FRESH || corpus->vocab_size <= o->vocab_size) return true;
+  return data_fail(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s", corpus->vocab_size,
+                   start->path, (long long)o->vocab_size,
+                   o->tokenizer[0] ? "name the model's own with --tokenizer"
+                                   : "the last ones have no row; take them out of its tokenizer.json");
+}
+// The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
+static void load_settle_template(Options *o, const Corpus *corpus) {
+  enum { LOOK_AT_MOST = 1 << 24 };               // of token files that are larger than memory
+  const Split *s = &corpus->split[SPLIT_TRAIN];
+  const ChatTemplate *form = chat_template_named(o->chat_template);
+  if (!form || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
+  const int32_t begin = chat_token(&corpus->tokenizer, form->begin);
+  for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
+  strcpy(o->chat_template, "auto");
+}
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     ChatOptions{o->chat_template, o->chat_date, start->chat_why, o->train_on == OPT_train_on_all},
-                     o->val_data};
+                     chat_options(o, o->chat_template, start->chat_why),
+                     o->val_data, o->data_as == OPT_data_as_text};
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
+  const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
+  if (alone) c.data = o->val_data;
   c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
   DataError e = {};
   int rank, code = 0;
@@ -815,11 +888,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
                                            corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }
-  if (!rank && !code && start->kind != START_FRESH && corpus->vocab_size > o->vocab_size) {
-    snprintf(e.text, sizeof e.text, "the tokenizer has %d tokens, the model of %.800s has %lld: name the model's own "
-             "with --tokenizer", corpus->vocab_size, start->path, (long long)o->vocab_size);
-    code = EXIT_USAGE;
-  }
+  if (!rank && !code && !load_check_fits(o, corpus, start, alone, &e)) code = e.exit_code;
   if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.exit_code;
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
@@ -829,6 +898,8 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   if (gguf && corpus->tokenizer.by_line)
     say("notice: --export_gguf: this tokenizer ends pieces at each line's end and llama.cpp does not: ids differ where "
         "white space goes over it\n");
+  if (!rank && !code) load_settle_template(o, corpus);
+  MPI_Bcast(o->chat_template, sizeof o->chat_template, MPI_CHAR, 0, comm);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
   corpus_share(corpus, image, &image_bytes, comm);
@@ -836,6 +907,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   const char *line = corpus->notices.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
     say("notice: %.*s\n", (int)(end - line), line);
+  tuning_fit_length(o, corpus);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "

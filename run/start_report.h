@@ -338,11 +338,13 @@ static void data_words(FILE *to, const RunView *run) {
   const Split *train = &run->corpus->split[SPLIT_TRAIN];
   const Packing *p = run->packing;
   fprintf(to, "%s", run->corpus->source);
-  if (train->documents) fprintf(to, ", %lld to train on", (long long)train->documents);
+  if (train->documents) fprintf(to, ", %lld to train on", (long long)(p->split ? p->kept : train->documents));
   if (p->split) fprintf(to, " in %lld sequences, %s tokens trained on", (long long)p->rows, count_words(p->trained));
   if (p->cut + p->dropped)
     fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
             p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
+  if (p->untrained)
+    fprintf(to, " (%lld left out: nothing to train on within --seq_len)", (long long)p->untrained);
   if (run->steps_per_epoch && !p->split)
     fprintf(to, train->texts > 1 ? ": %s tokens in %lld documents to train on" : ": %s tokens to train on",
             count_words(train->tokens_numel), (long long)train->texts);
@@ -365,6 +367,23 @@ static void training_words(FILE *to, const RunView *run) {
   fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)run->steps_total,
           run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T,
           option_word(o, OPT_optimizer), o->lr, option_word(o, OPT_schedule));
+}
+// What a tuning chose where no option says it, and why.
+static void tuning_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  fprintf(to, "what no option says is chosen for weights that have learned:");
+  if (!o->given[OPT_lr])
+    fprintf(to, " learning rate %g (%s);", o->lr,
+            o->lora ? "adapters take ten times that of whole weights" : "with that of new weights they forget");
+  if (!o->given[OPT_weight_decay]) fprintf(to, " weight decay 0 (it would pull them to zero);");
+  if (!o->given[OPT_warmup]) fprintf(to, " warm-up %g of the steps (a small rate needs little);", o->warmup);
+  if (o->longest)
+    fprintf(to, " sequences of %lld tokens (the longest conversation has %lld);", (long long)o->seq_len,
+            (long long)o->longest);
+  if (o->batch_auto && !o->given[OPT_batch_size])
+    fprintf(to, " microbatches of %lld sequence%s (the most of a step's that fit);", (long long)o->batch_size,
+            o->batch_size > 1 ? "s" : "");
+  fprintf(to, " docs/finetune.md");
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
 static void owned_name(char *to, size_t bytes, const Param *p) {
@@ -440,7 +459,7 @@ static void print_conversation(const RunView *run) {
     const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
     if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
     inside = split_trained(s, i);
-    for (int k = 0; k < n; k++) fputc(text_is_control((char)p[k]) && p[k] != '\n' ? '?' : p[k], to);
+    fwrite(p, 1, (size_t)n, to);
   }
   fputs(inside ? "]]" : "", to);
   if (shown < end) fprintf(to, " ... and %lld tokens more", (long long)(end - shown));
@@ -453,13 +472,14 @@ static void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
-  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", run->opt->model,
-             count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
-             (long long)m->V);
+  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
+             run->name ? run->name : run->opt->model, count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H,
+             m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);
   print_block(run);
   start_words("data", run, data_words);
   if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
+  if (run->opt->tuning) start_words("tuning", run, tuning_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);

@@ -158,9 +158,9 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
                       x->exposed_ns + EXPOSED_PARTS * x->stages, 0};
   for (int i = 0; i < parts; i++) found->total_ms += x->exposed_ns[i] *= mean;
   const bool foreign = file_is_foreign(x->path, trace_file_head, true);         // come there since the start
-  FILE *to = foreign ? NULL : fopen(x->path, "w");
+  FILE *to = foreign ? NULL : file_own(x->path, true);
   if (foreign) snprintf(error, error_bytes, "%.900s has become another file", x->path);
-  else if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
+  else if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, file_own_fault(x->path));
   const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
   if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   for (int r = 0; r < world; r++) {

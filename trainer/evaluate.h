@@ -185,8 +185,9 @@ static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_
   const cJSON *gold = cJSON_GetObjectItemCaseSensitive(line, f->task == EVAL_HELLASWAG ? "label" : "gold");
   f->doc = (EvalDoc *)eval_room(f->doc, f->docs + 1, &f->rooms[2], sizeof *f->doc);
   EvalDoc *d = &f->doc[f->docs++];
-  *d = EvalDoc{f->requests, 0, cJSON_IsString(gold) ? atoll(gold->valuestring) : gold ? (int64_t)gold->valuedouble : 0,
-               0, 0};
+  const bool number = cJSON_IsNumber(gold) && gold->valuedouble >= 0 && gold->valuedouble < 1e9;
+  *d = EvalDoc{f->requests, 0, cJSON_IsString(gold) ? atoll(gold->valuestring) : number ? (int64_t)gold->valuedouble
+               : gold ? -1 : 0, 0, 0};
   if (!a) return false;
   char *own = NULL, *context = NULL;
   if (f->task == EVAL_WIKITEXT) {
@@ -205,8 +206,9 @@ static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_
     if (llmc && text("ctx")) free(own), own = strdup(text("ctx"));
     free(upper);
     char *const query = upper && !llmc ? eval_clean(own) : own;
+    bool texts = true;
     cJSON_ArrayForEach(choice, choices) {
-      if (!cJSON_IsString(choice)) return false;
+      if (!(texts = texts && cJSON_IsString(choice))) break;
       char *said = strdup(choice->valuestring), *clean = upper && !llmc ? eval_clean(said) : said, *behind = NULL;
       if (asprintf(&behind, " %s", clean) < 0) return false;
       EvalRequest *r = eval_pair(f, t, query, behind, most, llmc);
@@ -214,6 +216,7 @@ static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_
       free(said);
       free(behind);
     }
+    if (!texts) return free(own), false;
   }
   d->requests = f->requests - d->first;
   free(own);

@@ -286,14 +286,17 @@ static const char *positions_words(const Trainer *t, int64_t count) {
            (long long)t->model.P, (long long)t->model.P);
   return count > t->model.P ? words : "";
 }
-// Whether all of a file, NULL if it could not be made, has been written; else a notice says so.
-static bool sample_file_close(FILE *file, const char *path) {
-  bool written = file && !fflush(file) && !ferror(file);
+// Whether all of rank 0's file, NULL if it could not be made, has been written; else one line says so. Collective.
+static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
+  int written = !fsdp_rank(&t->fsdp) && file && !fflush(file) && !ferror(file);
+  const int fault = errno;
   if (file && fclose(file)) written = false;
-  if (!written) say_error("notice: %s cannot be written: %s\n", path, strerror(errno));
+  if (!fsdp_rank(&t->fsdp) && !written)
+    say_error("%s: %s cannot be written: %s\n", who_am_i, path, file ? strerror(fault) : file_own_fault(path));
+  MPI_Bcast(&written, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
   return written;
 }
-// Streams a sample to the terminal and OUT/sample.txt. Returns, on rank 0, whether the file was written. Collective.
+// Streams a sample to the terminal and OUT/sample.txt. Returns whether the file was written. Collective.
 static bool print_sample(Trainer *t) {
   const Options *o = &t->opt;
   const bool first = fsdp_rank(&t->fsdp) == 0;
@@ -303,7 +306,7 @@ static bool print_sample(Trainer *t) {
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/sample.txt", o->out);
   if (first) {
-    file = fopen(path, "w");
+    file = file_own(path, true);
     const bool chat = prompt_is_chat(o);
     say("sample (temperature %g, top-k %lld%s%s%s):\n", o->temperature, (long long)o->top_k,
         chat ? ", the prompt as a user's message by " : "", chat ? o->chat_template : "",
@@ -317,9 +320,8 @@ static bool print_sample(Trainer *t) {
   }
   trainer_sample(t, ids, count, o->sample_tokens, sink_stdout_and_file, file);
   free(ids);
-  if (!first) return false;
-  say_bytes(NULL, 0);
-  return sample_file_close(file, path);
+  if (first) say_bytes(NULL, 0);
+  return sample_file_close(t, file, path);
 }
 
 // The lines of --prompts, of which a .jsonl's have their text in "prompt". Returns how many; -1: `error` says what is
@@ -342,7 +344,7 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
     if (!prompt || memchr(line, 0, (size_t)(end - line)))
       snprintf(error, error_bytes, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts,
                json ? "{\"prompt\": TEXT}" : "text");
-    else (*text)[count++] = strcpy(line, prompt);            // JSON has escapes: never longer than its line
+    else (*text)[count++] = (char *)memmove(line, prompt, strlen(prompt) + 1);    // never longer than its line
     cJSON_Delete(parsed);
     if (error[0]) break;
   }
@@ -372,8 +374,8 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
   free(k.ids);
   free(k.trained);
 }
-// Continues --prompts, as many at once as sample_sequences on each rank, into OUT/samples.jsonl, in their order.
-// Returns, on rank 0, whether the file was written. Collective.
+// Continues --prompts, as many at once as sample_sequences on each rank. Each answer is added to OUT/samples.jsonl, in
+// their order. Returns whether all were written. Collective.
 static bool print_samples(Trainer *t) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(&t->fsdp), most = (int)sample_sequences(t) * fsdp_world(&t->fsdp);
@@ -382,7 +384,7 @@ static bool print_samples(Trainer *t) {
   agree_no_error(fsdp_comm(&t->fsdp), error, EXIT_USAGE);
   MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   snprintf(path, sizeof path, "%s/samples.jsonl", o->out);
-  FILE *file = rank ? NULL : fopen(path, "w");
+  FILE *file = rank ? NULL : log_file(path, true);
   Continued *text = (Continued *)calloc((size_t)most, sizeof *text);
   const double began = now_ms();
   for (int64_t first = 0; first < count; first += most) {
@@ -402,6 +404,7 @@ static bool print_samples(Trainer *t) {
         fprintf(file, ",\"text\":");
         json_string(file, x->said, x->told, 0);
         fprintf(file, ",\"tokens\":%u,\"end\":\"%s\"}\n", x->made, end_words[x->end]);
+        fflush(file);                            // one that is there stays, however the run ends
       }
       free(x->ids);
       free(x->said);
@@ -409,10 +412,11 @@ static bool print_samples(Trainer *t) {
   }
   const double seconds = (now_ms() - began) / 1000;
   free(text);
-  if (rank) return false;
+  const bool written = sample_file_close(t, file, path);
+  if (rank) return written;
   free(prompt[0]);
   free(prompt);
   say("samples: %lld texts, %lld tokens in %.1f s, %.0f tokens/s%s: %s\n", (long long)count, (long long)made, seconds,
-      (double)made / seconds, positions_words(t, longest), path);
-  return sample_file_close(file, path);
+      (double)made / seconds, positions_words(t, longest), written ? path : "not all are written");
+  return written;
 }

@@ -14,6 +14,7 @@ struct Talk {
   char *line;
   size_t room;
   uint32_t turns;
+  int fault;                                     // errno of an answer that could not be written; EPIPE: nobody reads
 };
 static const char talk_help[] = "/reset forgets the conversation, /temperature X, /save FILE appends it as a line of "
                                 "JSON, /quit; // begins a line with /; Ctrl-C ends a text\n";
@@ -41,9 +42,12 @@ static void talk_message(Talk *k, const char *role, const void *said, size_t byt
 }
 static void talk_save(const Talk *k, const char *path) {
   char *text = cJSON_PrintUnformatted(k->messages);
-  FILE *f = fopen(path, "a");
-  const bool written = f && fprintf(f, "{\"messages\":%s}\n", text) > 0 && !fflush(f);
-  if (!written) say_error("%s cannot be written: %s\n", path, strerror(errno));
+  static const char mark[] = "{\"messages\":";
+  const bool foreign = file_is_foreign(path, mark, true);
+  FILE *f = foreign ? NULL : file_own(path, false);
+  const bool written = f && fprintf(f, "%s%s}\n", mark, text) > 0 && !fflush(f);
+  if (foreign) say_error("%s is there, and no conversations: name another file\n", path);
+  else if (!written) say_error("%s cannot be written: %s\n", path, f ? strerror(errno) : file_own_fault(path));
   else say("%d messages in %s\n", cJSON_GetArraySize(k->messages), path);
   if (f) fclose(f);
   cJSON_free(text);
@@ -94,7 +98,7 @@ static bool talk_read(Talk *k, Options *o) {
 static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
   const Tokenizer *tokenizer = &t->corpus->tokenizer;
   *count = 0;
-  while (talk_read(k, &t->opt)) {
+  while (!k->fault && talk_read(k, &t->opt)) {
     ChatTokens tokens = {};
     const size_t bytes = strlen(k->line);
     talk_message(k, "user", k->line, bytes);
@@ -116,7 +120,7 @@ static void talk_sink(void *to, const uint8_t *bytes, int length) {
   Talk *k = (Talk *)to;
   if (k->shown) say_bytes(bytes, length);
   else if (!k->to) return;
-  else fwrite(bytes, 1, (size_t)length, k->to), fflush(k->to);
+  else if (fwrite(bytes, 1, (size_t)length, k->to), fflush(k->to)) k->fault = errno;
 }
 // An answer is complete.
 static void talk_answered(Talk *k, const Continued *x, bool json) {
@@ -130,22 +134,25 @@ static void talk_answered(Talk *k, const Continued *x, bool json) {
     fprintf(k->to, ",\"tokens\":%u,\"end\":\"%s\"}", x->made, end_words[x->end]);
   }
   fprintf(k->to, "\n");
-  fflush(k->to);
+  if (fflush(k->to) || ferror(k->to)) k->fault = k->fault ? k->fault : errno;
 }
 static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
-  const ChatOptions chat = {o->chat_template, o->chat_date, "", false};
+  const bool texts = o->prompt_as == OPT_prompt_as_text;
+  const ChatOptions chat = {texts ? "auto" : o->chat_template, o->chat_date, "", false};
   struct sigaction a = {};
   a.sa_handler = talk_interrupt;
   k->chat = chat_open(&chat, &t->corpus->tokenizer);
   k->shown = !answers, k->to = answers;
   k->messages = cJSON_CreateArray();
   if (k->shown) sigaction(SIGINT, &a, NULL);
-  if (k->shown && k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
-  else if (k->shown) say("no chat template is known, so each line is continued by itself; /help lists commands\n");
+  if (k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
+  else say("%s, so each line is continued by itself; /help lists commands\n",
+           texts ? "lines are texts" : "no chat template is known");
 }
-// Reads lines and answers until there are no more. answers: see talk_answers. Collective.
-static void trainer_talk(Trainer *t, FILE *answers) {
+// Reads lines and answers until there are no more, or an answer cannot be written. answers: see talk_answers. Returns
+// whether all were written. Collective.
+static bool trainer_talk(Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(&t->fsdp);
   static Talk talk;
@@ -168,8 +175,12 @@ static void trainer_talk(Trainer *t, FILE *answers) {
     free(ids);
   }
   terminal_last_signal(SIGINT);
-  if (rank) return;
+  int lost = k->fault && k->fault != EPIPE;
+  if (lost) say_error("%s: answers cannot be written: %s\n", who_am_i, strerror(k->fault));
+  MPI_Bcast(&lost, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
+  if (rank) return !lost;
   cJSON_Delete(k->messages);
   free(k->line);
   if (k->to) fclose(k->to);
+  return !lost;
 }

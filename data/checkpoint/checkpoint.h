@@ -47,6 +47,7 @@ struct Saved {
   void (*write_config)(FILE *f, const void *options);      // every option, as members of an object
   const void *options;
   SavedPart part;
+  const cJSON *published;                        // beside the weights that it was tuned from (interchange.h); or NULL
 };
 
 // ================================================================================================ 1 maps
@@ -145,6 +146,9 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, "%s},\n", saved->corpus->split[SPLIT_TRAIN].texts ? ",\"divided\":true" : "");
   if (saved->part == SAVED_ADAPTERS)
     fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
+  char *published = saved->published ? cJSON_PrintUnformatted(saved->published) : NULL;
+  if (published) fprintf(f, "\"published\":%s,\n", published);
+  cJSON_free(published);
   fprintf(f, "\"config\":{");
   saved->write_config(f, saved->options);
   fprintf(f, "},\n");

@@ -224,10 +224,33 @@ static inline bool family_skips(const ImportConfig *c, const Family *f, ModelSha
   m->block.rope_skip = every;
   return true;
 }
+// Where layers attend to a window, positions end there, which `notice` says: up to the window nothing is different.
+static inline bool family_window(const ImportConfig *c, ModelShape *m, char *notice, size_t notice_bytes) {
+  const double usual = 4096;                     // of the classes that have one
+  const cJSON *types, *layer;
+  bool slides = false;
+  double window = 0;
+  if (!import_config_flag(c, "use_sliding_window", false, &slides) || !import_config_get(c, "layer_types", &types) ||
+      !import_config_number(c, "sliding_window", usual, &window)) return false;
+  if (types) slides = false;
+  cJSON_ArrayForEach(layer, types) {
+    const char *type = cJSON_IsString(layer) ? layer->valuestring : "";
+    if (strcmp(type, "full_attention") && strcmp(type, "sliding_attention"))
+      return import_config_refuse(c, "layer_types has %s, only full_attention and sliding_attention are supported",
+                                  *type ? safetensors_quoted(type).text : "no text");
+    slides = slides || type[0] == 's';
+  }
+  if (!slides || window >= (double)m->n_positions) return true;
+  if (!(window >= 1)) return import_config_refuse(c, "sliding_window is %g, expected 1 or more", window);
+  m->n_positions = (int64_t)window;
+  snprintf(notice, notice_bytes, "positions end at the sliding window of %lld tokens: up to there all attend to all",
+           (long long)m->n_positions);
+  return true;
+}
 // What would change the function that is computed, and no choice of the block can say.
 static inline bool family_refuses(const ImportConfig *c) {
-  static const char *const off[] = {"use_sliding_window", "rope_interleaved", "scale_embedding", "use_mrope"};
-  const cJSON *x, *layer;
+  static const char *const off[] = {"rope_interleaved", "scale_embedding", "use_mrope"};
+  const cJSON *x;
   for (const char *name : off) {
     bool value = false;
     if (!import_config_flag(c, name, false, &value)) return false;
@@ -235,11 +258,6 @@ static inline bool family_refuses(const ImportConfig *c) {
   }
   if (!import_config_get(c, "quantization_config", &x)) return false;
   if (x) return import_config_refuse(c, "has a quantization_config: quantized weights are not supported");
-  if (!import_config_get(c, "layer_types", &x)) return false;
-  cJSON_ArrayForEach(layer, x)
-    if (!cJSON_IsString(layer) || strcmp(layer->valuestring, "full_attention"))
-      return import_config_refuse(c, "layer_types has %s, only full_attention is supported",
-                                  cJSON_IsString(layer) ? safetensors_quoted(layer->valuestring).text : "no text");
   return true;
 }
 static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b) {

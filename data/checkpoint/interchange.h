@@ -162,7 +162,8 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
   if (s->family)
     return family_config_read(c, s->family, m) &&
-           import_config_attention_dropout(c, s->notice, sizeof s->notice);
+           import_config_attention_dropout(c, s->notice, sizeof s->notice) &&
+           family_window(c, m, s->notice, sizeof s->notice);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
     return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
@@ -375,6 +376,8 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
   IMPORT_REFUSE(got >= 4 && (zip || pickle),
                 "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
                 "(transformers: save_pretrained)", s->path);
+  IMPORT_REFUSE(got >= 4 && !memcmp(header, "GGUF", 4), "%s: is a GGUF of llama.cpp, which is not read: name the "
+                "directory that it was made from, with config.json and model.safetensors", s->path);
   char directory[MAP_PATH_BYTES];
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
@@ -624,12 +627,73 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
   else cJSON_AddNumberToObject(object, name, id);
 }
 
+// What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
+// `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
+static const struct { const char *name, *members[4]; } published_files[] = {
+    {"generation_config", {}},
+    {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
+    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token"}}};
+static inline cJSON *import_published(const char *directory) {
+  cJSON *all = NULL;
+  for (const auto &file : published_files) {
+    char path[MAP_PATH_BYTES + 32], unused[1024];
+    snprintf(path, sizeof path, "%.1200s/%s.json", directory, file.name);
+    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, unused, sizeof unused);
+    if (!json) continue;
+    cJSON *kept = file.members[0] ? cJSON_CreateObject() : cJSON_Duplicate(json, 1);
+    for (const char *name : file.members) {
+      cJSON *x = name ? cJSON_DetachItemFromObjectCaseSensitive(json, name) : NULL;
+      if (x) cJSON_AddItemToObject(kept, name, x);
+    }
+    cJSON_Delete(json);
+    if (!all) all = cJSON_CreateObject();
+    cJSON_AddItemToObject(all, file.name, kept);
+  }
+  return all;
+}
+static inline const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
+  return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(published, file), name);
+}
+// The text of a special token, NULL where there is none; the id of one, -1.
+static inline const char *published_text(const cJSON *published, const char *name) {
+  const cJSON *x = published_item(published, "tokenizer_config", name);
+  return cJSON_GetStringValue(cJSON_IsObject(x) ? cJSON_GetObjectItemCaseSensitive(x, "content") : x);
+}
+static inline int32_t published_id(const cJSON *published, const char *name) {
+  const cJSON *x = published_item(published, "config", name);
+  if (!cJSON_IsNumber(x)) x = published_item(published, "generation_config", name);
+  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 1 << 24 ? (int32_t)x->valuedouble : -1;
+}
+
 // The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
-// takes 50256 for GPT-2 by default.
-struct TextEnds { int32_t bos, eos; char *bos_text, *eos_text, *chat; };     // chat: template's text, or NULL
+// takes 50256 for GPT-2 by default. other: further ends. chat: template's text, or NULL.
+enum { ENDS_MOST = 16 };
+struct TextEnds {
+  int32_t bos, eos;
+  char *bos_text, *eos_text, *chat;
+  const cJSON *published = NULL;
+  int32_t other[ENDS_MOST] = {};
+  int others = 0;
+};
+static inline void text_ends_add(TextEnds *e, int32_t id) {
+  bool known = id < 0 || id == e->eos || e->others == ENDS_MOST;
+  for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
+  if (known) return;
+  if (e->eos < 0) e->eos = id;
+  else e->other[e->others++] = id;
+}
 static inline void export_ends(cJSON *object, const TextEnds *e) {
+  const int32_t pad = published_id(e->published, "pad_token_id");
+  for (const char *name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    cJSON_DeleteItemFromObjectCaseSensitive(object, name);
   export_token(object, "bos_token_id", e->bos);
-  export_token(object, "eos_token_id", e->eos);
+  if (!e->others) export_token(object, "eos_token_id", e->eos);
+  else {
+    cJSON *list = cJSON_AddArrayToObject(object, "eos_token_id");
+    cJSON_AddItemToArray(list, cJSON_CreateNumber(e->eos));
+    for (int i = 0; i < e->others; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(e->other[i]));
+  }
+  if (pad >= 0) cJSON_AddNumberToObject(object, "pad_token_id", pad);
 }
 
 // config.json. version: of this program. To be freed by the caller, as those below.
@@ -641,7 +705,7 @@ static inline char *export_config_text(ModelShape shape, const TextEnds *ends, c
     cJSON_AddItemToArray(architectures, cJSON_CreateString(family->architecture));
     family_config_write(c, family, &shape);
     export_ends(c, ends);
-    cJSON_AddNullToObject(c, "pad_token_id");    // or some classes take one of their own
+    if (!cJSON_HasObjectItem(c, "pad_token_id")) cJSON_AddNullToObject(c, "pad_token_id");     // or some take their own
     cJSON_AddTrueToObject(c, "use_cache");
     cJSON_AddStringToObject(c, "dtype", "float32");
     cJSON_AddStringToObject(c, "written_by", program);
@@ -669,19 +733,22 @@ static inline char *export_config_text(ModelShape shape, const TextEnds *ends, c
   return export_text(c);
 }
 
-// generation_config.json, what generate() starts from.
+// generation_config.json, what generate() starts from: the published one, if there is one, with these ends.
 static inline char *export_generation_config_text(const TextEnds *ends) {
-  cJSON *c = cJSON_CreateObject();
+  cJSON *c = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(ends->published, "generation_config"), 1);
+  if (!c) c = cJSON_CreateObject();
   export_ends(c, ends);
-  cJSON_AddTrueToObject(c, "use_cache");
+  if (!cJSON_HasObjectItem(c, "use_cache")) cJSON_AddTrueToObject(c, "use_cache");
   return export_text(c);
 }
 
 // tokenizer_config.json, for the tokenizer.json beside it. Whether a token is added to a text automatically,
 // tokenizer.json says.
 static inline char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
+  const char *unk = ends->published ? published_text(ends->published, "unk_token") : ends->eos_text;
+  const char *pad = published_text(ends->published, "pad_token");
   const struct { const char *name, *text; } uses[] = {
-      {"bos_token", ends->bos_text}, {"eos_token", ends->eos_text}, {"unk_token", ends->eos_text}};
+      {"bos_token", ends->bos_text}, {"eos_token", ends->eos_text}, {"unk_token", unk}};
   cJSON *c = cJSON_CreateObject();
   cJSON_AddStringToObject(c, "tokenizer_class", "PreTrainedTokenizerFast");
   cJSON_AddNumberToObject(c, "model_max_length", (double)n_positions);
@@ -692,6 +759,7 @@ static inline char *export_tokenizer_config_text(int64_t n_positions, const Text
     if (use.text) cJSON_AddStringToObject(c, use.name, use.text);
     else cJSON_AddNullToObject(c, use.name);
   }
+  if (pad) cJSON_AddStringToObject(c, "pad_token", pad);
   if (ends->chat) cJSON_AddStringToObject(c, "chat_template", ends->chat);
   return export_text(c);
 }

@@ -7,6 +7,7 @@
 //   lora_merge            whole weights
 #pragma once
 #include "interchange.h"
+#include <ctype.h>
 
 // The matrices of a block that can have adapters, by our modules' names.
 static const char *const lora_modules[LORA_MATRICES] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
@@ -20,9 +21,10 @@ static inline int lora_parts(const ModelShape *s, int matrix) {
 static inline const char *lora_module(const ModelShape *s, int matrix, int part) {
   return family_of_shape(s) ? family_module(lora_modules[matrix], part, s) : lora_modules[matrix];
 }
-// Sets l->parts to what a list of names says: of a module, or of its last parts, as PEFT matches target_modules.
-// False: one line in `error`.
-static inline bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes) {
+// Sets l->parts to what a list of names says: of a module, or of its last parts, as PEFT matches target_modules. what:
+// has the list. False: one line in `error`.
+static inline bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes,
+                                const char *what = "--lora_targets") {
   char text[1024], known[512] = "", *save = NULL;
   const bool all = !strcmp(list, "all") || !strcmp(list, "all-linear");
   snprintf(text, sizeof text, "%s", all ? "" : list);
@@ -42,10 +44,10 @@ static inline bool lora_targets(Lora *l, const ModelShape *s, const char *list, 
         if (named) l->parts[m] |= 1u << i;
         found = found || named;
       }
-    IMPORT_REFUSE(!found, "--lora_targets %s names no matrix of this model's blocks, which are %s", name, known);
+    IMPORT_REFUSE(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
     some = true;
   }
-  IMPORT_REFUSE(!some, "--lora_targets '%.200s' names nothing; this model's blocks have %s", list, known);
+  IMPORT_REFUSE(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
   return true;
 }
 // Which of lora_modules a block's parameter is.
@@ -105,6 +107,64 @@ static inline int64_t lora_half_rows(const ModelShape *s, const Param *param, in
   return up && family_turns_back(family_of_shape(s), &param[q->adapts], lora_part(q, part)) ? s->head_size / 2 : 0;
 }
 
+// An adapter whose initialisation took something out of the base is none for the published weights: PEFT subtracts what
+// pissa, corda, olora, loftq and lora_ga begin with. Others begin at zero, or beside the base as it was.
+static inline bool lora_init_check(const ImportConfig *c) {
+  static const char *const keep[] = {"gaussian", "eva", "orthogonal"};
+  const cJSON *x;
+  if (!import_config_get(c, "init_lora_weights", &x)) return false;
+  bool kept = !x || cJSON_IsBool(x);
+  for (const char *name : keep) kept = kept || (cJSON_IsString(x) && !strcmp(x->valuestring, name));
+  return kept || import_config_refuse(c, "init_lora_weights is %s, which changes the base's weights too: write the "
+                                      "adapter for the published ones, in PEFT by save_pretrained(DIR, "
+                                      "path_initial_model_for_weight_conversion=...), or merge it there",
+                                      cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : "no text");
+}
+// DIR has weights that are read. MLX's adapters and PyTorch's own format are refused by name.
+static inline bool lora_files_check(const ImportConfig *c, const char *dir) {
+  const bool mlx = cJSON_GetObjectItemCaseSensitive(c->root, "lora_parameters") ||
+                   cJSON_GetObjectItemCaseSensitive(c->root, "fine_tune_type");
+  const bool peft = import_exists(dir, "adapter_model.safetensors");
+  if (mlx || (!peft && import_exists(dir, "adapters.safetensors")))
+    return import_config_refuse(c, "this is an adapter of MLX, only PEFT's are read: merge it there (mlx_lm.fuse) and "
+                                "name the result by --init_from");
+  if (!peft && import_exists(dir, "adapter_model.bin"))
+    return import_config_refuse(c, "its weights are in adapter_model.bin, PyTorch's own format, which is a program to "
+                                "run, not data: write them by PEFT's save_pretrained(DIR, safe_serialization=True)");
+  return true;
+}
+// Whether a target names a block: layers.1.mlp.down_proj.
+static inline bool lora_is_path(const char *name) {
+  for (; (name = strchr(name, '.')); name++) if (isdigit((unsigned char)name[1])) return true;
+  return false;
+}
+// Where target_modules is a pattern or has whole paths: the modules whose factors are in the file, by their names in a
+// block.
+static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, const char *dir, char *error,
+                                        size_t error_bytes) {
+  SafetensorsSet set = {};
+  char path[MAP_PATH_BYTES];
+  snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
+  const bool open = set_open(&set, path, error, error_bytes);
+  for (int i = 0; open && i < set.shard[0].file.count; i++) {
+    char name[160];
+    snprintf(name, sizeof name, "%s", set.shard[0].file.tensor[i].name);
+    char *end = strstr(name, ".lora_A.weight"), *at = strstr(name, ".layers.");
+    at = at ? at + 8 : (at = strstr(name, ".h.")) ? at + 3 : NULL;
+    if (!end || !at || at > end) continue;       // lora_import_map names it
+    at += strspn(at, "0123456789");
+    *end = 0;
+    const size_t n = strlen(targets), k = strlen(++at);
+    bool known = false;
+    for (const char *p = targets; (p = strstr(p, at)); p++)
+      known = known || ((p == targets || p[-1] == ',') && (p[k] == ',' || !p[k]));
+    if (!known) snprintf(targets + n, targets_bytes - n, "%s%s", n ? "," : "", at);
+  }
+  set_close(&set);
+  IMPORT_REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
+                path);
+  return open;
+}
 // What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
 // function computed is refused. False: one line in `error`.
 static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error,
@@ -112,7 +172,7 @@ static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes
   static const char *const off[] = {"use_rslora", "use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
                                     "modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules",
                                     "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
-                                    "trainable_token_indices"};
+                                    "trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"};
   char path[MAP_PATH_BYTES];
   snprintf(path, sizeof path, "%.1200s/adapter_config.json", dir);
   cJSON *root = import_read_json(path, 1 << 20, error, error_bytes);
@@ -120,8 +180,9 @@ static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes
   const ImportConfig c = {root, path, error, error_bytes};
   const cJSON *x, *type, *bias, *name;
   double rank = 0;
-  bool ok = import_config_get(&c, "peft_type", &type) && import_config_get(&c, "bias", &bias) &&
-            import_config_number(&c, "r", 0, &rank) && import_config_number(&c, "lora_alpha", 8, &l->alpha);
+  bool ok = lora_files_check(&c, dir) && import_config_get(&c, "peft_type", &type) &&
+            import_config_get(&c, "bias", &bias) && import_config_number(&c, "r", 0, &rank) &&
+            import_config_number(&c, "lora_alpha", 8, &l->alpha);
   if (ok && (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA")))
     ok = import_config_refuse(&c, "peft_type is not LORA");
   if (ok && bias && (!cJSON_IsString(bias) || strcmp(bias->valuestring, "none")))
@@ -135,15 +196,21 @@ static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes
       ok = import_config_refuse(&c, "%s is set: not supported", off[i]);
   }
   l->rank = (int64_t)rank;
-  if (ok) ok = import_config_get(&c, "target_modules", &x);
+  if (ok) ok = lora_init_check(&c) && import_config_get(&c, "target_modules", &x);
   targets[0] = 0;
-  if (ok && cJSON_IsString(x) && !strcmp(x->valuestring, "all-linear")) snprintf(targets, targets_bytes, "all");
-  else if (ok && !cJSON_IsArray(x)) ok = import_config_refuse(&c, "target_modules is no list of names");
+  bool paths = ok && cJSON_IsString(x);
+  if (ok && !cJSON_IsArray(x) && !cJSON_IsString(x))
+    ok = import_config_refuse(&c, "target_modules is neither a list of names nor a pattern");
+  else if (ok && cJSON_IsString(x) && !strcmp(x->valuestring, "all-linear"))
+    paths = false, snprintf(targets, targets_bytes, "all");
   else if (ok)
-    cJSON_ArrayForEach(name, x)
-      if (cJSON_IsString(name))
-        snprintf(targets + strlen(targets), targets_bytes - strlen(targets), "%s%s", targets[0] ? "," : "",
-                 name->valuestring);
+    cJSON_ArrayForEach(name, x) {
+      if (!cJSON_IsString(name)) continue;
+      paths = paths || lora_is_path(name->valuestring);
+      snprintf(targets + strlen(targets), targets_bytes - strlen(targets), "%s%s", targets[0] ? "," : "",
+               name->valuestring);
+    }
+  if (paths) targets[0] = 0, ok = lora_targets_of_file(targets, targets_bytes, dir, error, error_bytes);
   cJSON_Delete(root);
   return ok;
 }
@@ -170,6 +237,9 @@ static inline char *lora_config_text(const ModelShape *s, const char *base) {
 struct LoraTensor { char name[160]; int param, part; };
 static inline int lora_compare(const void *a, const void *b) {
   return strcmp(((const LoraTensor *)a)->name, ((const LoraTensor *)b)->name);
+}
+static inline int lora_compare_name(const void *name, const void *tensor) {
+  return strcmp((const char *)name, ((const LoraTensor *)tensor)->name);
 }
 // All of a model's, by name; malloc'ed, *count of them.
 static inline LoraTensor *lora_tensors(const ModelShape *s, const Param *param, int params, int *count) {
@@ -232,7 +302,8 @@ static inline bool lora_import_map(TensorMap *map, const char *dir, const Param 
     const Param *p = &param[of[i].param];
     const int64_t want[] = {p->matrix_rows[of[i].part], p->shape[1]};
     const SafetensorsTensor *t = safetensors_entry(file, of[i].name);
-    if (!t) import_complain(&complaints, "tensor %s is missing", of[i].name);
+    if (!t)
+      import_complain(&complaints, "tensor %s is missing: adapters of some blocks alone are not supported", of[i].name);
     else if (t->ndim != 2 || t->shape[0] != want[0] || t->shape[1] != want[1])
       import_complain(&complaints, "tensor %s is %s, expected %s", of[i].name,
                       import_shape_text(t->ndim, t->shape).text, import_shape_text(2, want).text);
@@ -243,7 +314,7 @@ static inline bool lora_import_map(TensorMap *map, const char *dir, const Param 
           TensorPlace{0, t->dtype, false, t->at, want[0], lora_half_rows(s, param, of[i].param, of[i].part)};
   }
   for (int i = 0; i < file->count; i++)
-    if (!bsearch(file->tensor[i].name, of, (size_t)count, sizeof *of, lora_compare))
+    if (!bsearch(file->tensor[i].name, of, (size_t)count, sizeof *of, lora_compare_name))
       import_complain(&complaints, "tensor %s is not one of these adapters'",
                       safetensors_quoted(file->tensor[i].name).text);
   free(of);

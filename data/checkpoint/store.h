@@ -17,6 +17,7 @@
 #pragma once
 #include "crc32c.h"
 #include "data/files.h"
+#include "data/random.h"
 #include "tensor_map.h"
 #include <pthread.h>
 
@@ -688,27 +689,44 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, V
                pass);
 }
 
-// Whether this rank sees the same files as rank 0: the same sizes, first and last bytes, and the same `mine`.
-// Collective.
-static inline bool store_sees(Store *s, const TensorMap *m, uint32_t mine) {
-  enum { LOOK_BYTES = 65536 };
-  uint32_t first;
-  for (int i = 0; i < m->files; i++) {
-    const int fd = open(m->path[i], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    const int64_t n = min64(LOOK_BYTES, m->file_bytes[i]);
-    struct stat st = {};
-    bool ok = fd >= 0 && !fstat(fd, &st) && st.st_size == m->file_bytes[i];
-    const int64_t ends[] = {0, m->file_bytes[i] - n};
-    for (int64_t at : ends) {
-      ok = ok && file_read(fd, s->scratch[0], n, at);
-      mine = ok ? crc32c(mine, s->scratch[0], (size_t)n) : ~mine;
-    }
-    if (fd >= 0) close(fd);
-    mine = ok ? mine : mine ^ (uint32_t)(fsdp_rank(s->f) + 1);
+// What a rank finds under the path of a file that rank 0 has opened.
+enum FileSeen { FILE_SAME, FILE_MISSING, FILE_OTHER };
+// Identifies a file by its size, its header and evenly spaced blocks of 64 KiB behind it, of all files of a map up to
+// 16 MiB. Checksums tell more where there are some. 0: it cannot be read.
+static inline uint64_t store_file_hash(Store *s, const TensorMap *m, int file) {
+  enum { LOOK_BYTES = 65536, LOOKS = 256 };
+  struct stat st = {};
+  const int fd = open(m->path[file], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  bool ok = fd >= 0 && !fstat(fd, &st);
+  const int64_t bytes = st.st_size, head = min64(m->data_at[file], bytes), data = bytes - head;
+  const int64_t most = max64(LOOKS / m->files, 2), blocks = min64((data + LOOK_BYTES - 1) / LOOK_BYTES, most);
+  uint64_t hash = data_mix((uint64_t)bytes + 1);
+  for (int64_t at = 0, n; ok && at < head; at += n, liveness_progress()) {
+    n = min64(STORE_CHUNK_BYTES, head - at);
+    ok = file_read(fd, s->scratch[0], n, at);
+    hash = data_hash(hash, s->scratch[0], (size_t)n);
   }
-  first = mine;
-  MPI_Bcast(&first, 1, MPI_UINT32_T, 0, s->comm);
-  return first == mine;
+  for (int64_t i = 0; ok && i < blocks; i++, liveness_progress()) {
+    const int64_t n = min64(LOOK_BYTES, data), last = data - n;
+    ok = file_read(fd, s->scratch[0], n, head + (i + 1 == blocks ? last : last / (blocks - 1) * i));
+    hash = data_hash(hash, s->scratch[0], (size_t)n);
+  }
+  if (fd >= 0) close(fd);
+  return ok ? hash | 1 : 0;
+}
+// What this rank finds of rank 0's files. seen: of a file beside them that is read whole. *other: the first that is not
+// the same. Collective.
+static inline FileSeen store_look(Store *s, const StoreLoad *l, int *other) {
+  const TensorMap *m = l->map;
+  uint64_t mine[MAP_MAX_FILES + 1] = {}, first[MAP_MAX_FILES + 1];
+  FileSeen found = FILE_SAME;
+  for (int i = 0; i < m->files; i++) mine[i] = store_file_hash(s, m, i);
+  mine[m->files] = l->seen;
+  memcpy(first, mine, sizeof first);
+  MPI_Bcast(first, sizeof first, MPI_BYTE, 0, s->comm);
+  for (int i = m->files; i >= 0; i--)
+    if (mine[i] != first[i]) found = mine[i] || i == m->files ? FILE_OTHER : FILE_MISSING, *other = i;
+  return found;
 }
 
 // Whether a pass needs a chunk: only frozen E4M3 matrices are measured.
@@ -724,10 +742,17 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
   const TensorMap *map = l.map;
   l.held_file = -1;
   for (int &fd : l.fd) fd = -1;
-  l.direct = store_sees(s, map, l.seen) || !rank || fsdp_hosts(s->f) == 1;
+  int other = 0;
+  const FileSeen seen = store_look(s, &l, &other);
+  // Without checksums another file would be read as if it were rank 0's.
+  const bool refused = seen == FILE_OTHER && !l.checksums && rank;
+  if (refused)
+    store_fail(&r, "%.250s here is not the file that rank 0 reads under this path: its size, its header or its tensors "
+               "differ; copy it again", map->path[other]);
+  l.direct = refused || seen == FILE_SAME || !rank || fsdp_hosts(s->f) == 1;
   int asks = !l.direct, asking = 0;
   MPI_Allreduce(&asks, &asking, 1, MPI_INT, MPI_SUM, s->comm);
-  if (l.direct) store_open_files(&l, &r);
+  if (l.direct && !refused) store_open_files(&l, &r);
   l.bytes_total = store_own_bytes(s->f, map, states);
   ChunkCursor c = {};
   for (Chunk k; !r.failed && chunk_next(s->f, map, states, &c, &k); l.bytes_done += span_bytes(&k.span)) {

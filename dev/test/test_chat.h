@@ -255,14 +255,29 @@ TEST(chat_lines_are_checked,
       {"{\"text\": \"a\\u0000b\"}", "line 3: it has a NUL character"},
       {"{\"messages\": []}", "line 3: messages is empty"},
       {"{\"messages\": [{\"role\": \"user\"}]}", "line 3: a message is not"},
-      {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}", "line 3: a message is not"},
-      {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
-      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": []}]}", "has tool_calls"},
+            {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [1]}]}", "has tool_calls"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning_content\": \"y\"}]}",
        "reasoning_content"},
-      {"{\"messages\": [], \"tools\": []}", "line 3: it has tools"},
-      {"{\"prompt\": \"x\"}", "line 3: expected: "},
-      {"[1]", "line 3: expected: "}};
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"thinking\": \"y\"}]}", "has thinking, which"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning\": [1]}]}", "reasoning, which is no"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0.5}]}", "weight that is neither"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"train\": \"no\"}]}", "train that is neither"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"train\": true}]}", "that is --train_on all"},
+      {"{\"messages\": [], \"tools\": [1]}", "line 3: it has tools"},
+      {"{\"messages\": [{\"role\": \"u\u202e\\u001b[2J\u0085\", \"content\": \"x\"}]}",
+       "role 'u\\xe2\\x80\\xae\\x1b[2J\\xc2\\x85' is not"},
+      {"{\"text\": \"a \\ud83d b\"}", "\\ud83d at byte 13 is half of a character"},
+      {"{\"text\": \"a \\ude00 b\"}", "\\ude00 at byte 13 is half of a character"},
+      {"{\"instruction\": \"x\", \"outpt\": \"y\"}", "line 3: it has no form that is known: nearest is Alpaca, with "
+       "instruction and output; its members: instruction, outpt"},
+      {"{\"prompt\": [], \"completion\": \"x\"}", "its prompt and completion are neither texts nor messages"},
+      {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "it has two forms, messages and preferences"},
+      {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "line 3: it is a preference"},
+      {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
+      {"{\"conversations\": [{\"from\": \"tool\", \"value\": \"b\"}]}", "line 3: role 'tool' is not"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "another kind than text"},
+      {"[1]", "line 3: it has no form that is known"}};
   const char *path = data_path("c.jsonl");
   char text[1024];
   for (const auto &b : bad) {
@@ -284,7 +299,7 @@ TEST(chat_lines_are_checked,
   o.tokenizer = NULL, o.vocab_size = 300;
   data_expect_refused(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one line", "valid.jsonl");
+  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has one record", "valid.jsonl");
   data_write(path, text, strlen(text));
   data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
 
@@ -299,7 +314,7 @@ TEST(chat_lines_are_checked,
     o.chat.train_all = all;
     if (all) data_write_text(dir, "train.txt", "text\n");
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
-    EXPECT(!strstr(c.notices.text, "train.jsonl is taken, not ") == !all, "notices: %s", c.notices.text);
+    EXPECT(!strstr(c.notices.text, "these are taken, not ") == !all, "notices: %s", c.notices.text);
     const Split *s = &c.split[SPLIT_TRAIN];
     int32_t ids[64], want[64];
     uint8_t trained[64];
@@ -314,6 +329,75 @@ TEST(chat_lines_are_checked,
       EXPECT(split_token(s, i) == want[i] && split_trained(s, i) == trained[i], "token %d: %d %d, not %d %d", i,
              split_token(s, i), split_trained(s, i), want[i], trained[i]);
     corpus_free(&c);
+  }
+}
+
+// Trained tokens of one line by a template, as text with [ ] around them; "": the fault.
+static const char *chat_marked(const char *name, const char *line, bool all = false) {
+  static char text[2048];
+  char path[256], error[512];
+  Tokenizer t;
+  snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
+  if (!tokenizer_load(&t, path, error, sizeof error)) return error[0] ? "no tokenizer" : "";
+  const ChatOptions o = {name, chat_date, "", all};
+  const Chat c = chat_open(&o, &t);
+  ChatTokens k = {};
+  size_t n = 0;
+  if (!chat_line(&c, &k, (const uint8_t *)line, strlen(line))) n = (size_t)snprintf(text, sizeof text, "%s", k.fault);
+  for (int64_t i = 0; i < k.count; i++) {
+    int bytes;
+    const uint8_t *p = tokenizer_token_bytes(&t, k.ids[i], &bytes);
+    const bool before = i && k.trained[i - 1], last = i + 1 == k.count;
+    const char *mark = k.trained[i] == before ? "" : before ? "]" : "[";
+    n += (size_t)snprintf(text + n, sizeof text - n, "%s%.*s%s", mark, bytes, (const char *)p,
+                          last && k.trained[i] ? "]" : "");
+  }
+  free(k.ids);
+  free(k.trained);
+  tokenizer_free(&t);
+  return text;
+}
+TEST(chat_messages_say_what_is_trained,
+     "an answer with train false, masked, weight 0 or loss_weight 0 is seen and not trained on, with --train_on all "
+     "too; thoughts count under each of their names; empty tools and calls, weight 1 are nothing; a text that was "
+     "rendered before gets no second begin and no second end") {
+  static const char plain[] = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n";
+  static const char off[] = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n";
+  static const struct { const char *more, *want; } flags[] = {
+      {"", plain}, {", \"train\": true", plain}, {", \"weight\": 1", plain}, {", \"loss_weight\": 1.0", plain},
+      {", \"masked\": false", plain}, {", \"tool_calls\": []", plain}, {", \"function_call\": {}", plain},
+      {", \"reasoning_content\": \"\"", plain}, {", \"train\": false", off}, {", \"weight\": 0", off},
+      {", \"loss_weight\": 0.0", off}, {", \"masked\": true", off}};
+  char line[512];
+  for (const auto &x : flags) {
+    snprintf(line, sizeof line, "{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+             "\"assistant\", \"content\": \"a\"%s}]}", x.more);
+    const char *got = chat_marked("chatml", line);
+    EXPECT(!strcmp(got, x.want), "%s: %s", x.more, got);
+  }
+  const char *both = chat_marked("chatml", "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+                                 "\"assistant\", \"content\": \"a\", \"train\": false}]}", true);
+  EXPECT(!strncmp(both, "[<|im_start|>user", 17) && strstr(both, "]<|im_start|>assistant\na<|im_end|>"), "%s", both);
+  for (const char *name : {"reasoning_content", "reasoning", "thinking"}) {
+    snprintf(line, sizeof line, "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+             "\"content\": \"a\", \"%s\": \"hm\"}]}", name);
+    const char *got = chat_marked("qwen3", line);
+    EXPECT(strstr(got, "assistant\n[<think>\nhm\n</think>\n\na<|im_end|>]"), "%s: %s", name, got);
+  }
+  const char *two = chat_marked("qwen3", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": "
+                                "\"x\", \"thinking\": \"y\"}]}");
+  EXPECT(strstr(two, "two different thoughts"), "%s", two);
+  static const struct { const char *name, *line, *want; } texts[] = {
+      {"llama3", "{\"text\": \"<|begin_of_text|>x<|eot_id|>\"}", "<|begin_of_text|>[x<|eot_id|>]"},
+      {"llama3", "{\"text\": \"x\"}", "<|begin_of_text|>[x<|end_of_text|>]"},
+      {"llama3", "{\"prompt\": \"<|begin_of_text|>x\", \"completion\": \"y<|eot_id|>\"}",
+       "<|begin_of_text|>x[y<|eot_id|>]"},
+      {"chatml", "{\"text\": \"<|im_start|>x<|im_end|>\\n\"}", "[<|im_start|>x<|im_end|>\n]"},
+      {"chatml", "{\"text\": \"x<|endoftext|>\"}", "[x<|endoftext|>]"},
+      {"chatml", "{\"text\": \"x<|eot_id|>\"}", "[x<|eot_id|><|endoftext|>]"}};          // no token of its own
+  for (const auto &x : texts) {
+    const char *got = chat_marked(x.name, x.line);
+    EXPECT(!strcmp(got, x.want), "%s: %s", x.line, got);
   }
 }
 
@@ -335,8 +419,10 @@ static Split chat_split(const int *length, int documents, int vocab) {
 }
 TEST(chat_packing_is_whole,
      "every conversation lies whole in one sequence, once, in an order that all ranks compute; what is too long is cut "
-     "or left out and counted; each goes where the least room is left; padding has no target and sees only itself") {
+     "or left out and counted, and so is one with nothing to train on in what is left; each goes where the least room "
+     "is left; padding has no target and sees only itself") {
   static int length[300];
+  static bool trains[300];
   uint64_t state = 5;
   for (int &n : length) n = 1 + (int)(op_random(&state) % 40);
   length[7] = 34, length[8] = 33, length[9] = 90;
@@ -345,15 +431,22 @@ TEST(chat_packing_is_whole,
   for (int drop = 0; drop < 2; drop++) {
     Packing p;
     packing_make(&p, &s, T, drop);
-    int64_t placed = 0, want = 0, too_long = 0;
-    for (int n : length) {
-      too_long += n > T + 1;
-      want += n > T + 1 ? drop ? 0 : T : n - 1;
+    int64_t placed = 0, want = 0, too_long = 0, untrained = 0;
+    for (int d = 0; d < 300; d++) {
+      const int n = length[d], places = n > T + 1 ? drop ? 0 : (int)T : n - 1;
+      bool trained = false;
+      for (int i = 1; i <= places; i++) trained = trained || split_trained(&s, p.start[d] + i);
+      trains[d] = trained;
+      untrained += !trained && (n <= T + 1 || !drop);
+      too_long += n > T + 1 && (trained || drop);
+      want += trained ? places : 0;
     }
     static int seen[300];
     memset(seen, 0, sizeof seen);
     EXPECT(p.cut == (drop ? 0 : too_long) && p.dropped == (drop ? too_long : 0), "%lld cut, %lld left out of %lld",
            (long long)p.cut, (long long)p.dropped, (long long)too_long);
+    EXPECT(untrained > 10 && p.untrained == untrained && p.kept == 300 - p.dropped - untrained,
+           "%lld without a target of %lld, %lld kept", (long long)p.untrained, (long long)untrained, (long long)p.kept);
     for (int64_t row = 0; row <= p.rows; row++) {
       int32_t inputs[32], targets[32], starts[32];
       packing_fill(&p, row, inputs, targets, starts);
@@ -373,12 +466,12 @@ TEST(chat_packing_is_whole,
       EXPECT(d == PACKING_NONE, "sequence %lld overflows", (long long)row);
     }
     for (int i = 0; i < 300; i++)
-      EXPECT(seen[i] == (length[i] > 1 && !(drop && length[i] > T + 1)), "conversation %d: %d times", i, seen[i]);
+      EXPECT(seen[i] == trains[i], "conversation %d: %d times", i, seen[i]);
     int room[300], rows = 0;                     // best fit, looked for among all
-    for (int n : length) {
-      const int places = n > T + 1 ? (int)T : n - 1;
+    for (int d = 0; d < 300; d++) {
+      const int places = length[d] > T + 1 ? (int)T : length[d] - 1;
       int best = -1;
-      if (!places || (drop && n > T + 1)) continue;
+      if (!trains[d]) continue;
       for (int i = 0; i < rows; i++) if (room[i] >= places && (best < 0 || room[i] < room[best])) best = i;
       if (best < 0) room[best = rows++] = (int)T;
       room[best] -= places;

@@ -15,8 +15,9 @@ TEST(cli_chat_runs_and_resumes,
   CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_program(), chat_cli_model(), tokenizer,
           cli_path("whole"));
   cli_expect_done(&r, "one rank");
-  EXPECT(strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--data), 9") && strstr(r.text, " sequences") &&
-             strstr(r.text, "longer than --seq_len") && strstr(r.text, "left out)") &&
+  EXPECT(strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--data): lines of") &&
+             strstr(r.text, "messages, 78 to train on in") && strstr(r.text, "longer than --seq_len") &&
+             strstr(r.text, "left out)") &&
              strstr(r.text, "<|im_start|>user\n") &&
              strstr(r.text, "<|im_start|>assistant\n[[") && strstr(r.text, "<|im_end|>]]\n") &&
              strstr(r.text, "held out for it and not trained on"),
@@ -88,7 +89,8 @@ TEST(cli_chat_exports_its_template,
   EXPECT(key && !memcmp(key + 23 + 4 + 8, text, strlen(text)), "%s has no template", path);
   for (char *p : {config, gguf, text}) free(p);
   static const struct { const char *options, *has, *lacks; } runs[] = {
-      {"--prompt_as user", asks, "(temperature 0.8, top-k 40):"}, {"", "top-k 40):\nHi", says},
+      {"--prompt_as user", asks, "(temperature 0.8, top-k 40):"}, {"", asks, "(temperature 0.8, top-k 40):"},
+      {"--prompt_as text", "top-k 40):\nHi", says},
       {"--prompt_as user --tokenizer dev/fixtures/tokenizer_qwen2.json", "--prompt_as user: the prompt has messages, "
        "but no chat template is known: dev/fixtures has none", asks}};
   for (const auto &x : runs) {
@@ -97,4 +99,104 @@ TEST(cli_chat_exports_its_template,
     EXPECT(strstr(r.text, x.has) && !strstr(r.text, x.lacks), "%s:\n%.2000s", x.options, r.text);
     cli_free(&r);
   }
+  CLI_RUN(&r, "%s --init_from %s --eval_only --val_data dev/fixtures/chat.jsonl --seq_len 256 --threads 1 --cache= "
+          "--report off --out %s", cli_program(), cli_path("exported"), cli_path("evaluated"));
+  EXPECT(!r.code && strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--val_data)") &&
+             strstr(r.text, "valid: loss "), "conversations by --val_data alone:\n%.2000s", r.text);
+  cli_free(&r);
+  char name[700];
+  CLI_RUN(&r, "%s --init_from %s --data dev/fixtures/chat.jsonl --max_steps 1 --eval_every -1 --save_every -1 --cache= "
+          "--sample_tokens 0 --report off --threads 1 --out %s", cli_program(), cli_path("exported"),
+          cli_path("again"));
+  cli_expect_done(&r, "tuned at defaults");
+  snprintf(name, sizeof name, "\n  model     gpt2 of %s, ", cli_path("exported"));
+  EXPECT(strstr(r.text, name) && strstr(r.text, "\n  tuning    what no option says is chosen for weights that") &&
+             strstr(r.text, " 2e-05 (") && strstr(r.text, "decay 0 (") &&
+             strstr(r.text, "--batch_size auto is 8: "), "it says:\n%.3000s", r.text);
+  cli_free(&r);
+}
+
+// A file of a directory as JSON; the caller deletes it.
+static cJSON *chat_cli_json(const char *dir, const char *name) {
+  char path[700];
+  int64_t bytes;
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  char *text = file_get(path, 1 << 20, &bytes);
+  cJSON *json = text ? cJSON_ParseWithLength(text, (size_t)bytes) : NULL;
+  if (!json) die_missing("no %s", path);
+  free(text);
+  return json;
+}
+static void chat_cli_put(const char *dir, const char *name, cJSON *json) {
+  char path[700], *text = cJSON_PrintUnformatted(json);
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  cli_write(path, text, strlen(text));
+  cJSON_free(text);
+  cJSON_Delete(json);
+}
+TEST(cli_pairs_of_a_published_model,
+     "a published model with a chat template that is tuned on pairs is asked for texts, in the run and after it; its "
+     "export ends at what was trained on and at all ends that were published, and has the published sampling settings "
+     "and tokens, when it was made from a checkpoint too; a template that is not known is named") {
+  CliRun r;
+  static const char says[] = ", the prompt as a user's message by ", text[] = "top-k 40):\nHi";
+  static const char first[] = "--sample_tokens 2 --prompt Hi --threads 1 --cache= --report off";
+  CLI_RUN(&r, "%s %s --tokenizer dev/fixtures/chat_qwen2.5 --max_steps 1 --save_every -1 --export_hf %s --out %s",
+          cli_program(), chat_cli_model(), cli_path("base"), cli_path("tuned"));
+  cli_expect_done(&r, "the base");
+  cli_free(&r);
+  char base[600];
+  snprintf(base, sizeof base, "%s", cli_path("base"));
+  cJSON *config = chat_cli_json(base, "tokenizer_config.json");
+  cJSON_ReplaceItemInObject(config, "bos_token", cJSON_CreateNull());
+  cJSON_ReplaceItemInObject(config, "unk_token", cJSON_CreateNull());
+  cJSON_AddItemToObject(config, "pad_token", cJSON_Parse("{\"content\": \"<|im_start|>\"}"));
+  chat_cli_put(base, "tokenizer_config.json", config);
+  chat_cli_put(base, "generation_config.json", cJSON_Parse("{\"eos_token_id\": [5, 7], \"pad_token_id\": 3, "
+                                                           "\"do_sample\": true, \"temperature\": 0.6}"));
+  FILE *f = fopen(cli_path("pairs.jsonl"), "w");
+  for (int i = 0; i < 60; i++) fprintf(f, "{\"prompt\": \"2+%d=\", \"completion\": \" four\"}\n", i);
+  fclose(f);
+  CLI_RUN(&r, "%s --init_from %s --data %s --seq_len 32 --batch_size 1 --max_steps 1 --eval_every -1 --save_every 1 %s "
+          "--out %s", cli_program(), base, cli_path("pairs.jsonl"), first, cli_path("paired"));
+  cli_expect_done(&r, "pairs");
+  EXPECT(strstr(r.text, text) && !strstr(r.text, says), "tuned on pairs, asked:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --resume %s --sample_only %s --export_hf %s --out %s", cli_program(), cli_path("paired"), first,
+          cli_path("export"), cli_path("asked"));
+  EXPECT(!r.code && strstr(r.text, text) && !strstr(r.text, says), "later:\n%.3000s", r.text);
+  cli_free(&r);
+  Tokenizer t;
+  char path[700], error[512], want[64];
+  snprintf(path, sizeof path, "%s/tokenizer.json", base);
+  REQUIRE(tokenizer_load(&t, path, error, sizeof error), "%s", error);
+  snprintf(want, sizeof want, "[%d,5,7,", chat_token(&t, "<|endoftext|>"));
+  tokenizer_free(&t);
+  cJSON *generation = chat_cli_json(cli_path("export"), "generation_config.json");
+  char *ends = cJSON_PrintUnformatted(cJSON_GetObjectItem(generation, "eos_token_id"));
+  EXPECT(!strncmp(ends, want, strlen(want)) &&
+             cJSON_GetNumberValue(cJSON_GetObjectItem(generation, "temperature")) == 0.6 &&
+             cJSON_GetNumberValue(cJSON_GetObjectItem(generation, "pad_token_id")) == 3 &&
+             cJSON_IsTrue(cJSON_GetObjectItem(generation, "do_sample")), "ends %s, expected %s ...", ends, want);
+  cJSON_free(ends);
+  cJSON_Delete(generation);
+  config = chat_cli_json(cli_path("export"), "tokenizer_config.json");
+  const char *pad = cJSON_GetStringValue(cJSON_GetObjectItem(config, "pad_token"));
+  EXPECT(pad && !strcmp(pad, "<|im_start|>") && cJSON_IsNull(cJSON_GetObjectItem(config, "bos_token")) &&
+             cJSON_IsNull(cJSON_GetObjectItem(config, "unk_token")) && !cJSON_HasObjectItem(config, "chat_template"),
+         "pad %s", pad);
+  cJSON_Delete(config);
+  config = chat_cli_json(base, "tokenizer_config.json");
+  cJSON_ReplaceItemInObject(config, "chat_template", cJSON_CreateString("{{ 'something else' }}"));
+  chat_cli_put(base, "tokenizer_config.json", config);
+  CLI_RUN(&r, "echo Hi | %s --init_from %s --interactive --sample_tokens 2 --threads 1 --out %s", cli_program(), base,
+          cli_path("talk"));
+  EXPECT(!r.code && strstr(r.text, "notice: no chat template is known: that of ") &&
+             strstr(r.text, "is none of those known; prompts are texts unless --chat_template names one"),
+         "an unknown template:\n%.2000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "echo Hi | %s --init_from %s --interactive --sample_tokens 2 --threads 1 --out %s --tokenizer "
+          "dev/fixtures/chat_qwen2.5", cli_program(), base, cli_path("talk"));
+  EXPECT(!r.code && strstr(r.text, "a chat by the template of qwen2.5;"), "a known one:\n%.2000s", r.text);
+  cli_free(&r);
 }

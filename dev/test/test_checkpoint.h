@@ -895,12 +895,12 @@ static const OptionClass option_classes[] = {
     {"KKK",
      "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_weight "
      "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
-    {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pack too_long "
+    {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
             "lora lora_alpha lora_targets"},
     {"KOO", "global_batch optimizer freeze"},
-    {"DDO", "dropout data val_data text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale matmul_precision "
-            "sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
-            "repetition_penalty sampler save_every save_async keep keep_best"},
+    {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
+            "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "
+            "min_p repetition_penalty sampler save_every save_async keep keep_best"},
     {"DOO", "batch_size epochs max_steps on_nan lr schedule warmup min_lr_ratio gamma step_epochs decay_fraction "
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout logits_dtype"},
@@ -914,7 +914,7 @@ static const OptionClass option_classes[] = {
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =
-    "data val_data text_column eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
+    "data val_data data_as text_column eval_every test_batch_size sample_tokens temperature top_k top_p min_p "
     "repetition_penalty sampler save_every save_async keep keep_best";
 
 // Whether a list of words contains this one.
@@ -1093,7 +1093,7 @@ TEST(resume_keeps_the_attention,
   Options saved, o;
   Start start;
   char error[2048] = "";
-  test_options(&saved, 1, "--steps 1");
+  test_options(&saved, 1, "--max_steps 1");
   for (bool old : {false, true}) {
     option_start(&start, &saved, true);
     if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");

@@ -337,14 +337,15 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {0, "--save_every -2", 2, "--save_every -2 is out of range: -1 or more"},
       {0, "--save_async=maybe", 2, "--save_async is on or off, not 'maybe'"},
       {2, "--out=", 2, "--out needs a path"},
-      {2, "--resume=", 2, "--resume needs a path"},
+      {2, "--resume=", 2, "--resume is empty, as a shell variable is that was not set: give its "
+       "value, or leave the option out"},
       {0, "--wrap min_params:0x10", 2,
        "--wrap 'min_params:0x10' is not block, model or min_params:N with a whole number N of at least 1"},
       {0, "--seq_len 66000 --n_positions 66000 --n_head 4 --n_embd 4 --dropout 0.1", 2,
        "--dropout with --n_head 4 and --seq_len 66000: attention has more weights than random numbers; "
        "shorten the sequences, or leave --dropout out"},
-      {0, "--init_from=", 2, "--init_from needs a path"},
-      {0, "--export_hf=", 2, "--export_hf needs a path"},
+      {0, "--init_from=", 2, "--init_from is empty, ..."},
+      {0, "--export_hf=", 2, "--export_hf is empty, ..."},
       {2, "--eval_only", 2, "--eval_only needs weights: --resume CHECKPOINT or --init_from PATH"},
       {0, "--sample_only", 2, "--sample_only needs weights: --resume CHECKPOINT or --init_from PATH"},
       {0, "--n_head 5", 2, "--n_head 5 does not divide --n_embd 24"},
@@ -525,7 +526,7 @@ TEST(modes_that_cannot_work_are_refused,
     EXPECT(!strcmp(error, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options, error,
            row.line);
   }
-  for (const char *mesh : {"", "x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
+  for (const char *mesh : {"x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
                            "99999999999x1"}) {
     snprintf(options, sizeof options, "--mesh=%s", mesh);
     snprintf(want, sizeof want, "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", mesh);
@@ -701,7 +702,8 @@ TEST(cli_refuses_bad_data, "missing, empty, cut, foreign or short corpora: one c
   cli_free(&r);
   cli_expect_bad_data("none", "", 3,
                       "--data %s: No such file or directory; give a directory with train.txt, valid.txt and test.txt, "
-                      "a text file, a token FILE.bin, random, or generated");
+                      "a text file, conversations in a .jsonl, a table .parquet, a token FILE.bin, random, or "
+                      "generated");
   cli_expect_bad_data("empty", "", 3, "%s/train.txt is empty: it was cut short or never written; fetch it again");
   cli_expect_bad_data("partial", "", 3, "--data %s has no train.txt (or wiki.train.tokens), but valid.txt: ...");
   cli_token_file(cli_path("x_val.bin"), 500, 290, 0);

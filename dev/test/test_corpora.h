@@ -135,7 +135,7 @@ TEST(corpora_json_lines_are_counted,
     cli_write(path, i < 2 ? "the fox\n" : text, i < 2 ? 8 : n);
   }
   REQUIRE(corpus_load(&c, data_options(dir), &e), "%s", e.text);
-  snprintf(want, sizeof want, "%d of %d .txt files in %s are JSON lines, such as a_name_that_is_not_short_002.txt: "
+  snprintf(want, sizeof want, "%d of %d .txt files in %s are JSON, such as a_name_that_is_not_short_002.txt: "
            "braces and keys are trained on like text\n", FILES - 2, FILES, dir);
   EXPECT(cli_count(c.notices.text, "") == 2 && strstr(c.notices.text, want) &&
              cli_count(c.notices.text, "is held out for it and not trained on") == 1, "%s", c.notices.text);
@@ -234,12 +234,20 @@ TEST(corpora_refuse_what_is_no_text,
   while (n < sizeof text - 40) n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"a %zu\"}\n", n);
   cli_write(o.data = cli_path("kind.jsonl"), text, n);
   data_expect_refused(o, 2, "conversations are encoded by a model's own tokenizer", "--init_from");
-  for (int i = 0; i < 1000; i++) text[i] = i % 20 == 19 ? '\n' : i % 5 == 4 ? (char)0xe9 : 'a';          // Latin-1
-  cli_write(o.data = cli_path("kind.txt"), text, 1000);
   Corpus c;
   DataError e;
-  EXPECT(corpus_load(&c, o, &e), "bytes that are no UTF-8: %s", e.text);
-  corpus_free(&c);
+  for (int every : {50, 500}) {                  // Latin-1
+    for (int i = 0; i < 1000; i++) text[i] = i % 20 == 19 ? '\n' : i % every == 4 ? (char)0xe9 : 'a';
+    cli_write(o.data = cli_path("kind.txt"), text, 1000);
+    o.as_text = every == 50;
+    REQUIRE(corpus_load(&c, o, &e), "bytes that are no UTF-8: %s", e.text);
+    snprintf(line, sizeof line, "kind.txt: %d of 1000 bytes are no UTF-8, the first is 0xe9 at byte 5; if it is text "
+             "in Windows-1252 or Latin-1: iconv -f WINDOWS-1252 -t UTF-8 ", 1000 / every);
+    EXPECT(strstr(c.notices.text, line), "'%s' lacks '%s'", c.notices.text, line);
+    corpus_free(&c);
+    o.as_text = false;
+    if (every == 50) data_expect_refused(o, 3, "20 of 1000 bytes are no UTF-8", "--data_as text");
+  }
   cli_write(o.data = cli_path("text_train.bin"), corpora_pointer, strlen(corpora_pointer));
   data_expect_refused(o, 3, "Git LFS pointer", "git lfs pull");
   memset(text, 'a', sizeof text);

@@ -384,3 +384,199 @@ TEST(encode_is_done_once,
   o.column_given = false;                        // a checkpoint's
   EXPECT(encode_run(&o, &e), "a column that is not needed: %s", e.text);
 }
+
+TEST(data_is_what_it_says,
+     "JSON arrays, objects over several lines, tables of values, JSON lines under a name of another kind: named with "
+     "what to type, in memory and by --encode; JSON lines called .json are taken as such; --data_as text takes all") {
+  static const char lines[] = "{\"text\": \"the fox, a [bird] {and}\"}\n{\"text\": \"one crow \\\" \"}\n";
+  static const struct { const char *name, *text, *has, *has_too; } table[] = {
+      {"a.json", "[{\"messages\": [1], \"id\": 2}]", "a.json is a JSON array of objects with messages, id; expected: "
+       "JSON lines", "jq -c '.[]' "},
+      {"a.jsonl", " [\n{\"text\": \"x\"},\n{}]", "a.jsonl is a JSON array of objects with text;", "jq -c '.[]' "},
+      {"n.json", "[1, 2]", "n.json is a JSON array;", "jq"},
+      {"p.jsonl", "{\n \"text\": \"x\"\n}\n{\n \"text\": \"y\"\n}", "p.jsonl is JSON over several lines of objects "
+       "with text;", "jq -c . "},
+      {"t.csv", "a,b\n1,2\n", "t.csv is a table of values with commas", "pandas.read_csv('"},
+      {"t.tsv", "a\tb\n1\t2\n", "t.tsv is a table of values with tabs", "sep='\\t'"},
+      {"data", lines, "data is JSON lines of objects with text; its name should end in .jsonl", "--data_as text"}};
+  static char text[4096];
+  char out[600];
+  Corpus c;
+  DataError e;
+  for (const auto &x : table) {
+    CorpusOptions o = data_options(NULL);
+    cli_write(o.data = cli_path(x.name), x.text, strlen(x.text));
+    o.tokenizer = "dev/fixtures/chat_chatml";
+    data_expect_refused(o, 3, x.has, x.has_too);
+    snprintf(out, sizeof out, "%s/of-%s", test_tmp(), x.name);
+    EncodeOptions eo = encode_options(out, o.data, 1);
+    const bool other = !strcmp(x.name, "data");
+    EXPECT(!encode_run(&eo, &e) && strstr(e.text, other ? "data: expected: .txt" : x.has) && access(out, F_OK),
+           "%s: %s", x.name, e.text);
+    eo.as_text = true;
+    EXPECT(encode_run(&eo, &e), "%s as text: %s", x.name, e.text);
+    size_t n = 0;                                // enough to hold some out
+    while (n < 400) n += (size_t)snprintf(text + n, sizeof text - n, "%s\n", x.text);
+    cli_write(o.data, text, n);
+    o.as_text = true;
+    REQUIRE(corpus_load(&c, o, &e), "%s as text: %s", x.name, e.text);
+    EXPECT(c.split[0].text_bytes + c.split[1].text_bytes == (int64_t)n && !c.split[0].masked, "%s: %lld bytes", x.name,
+           (long long)c.split[0].text_bytes);
+    corpus_free(&c);
+  }
+  uint64_t hash[2];
+  for (const char *name : {"l.json", "l.jsonl"}) {
+    CorpusOptions o = data_options(NULL);
+    cli_write(o.data = cli_path(name), lines, strlen(lines));
+    o.tokenizer = "dev/fixtures/chat_chatml";
+    REQUIRE(corpus_load(&c, o, &e), "%s: %s", name, e.text);
+    EXPECT(c.split[SPLIT_TRAIN].documents == 1 && c.split[SPLIT_TRAIN].masked, "%s is no conversations", name);
+    hash[!strcmp(name, "l.json")] = c.hash;
+    corpus_free(&c);
+    snprintf(out, sizeof out, "%s/of-%s", test_tmp(), name);
+    EncodeOptions eo = encode_options(out, o.data, 1);
+    EXPECT(encode_run(&eo, &e), "%s: %s", name, e.text);
+  }
+  EXPECT(hash[0] == hash[1], "l.json is another corpus");
+  cli_write(cli_path("x.txt"), lines, strlen(lines));
+  cli_write(cli_path("y.txt"), "[{\"text\": 1}]", 13);
+  for (const char *name : {"x.txt", "y.txt"}) {  // a name that says text is believed, with a notice
+    DataNotices notices = {};
+    Text t = {};
+    REQUIRE(text_open(&t, cli_path(name), &notices, &e), "%s", e.text);
+    EXPECT(strstr(notices.text, name[0] == 'x' ? "x.txt is JSON lines: braces and keys are trained on like text"
+                                               : "y.txt is a JSON array: braces"), "%s", notices.text);
+    text_free(&t);
+  }
+  data_expect_refused(data_options(cli_path("none.jsonl")), 3, "none.jsonl: No such", "a .jsonl, a table .parquet");
+  CliRun r;
+  CLI_RUN(&r, "%s %s --data %s %s --out %s", cli_program(), cli_small(), cli_path("l.json"), cli_path("l.jsonl"),
+          cli_path("out"));
+  cli_expect_refusal(&r, "a pattern without quotes", EXIT_USAGE, cli_expand("'@/l.jsonl' stands behind --data's value: "
+                     "of a pattern the shell makes several words; write it in quotes, --data 'DIR/*.jsonl', ..."));
+  cli_free(&r);
+}
+
+// Runs an encoding that must fail with this; its OUT is another each time.
+static inline void encode_expect_refused(const char *data, EncodeOptions o, const char *has, const char *has_too) {
+  static int turn;
+  char out[600];
+  DataError e;
+  snprintf(out, sizeof out, "%s/refused%d", test_tmp(), turn++);
+  o.out = out, o.data = data;
+  EXPECT(!encode_run(&o, &e) && strstr(e.text, has) && strstr(e.text, has_too) && !strchr(e.text, '\n'), "%s: '%s'",
+         data, e.text);
+}
+TEST(encode_knows_a_file_by_its_bytes,
+     "files of one name, size and time are another encoding where their bytes differ; a file that grows or is written "
+     "again under --encode is named") {
+  static char text[1 << 16];
+  char a[600];
+  DataError e;
+  mkdir(cli_path("A"), 0777);
+  const size_t n = encode_text(text, sizeof text, 200, 3);
+  snprintf(a, sizeof a, "%s", cli_path("A/x.txt"));
+  cli_write(a, text, n);
+  const struct timespec then[2] = {{1, 0}, {1, 0}};
+  utimensat(AT_FDCWD, a, then, 0);
+  EncodeOptions o = encode_options(NULL, a, 1);
+  char first[PATH_MAX], second[PATH_MAX];
+  o.cache = cli_path("cache");
+  REQUIRE(encode_run(&o, &e, NULL, first), "%s", e.text);
+  REQUIRE(encode_run(&o, &e, NULL, second) && !strcmp(first, second), "not found again: %s", e.text);
+  text[n / 2] ^= 1;
+  cli_write(a, text, n);
+  utimensat(AT_FDCWD, a, then, 0);
+  REQUIRE(encode_run(&o, &e, NULL, second) && strcmp(first, second), "other bytes are the same: %s", e.text);
+  static const char *which, *how;
+  which = a;
+  for (const char *change : {"printf more >> %s", "touch %s"}) {
+    how = change;
+    file_hook = [](FileOp op, const char *path) {
+      char line[1024];
+      if (op != FILE_CREATE || !strstr(path, "encode.json") || !how) return 0;
+      snprintf(line, sizeof line, how, which);
+      how = NULL;
+      return system(line) ? EIO : 0;
+    };
+    o.cache = NULL;
+    encode_expect_refused(a, o, "x.txt has changed while it was encoded: it had ", "and encode again");
+    file_hook = NULL;
+  }
+}
+TEST(encode_is_bounded,
+     "a packed file of zeros is no text before anything is trained or written, nor is one with zeros behind text; a "
+     "line or word beyond 64 MiB is named; text that is no UTF-8 is refused, or counted; the state is saved by time, "
+     "too") {
+  static char text[1 << 16];
+  char command[2048];
+  DataError e;
+  snprintf(command, sizeof command, "cd %s && head -c 3000000 /dev/zero | gzip > zeros.txt.gz && { seq 200000; head -c "
+           "3000000 /dev/zero; } | gzip > late.txt.gz && head -c 68000000 /dev/zero | tr '\\0' x > word.txt && "
+           "{ printf '{\"text\": \"'; cat word.txt; echo '\"}'; } > line.jsonl", test_tmp());
+  REQUIRE(!system(command), "no gzip");
+  EncodeOptions o = encode_options("", "", 1);
+  o.block_bytes = 32 << 20, o.shard_numel = 1 << 26, o.save_bytes = 1 << 28;
+  for (const char *tokenizer : {"", "dev/fixtures/tokenizer_gpt2"}) {
+    o.tokenizer = tokenizer;
+    encode_expect_refused(cli_path("zeros.txt.gz"), o, "zeros.txt.gz is not text", "control characters");
+  }
+  encode_expect_refused(cli_path("late.txt.gz"), o, "late.txt.gz is not text", "control characters");
+  encode_expect_refused(cli_path("word.txt"), o, "word.txt has no blank to cut it at in 64 MiB", "behind byte 0");
+  encode_expect_refused(cli_path("line.jsonl"), o, "line.jsonl has no end of a line or row in 64 MiB", "behind byte 0");
+  Text t = {};
+  DataNotices notices = {};
+  EXPECT(!text_open(&t, cli_path("word.txt"), &notices, &e) && strstr(e.text, "no blank or end of a line in 64 MiB"),
+         "in memory: '%s'", e.text);
+  size_t n = encode_text(text, sizeof text, 300, 3);
+  for (size_t i = 0; i < n; i += 200) text[i] = (char)0xe9;
+  cli_write(cli_path("some.txt"), text, n);
+  static char said[4096];
+  said[0] = 0;
+  o = encode_options(cli_path("some"), cli_path("some.txt"), 1);
+  o.say = [](const char *line) { snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", line); };
+  EXPECT(encode_run(&o, &e), "%s", e.text);
+  EXPECT(strstr(said, "bytes are no UTF-8, the first is 0xe9 at byte 1;"), "said: %s", said);
+  for (size_t i = 0; i < n; i += 20) text[i] = (char)0xe9;
+  cli_write(cli_path("most.txt"), text, n);
+  encode_expect_refused(cli_path("most.txt"), o, "bytes are no UTF-8", "--data_as text");
+  static int saves;
+  for (double ms : {0.0, 1e12}) {                // a save after each block, and none before the end
+    char out[600];
+    snprintf(out, sizeof out, "%s/ms%g", test_tmp(), ms);
+    saves = 0;
+    o.out = out, o.save_bytes = 1 << 28, o.save_ms = ms, o.data = cli_path("some.txt");
+    file_hook = [](FileOp op, const char *path) {
+      saves += op == FILE_RENAME && strstr(path, "encode.json");
+      return 0;
+    };
+    EXPECT(encode_run(&o, &e), "%s", e.text);
+    file_hook = NULL;
+    EXPECT(ms ? saves == 2 : saves > 4, "%g ms: the state is saved %d times", ms, saves);
+  }
+}
+TEST(encode_state_is_checked, "an encode.json with numbers that no state has is refused, and nothing is cut or read") {
+  static char text[1 << 16];
+  DataError e;
+  char state[600], changed[4096];
+  int64_t bytes;
+  size_t n;
+  cli_write(cli_path("a.txt"), text, encode_text(text, sizeof text, 300, 3));
+  EncodeOptions o = encode_options(cli_path("out"), cli_path("a.txt"), 1);
+  REQUIRE(encode_run(&o, &e), "%s", e.text);
+  snprintf(state, sizeof state, "%s/encode.json", cli_path("out"));
+  char *whole = file_get(state, 1 << 16, &bytes);
+  REQUIRE(whole, "no state");
+  static const struct { const char *from, *to; } changes[] = {
+      {"\"split\":", "\"split\":-7,\"x\":"}, {"\"split\":", "\"split\":3,\"x\":"}, {"\"file\":", "\"file\":9,\"x\":"},
+      {"\"at\":", "\"at\":-1,\"x\":"}, {"\"documents\":", "\"documents\":1e99,\"x\":"},
+      {"\"train\":[", "\"train\":[-1,"}, {"\"train\":[", "\"train\":[1,9999999,9999999,"}};
+  for (const auto &x : changes) {
+    const char *at = strstr(whole, x.from);
+    REQUIRE(at, "no %s in %s", x.from, whole);
+    n = (size_t)snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - whole), whole, x.to, at + strlen(x.from));
+    cli_write(state, changed, n);
+    EXPECT(!encode_run(&o, &e) && strstr(e.text, "encode.json is damaged: remove "), "%s: '%s'", x.to, e.text);
+  }
+  free(whole);
+}

@@ -174,8 +174,8 @@ TEST(generate_prompts_are_the_same,
            "--sample_tokens 24", cli_path("out/model.safetensors"));
   static const struct { int ranks, texts; } cases[] = {{0, 5}, {0, 2}, {2, 1}, {3, 2}, {4, 1}};
   for (const auto &c : cases) {
-    CLI_RUN(&r, "%s %s --prompts %s --test_batch_size %d --out %s", cli_ranks(c.ranks), options, cli_path("p.jsonl"),
-            c.texts, cli_path("many"));
+    CLI_RUN(&r, "rm -rf %s; %s %s --prompts %s --test_batch_size %d --out %s", cli_path("many"), cli_ranks(c.ranks),
+            options, cli_path("p.jsonl"), c.texts, cli_path("many"));
     cli_expect_done(&r, "--prompts");
     EXPECT(strstr(r.text, "tokens/s; beyond 16 tokens, its positions,"), "nothing is said:\n%s", r.text);
     char *text = generate_file(cli_path("many"), "samples.jsonl");

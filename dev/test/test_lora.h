@@ -9,7 +9,8 @@ enum { LORA_STEPS = 10 };
 static inline void lora_open(FamilyRun *x, const char *base, const char *adapter, const Ops *ops, const char *extra) {
   char path[256], more[1024];
   snprintf(path, sizeof path, "dev/fixtures/%s", base);
-  snprintf(more, sizeof more, "--lora_from %s --dropout 0 --clip 0 --lr 0.01 --optimizer adamw %s", adapter, extra);
+  snprintf(more, sizeof more, "--lora_from %s --dropout 0 --clip 0 --lr 0.01 --weight_decay 0.1 --optimizer adamw %s",
+           adapter, extra);
   family_open(x, path, ops, more);
 }
 // Step number `step` on the fixture's batch: the loss before its update.

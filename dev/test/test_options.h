@@ -355,7 +355,7 @@ TEST(cli_config_files_that_cannot_be_read, "--config: one line, exit code 2, alo
     snprintf(line[i], sizeof line[i], "%s%s%s", i < 5 ? "--config " : "", path[i], says[i]);
     table[i] = CliRefusal{i == 5 || !i ? 2 : 0, options[i], 2, line[i]};
   }
-  table[6] = CliRefusal{2, "--config=", 2, "--config needs a path"};
+  table[6] = CliRefusal{2, "--config=", 2, "--config is empty, ..."};
   mkdir(path[1], 0777);
   EXPECT(!mkfifo(path[2], 0666), "no FIFO");
   cli_write(path[3], "", 0);
@@ -537,7 +537,7 @@ TEST(cli_options_txt_repeats_a_run,
   EXPECT(cli_count(r.text, "again/options.txt cannot be written: Is a directory") == 1, "no notice:\n%.2000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s --config %s --max_steps 8 --resume= --out %s", cli_ranks(0), file, one);
-  cli_expect_refusal(&r, "--resume=", 2, "--resume needs a path");
+  cli_expect_refusal(&r, "--resume=", 2, "--resume is empty, ...");
   cli_free(&r);
   snprintf(file, sizeof file, "%s/options.txt", again);
   CLI_RUN(&r, "rmdir %s; %s --config %s/options.txt --resume=auto --out %s && %s --config %s", file, cli_ranks(2), one,

@@ -93,14 +93,19 @@ TEST(parquet_damaged_is_refused,
       {"named", "", "has several columns of strings, and none is text: name the one to read by --text_column; it has: "
        "id, meta, body, language"},
       {"plain", "texts", "has no column texts; it has: id, meta, text, language"},
-      {"plain", "meta", "column meta is no strings"}};
+      {"plain", "meta", "column meta is no strings"},
+      {"messages", "", "messages.parquet has records in column messages, such as conversations, which are not read"},
+      {"dialog", "", "or name the column of strings to train on by --text_column; it has: dialog, source"}};
   for (const auto &row : table) {
     snprintf(out, sizeof out, "%s/o%d", test_tmp(), (int)(&row - table));
     EncodeOptions o = encode_options(out, parquet_fixture(row.name), 1);
     o.column = row.column;
     EXPECT(!encode_run(&o, &e) && strstr(e.text, row.has), "%s %s: '%s'", row.name, row.column, e.text);
   }
-  EncodeOptions o = encode_options(cli_path("o"), parquet_fixture("rows", "jsonl"), 1);
+  EncodeOptions o = encode_options(cli_path("by-name"), parquet_fixture("dialog"), 1);
+  o.column = "source";
+  EXPECT(encode_run(&o, &e), "strings beside records, by their name: '%s'", e.text);
+  o = encode_options(cli_path("o"), parquet_fixture("rows", "jsonl"), 1);
   o.column = "text", o.column_given = true;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "--text_column text belongs to .parquet files"), "'%s'", e.text);
 }

@@ -640,7 +640,7 @@ TEST(cli_plan_refuses,
       {0, "--tokens 1e9", 2, "--tokens belongs to --plan: give that too, or leave it out"},
       {0, "--json", 2, "--json belongs to --plan: give that too, or leave it out"},
       {2, "--plan --batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
-      {0, "--plan --on=", 2, "--on names a machine to predict for, like h100: see --help on"},
+      {0, "--plan --on=", 2, "--on is empty, ..."},
       {0, "--plan --tokens 300e9", 2, "--tokens asks how long they take, and that depends on the machine: give --on "
        "too"},
       {0, "--plan --trace t --max_steps 2", 2, "--trace_steps 3:5: this run has 2 steps; choose earlier ones"},

@@ -340,7 +340,8 @@ TEST(preflight_on_two_hosts,
   cli_free(&r);
   // A copy with another build's name in it, for the second host.
   snprintf(other, sizeof other, "%s", cli_path("other"));
-  CLI_RUN(&r, "id=$(%s --version | cut -d '(' -f 2 | tr -d ')') && sed \"s/$id/000000000000/g\" %s > %s && chmod +x %s "
+  CLI_RUN(&r, "id=$(%s --version | sed -n '1s/.*(\\(.*\\))/\\1/p') && sed \"s/$id/000000000000/g\" %s "
+          "> %s && chmod +x %s "
           "&& %s --version | grep -c 000000000000", cli_program(), cli_program(), other, other, other);
   const bool copied = !r.code;
   cli_free(&r);

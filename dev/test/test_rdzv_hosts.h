@@ -232,7 +232,8 @@ TEST_WAITS(rdzv_hosts_are_refused_by_name,
   CliRun r;
   char other[600], private_dir[600];
   snprintf(other, sizeof other, "%s", cli_path("other"));
-  CLI_RUN(&r, "id=$(%s --version | cut -d '(' -f 2 | tr -d ')') && sed \"s/$id/000000000000/g\" %s > %s && chmod +x %s",
+  CLI_RUN(&r, "id=$(%s --version | sed -n '1s/.*(\\(.*\\))/\\1/p') && sed \"s/$id/000000000000/g\" %s "
+          "> %s && chmod +x %s",
           cli_program(), cli_program(), other, other);
   cli_expect_done(&r, "another build");
   cli_free(&r);

@@ -157,6 +157,7 @@ static const ReadmeException readme_exceptions[] = {
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
      "--global_batch 512", NULL, "docs_made_output runs it", "true"},
+    {"docs/launch.md", "make dist", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=ratios", README_MAKE},
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},

@@ -266,11 +266,29 @@ TEST(shards_that_change,
     shard_write("m_train.bin", kind, ids, N);
     data_flip_byte(cli_path("m_train.idx"), 17);
     data_expect_refused(o, 3, "m_train.idx", "dtype");
+    static const struct { int at, bytes; int64_t value; const char *says; } faults[] = {
+        {34, 4, -5, "a sequence has a negative length"}, {42, 8, 2, "its first sequence is not at byte 0"},
+        {50, 8, 3, "its sequences do not lie one behind another"},
+        {58, 8, 7, "its documents do not end at sequences in their order"}, {58, 8, -1, "its documents do not end"}};
+    for (const auto &x : faults) {
+      shard_write("m_train.bin", kind, ids, N);
+      FILE *f = fopen(cli_path("m_train.idx"), "r+b");
+      fseek(f, x.at, SEEK_SET);
+      fwrite(&x.value, 1, (size_t)x.bytes, f);
+      fclose(f);
+      data_expect_refused(o, 3, x.says, "m_train.idx is a Megatron index that is damaged");
+    }
     shard_write("m_train.bin", kind, ids, N);
     if (truncate(cli_path("m_train.bin"), 800)) die_missing("cannot truncate");
     data_expect_refused(o, 3, "do not belong together", "m_train.bin has 800 bytes");
     if (truncate(cli_path("m_train.idx"), 60)) die_missing("cannot truncate");
     data_expect_refused(o, 3, "m_train.idx is a Megatron index that is damaged", "write it again");
+  }
+  TokenFile wide = {};                           // ids of 2^31 and above, too, which no vocabulary reaches
+  char line[2048];
+  for (uint32_t x : {(1u << 24) - 1, 1u << 31, UINT32_MAX}) {
+    token_file_bad_id(&wide, 3, x, x, 290, line, sizeof line);
+    EXPECT(strstr(line, x >> 24 ? "no vocabulary has" : "must be at least 16777216"), "%u: %s", x, line);
   }
 }
 

@@ -550,19 +550,46 @@ TEST(tokenizer_invalid_utf8,
   tokenizer_free(&t);
 }
 
-TEST(tokenizer_long_words, "a piece too long to try every neighbour is merged as a short one would be") {
+TEST(tokenizer_long_words,
+     "a piece too long to try every neighbour is merged as a short one would be, by place and by rank; in n log n "
+     "steps, of one letter and of many") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_hostile.json");
+  EXPECT(t.in_order, "merges of a trained tokenizer");
   uint64_t seed = 7;
   for (int round = 0; round < 2000; round++) {
-    int32_t a[BPE_SHORT_BYTES], b[BPE_SHORT_BYTES];
+    int32_t a[BPE_SHORT_BYTES], b[BPE_SHORT_BYTES], c[BPE_SHORT_BYTES];
     int n = 1 + (int)(tok_random(&seed) % BPE_SHORT_BYTES);
     unsigned letters = 2 + (unsigned)round % 7;
-    for (int i = 0; i < n; i++) a[i] = b[i] = t.byte_id[(uint8_t)"aaabcx7?"[tok_random(&seed) % letters]];
+    for (int i = 0; i < n; i++) a[i] = b[i] = c[i] = t.byte_id[(uint8_t)"aaabcx7?"[tok_random(&seed) % letters]];
     int left_a = bpe_merge_short(&t, a, n), left_b = (int)bpe_merge_long(&t, b, (size_t)n);
     EXPECT(left_a == left_b && memcmp(a, b, (size_t)left_a * sizeof *a) == 0, "round %d: %d bytes differ", round, n);
+    int left_c = (int)bpe_merge_by_rank(&t, c, (size_t)n);
+    EXPECT(left_a == left_c && memcmp(a, c, (size_t)left_a * sizeof *a) == 0, "round %d: %d bytes, by rank", round, n);
   }
   tokenizer_free(&t);
+  enum { MOST = 1 << 18 };                       // a letter that merges with itself to the end, and words of 26
+  static uint8_t text[MOST];
+  static int32_t ids[2][MOST];
+  for (int letters : {1, 2, 26}) {
+    for (uint8_t &x : text) x = (uint8_t)('a' + tok_random(&seed) % (unsigned)letters);
+    tokenizer_train(&t, text, letters == 1 ? MOST : MOST / 16, 400, 1);
+    for (int n = 1 << 8; n <= MOST; n *= 4) {
+      int64_t steps[2], bits = 0, left[2];
+      while (1 << bits < n) bits++;
+      for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < n; i++) ids[k][i] = t.byte_id[text[i]];
+        left[k] = (int64_t)(k ? bpe_merge_by_rank : bpe_merge_long)(&t, ids[k], (size_t)n, &steps[k]);
+        // At most n - 1 pairs at first and two with each merge, each pushed and popped at a heap's depth or sorted.
+        EXPECT(steps[k] <= 3 * n * (2 * bits + 4), "%d letters, %d bytes, %s: %lld steps", letters, n,
+               k ? "by rank" : "by place", (long long)steps[k]);
+      }
+      EXPECT(left[0] == left[1] && !memcmp(ids[0], ids[1], sizeof(int32_t) * (size_t)left[0]), "%d letters, %d bytes",
+             letters, n);
+      if (letters == 1) EXPECT(steps[1] <= 8 * n, "one letter, %d bytes: %lld steps", n, (long long)steps[1]);
+    }
+    tokenizer_free(&t);
+  }
 }
 
 TEST(tokenizer_cache, "more distinct words than the encoder caches get the same ids") {

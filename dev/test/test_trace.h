@@ -234,7 +234,7 @@ TEST(trace_cannot_be_where_it_would_not_be_true,
        "what the device did, and the host updates; leave one of them out, or use nsys, whose ranges this program "
        "names"},
       {0, "--trace_steps 2:3", 2, "--trace_steps needs --trace FILE"},
-      {0, "--trace=", 2, "--trace needs a path"},
+      {0, "--trace=", 2, "--trace is empty, ..."},
       {2, "--trace t --trace_steps 3:2", 2, "--trace_steps '3:2' is not first:last, like 3:5, with 1 <= first <= last "
        "<= 1000000"},
       {0, "--trace t --trace_steps 0:2", 2, "--trace_steps '0:2' is not first:last, like 3:5, with 1 <= first <= last "

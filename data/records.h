@@ -1,0 +1,345 @@
+// records.h: a record of data in the forms that people keep, as what chat.h renders; and the containers that records
+// come in, as lines of JSON.
+//
+//   form        members of a record                                             becomes
+//   messages    messages: [{role, content}, ...]                                messages
+//   ShareGPT    conversations (or conversation, items): [{from, value}]; system messages
+//   Alpaca      instruction, output; input, system, history: [[said, answer]]   messages
+//   Dolly       instruction, response; context                                  messages
+//   question    question, answer                                                messages
+//   response    prompt, response                                                messages
+//   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
+//               prompt, completion: [{role, content}, ...]                      messages
+//   text        text                                                            as it is, where no other form fits
+//
+// Names of other members are told by fields: prompt=question,completion=answer. A record that fits two forms is refused
+// unless fields name the members of one.
+//
+// Defines: ChatRecord, record_read, record_free, record_fields_fault, RecordLines, records_of_json, records_of.
+#pragma once
+#include "forms.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+
+// What a record is: messages, or prompt and completion, or text. Pointers into the JSON but for `made`.
+struct ChatRecord { const cJSON *messages; const char *prompt, *completion, *text; cJSON *made; };
+struct RecordFault { char *text; size_t bytes; };
+static inline bool record_fail(RecordFault f, const char *fmt, const char *what = "", const char *more = "") {
+  snprintf(f.text, f.bytes, fmt, what, more);
+  return false;
+}
+static inline void record_free(ChatRecord *r) { cJSON_Delete(r->made); }
+
+// ---- members
+// The member of a record that is called `name` here; given: fields name it. NULL: it is not there.
+static inline const cJSON *record_member(const cJSON *json, const char *fields, const char *name,
+                                         bool *given = NULL) {
+  const size_t n = strlen(name);
+  for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',') {
+    if (strncmp(at, name, n) || at[n] != '=') continue;
+    char key[128];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(at + n + 1, ","), at + n + 1);
+    if (given) *given = true;
+    return cJSON_GetObjectItemCaseSensitive(json, key);
+  }
+  return cJSON_GetObjectItemCaseSensitive(json, name);
+}
+static inline const char *record_text(const cJSON *json, const char *fields, const char *name) {
+  return cJSON_GetStringValue(record_member(json, fields, name));
+}
+// The names that fields may give members to. What is wrong with a list of them, or NULL.
+static const char *const record_names[] = {"messages", "conversations", "role", "content", "from", "value", "system",
+                                           "instruction", "input", "output", "history", "context", "response",
+                                           "question", "answer", "prompt", "completion", "text"};
+static inline const char *record_fields_fault(const char *fields) {
+  for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',') {
+    const size_t name = strcspn(at, "=,"), all = strcspn(at, ",");
+    bool known = false;
+    for (const char *n : record_names) known = known || (strlen(n) == name && !strncmp(n, at, name));
+    if (at[name] != '=' || name + 1 >= all) return "is not NAME=MEMBER, with commas between several";
+    if (!known)
+      return "names no member: choose from messages, conversations, role, content, from, value, system, instruction, "
+             "input, output, history, context, response, question, answer, prompt, completion, text";
+  }
+  return NULL;
+}
+
+// ---- messages
+static inline void record_add(cJSON *messages, const char *role, const char *content) {
+  cJSON *m = cJSON_CreateObject();
+  cJSON_AddStringToObject(m, "role", role);
+  cJSON_AddStringToObject(m, "content", content);
+  cJSON_AddItemToArray(messages, m);
+}
+// A role under any of its names; others are themselves.
+static inline const char *record_role(const char *name) {
+  static const char *const same[][7] = {{"user", "human", "Human", "User"},
+                                        {"assistant", "gpt", "chatgpt", "model", "bot", "bing", "bard"},
+                                        {"system", "System"}};
+  for (const auto &row : same) for (const char *n : row) if (n && !strcmp(n, name)) return row[0];
+  return name;
+}
+// A text, or the texts of a list of {"type": "text", "text"}: malloc'ed; NULL: it has something else.
+static inline char *record_content(const cJSON *x) {
+  if (cJSON_IsString(x)) return strdup(x->valuestring);
+  if (!cJSON_IsArray(x)) return NULL;
+  size_t n = 0;
+  char *all = (char *)calloc(1, 1);
+  const cJSON *part;
+  cJSON_ArrayForEach(part, x) {
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "type"));
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "text"));
+    if (!text || (type && strcmp(type, "text"))) { free(all); return NULL; }
+    const size_t bytes = strlen(text);
+    all = (char *)realloc(all, n + bytes + 1);
+    if (!all) die_missing("data: no memory for a message of %zu bytes", n + bytes);
+    memcpy(all + n, text, bytes + 1);
+    n += bytes;
+  }
+  return all;
+}
+// Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
+// stay. False: one is none.
+static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
+  const cJSON *m, *x;
+  cJSON_ArrayForEach(m, list) {
+    const cJSON *role = record_member(m, fields, "role"), *content = record_member(m, fields, "content");
+    if (!role) role = record_member(m, fields, "from");
+    if (!content) content = record_member(m, fields, "value");
+    const char *who = cJSON_GetStringValue(role);
+    char *said = cJSON_IsNull(content) ? strdup("") : record_content(content);
+    if (!who || !said) {
+      free(said);
+      return record_fail(fault, cJSON_IsArray(content)
+                         ? "a message has content of another kind than text"
+                         : "a message is not {\"role\": TEXT, \"content\": TEXT} or {\"from\": TEXT, \"value\": TEXT}");
+    }
+    record_add(to, record_role(who), said);
+    free(said);
+    cJSON *made = cJSON_GetArrayItem(to, cJSON_GetArraySize(to) - 1);
+    cJSON_ArrayForEach(x, m)
+      if (x != role && x != content && !cJSON_HasObjectItem(made, x->string))
+        cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
+  }
+  return true;
+}
+
+// ---- forms
+// A question, more of it under `more` if that is not empty, and its answer.
+static inline bool record_ask(ChatRecord *r, const cJSON *json, const char *fields, const char *question,
+                              const char *more, const char *answer, RecordFault fault) {
+  const char *said = record_text(json, fields, question), *told = record_text(json, fields, answer);
+  const char *rest = record_text(json, fields, more), *system = record_text(json, fields, "system");
+  if (!said || !told) return record_fail(fault, "its %s or %s is no text", question, answer);
+  if (system && *system) record_add(r->made, "system", system);
+  const cJSON *turn, *history = record_member(json, fields, "history");
+  cJSON_ArrayForEach(turn, history) {
+    const char *before = cJSON_GetStringValue(cJSON_GetArrayItem(turn, 0));
+    const char *then = cJSON_GetStringValue(cJSON_GetArrayItem(turn, 1));
+    if (!before || !then) return record_fail(fault, "its history is not [[TEXT, TEXT], ...]");
+    record_add(r->made, "user", before);
+    record_add(r->made, "assistant", then);
+  }
+  char *whole = NULL;
+  if (asprintf(&whole, "%s%s%s", said, rest && *rest ? "\n" : "", rest ? rest : "") < 0) die_missing("data: no memory");
+  record_add(r->made, "user", whole);
+  record_add(r->made, "assistant", told);
+  free(whole);
+  return true;
+}
+enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE };
+// A form fits a record that has both members. more: of a question.
+struct RecordForm { const char *name; FormKind kind; const char *first, *second, *more; };
+static const RecordForm record_forms[] = {
+    {"messages", FORM_MESSAGES, "messages", NULL, NULL}, {"ShareGPT", FORM_MESSAGES, "conversations", NULL, NULL},
+    {"ShareGPT", FORM_MESSAGES, "conversation", NULL, NULL}, {"ShareGPT", FORM_MESSAGES, "items", NULL, NULL},
+    {"preferences", FORM_PREFERENCE, "chosen", "rejected", NULL},
+    {"Alpaca", FORM_ASK, "instruction", "output", "input"},
+    {"Dolly", FORM_ASK, "instruction", "response", "context"},
+    {"questions", FORM_ASK, "question", "answer", ""}, {"responses", FORM_ASK, "prompt", "response", ""},
+    {"pairs", FORM_PAIR, "prompt", "completion", NULL}, {"text", FORM_TEXT, "text", NULL, NULL}};
+
+// The form of a record; NULL: none fits, or two do: `fault` says which is nearest and what is missing.
+static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault) {
+  const RecordForm *found = NULL, *named = NULL, *near = NULL;
+  bool two = false;
+  for (const RecordForm &f : record_forms) {
+    bool given = false;
+    const cJSON *a = record_member(json, fields, f.first, &given);
+    const cJSON *b = f.second ? record_member(json, fields, f.second, &given) : a;
+    const bool fits = a && b && !cJSON_IsNull(a) && !cJSON_IsNull(b);
+    const bool list = f.kind != FORM_MESSAGES || cJSON_IsArray(a);
+    if (!fits && (a || b) && f.second && !near) near = &f;
+    if (!fits || !list) continue;
+    if (given && !named) named = &f;
+    if (found && f.kind == FORM_TEXT) continue;                // beside another form it is that, rendered
+    two = two || found;
+    if (found)
+      record_fail(fault, "it has two forms, %s and %s: name the members of one by --fields, such as messages=messages",
+                  found->name, f.name);
+    else found = &f;
+  }
+  if (named) return named;
+  if (two) return NULL;
+  if (!found) {
+    char keys[100] = "";
+    const cJSON *x;
+    cJSON_ArrayForEach(x, json)
+      if (x->string) snprintf(keys + strlen(keys), sizeof keys - strlen(keys), "%s%s", keys[0] ? ", " : "", x->string);
+    snprintf(fault.text, fault.bytes, "it has no form that is known; its members: %.90s; --fields tells their names",
+             keys);
+    if (near)
+      snprintf(fault.text, fault.bytes, "it has no form that is known: nearest is %s, with %s and %s; its members: "
+               "%.80s; --fields tells other names", near->name, near->first, near->second, keys);
+  }
+  return found;
+}
+// Reads a record. pairs_chat: prompt and completion are messages. False: `fault`. To be freed in any case.
+static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat,
+                               RecordFault fault) {
+  *r = {};
+  const RecordForm *f = record_form(json, fields, fault);
+  if (!f) return false;
+  const cJSON *a = record_member(json, fields, f->first);
+  const cJSON *b = f->second ? record_member(json, fields, f->second) : NULL;
+  if (f->kind == FORM_PREFERENCE)
+    return record_fail(fault, "it is a preference (chosen and rejected), which is not trained on; to train on what was "
+                       "chosen: --fields messages=chosen, or prompt=prompt,completion=chosen");
+  if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
+  r->messages = r->made = cJSON_CreateArray();
+  if (f->kind == FORM_ASK) return record_ask(r, json, fields, f->first, f->more, f->second, fault);
+  if (f->kind == FORM_MESSAGES) {
+    const char *system = record_text(json, fields, "system");
+    const cJSON *first = a->child;
+    const char *who = cJSON_GetStringValue(record_member(first, fields, "role"));
+    if (!who) who = cJSON_GetStringValue(record_member(first, fields, "from"));
+    if (system && *system && (!who || strcmp(record_role(who), "system"))) record_add(r->made, "system", system);
+    return record_add_list(r->made, a, fields, fault);
+  }
+  if (cJSON_IsArray(a) && cJSON_IsArray(b)) {
+    cJSON *m;
+    if (!record_add_list(r->made, a, fields, fault)) return false;
+    cJSON_ArrayForEach(m, r->made) {             // trained on is the completion
+      cJSON_DeleteItemFromObjectCaseSensitive(m, "train");
+      cJSON_AddFalseToObject(m, "train");
+    }
+    return record_add_list(r->made, b, fields, fault);
+  }
+  r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
+  if (!r->prompt || !r->completion)
+    return record_fail(fault, "its prompt and completion are neither texts nor messages");
+  if (!pairs_chat) { r->messages = NULL; return true; }
+  record_add(r->made, "user", r->prompt);
+  record_add(r->made, "assistant", r->completion);
+  return true;
+}
+
+// ---- containers
+// Where a JSON text is; zeroed: at its beginning. depth: of brackets; array: the records are elements of one.
+struct RecordLines { int64_t depth; bool begun, array, ended, string, escaped, behind; };
+// Makes lines of the `n` bytes at p that follow, in place: blanks for the brackets of the one array and for the ends of
+// lines within a record, an end of a line for each comma between records. False: more stands behind the array.
+static inline bool records_of_json(RecordLines *s, uint8_t *p, size_t n) {
+  for (uint8_t *const end = p + n; p < end; p++) {
+    const uint8_t c = *p;
+    if (s->string) {
+      if (s->escaped) s->escaped = false;
+      else if (c == '\\') s->escaped = true;
+      else if (c == '"') s->string = false;
+      continue;
+    }
+    const bool blank = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    if (s->ended && !blank) return false;
+    if (!s->begun && c == '[') { s->begun = s->array = true; *p = ' '; continue; }
+    if (s->array && !s->depth && (c == ',' || c == ']')) { s->ended = c == ']'; *p = '\n'; continue; }
+    if (blank) {
+      const bool between = !s->depth && (c == '\n' || s->behind);                // of two objects on one line
+      *p = s->depth || s->array || !between ? ' ' : '\n';
+      continue;
+    }
+    if (c != 0xef && c != 0xbb && c != 0xbf) s->begun = true;    // a byte order mark
+    s->depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    s->behind = !s->depth && c == '}';
+    s->string = c == '"';
+  }
+  return true;
+}
+// The next value of a table, in `to`: in double quotes, where "" is one, or as it is; without what ends it. True: it is
+// whole.
+static inline bool table_value(const uint8_t **at, const uint8_t *end, char separator, FILE *to) {
+  const uint8_t *p = *at;
+  const bool quoted = p < end && *p == '"';
+  for (p += quoted; p < end; p++) {
+    if (quoted && *p == '"' && (p + 1 == end || p[1] != '"')) break;
+    if (!quoted && (*p == separator || *p == '\n' || *p == '\r')) break;
+    fputc(*p, to);
+    p += quoted && *p == '"';
+  }
+  const bool whole = !quoted || p < end;
+  p += quoted && p < end;
+  while (p < end && *p == '\r') p++;
+  *at = p;
+  return whole;
+}
+static inline void table_put(FILE *to, const char *text, size_t bytes) {
+  for (const char *c = text; c < text + bytes; c++)
+    if ((unsigned char)*c < 32 || *c == '"' || *c == '\\') fprintf(to, "\\u%04x", (unsigned char)*c);
+    else fputc(*c, to);
+}
+// A table of values, whose first row has their names, as lines of JSON: an object of texts for each row. separator: a
+// comma or a tab. malloc'ed; NULL: `fault`.
+static inline char *records_of_table(const uint8_t *p, size_t n, char separator, size_t *bytes, RecordFault fault) {
+  enum { NAMES = 1024 };
+  const uint8_t *const end = p + n;
+  char *out = NULL, *value = NULL, *name[NAMES], words[64];
+  size_t value_bytes;
+  FILE *to = open_memstream(&out, bytes);
+  int names = 0;
+  bool ok = true;
+  if (n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3;
+  for (int64_t row = 1; ok && p < end; row++) {
+    bool more = true;
+    snprintf(words, sizeof words, "row %lld", (long long)row);
+    for (int column = 0; ok && more; column++, free(value)) {
+      const uint8_t *const begin = p;
+      FILE *v = open_memstream(&value, &value_bytes);
+      const bool whole = table_value(&p, end, separator, v);
+      fclose(v);
+      more = p < end && *p == separator;
+      const bool line_end = p == end || *p == '\n', nothing = !column && !more && p == begin;   // a line without values
+      if (!whole) ok = record_fail(fault, "%s has a value whose \" does not end", words);
+      else if (!more && !line_end) ok = record_fail(fault, "%s has more behind the \" that ends a value", words);
+      else if (row == 1 && names == NAMES) ok = record_fail(fault, "%s has more than 1024 names", words);
+      else if (row == 1) name[names++] = strdup(value);
+      else if (!nothing && column >= names) ok = record_fail(fault, "%s has more values than there are names", words);
+      else if (!nothing) {
+        fputs(column ? ",\"" : "{\"", to);
+        table_put(to, name[column], strlen(name[column]));
+        fputs("\":\"", to);
+        table_put(to, value, value_bytes);
+        fputs(more ? "\"" : "\"}", to);
+        if (!more && column + 1 < names) ok = record_fail(fault, "%s has fewer values than there are names", words);
+      }
+      p += p < end;
+    }
+    if (row > 1) fputc('\n', to);                // a record is the row before its number
+  }
+  for (int i = 0; i < names; i++) free(name[i]);
+  fclose(to);
+  if (ok) return out;
+  free(out);
+  return NULL;
+}
+// Makes lines of JSON of a text whose container is another: in place, or (a table) in *made, malloc'ed, of *bytes
+// bytes. False: `fault`.
+static inline bool records_of(const FileForm *f, uint8_t *p, size_t n, char **made, size_t *bytes, RecordFault fault) {
+  RecordLines s = {};
+  *made = NULL;
+  if (f->container == CONTAINER_CSV || f->container == CONTAINER_TSV)
+    return (*made = records_of_table(p, n, f->container == CONTAINER_CSV ? ',' : '\t', bytes, fault)) != NULL;
+  if (!records_of_json(&s, p, n)) return record_fail(fault, "more stands behind the end of its array");
+  return (!s.depth && !s.string && s.ended == s.array) ||
+         record_fail(fault, "it is cut short: a bracket or a text does not end");
+}

@@ -1,0 +1,180 @@
+// test_tuning.h: weights that were published are tuned and asked as their users expect. Needs test_cli.h,
+// test_checkpoint.h, test_chat.h.
+#pragma once
+
+// Options of these words for a run that starts from a checkpoint of `saved`, resolved.
+static void tuning_options(Options *o, const Options *saved, bool resume, const char *words) {
+  char error[2048];
+  static Start start;
+  options_typed(o, words, error, sizeof error);
+  option_start(&start, saved, resume);
+  REQUIRE(start_options(&start, o, error, sizeof error) && options_resolve(o, 2, 2, error, sizeof error), "%s: %s",
+          words, error);
+  start_free(&start);
+}
+TEST(tuning_has_defaults_of_its_own,
+     "--init_from: learning rate 2e-5, of adapters 2e-4, no weight decay, a short warm-up, a microbatch that fits, "
+     "sequences as long as the longest conversation and 256 tokens at least; what was given stays, a resumed run keeps "
+     "its own, and a training from nothing has the preset's") {
+  static Options saved, o;
+  static Corpus corpus;
+  char error[2048];
+  options_typed(&saved, "--model small --vocab_size 500 --lr 0.003 --batch_size 2 --seq_len 192", error, sizeof error);
+  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  tuning_options(&o, &saved, false, "");
+  EXPECT(o.tuning && o.lr == 2e-5 && o.weight_decay == 0 && o.warmup == 0.03 && o.batch_auto && o.global_batch == 16,
+         "lr %g, decay %g, warm-up %g, %lld sequences a step", o.lr, o.weight_decay, o.warmup,
+         (long long)o.global_batch);
+  tuning_options(&o, &saved, false, "--lora 4 --global_batch 6");
+  EXPECT(o.lr == 2e-4 && o.weight_decay == 0 && o.batch_auto && o.global_batch == 6, "adapters: lr %g", o.lr);
+  tuning_options(&o, &saved, false, "--lr 0.5 --weight_decay 0.25 --warmup 7 --batch_size 3 --seq_len 200");
+  EXPECT(o.lr == 0.5 && o.weight_decay == 0.25 && o.warmup == 7 && o.batch_size == 3 && !o.batch_auto &&
+             o.global_batch == 6, "given: lr %g, batch %lld", o.lr, (long long)o.batch_size);
+  tuning_options(&o, &saved, true, "");
+  EXPECT(!o.tuning && o.lr == 0.003 && o.weight_decay == 0.1 && o.batch_size == 2 && o.seq_len == 192,
+         "resumed: lr %g, decay %g", o.lr, o.weight_decay);
+  options_typed(&o, "", error, sizeof error);
+  REQUIRE(options_resolve(&o, 2, 2, error, sizeof error), "%s", error);
+  EXPECT(!o.tuning && o.lr == presets[0].lr && o.weight_decay == 0.1 && o.batch_size == 8, "from nothing: lr %g", o.lr);
+  static const struct { int longest; const char *words; int64_t want; } lengths[] = {
+      {57, "", 256}, {300, "", 320}, {321, "", 320}, {322, "", 384}, {5000, "", 1024}, {57, "--pack stream", 1024},
+      {57, "--seq_len 900", 900}};
+  options_typed(&saved, "--model gpt2 --vocab_size 500", error, sizeof error);
+  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  for (const auto &x : lengths) {
+    const int train[] = {9, 30, 8}, valid[] = {5, x.longest};
+    corpus = Corpus{};
+    corpus.split[SPLIT_TRAIN] = chat_split(train, 3, 500), corpus.split[SPLIT_VALID] = chat_split(valid, 2, 500);
+    tuning_options(&o, &saved, false, x.words);
+    tuning_fit_length(&o, &corpus);
+    EXPECT(o.seq_len == x.want && (o.longest == x.longest) == (x.want < 900), "%d tokens, %s: %lld", x.longest,
+           x.words, (long long)o.seq_len);
+    for (Split &s : corpus.split) split_free(&s);
+  }
+}
+
+// A directory with an adapter of Qwen 3 whose configuration has `from` as `to`; weights: its file of them, or NULL.
+static const char *tuning_adapter(const char *from, const char *to, const char *weights) {
+  static const char source[] = "dev/fixtures/lora_qwen3";
+  char path[1024], here[PATH_MAX], text[8192];
+  const char *dir = cli_path("adapter");
+  int64_t bytes;
+  if (system("rm -rf \"$TEST_TMP/adapter\"") || mkdir(dir, 0777)) die_missing("no %s", dir);
+  snprintf(path, sizeof path, "%s/adapter_config.json", source);
+  char *config = file_get(path, 1 << 16, &bytes), *at = config ? strstr(config, from) : NULL;
+  if (!at || !realpath(source, here)) die_missing("%s has no %s", path, from);
+  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - config), config, to, at + strlen(from));
+  snprintf(path, sizeof path, "%s/adapter_config.json", dir);
+  cli_write(path, text, strlen(text));
+  strcat(here, "/adapter_model.safetensors");
+  snprintf(path, sizeof path, "%s/%s", dir, weights ? weights : "");
+  if (weights && symlink(here, path)) die_missing("no %s", path);
+  free(config);
+  return dir;
+}
+TEST(tuning_takes_the_adapters_that_are_for_this_base,
+     "an adapter whose initialisation changed its base is refused by the field; targets that are a pattern or whole "
+     "paths are taken from the tensors' names; MLX's adapters, and PyTorch's own format, are named") {
+  static const char init[] = "\"init_lora_weights\": true", peft[] = "adapter_model.safetensors";
+  static const char list[] = "\"target_modules\": [", type[] = "\"peft_type\": \"LORA\"";
+  static const struct { const char *from, *to, *weights, *says; } cases[] = {
+      {init, "\"init_lora_weights\": \"pissa\"", peft, "init_lora_weights is \"pissa\", which changes the base's"},
+      {init, "\"init_lora_weights\": \"pissa_niter_4\"", peft, "init_lora_weights is \"pissa_niter_4\""},
+      {init, "\"init_lora_weights\": \"olora\"", peft, "init_lora_weights is \"olora\""},
+      {init, "\"init_lora_weights\": \"corda\"", peft, "init_lora_weights is \"corda\""},
+      {init, "\"init_lora_weights\": \"loftq\"", peft, "init_lora_weights is \"loftq\""},
+      {init, "\"init_lora_weights\": \"lora_ga\"", peft, "init_lora_weights is \"lora_ga\""},
+      {init, "\"init_lora_weights\": {}", peft, "init_lora_weights is no text"},
+      {init, "\"init_lora_weights\": \"gaussian\"", peft, NULL},
+      {init, "\"init_lora_weights\": \"eva\"", peft, NULL},
+      {init, "\"init_lora_weights\": false", peft, NULL},
+      {list, "\"target_modules\": \".*proj\", \"x\": [", peft, NULL},
+      {list, "\"target_modules\": [\"model.layers.0.self_attn.q_proj\", ", peft, NULL},
+      {list, "\"target_modules\": 3, \"x\": [", peft, "target_modules is neither a list of names nor a pattern"},
+      {type, "\"fine_tune_type\": \"lora\"", "adapters.safetensors", "this is an adapter of MLX"},
+      {init, init, "adapters.safetensors", "this is an adapter of MLX"},
+      {init, init, "adapter_model.bin", "its weights are in adapter_model.bin"}};
+  Import base;
+  char error[2048] = "", targets[1024];
+  Lora plain = {}, lora = {};
+  REQUIRE(import_open(&base, "dev/fixtures/family_qwen3", error, sizeof error) &&
+              lora_config_read(&plain, targets, sizeof targets, "dev/fixtures/lora_qwen3", error, sizeof error) &&
+              lora_targets(&plain, &base.shape, targets, error, sizeof error), "%s", error);
+  for (const auto &k : cases) {
+    error[0] = 0;
+    const char *dir = tuning_adapter(k.from, k.to, k.weights);
+    const bool ok = lora_config_read(&lora, targets, sizeof targets, dir, error, sizeof error) &&
+                    lora_targets(&lora, &base.shape, targets, error, sizeof error);
+    EXPECT(ok == !k.says && (ok || strstr(error, k.says)), "%s: '%s', expected '%s'", k.to, error, k.says);
+    EXPECT(!ok || !memcmp(lora.parts, plain.parts, sizeof lora.parts), "%s: targets %s", k.to, targets);
+  }
+  import_close(&base);
+  cli_write(cli_path("model.gguf"), "GGUF\3\0\0\0\0\0\0\0", 12);
+  EXPECT(!import_open(&base, cli_path("model.gguf"), error, sizeof error) && strstr(error, "is a GGUF of llama.cpp"),
+         "a GGUF: %s", error);
+  Options o;
+  options_typed(&o, "--lora_rank 4", error, sizeof error);
+  EXPECT(!error[0] && o.lora == 4, "--lora_rank: %s", error);
+}
+
+TEST(tuning_knows_templates_by_what_they_write,
+     "a template that writes anything which its family's does not is none that is known: thoughts that are not forced, "
+     "or asked for by the prompt, another default system message, other text around turns; one with tools is known") {
+  static const char turn[] = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + "
+                             "message.content + '<|im_end|>' + '\\n' }}{%- endfor %}";
+  static const char think[] = "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + "
+                              "'\\n</think>\\n\\n' + content.lstrip('\\n') }}";
+  static const char qwen[] = "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- 'For each function call, return "
+                             "<tool_call></tool_call><|im_end|>\\n' }}{%- else %}{{- '<|im_start|>system\\nYou are "
+                             "Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}"
+                             "{%- endif %}";
+  static const char last[] = "{%- if loop.index0 > ns.last_query_index %}";
+  static const char asks[] = "{{- '<|im_start|>assistant\\n' }}";
+  static const char forced[] = "{%- if loop.last or (not loop.last and reasoning_content) %}";
+  static const char plain[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+                              "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+  static const struct { const char *part[6], *name; } cases[] = {
+      {{qwen, turn, "{{- '<|im_start|>user' }}", asks, "{# <|im_start|> #}", ""}, "qwen2.5"},
+      {{qwen, turn, "{{- '<|im_start|>assistant\\n<think>\\n' }}", "", "", ""}, NULL},
+      {{last, forced, think, asks, "{%- if enable_thinking is defined %}{{- '<think>\\n\\n</think>\\n\\n' }}", ""},
+       "qwen3"},
+      {{last, forced, think, asks, "{{- '<think>\\n' }}", ""}, NULL},
+      {{last, forced, think, "{{- '<|im_start|>assistant\\n<think>\\n' }}", "", ""}, NULL},
+      {{last, "{%- if reasoning_content %}", think, asks, "", ""}, NULL},
+      {{"{%- if loop.index0 > ns.last_query_index and reasoning_content %}", think, asks, "", "", ""}, NULL},
+      {{plain, asks, "", "", "", ""}, "chatml"},
+      {{"{{ '<|im_start|>system\\nYou are Bob.<|im_end|>\\n' }}", plain, asks, "", "", ""}, NULL},
+      {{plain, "<|im_start|>assistant", "", "", "", ""}, NULL}};
+  for (const auto &k : cases) {
+    char text[4096] = "";
+    for (const char *part : k.part) strcat(text, part);
+    const ChatTemplate *t = chat_template_of(text);
+    EXPECT(t ? k.name && !strcmp(t->name, k.name) : !k.name, "%s is taken for %s", text, t ? t->name : "none");
+  }
+}
+
+TEST(tuning_evaluates_what_is_named,
+     "--val_data without --data: an evaluation is of that file alone, with the digits of the file as --data; a run "
+     "that would train on generated sentences is refused") {
+  static const char model[] = "--init_from dev/fixtures/eval_model --eval_only --seq_len 40 --threads 1 --cache= "
+                              "--report off";
+  CliRun r;
+  cli_text(60);
+  char *numbers[2];
+  for (int i = 0; i < 2; i++) {
+    CLI_RUN(&r, "%s %s %s --val_data %s/valid.txt --out %s", cli_program(), model,
+            cli_expand(i ? "--data @/text/valid.txt" : ""), cli_path("text"), cli_path(i ? "b" : "a"));
+    cli_expect_done(&r, "an evaluation");
+    EXPECT(i || (strstr(r.text, "text/valid.txt (--val_data)") && !strstr(r.text, "WikiText")), "it says:\n%.2000s",
+           r.text);
+    numbers[i] = cli_last_evals(cli_path(i ? "b" : "a"));
+    cli_free(&r);
+  }
+  EXPECT(*numbers[0] && !strcmp(numbers[0], numbers[1]), "%s\n  as --data\n%s", numbers[0], numbers[1]);
+  for (char *n : numbers) free(n);
+  CLI_RUN(&r, "cd / && exec env -u WIKITEXT2_DIR %s --max_steps 1 --cache= --threads 1 --val_data %s/valid.txt --out "
+          "%s", cli_program(), cli_path("text"), cli_path("c"));
+  EXPECT(r.code == 2 && strstr(r.text, "there is nothing to train on here: name it by --data"), "%d:\n%.2000s", r.code,
+         r.text);
+  cli_free(&r);
+}
