@@ -317,7 +317,7 @@ all: $(TRAINER) $(TESTS)
 
 line = $(strip $(cmd_$1) $(also_$1))
 $(B)/%.cmd: $$(if $$(call same,$$(call line,$$*),$$(strip $$(file <$(B)/$$*.cmd))),,FORCE)
-	@mkdir -p $(B); printf '%s\n' '$(call line,$*)' > $@
+	@mkdir -p $(B); printf '%s\n' $(call quoted,$(call line,$*)) > $@
 $(B)/%.o: $$(src_$$*) $(B)/%.cmd
 	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
 $(B)/build.o: $(BUILT_OF) $(B)/build.cmd

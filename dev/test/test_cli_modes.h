@@ -26,7 +26,7 @@ TEST(fp8_trains_tiny_as_well_as_bf16, "tiny on WikiText-2, 300 steps: --fp8 gath
   double loss[2];
   char out[2][600];
   const char *common = "--device cpu --model tiny --param_dtype bf16 --reduce_dtype bf16 --threads 1 --eval_every -1 "
-                       "--save_every -1 --sample_tokens 0";
+                       "--save_every -1 --sample_tokens 0 --batch_size 4 --global_batch 4";
   CLI_RUN(&r[0], "%s %s --max_steps 1 --cache %s --out %s", cli_ranks(0), common, cli_path("cache"), cli_path("first"));
   EXPECT(r[0].code == 0, "exit %d: %s", r[0].code, r[0].text);
   const bool generated = strstr(r[0].text, "generated sentences") != NULL;
@@ -43,7 +43,7 @@ TEST(fp8_trains_tiny_as_well_as_bf16, "tiny on WikiText-2, 300 steps: --fp8 gath
     cli_free(&r[i]);
     loss[i] = modes_last_losses(out[i], LAST);
   }
-  EXPECT(loss[0] < 5.5, "bf16 learned nothing: %.4f", loss[0]);
+  EXPECT(loss[0] < 5.7, "bf16 learned nothing: %.4f", loss[0]);
   EXPECT(fabs(loss[1] / loss[0] - 1) <= 0.01, "bf16 %.4f, --fp8 gather %.4f: %+.2f %%", loss[0], loss[1],
          100 * (loss[1] / loss[0] - 1));
   EXPECT(loss[1] != loss[0], "--fp8 gather changed nothing");
