@@ -164,7 +164,7 @@ static inline void chat_put_thinking(ChatText *t, ChatSpan content, const char *
 // Whether a member says nothing: absent, null, or empty.
 static inline bool chat_is_empty(const cJSON *x) {
   return !x || cJSON_IsNull(x) || ((cJSON_IsArray(x) || cJSON_IsObject(x)) && !x->child) ||
-         (cJSON_IsString(x) && !x->valuestring[0]);
+         (cJSON_IsString(x) && (!x->valuestring[0] || !strcmp(x->valuestring, "[]")));
 }
 // Whether a message says of itself that it is not trained on, in *off. False: it says what cannot be done.
 static inline bool chat_flags(ChatTokens *k, const cJSON *m, bool assistant, bool *off) {
@@ -346,9 +346,10 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
-  else if (!chat_is_empty(bpe_field(json, "tools"))) chat_fail(k, "it has tools, which are not rendered");
   else if (!record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all,
                         RecordFault{k->fault, sizeof k->fault})) {}
+  else if (r.messages && !chat_is_empty(bpe_field(json, "tools")))
+    chat_fail(k, "it has tools, which are not rendered");
   else if (r.messages) ok = chat_messages(c, k, r.messages);
   else if (r.text) ok = chat_plain(c, k, NULL, r.text);
   else ok = chat_plain(c, k, r.prompt, r.completion);

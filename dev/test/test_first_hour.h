@@ -562,7 +562,7 @@ TEST(first_make_knows_its_goals_where_something_is_missing,
   int builds = 0;
   CliRun r;
   const int count = first_words(&r, "sed -n 's/^[.]PHONY: *//p' Makefile", word, 64);
-  static const char others[] = " train test test-all check help setup clean check-style check-rooms FORCE ";
+  static const char others[] = " train test test-all check help setup dist wheel clean check-style check-rooms FORCE ";
   for (int i = 0; i < count; i++) {
     char name[64];
     snprintf(name, sizeof name, " %s ", word[i]);

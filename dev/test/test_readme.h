@@ -85,6 +85,7 @@ static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
     {"README.md", "make check", NULL, "these tests are run anyway", NULL},
     {"README.md", "make test", README_MAKE},
+    {"README.md", "make dist", README_MAKE},
     {"README.md", "sha256sum out-?/model.safetensors", NULL, "that they are equal is to be seen",
      "@ | cut -c 1-64 | uniq -c | grep '^ *3 '"},
     {"README.md", "make prove", NULL, "first_prove runs it", NULL},
