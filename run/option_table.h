@@ -127,7 +127,7 @@ enum { LAYERS_MOST = 1000 };
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
   TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's template: the same whenever one trains") \
   CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
-         "conversations: the loss is of the answers, of the last one, or of everything") \
+         "conversations: the loss is of all answers, the last one, or everything") \
   CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \
   TEXT(fields, "", NULL, ORDER, "names of members, as in prompt=question,completion=answer (default: by form)") \
   CHOICE(pack, whole, (whole, stream), ORDER, "conversations: whole, apart from each other; or as one stream") \
