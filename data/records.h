@@ -100,7 +100,7 @@ static inline char *record_content(const cJSON *x) {
   return all;
 }
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
-// stay. False: one is none.
+// stay, but for null, as tables have where there is none. False: one is none.
 static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
   const cJSON *m, *x;
   cJSON_ArrayForEach(m, list) {
@@ -119,7 +119,7 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     free(said);
     cJSON *made = cJSON_GetArrayItem(to, cJSON_GetArraySize(to) - 1);
     cJSON_ArrayForEach(x, m)
-      if (x != role && x != content && !cJSON_HasObjectItem(made, x->string))
+      if (x != role && x != content && !cJSON_IsNull(x) && !cJSON_HasObjectItem(made, x->string))
         cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
   }
   return true;
@@ -159,9 +159,12 @@ static const RecordForm record_forms[] = {
     {"Dolly", FORM_ASK, "instruction", "response", "context"},
     {"questions", FORM_ASK, "question", "answer", ""}, {"responses", FORM_ASK, "prompt", "response", ""},
     {"pairs", FORM_PAIR, "prompt", "completion", NULL}, {"text", FORM_TEXT, "text", NULL, NULL}};
+// What else is read of a record, beside the members of its form: of a table only these columns are.
+static const char *const record_beside[] = {"system", "history", "tools", "prompt"};
 
-// The form of a record; NULL: none fits, or two do: `fault` says which is nearest and what is missing.
-static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault) {
+// The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
+static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault,
+                                            bool *several = NULL) {
   const RecordForm *found = NULL, *named = NULL, *near = NULL;
   bool two = false;
   for (const RecordForm &f : record_forms) {
@@ -180,6 +183,7 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
                   found->name, f.name);
     else found = &f;
   }
+  if (several) *several = two && !named;
   if (named) return named;
   if (two) return NULL;
   if (!found) {
