@@ -105,7 +105,7 @@ static inline bool encode_check(const DataNames *names, const EncodeOptions *o, 
     TextStream s;
     const char *looks = NULL;
     char line[1400];
-    if (!(ok = text_stream_open(&s, names->name[i], o->column, e, o->as_text))) break;
+    if (!(ok = text_stream_open(&s, names->name[i], o->column, e, o->as_text, o->chat.fields))) break;
     *tables = *tables || s.kind == TEXT_ROWS;
     int64_t n = 0, got = s.kind != TEXT_ROWS;
     while (got > 0 && n < HEAD && (got = text_stream_read(&s, head + n, HEAD - n, e)) > 0) n += got;
@@ -165,12 +165,13 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   return copy;
 }
 // Whether the first line of a file is a conversation.
-static inline bool encode_is_chats(const char *path, const ChatOptions *o, DataError *e, bool *chats) {
+static inline bool encode_is_chats(const char *path, const EncodeOptions *o, DataError *e, bool *chats) {
   TextStream s;
   enum { MOST = 16 << 20 };                      // a longer first line is none
   size_t n = 0, bytes = 0;
   int64_t got = 1;
-  if (!text_stream_open(&s, path, "", e)) return false;
+  if (!text_stream_open(&s, path, o->column, e, o->as_text, o->chat.fields)) return false;
+  if (s.kind != TEXT_JSONL) { text_stream_close(&s); return true; }
   uint8_t *line = (uint8_t *)data_alloc(MOST, 1);
   while (bytes == n && n < MOST && (got = text_stream_read(&s, line + n, (int64_t)(MOST - n), e)) > 0) {
     int64_t from = 0;
@@ -183,7 +184,7 @@ static inline bool encode_is_chats(const char *path, const ChatOptions *o, DataE
   text_stream_close(&s);
   cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
   char fault[256];
-  const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+  const RecordForm *f = record_form(json, o->chat.fields, RecordFault{fault, sizeof fault});
   *chats = f ? f->kind != FORM_TEXT : cJSON_IsObject(json) && !cJSON_HasObjectItem(json, "text");
   cJSON_Delete(json);
   free(line);
@@ -199,7 +200,7 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
   for (int i = 0; i < files->count; i++) {
     TextStream s;
     const int64_t begin = n;
-    if (!text_stream_open(&s, files->name[i], column, e, o->as_text)) { free(sample); return false; }
+    if (!text_stream_open(&s, files->name[i], column, e, o->as_text, o->chat.fields)) { free(sample); return false; }
     while (n - begin < each && (got = text_stream_read(&s, sample + n, each - (n - begin), e)) > 0) n += got;
     if (got >= 0 && s.kind != TEXT_ROWS &&
         !text_check(files->name[i], sample + begin, (size_t)(n - begin), encode_want(o, s.kind), &looks, e)) got = -1;
@@ -452,7 +453,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
     if (ok && p->fault)
-      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, p->kind == TEXT_ROWS ? "row"
+      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, name_ends(path, ".parquet") ? "row"
                      : form_of_file(path).container > CONTAINER_JSON_LINES ? "record" : "line",
                      (long long)p->number, p->fault);
     if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
@@ -636,7 +637,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   // A thread's share of a block takes a second or two, after which the state can be saved.
   size_t room = (size_t)min64(c->o->block_bytes, (int64_t)c->o->threads * ENCODE_THREAD_BYTES), n = 0;
   const char *path = c->files[c->split].name[c->file];
-  if (!text_stream_open(&s, path, c->column, e, c->o->as_text)) return false;
+  if (!text_stream_open(&s, path, c->column, e, c->o->as_text, c->o->chat.fields)) return false;
   if (c->chats && s.kind != TEXT_JSONL) {
     text_stream_close(&s);
     return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
@@ -647,7 +648,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   bool ok = true;
   const bool as_it_is = s.kind == TEXT_PLAIN || (s.kind == TEXT_JSONL && form_of_file(path).container <=
                                                  CONTAINER_JSON_LINES);
-  if (!s.packing && as_it_is && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
+  if (!s.packing && !s.rows.columns && as_it_is && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
   for (int64_t left = skip; left > 0 && got > 0; left -= got)    // unpacked once more
     got = text_stream_read(&s, block, min64(left, (int64_t)room), e);
   ok = got >= 0;
@@ -790,10 +791,8 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (o->column_given && *o->column && !tables)
     return data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", o->column);
   c->column = tables ? o->column : "";
-  TextPacking packing;
   const char *first = c->files[0].name[0];
-  if (text_name_kind(first, &packing, o->as_text) == TEXT_JSONL && !encode_is_chats(first, &o->chat, e, &c->chats))
-    return false;
+  if (!encode_is_chats(first, o, e, &c->chats)) return false;
   if (c->chats && !*o->tokenizer)
     return data_fail(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
                      "model's directory by --tokenizer", first);

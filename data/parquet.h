@@ -1,21 +1,26 @@
-// parquet.h: reads one text column of an Apache Parquet file, row by row, a page at a time.
+// parquet.h: reads an Apache Parquet file, row by row, a page of each column at a time: one column of text, or the
+// columns that make records of a form that records.h knows.
 //
 //   1 Thrift    the compact protocol, in which footer and page headers are written (thrift-compact-protocol.md)
-//   2 footer    columns and row groups; which column is read
-//   3 pages     levels, dictionary and values (Encodings.md, parquet.thrift of apache/parquet-format 2.10)
-//   4 rows
+//   2 schema    columns; which of them are read
+//   3 footer    row groups
+//   4 pages     levels, dictionary and values (Encodings.md, parquet.thrift of apache/parquet-format 2.10)
+//   5 rows      and records as JSON (LogicalTypes.md: lists and their older spellings)
 //
-// What is read: a column of the top level, of strings (BYTE_ARRAY), required or optional; pages of version 1 and 2,
-// plain or by dictionary; uncompressed, Snappy or Zstandard. Anything else is refused by its name. Nothing in the file
-// is believed: every length is checked against what is there, checksums of pages where they are given.
+// What is read: text, a column of the top level, of strings (BYTE_ARRAY), required or optional; of records strings,
+// booleans, integers, floating point, lists and structures of them, in any depth; pages of version 1 and 2, plain or by
+// dictionary; uncompressed, Snappy or Zstandard. Anything else is refused by its name. Nothing in the file is believed:
+// every length is checked against what is there, checksums of pages where they are given.
 //
-// A row is given as its bytes and a zero; one without a value as the byte 0xff, which no UTF-8 has, and a zero.
+// A row of text is given as its bytes and a zero; one without a value as the byte 0xff, which no UTF-8 has, and a zero.
+// A record is an object of JSON and the end of a line.
 //
 // Defines: Parquet, parquet_open, parquet_read, parquet_close.
 #pragma once
 #include "files.h"
 #include "library.h"
 #include "tokenizer.h"
+#include <math.h>
 
 // ================================================================================================ 1 Thrift
 // A place in the bytes of a structure. bad: they ended, or are no Thrift; every value is 0 from then on.
@@ -87,51 +92,82 @@ static inline void thrift_skip(Thrift *t, int type, int depth = 0) {
   }
 }
 
-// ================================================================================================ 2 footer
+// ================================================================================================ 2 schema
 enum { PARQUET_FOOTER_MOST = 256 << 20, PARQUET_HEADER_MOST = 16 << 20, PARQUET_PAGE_MOST = 1 << 30,
-       PARQUET_BYTE_ARRAY = 6, PARQUET_UTF8 = 0, PARQUET_REPEATED = 2 };
-// An element of the schema. string: it is said to be text.
-struct ParquetElement { char name[256]; int type, repetition; int64_t children; bool string; };
-// The column's part of a row group.
+       PARQUET_ELEMENTS_MOST = 1 << 16, PARQUET_COLUMNS_MOST = 256, PARQUET_LINE_MOST = 64 << 20 };
+enum { PARQUET_BOOLEAN, PARQUET_INT32, PARQUET_INT64, PARQUET_INT96, PARQUET_FLOAT, PARQUET_DOUBLE,
+       PARQUET_BYTE_ARRAY };
+enum { PARQUET_REQUIRED, PARQUET_OPTIONAL, PARQUET_REPEATED };
+enum { PARQUET_UTF8, PARQUET_MAP, PARQUET_MAP_KEY_VALUE, PARQUET_LIST };
+// An element of the schema, a tree in preorder. annotation: -1: none of those above; end: of what lies in it; defined,
+// repeated: its levels; leaf: the first in it, of the file's; column: of those that are read.
+struct ParquetElement {
+  char name[256];
+  int type, repetition, annotation, defined, repeated, column;
+  int64_t children, end, leaf;
+};
+// A column's part of a row group.
 struct ParquetChunk { int type, codec; int64_t values, begin, bytes; };
-struct Parquet {
-  char path[DATA_PATH_BYTES], column[256];
-  int fd;
-  int64_t file_bytes;
-  bool optional;
+struct ParquetRuns { const uint8_t *p, *end; int width; int64_t left; bool packed; uint64_t value; int bit; };
+struct ParquetColumn {
+  char path[DATA_PATH_BYTES], name[256];
+  int fd, type, defined_most, repeated_most;
+  int64_t leaf, file_bytes;
   ParquetChunk *chunk;
   int64_t chunks, at_chunk;                      // the one that is read
-  int64_t at, end, values_left;                  // of it: bytes of the file, and values
+  int64_t at, end, values_left;                  // of it: bytes of the file, and entries
   uint8_t *packed, *page, *dictionary;           // as they lie in the file; a page and the dictionary unpacked
   size_t packed_room, page_room, dictionary_room, dictionary_bytes;
   uint32_t *entry;                               // where each value of the dictionary begins, and its end
   int64_t entries;
   // What is left of the page.
-  int64_t page_left, row;                        // values; rows before
+  int64_t page_left;                             // entries
   bool by_number;                                // of the dictionary
-  struct ParquetRuns { const uint8_t *p, *end; int width; int64_t left; bool packed; uint64_t value; int bit; } present,
-      numbers;
+  ParquetRuns repeats, levels, numbers;
   const uint8_t *plain, *page_end;
-  // What is left of the row, without its zero.
+  // The next entry, if it was looked at: its levels; when it is taken, its value.
+  bool peeked;
+  int repeated, defined;
+  const uint8_t *value;
+  size_t value_bytes;
+};
+struct Parquet {
+  char path[DATA_PATH_BYTES];
+  int fd;
+  int64_t file_bytes, rows, row;                 // row: those read
+  ParquetElement *node;
+  int64_t nodes;
+  ParquetColumn *column;
+  int columns;
+  bool records;
+  char *line;                                    // a record
+  size_t line_bytes, line_room;
+  // What is left of the row, without its end.
   const uint8_t *row_bytes;
   int64_t row_left;                              // -1: a new one begins
 };
 static inline void parquet_close(Parquet *q) {
-  for (void *p : {(void *)q->chunk, (void *)q->packed, (void *)q->page, (void *)q->dictionary, (void *)q->entry})
-    free(p);
+  for (int i = 0; i < q->columns; i++) {
+    ParquetColumn *c = &q->column[i];
+    for (void *p : {(void *)c->chunk, (void *)c->packed, (void *)c->page, (void *)c->dictionary, (void *)c->entry})
+      free(p);
+  }
+  free(q->column);
+  free(q->node);
+  free(q->line);
   *q = {};
 }
-static inline bool parquet_damaged(const Parquet *q, const char *what, DataError *e) {
+static inline bool parquet_damaged(const ParquetColumn *q, const char *what, DataError *e) {
   return data_fail(e, EXIT_MISSING, "%s is damaged: row group %lld, column %s: %s", q->path,
-                   (long long)q->at_chunk + 1, q->column, what);
+                   (long long)q->at_chunk + 1, q->name, what);
 }
-static inline bool parquet_pread(const Parquet *q, void *to, int64_t bytes, int64_t at, DataError *e) {
-  return file_read(q->fd, to, bytes, at) ||
-         data_fail(e, EXIT_MISSING, "cannot read %s: %s", q->path, errno == ENODATA ? "it has become shorter"
-                                                                                     : strerror(errno));
+static inline bool parquet_pread(const char *path, int fd, void *to, int64_t bytes, int64_t at, DataError *e) {
+  return file_read(fd, to, bytes, at) ||
+         data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, errno == ENODATA ? "it has become shorter"
+                                                                                 : strerror(errno));
 }
 static inline ParquetElement parquet_element(Thrift *t) {
-  ParquetElement x = {"", -1, 0, 0, false};
+  ParquetElement x = {"", -1, 0, -1, 0, 0, -1, 0, 0, 0};
   const uint8_t *p;
   size_t n;
   int field = 0, inner = 0;
@@ -139,20 +175,151 @@ static inline ParquetElement parquet_element(Thrift *t) {
     case 1: x.type = (int)thrift_int(t); break;
     case 3: x.repetition = (int)thrift_int(t); break;
     case 5: x.children = thrift_int(t); break;
-    case 6: x.string = thrift_int(t) == PARQUET_UTF8 || x.string; break;
+    case 6: x.annotation = (int)thrift_int(t); break;
     case -4:
       if (type != THRIFT_BINARY) { thrift_skip(t, type); break; }
       p = thrift_binary(t, &n);
       data_format(x.name, sizeof x.name, "%.*s", (int)min64((int64_t)n, 255), (const char *)p);
       break;
-    case -10:                                    // a union of structures: the first is String
+    case -10:                                    // a union of structures: String, Map, List are the first
       if (type != THRIFT_STRUCT) { thrift_skip(t, type); break; }
-      while ((type = thrift_field(t, &inner))) x.string = inner == 1 || x.string, thrift_skip(t, type);
+      for (; (type = thrift_field(t, &inner)); thrift_skip(t, type))
+        if (inner <= 3) x.annotation = inner == 1 ? PARQUET_UTF8 : inner == 2 ? PARQUET_MAP : PARQUET_LIST;
       break;
     default: thrift_skip(t, type);
   }
   return x;
 }
+// Reads the next element of the schema and all that lies in it, itself in `in` (NULL: it is the root). False: it is
+// damaged.
+static inline bool parquet_tree(Parquet *q, Thrift *t, int64_t count, const ParquetElement *in, int64_t *leaf,
+                                int depth = 0) {
+  ParquetElement *x = &q->node[q->nodes];
+  if (q->nodes++ >= count || depth == THRIFT_DEPTH) return false;
+  *x = parquet_element(t);
+  if (t->bad || x->children < 0 || x->repetition < 0 || x->repetition > PARQUET_REPEATED) return false;
+  if (!in) x->column = x->repetition = 0, x->annotation = -1;
+  else x->defined = in->defined + (x->repetition > 0), x->repeated = in->repeated + (x->repetition == PARQUET_REPEATED);
+  x->leaf = *leaf;
+  *leaf += !x->children;
+  for (int64_t i = 0; i < x->children; i++) if (!parquet_tree(q, t, count, x, leaf, depth + 1)) return false;
+  x->end = q->nodes;
+  return true;
+}
+static inline bool parquet_schema(Parquet *q, Thrift *t, int64_t count, DataError *e) {
+  int64_t leaf = 0;
+  if (count > PARQUET_ELEMENTS_MOST)
+    return data_fail(e, EXIT_USAGE, "%s has %lld columns; at most %d are possible", q->path, (long long)count,
+                     PARQUET_ELEMENTS_MOST);
+  q->node = (ParquetElement *)data_alloc((size_t)count + 1, sizeof *q->node);
+  return (count > 1 && parquet_tree(q, t, count, NULL, &leaf) && q->nodes == count) ||
+         data_fail(e, EXIT_MISSING, "%s is damaged: its schema", q->path);
+}
+// A column of the top level is read: all leaves of node i.
+static inline void parquet_add(Parquet *q, int64_t i) {
+  for (int64_t j = i; j < q->node[i].end; j++) {
+    q->node[j].column = q->columns;
+    if (q->node[j].children) continue;
+    q->column = (ParquetColumn *)bpe_resize(q->column, (size_t)q->columns + 1, sizeof *q->column);
+    ParquetColumn *c = &q->column[q->columns++];
+    *c = {};
+    memcpy(c->path, q->path, sizeof c->path);
+    memcpy(c->name, q->node[i].name, sizeof c->name);
+    c->fd = q->fd, c->file_bytes = q->file_bytes, c->leaf = q->node[j].leaf, c->type = q->node[j].type;
+    c->defined_most = q->node[j].defined, c->repeated_most = q->node[j].repeated;
+  }
+}
+static inline bool parquet_is_list(const Parquet *q, int64_t i) {
+  const ParquetElement *x = &q->node[i];
+  return x->children == 1 && x->annotation == PARQUET_LIST && x[1].repetition == PARQUET_REPEATED;
+}
+// Whether all in node i is read.
+static inline bool parquet_is_read(const Parquet *q, int64_t i) {
+  bool ok = true;
+  for (int64_t j = i; j < q->node[i].end; j++) {
+    const ParquetElement *x = &q->node[j];
+    const bool simple = x->type >= PARQUET_BOOLEAN && x->type <= PARQUET_BYTE_ARRAY && x->type != PARQUET_INT96;
+    ok = ok && (x->children ? (x->annotation != PARQUET_LIST || parquet_is_list(q, j)) &&
+                x->annotation != PARQUET_MAP && x->annotation != PARQUET_MAP_KEY_VALUE : simple);
+  }
+  return ok;
+}
+// Whether the columns make records of a form, whose columns are then added. False, with or without e: they do not.
+static inline bool parquet_choose_records(Parquet *q, const char *fields, DataError *e) {
+  cJSON *members = cJSON_CreateObject();
+  char fault[400];
+  bool several;
+  for (int64_t i = 1; i < q->nodes; i = q->node[i].end) {
+    const ParquetElement *x = &q->node[i];
+    const bool list = parquet_is_list(q, i) || x->repetition == PARQUET_REPEATED;
+    cJSON *m = list ? cJSON_CreateArray() : x->children ? cJSON_CreateObject() : cJSON_CreateString("");
+    m->valueint = (int)i;
+    cJSON_AddItemToObject(members, x->name, m);
+  }
+  const RecordForm *f = record_form(members, fields, RecordFault{fault, sizeof fault}, &several);
+  bool ok = !several || data_fail(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault);
+  auto take = [&](const char *name) {
+    const cJSON *m = ok && f && name ? record_member(members, fields, name) : NULL;
+    if (m && f->kind == FORM_TEXT && strcmp(m->string, "text"))
+      ok = data_fail(e, EXIT_USAGE, "%s: the text of a table is named by --text_column %s", q->path, m->string);
+    if (!m || f->kind == FORM_TEXT) return;
+    q->node[m->valueint].column = 0;
+    ok = parquet_is_read(q, m->valueint) ||
+         data_fail(e, EXIT_USAGE, "%s: column %s has values of another kind than text, numbers, true and false, and "
+                   "lists and structures of them: write JSON lines", q->path, m->string);
+  };
+  if (f) take(f->first), take(f->second), take(f->more);
+  for (const char *name : record_beside) if (!f || f->kind != FORM_TEXT) take(name);
+  for (int64_t i = 1; ok && i < q->nodes; i = q->node[i].end) if (!q->node[i].column) parquet_add(q, i);
+  if (ok && q->columns > PARQUET_COLUMNS_MOST)
+    ok = data_fail(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MOST);
+  q->records = ok && q->columns;
+  cJSON_Delete(members);
+  return q->records;
+}
+// Which columns are read: those of records; or one of text: `asked`, or `text`, or the only one of strings. Names the
+// columns where there is none. False: e.
+static inline bool parquet_choose(Parquet *q, const char *asked, const char *fields, DataError *e) {
+  char names[700] = "";
+  int64_t chosen = -1, strings = 0;
+  bool named = false;
+  const ParquetElement *records = NULL;          // a list of records
+  if (fields && !*asked && (parquet_choose_records(q, fields, e) || e->text[0])) return q->records;
+  for (int64_t i = 1; i < q->nodes; i = q->node[i].end) {
+    const ParquetElement *x = &q->node[i];
+    const bool text = !x->children && x->type == PARQUET_BYTE_ARRAY, string = text && x->annotation == PARQUET_UTF8;
+    bool list = false, chats = x->children && form_is_chat_key(x->name);
+    for (int64_t j = i; j < x->end; j++) {
+      list = list || (q->node[j].repetition == PARQUET_REPEATED && strcmp(q->node[j].name, "key_value"));   // a map's
+      chats = chats || (list && q->node[j].children > 1);
+    }
+    if (chats && !records) records = x;
+    const size_t n = strlen(names);
+    data_format(names + n, sizeof names - n, "%s%s", n ? ", " : "", x->name);
+    const bool is = !strcmp(x->name, *asked ? asked : "text") && (*asked || text);
+    if (is || (!named && !*asked && string)) chosen = i;
+    named = named || is;
+    strings += string;
+  }
+  if (*asked && !named)
+    return data_fail(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names);
+  if (!*asked && records && (!named || form_is_chat_key(records->name)))
+    return data_fail(e, EXIT_USAGE, "%s has records in column %s and no form that is known: name it, if they are "
+                     "messages, by --fields messages=%s, or a column of strings to train on by --text_column; it has: "
+                     "%s", q->path, records->name, records->name, names);
+  if (!named && strings != 1)
+    return data_fail(e, EXIT_USAGE, "%s has %s, and none is text: name the one to read by --text_column, or those of "
+                     "records by --fields; it has: %s",
+                     q->path, strings ? "several columns of strings" : "no column of strings", names);
+  const ParquetElement *x = &q->node[chosen];
+  if (x->children || x->type != PARQUET_BYTE_ARRAY || x->repetition == PARQUET_REPEATED)
+    return data_fail(e, EXIT_USAGE, "%s: column %s is no strings; name one by --text_column; it has: %s", q->path,
+                     x->name, names);
+  parquet_add(q, chosen);
+  return true;
+}
+
+// ================================================================================================ 3 footer
 static inline ParquetChunk parquet_chunk(Thrift *t) {
   ParquetChunk c = {-1, 0, 0, 0, 0};
   int64_t data = 0, dictionary = 0;
@@ -172,102 +339,65 @@ static inline ParquetChunk parquet_chunk(Thrift *t) {
   c.begin = dictionary > 0 && dictionary < data ? dictionary : data;
   return c;
 }
-// Which leaf is read: `asked`, or `text`, or the only one of strings. Names the columns where that is none, and where
-// conversations stand beside it, which are a list of records. -1: e.
-static inline int64_t parquet_choose(Parquet *q, Thrift *t, int64_t elements, const char *asked, DataError *e) {
-  char names[700] = "";
-  int64_t leaf = 0, chosen = -1, strings = 0;
-  bool named = false;
-  const ParquetElement root = parquet_element(t);
-  ParquetElement found = {};
-  int64_t nested = 0;                            // elements left that lie inside a group
-  bool list = false;                             // its elements are repeated
-  ParquetElement group = {}, records = {};
-  for (int64_t i = 1; i < elements && !t->bad; i++) {
-    const ParquetElement x = parquet_element(t);
-    const bool top = !nested, text = top && !x.children && x.type == PARQUET_BYTE_ARRAY;
-    nested += x.children - !top;
-    if (top) group = x, list = false;
-    list = list || (x.repetition == PARQUET_REPEATED && strcmp(x.name, "key_value"));          // of a map
-    const bool chats = top ? x.children && form_is_chat_key(x.name) : list && x.children > 1;
-    if (chats && !records.name[0]) records = group;
-    if (x.children < 0 || x.children > elements) t->bad = true;
-    const size_t n = strlen(names);
-    if (top) data_format(names + n, sizeof names - n, "%s%s", n ? ", " : "", x.name);
-    const bool is = top && !strcmp(x.name, *asked ? asked : "text") && (*asked || text);
-    if (is || (!named && !*asked && text && x.string)) found = x, chosen = x.children ? -2 : leaf;
-    named = named || is;
-    strings += text && x.string;
-    leaf += !x.children;
-  }
-  if (t->bad || root.children < 0) return data_fail(e, EXIT_MISSING, "%s is damaged: its schema", q->path) - 1;
-  if (*asked && !named)
-    return data_fail(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names) - 1;
-  if (!*asked && records.name[0] && (!named || form_is_chat_key(records.name)))
-    return data_fail(e, EXIT_USAGE, "%s has records in column %s, such as conversations, which are not read from "
-                     "tables: write JSON lines: python3 -c \"import pandas; pandas.read_parquet('%s').to_json("
-                     "'NEW.jsonl', orient='records', lines=True)\", or name the column of strings to train on by "
-                     "--text_column; it has: %s", q->path, records.name, q->path, names) - 1;
-  if (!named && strings != 1)
-    return data_fail(e, EXIT_USAGE, "%s has %s, and none is text: name the one to read by --text_column; it has: %s",
-                     q->path, strings ? "several columns of strings" : "no column of strings", names) - 1;
-  snprintf(q->column, sizeof q->column, "%s", found.name);
-  if (chosen < 0 || found.type != PARQUET_BYTE_ARRAY || found.repetition == PARQUET_REPEATED)
-    return data_fail(e, EXIT_USAGE, "%s: column %s is no strings; name one by --text_column; it has: %s", q->path,
-                     found.name, names) - 1;
-  q->optional = found.repetition != 0;
-  return chosen;
-}
-static inline bool parquet_check_chunk(Parquet *q, const ParquetChunk *c, DataError *e) {
+static inline bool parquet_check_chunk(ParquetColumn *q, const ParquetChunk *c, DataError *e) {
   static const char *const codecs[] = {"", "Snappy", "GZIP", "LZO", "Brotli", "LZ4", "Zstandard", "LZ4_RAW"};
-  if (c->type != PARQUET_BYTE_ARRAY || c->values < 0 || c->begin < 4 || c->bytes < 0 ||
-      c->bytes > q->file_bytes - c->begin)
+  if (c->type != q->type || c->values < 0 || c->begin < 4 || c->bytes < 0 || c->bytes > q->file_bytes - c->begin)
     return parquet_damaged(q, "it lies outside the file", e);
   if (c->codec && c->codec != 1 && c->codec != 6)
     return data_fail(e, EXIT_USAGE, "%s is compressed by %s; expected: Snappy, Zstandard, or none: write it again so",
                      q->path, c->codec > 0 && c->codec < 8 ? codecs[c->codec] : "an unknown codec");
   return library_open(c->codec == 1 ? LIBRARY_SNAPPY : c->codec ? LIBRARY_ZSTD : LIBRARY_NONE, q->path, e);
 }
+// Reads a row group: where in it the columns are that are read. False: it is damaged, or e.
+static inline bool parquet_group(Parquet *q, Thrift *t, int64_t number, DataError *e) {
+  int64_t leaves;
+  int field = 0, at = 0;
+  for (int type; (type = thrift_field(t, &field));) {
+    if (field != 1 || type != THRIFT_LIST || at) { thrift_skip(t, type); continue; }
+    if (thrift_list(t, &leaves) != THRIFT_STRUCT) return false;
+    for (int64_t i = 0; i < leaves && !t->bad; i++) {
+      ParquetColumn *c = &q->column[at];
+      if (at == q->columns || i != c->leaf) { thrift_skip(t, THRIFT_STRUCT); continue; }
+      if (!(number & (number - 1)))              // room for a power of two
+        c->chunk = (ParquetChunk *)bpe_resize(c->chunk, number ? 2 * (size_t)number : 1, sizeof *c->chunk);
+      c->chunk[number] = parquet_chunk(t);
+      c->at_chunk = number, c->chunks = number + 1, at++;
+      if (!t->bad && !parquet_check_chunk(c, &c->chunk[number], e)) return false;
+    }
+  }
+  return !t->bad && at == q->columns;
+}
 // Reads the footer's structure FileMetaData.
-static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, DataError *e) {
-  int64_t count, columns, leaf = -1, rows = -1, values = 0;
-  int field = 0, inner;
-  for (int type; (type = thrift_field(&t, &field));) {
-    if (field == 2 && type == THRIFT_LIST) {
+static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, const char *fields, DataError *e) {
+  int64_t count;
+  int field = 0;
+  bool ok = true;
+  for (int type; ok && (type = thrift_field(&t, &field));) {
+    if (field == 2 && type == THRIFT_LIST && !q->columns) {
       if (thrift_list(&t, &count) != THRIFT_STRUCT) t.bad = true;
-      if ((leaf = parquet_choose(q, &t, count, asked, e)) < 0) return false;
-    } else if (field == 3 && type == THRIFT_I64) rows = thrift_int(&t);
+      if (!parquet_schema(q, &t, count, e) || !parquet_choose(q, asked, fields, e)) return false;
+    } else if (field == 3 && type == THRIFT_I64) q->rows = thrift_int(&t);
     else if (field == 8) return data_fail(e, EXIT_USAGE, "%s is encrypted: write it again without", q->path);
-    else if (field == 4 && type == THRIFT_LIST && leaf >= 0) {
+    else if (field == 4 && type == THRIFT_LIST && q->columns && !q->column->chunks) {
       if (thrift_list(&t, &count) != THRIFT_STRUCT && count) t.bad = true;
-      q->chunk = (ParquetChunk *)data_alloc((size_t)count + 1, sizeof *q->chunk);
-      for (q->at_chunk = 0; q->at_chunk < count && !t.bad; q->at_chunk++) {
-        ParquetChunk *c = &q->chunk[q->at_chunk];
-        for (inner = 0, *c = {-1, 0, 0, 0, 0}; (type = thrift_field(&t, &inner));) {
-          if (inner != 1 || type != THRIFT_LIST) { thrift_skip(&t, type); continue; }
-          if (thrift_list(&t, &columns) != THRIFT_STRUCT) t.bad = true;
-          for (int64_t i = 0; i < columns && !t.bad; i++)
-            if (i == leaf) *c = parquet_chunk(&t);
-            else thrift_skip(&t, THRIFT_STRUCT);
-        }
-        if (!t.bad && !parquet_check_chunk(q, c, e)) return false;
-        values += c->values;
-      }
-      q->chunks = count;
+      for (int64_t i = 0; ok && i < count; i++) ok = parquet_group(q, &t, i, e);
     } else thrift_skip(&t, type);
   }
-  return (!t.bad && leaf >= 0 && rows == values) || data_fail(e, EXIT_MISSING, "%s is damaged: its footer", q->path);
+  ok = ok && !t.bad && q->columns && q->rows >= 0;
+  return ok || e->text[0] ? ok : data_fail(e, EXIT_MISSING, "%s is damaged: its footer", q->path);
 }
-// Opens the file behind fd, which stays the caller's. asked: the column, or "". False: one line in e; close it too.
+// Opens the file behind fd, which stays the caller's. asked: the column of text, or "". fields: of records (records.h);
+// NULL: it is text. False: one line in e; close it too.
 static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t file_bytes, const char *asked,
-                                DataError *e) {
+                                const char *fields, DataError *e) {
   uint8_t ends[12];
   uint32_t bytes;
   *q = {};
-  q->fd = fd, q->file_bytes = file_bytes, q->row_left = -1;
+  q->fd = fd, q->file_bytes = file_bytes, q->row_left = q->rows = -1;
   data_format(q->path, sizeof q->path, "%s", path);
   e->text[0] = 0;
-  if (file_bytes >= 12 && (!parquet_pread(q, ends, 4, 0, e) || !parquet_pread(q, ends + 4, 8, file_bytes - 8, e)))
+  if (file_bytes >= 12 && (!parquet_pread(path, fd, ends, 4, 0, e) ||
+                           !parquet_pread(path, fd, ends + 4, 8, file_bytes - 8, e)))
     return false;
   if (file_bytes >= 12 && !memcmp(ends + 8, "PARE", 4))
     return data_fail(e, EXIT_USAGE, "%s is encrypted: write it again without", path);
@@ -278,24 +408,24 @@ static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t fi
   if (bytes > file_bytes - 12 || bytes > PARQUET_FOOTER_MOST)
     return data_fail(e, EXIT_MISSING, "%s is damaged: a footer of %u bytes", path, bytes);
   uint8_t *footer = (uint8_t *)data_alloc((size_t)bytes + 1, 1);
-  const bool ok = parquet_pread(q, footer, bytes, file_bytes - 8 - bytes, e) &&
-                  parquet_footer(q, Thrift{footer, footer + bytes, false}, asked, e);
+  const bool ok = parquet_pread(path, fd, footer, bytes, file_bytes - 8 - bytes, e) &&
+                  parquet_footer(q, Thrift{footer, footer + bytes, false}, asked, fields, e);
   free(footer);
-  q->at_chunk = -1;
+  for (int i = 0; i < q->columns; i++) q->column[i].at_chunk = -1;
   return ok;
 }
 
-// ================================================================================================ 3 pages
+// ================================================================================================ 4 pages
 enum { PARQUET_DATA, PARQUET_INDEX, PARQUET_DICTIONARY, PARQUET_DATA_2 };
 enum { PARQUET_PLAIN = 0, PARQUET_BY_DICTIONARY_1 = 2, PARQUET_RLE = 3, PARQUET_BY_DICTIONARY = 8 };
 struct ParquetPage {
-  int type, encoding, level_encoding;
+  int type, encoding, level_encoding, repeat_encoding;
   int64_t values, unpacked, packed, present_bytes, repeat_bytes;       // the last two of version 2
   uint32_t crc;
   bool has_crc, compressed;
 };
 static inline ParquetPage parquet_page_header(Thrift *t) {
-  ParquetPage h = {-1, -1, PARQUET_RLE, -1, -1, -1, 0, 0, 0, false, true};
+  ParquetPage h = {-1, -1, PARQUET_RLE, PARQUET_RLE, -1, -1, -1, 0, 0, 0, false, true};
   int outer = 0;
   for (int type; (type = thrift_field(t, &outer));) {
     int field = 0;
@@ -312,6 +442,7 @@ static inline ParquetPage parquet_page_header(Thrift *t) {
       if (field == 1) h.values = x;
       if (field == (outer == 8 ? 4 : 2)) h.encoding = (int)x;
       if (field == 3 && outer == 5) h.level_encoding = (int)x;
+      if (field == 4 && outer == 5) h.repeat_encoding = (int)x;
       if (field == 5 && outer == 8) h.present_bytes = x;
       if (field == 6 && outer == 8) h.repeat_bytes = x;
     }
@@ -335,7 +466,7 @@ static inline uint8_t *parquet_room(uint8_t **p, size_t *room, size_t bytes) {
   return *p;
 }
 // The next number of a run-length and bit-packed sequence; -1: it has ended.
-static inline int64_t parquet_run_next(Parquet::ParquetRuns *r) {
+static inline int64_t parquet_run_next(ParquetRuns *r) {
   if (!r->left) {
     Thrift t = {r->p, r->end, false};
     const uint64_t head = thrift_varint(&t);
@@ -356,47 +487,69 @@ static inline int64_t parquet_run_next(Parquet::ParquetRuns *r) {
   return (int64_t)x;
 }
 // Unpacks `bytes` bytes behind q->packed + from into exactly `want` at `to`.
-static inline bool parquet_unpack(Parquet *q, int codec, size_t from, size_t bytes, uint8_t *to, size_t want) {
+static inline bool parquet_unpack(ParquetColumn *q, int codec, size_t from, size_t bytes, uint8_t *to, size_t want) {
   size_t got = want;
   const char *p = (const char *)q->packed + from;
   if (!codec) return bytes == want && memcpy(to, p, bytes);
   if (codec == 1) return !libraries.snappy_uncompress(p, bytes, (char *)to, &got) && got == want;
   return libraries.ZSTD_decompress(to, want, p, bytes) == want;
 }
+// Bytes of a value of a type; 0: they are told before each.
+static inline int parquet_width(int type) {
+  return type == PARQUET_INT32 || type == PARQUET_FLOAT ? 4 : type == PARQUET_INT64 || type == PARQUET_DOUBLE ? 8 : 0;
+}
 // Takes the dictionary, whose page is unpacked in q->dictionary.
-static inline bool parquet_dictionary(Parquet *q, int64_t values, DataError *e) {
+static inline bool parquet_dictionary(ParquetColumn *q, int64_t values, DataError *e) {
   const uint8_t *p = q->dictionary, *end = p + q->dictionary_bytes;
-  if (values < 0 || values > (int64_t)q->dictionary_bytes / 4) return parquet_damaged(q, "its dictionary", e);
+  const int width = parquet_width(q->type), each = width ? width : 4;
+  if (values < 0 || values > (int64_t)q->dictionary_bytes / each) return parquet_damaged(q, "its dictionary", e);
   q->entry = (uint32_t *)bpe_resize(q->entry, (size_t)values + 1, sizeof *q->entry);
   for (q->entries = 0; q->entries < values; q->entries++) {
-    uint32_t n;
-    if (end - p < 4 || (memcpy(&n, p, 4), (uint32_t)(end - p - 4) < n)) return parquet_damaged(q, "its dictionary", e);
+    uint32_t n = 0;
+    if (end - p < each || (!width && (memcpy(&n, p, 4), (uint32_t)(end - p - 4) < n)))
+      return parquet_damaged(q, "its dictionary", e);
     q->entry[q->entries] = (uint32_t)(p - q->dictionary);
-    p += 4 + n;
+    p += (uint32_t)each + n;
   }
   return true;
 }
+// Makes ready to read levels up to `most`, which begin at *p: after their length, or `n` bytes. False: they are cut.
+static inline bool parquet_levels(ParquetRuns *r, int most, const uint8_t **p, const uint8_t *end, bool sized,
+                                  int64_t n) {
+  *r = {};
+  if (!most) return sized || !n;
+  if (sized) {
+    uint32_t bytes;
+    if (end - *p < 4) return false;
+    memcpy(&bytes, *p, 4);
+    *p += 4, n = bytes;
+  }
+  if (end - *p < n) return false;
+  for (; most >> r->width; r->width++);
+  r->p = *p, r->end = *p += n;
+  return true;
+}
 // Makes ready to read the values of a page of data, unpacked in q->page.
-static inline bool parquet_data(Parquet *q, const ParquetPage *h, size_t bytes, DataError *e) {
+static inline bool parquet_data(ParquetColumn *q, const ParquetPage *h, size_t bytes, DataError *e) {
   const uint8_t *p = q->page, *const end = p + bytes;
-  const bool second = h->type == PARQUET_DATA_2;
-  uint32_t n = (uint32_t)h->present_bytes;
+  const bool first = h->type != PARQUET_DATA_2, bits = q->type == PARQUET_BOOLEAN;
   // Levels that are not there may have any encoding: Java's writers say BIT_PACKED.
-  if (h->values < 0 || h->values > q->values_left || (q->optional && !second && h->level_encoding != PARQUET_RLE))
+  if (h->values < 0 || h->values > q->values_left || (q->defined_most && first && h->level_encoding != PARQUET_RLE) ||
+      (q->repeated_most && first && h->repeat_encoding != PARQUET_RLE))
     return parquet_damaged(q, "a page's header", e);
-  q->present = {};
-  if (q->optional) {
-    if (!second && (end - p < 4 || (memcpy(&n, p, 4), p += 4, false))) return parquet_damaged(q, "a page's levels", e);
-    if ((size_t)(end - p) < n) return parquet_damaged(q, "a page's levels", e);
-    q->present.p = p, q->present.end = p + n, q->present.width = 1;
-    p += n;
-  } else if (second && n) return parquet_damaged(q, "a page's levels", e);
-  q->by_number = h->encoding == PARQUET_BY_DICTIONARY || h->encoding == PARQUET_BY_DICTIONARY_1;
-  if (!q->by_number && h->encoding != PARQUET_PLAIN)
+  if (!parquet_levels(&q->repeats, q->repeated_most, &p, end, first, h->repeat_bytes) ||
+      !parquet_levels(&q->levels, q->defined_most, &p, end, first, h->present_bytes))
+    return parquet_damaged(q, "a page's levels", e);
+  q->by_number = !bits && (h->encoding == PARQUET_BY_DICTIONARY || h->encoding == PARQUET_BY_DICTIONARY_1);
+  if (!q->by_number && h->encoding != PARQUET_PLAIN && !(bits && h->encoding == PARQUET_RLE))
     return data_fail(e, EXIT_USAGE, "%s: column %s has encoding %d; expected: plain or by dictionary (pyarrow: "
-                     "column_encoding)", q->path, q->column, h->encoding);
+                     "column_encoding)", q->path, q->name, h->encoding);
   q->numbers = {};
-  if (q->by_number && p < end) {
+  if (bits && h->encoding == PARQUET_RLE) {
+    if (!parquet_levels(&q->numbers, 1, &p, end, true, 0) && h->values) return parquet_damaged(q, "a page's values", e);
+  } else if (bits) {                             // a run of them
+    q->numbers = ParquetRuns{p, end, 1, h->values, true, 0, 0};
+  } else if (q->by_number && p < end) {
     q->numbers.p = p + 1, q->numbers.end = end, q->numbers.width = *p;
     if (*p > 32) return parquet_damaged(q, "a page's numbers", e);
   }
@@ -405,13 +558,14 @@ static inline bool parquet_data(Parquet *q, const ParquetPage *h, size_t bytes, 
   return true;
 }
 // Reads the next page. Its header has no length: more is read until it is whole.
-static inline bool parquet_page(Parquet *q, DataError *e) {
+static inline bool parquet_page(ParquetColumn *q, DataError *e) {
   const ParquetChunk *c = &q->chunk[q->at_chunk];
   ParquetPage h = {};
   int64_t head = 0;
   for (int64_t have = 1 << 12;; have *= 16) {
     have = min64(have, q->end - q->at);
-    if (!parquet_pread(q, parquet_room(&q->packed, &q->packed_room, (size_t)have), have, q->at, e)) return false;
+    uint8_t *to = parquet_room(&q->packed, &q->packed_room, (size_t)have);
+    if (!parquet_pread(q->path, q->fd, to, have, q->at, e)) return false;
     Thrift t = {q->packed, q->packed + have, false};
     h = parquet_page_header(&t);
     head = t.p - q->packed;
@@ -422,9 +576,10 @@ static inline bool parquet_page(Parquet *q, DataError *e) {
   const int64_t levels = h.type == PARQUET_DATA_2 ? h.present_bytes + h.repeat_bytes : 0;
   if (h.packed < 0 || h.packed > min64(q->end - q->at, PARQUET_PAGE_MOST) || h.unpacked < 0 ||
       h.unpacked > PARQUET_PAGE_MOST || levels < 0 ||
-      h.present_bytes < 0 || h.repeat_bytes != 0 || levels > h.packed || levels > h.unpacked)
+      h.present_bytes < 0 || h.repeat_bytes < 0 || levels > h.packed || levels > h.unpacked)
     return parquet_damaged(q, "a page's header", e);
-  if (!parquet_pread(q, parquet_room(&q->packed, &q->packed_room, (size_t)h.packed), h.packed, q->at, e)) return false;
+  parquet_room(&q->packed, &q->packed_room, (size_t)h.packed);
+  if (!parquet_pread(q->path, q->fd, q->packed, h.packed, q->at, e)) return false;
   q->at += h.packed;
   liveness_progress();
   if (h.has_crc && parquet_crc(q->packed, (size_t)h.packed) != h.crc)
@@ -442,54 +597,180 @@ static inline bool parquet_page(Parquet *q, DataError *e) {
   return parquet_dictionary(q, h.values, e);
 }
 
-// ================================================================================================ 4 rows
-// The next row, in q->row_bytes and q->row_left. 1: there is one; 0: the end; -1: one line in e.
-static inline int parquet_row(Parquet *q, DataError *e) {
-  static const uint8_t none[] = {0xff};
-  uint32_t n;
+// ================================================================================================ 5 rows
+// The next row group, number `chunk`.
+static inline void parquet_begin(ParquetColumn *q, int64_t chunk) {
+  const ParquetChunk *c = &q->chunk[q->at_chunk = chunk];
+  q->at = c->begin, q->end = c->begin + c->bytes, q->values_left = c->values, q->entries = 0;
+}
+// Looks at the levels of the next entry of a row group. 1: there is one; 0: the end; -1: one line in e.
+static inline int parquet_peek(ParquetColumn *q, DataError *e) {
+  if (q->peeked) return 1;
   while (!q->page_left) {
-    if (q->at_chunk >= 0 && q->values_left && q->at == q->end)
-      return parquet_damaged(q, "it has fewer values than the footer says", e) - 1;
-    if (q->at_chunk < 0 || !q->values_left) {
-      if (++q->at_chunk >= q->chunks) { q->at_chunk = q->chunks - 1; return 0; }
-      const ParquetChunk *c = &q->chunk[q->at_chunk];
-      q->at = c->begin, q->end = c->begin + c->bytes, q->values_left = c->values, q->entries = 0;
-    } else if (!parquet_page(q, e)) return -1;
+    if (!q->values_left) return 0;
+    if (q->at == q->end) return parquet_damaged(q, "it has fewer values than the footer says", e) - 1;
+    if (!parquet_page(q, e)) return -1;
   }
+  const int64_t repeated = q->repeated_most ? parquet_run_next(&q->repeats) : 0;
+  const int64_t defined = q->defined_most ? parquet_run_next(&q->levels) : 0;
+  if (repeated < 0 || repeated > q->repeated_most || defined < 0 || defined > q->defined_most)
+    return parquet_damaged(q, "a page's levels", e) - 1;
   q->page_left--;
-  q->row++;
-  if (q->optional) {
-    const int64_t present = parquet_run_next(&q->present);
-    if (present < 0) return parquet_damaged(q, "a page's levels", e) - 1;
-    if (!present) { q->row_bytes = none, q->row_left = 1; return 1; }
-  }
-  const uint8_t *p = q->plain, *end = q->page_end;
-  if (q->by_number) {
-    const int64_t number = q->numbers.width || q->numbers.p ? parquet_run_next(&q->numbers) : -1;
-    if (number < 0 || number >= q->entries) return parquet_damaged(q, "a value is not in the dictionary", e) - 1;
-    p = q->dictionary + q->entry[number], end = q->dictionary + q->dictionary_bytes;
-  }
-  if (end - p < 4 || (memcpy(&n, p, 4), (size_t)(end - p - 4) < n)) return parquet_damaged(q, "a value is cut", e) - 1;
-  q->row_bytes = p + 4, q->row_left = n;
-  if (!q->by_number) q->plain = p + 4 + n;
-  if (memchr(q->row_bytes, 0, n) || (n == 1 && p[4] == 0xff))
-    return data_fail(e, EXIT_MISSING, "%s, row %lld: %s", q->path, (long long)q->row,
-                     n == 1 && p[4] ? "byte 1 is not UTF-8" : "it has a NUL character") - 1;
+  q->repeated = (int)repeated, q->defined = (int)defined, q->peeked = true;
   return 1;
 }
-// Reads at most `bytes` bytes of rows, each ended by a zero. 0: the end; -1: one line in e.
+// Takes the value of the entry that was looked at, which has one.
+static inline bool parquet_value(ParquetColumn *q, DataError *e) {
+  static const uint8_t bits[] = {0, 1};
+  const uint8_t *p = q->plain, *end = q->page_end;
+  const int width = parquet_width(q->type);
+  uint32_t n = (uint32_t)width;
+  q->peeked = false;
+  if (q->by_number || q->type == PARQUET_BOOLEAN) {
+    const int64_t number = q->numbers.width || q->numbers.p ? parquet_run_next(&q->numbers) : -1;
+    if (number < 0 || number >= (q->by_number ? q->entries : 2))
+      return parquet_damaged(q, q->by_number ? "a value is not in the dictionary" : "a value is cut", e);
+    if (!q->by_number) { q->value = bits + number, q->value_bytes = 1; return true; }
+    p = q->dictionary + q->entry[number], end = q->dictionary + q->dictionary_bytes;
+  }
+  if (!width && (end - p < 4 || (memcpy(&n, p, 4), p += 4, false))) return parquet_damaged(q, "a value is cut", e);
+  if ((size_t)(end - p) < n) return parquet_damaged(q, "a value is cut", e);
+  q->value = p, q->value_bytes = n;
+  if (!q->by_number) q->plain = p + n;
+  return true;
+}
+// Whether the columns have another row: 1; 0: all end; -1: one line in e.
+static inline int parquet_next(Parquet *q, DataError *e) {
+  for (ParquetColumn *const first = q->column;;) {
+    int got = 0;
+    for (int i = 0; i < q->columns && got >= 0; i++) {
+      ParquetColumn *c = &q->column[i];
+      const int more = c->at_chunk < 0 ? 0 : parquet_peek(c, e);
+      if (i && more >= 0 && more != got) return parquet_damaged(c, "it has other rows than others", e) - 1;
+      got = more;
+    }
+    q->row += got > 0;
+    if (got) return got;
+    if (first->at_chunk + 1 >= first->chunks)
+      return q->row == q->rows ? 0 : parquet_damaged(first, "it has other rows than the footer says", e) - 1;
+    for (int i = 0; i < q->columns; i++) parquet_begin(&q->column[i], q->column[i].at_chunk + 1);
+  }
+}
+// Reads a row of text into q->row_bytes and q->row_left.
+static inline bool parquet_text(Parquet *q, DataError *e) {
+  static const uint8_t none[] = {0xff};
+  ParquetColumn *c = q->column;
+  q->row_bytes = none, q->row_left = 1;
+  if (c->defined < c->defined_most) { c->peeked = false; return true; }
+  if (!parquet_value(c, e)) return false;
+  q->row_bytes = c->value, q->row_left = (int64_t)c->value_bytes;
+  const bool one = q->row_left == 1 && *c->value == 0xff;
+  return (!memchr(c->value, 0, c->value_bytes) && !one) ||
+         data_fail(e, EXIT_MISSING, "%s, row %lld: %s", q->path, (long long)q->row,
+                   one ? "byte 1 is not UTF-8" : "it has a NUL character");
+}
+static inline bool parquet_put(Parquet *q, const void *p, size_t n, DataError *e) {
+  if (q->line_bytes + n > PARQUET_LINE_MOST)
+    return data_fail(e, EXIT_MISSING, "%s, row %lld: it has more than 64 MiB", q->path, (long long)q->row);
+  if (q->line_bytes + n > q->line_room)
+    q->line = (char *)bpe_resize(q->line, q->line_room = 2 * (q->line_bytes + n) + 64, 1);
+  if (n) memcpy(q->line + q->line_bytes, p, n);
+  q->line_bytes += n;
+  return true;
+}
+static inline bool parquet_put(Parquet *q, const char *text, DataError *e) {
+  return parquet_put(q, text, strlen(text), e);
+}
+// A text in quotes.
+static inline bool parquet_put_text(Parquet *q, const uint8_t *p, size_t n, DataError *e) {
+  bool ok = parquet_put(q, "\"", e);
+  for (size_t at = 0, end; ok && at < n; at = end) {
+    char code[8];
+    for (end = at; end < n && p[end] >= 32 && p[end] != '"' && p[end] != '\\';) end++;
+    ok = parquet_put(q, p + at, end - at, e);
+    if (end < n) snprintf(code, sizeof code, "\\u%04x", p[end++]), ok = ok && parquet_put(q, code, e);
+  }
+  return ok && parquet_put(q, "\"", e);
+}
+static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataError *e) {
+  char text[40];
+  int32_t i;
+  int64_t l;
+  float f;
+  double d = 0;
+  if (c->type == PARQUET_BYTE_ARRAY) return parquet_put_text(q, c->value, c->value_bytes, e);
+  if (c->type == PARQUET_BOOLEAN) return parquet_put(q, *c->value ? "true" : "false", e);
+  if (c->type == PARQUET_INT32) memcpy(&i, c->value, 4), snprintf(text, sizeof text, "%d", i);
+  if (c->type == PARQUET_INT64) memcpy(&l, c->value, 8), snprintf(text, sizeof text, "%lld", (long long)l);
+  if (c->type == PARQUET_FLOAT) memcpy(&f, c->value, 4), snprintf(text, sizeof text, "%.9g", d = f);
+  if (c->type == PARQUET_DOUBLE) memcpy(&d, c->value, 8), snprintf(text, sizeof text, "%.17g", d);
+  return parquet_put(q, isfinite(d) ? text : "null", e);
+}
+// Node i is nothing, which each of its columns has an entry for: below level `defined`.
+static inline bool parquet_nothing(Parquet *q, int64_t i, int repeated, int defined, const char *word, DataError *e) {
+  for (int64_t j = i; j < q->node[i].end; j++) {
+    if (q->node[j].children) continue;
+    ParquetColumn *c = &q->column[q->node[j].column];
+    const int got = parquet_peek(c, e);
+    if (got < 0) return false;
+    if (!got || c->repeated != repeated || c->defined >= defined) return parquet_damaged(c, "its levels", e);
+    c->peeked = false;
+  }
+  return parquet_put(q, word, e);
+}
+// Node i as JSON; its first entry has the level `repeated`. element: of the list that it is itself, in an older
+// spelling.
+static inline bool parquet_json(Parquet *q, int64_t i, int repeated, bool element, DataError *e) {
+  const ParquetElement *x = &q->node[i];
+  ParquetColumn *c = &q->column[x->column];
+  const bool itself = x->repetition == PARQUET_REPEATED && !element;
+  int got = parquet_peek(c, e);
+  if (got <= 0) return got < 0 ? false : parquet_damaged(c, "it ends within a row", e);
+  if (x->repetition == PARQUET_OPTIONAL && c->defined < x->defined)
+    return parquet_nothing(q, i, repeated, x->defined, "null", e);
+  if (itself || parquet_is_list(q, i)) {
+    const int64_t list = i + !itself;
+    const ParquetElement *in = &q->node[list];
+    char tuple[264];
+    snprintf(tuple, sizeof tuple, "%s_tuple", x->name);
+    const bool older = itself || in->children != 1 || in[1].repetition == PARQUET_REPEATED ||
+                       !strcmp(in->name, "array") || !strcmp(in->name, tuple);
+    if (c->defined < in->defined) return parquet_nothing(q, list, repeated, in->defined, "[]", e);
+    for (const char *before = "[";; before = ",", repeated = in->repeated) {
+      if (!parquet_put(q, before, e) || !parquet_json(q, list + !older, repeated, older, e)) return false;
+      if ((got = parquet_peek(c, e)) < 0) return false;
+      if (!got || c->repeated != in->repeated) return parquet_put(q, "]", e);
+    }
+  }
+  if (!x->children) {
+    if (c->repeated != repeated || c->defined != x->defined) return parquet_damaged(c, "its levels", e);
+    return parquet_value(c, e) && parquet_put_value(q, c, e);
+  }
+  const char *before = "{";
+  for (int64_t j = i + 1; j < x->end; j = q->node[j].end) {
+    if (q->node[j].column < 0) continue;         // of the top level, and not read
+    const uint8_t *name = (const uint8_t *)q->node[j].name;
+    if (!parquet_put(q, before, e) || !parquet_put_text(q, name, strlen(q->node[j].name), e) ||
+        !parquet_put(q, ":", e) || !parquet_json(q, j, repeated, false, e)) return false;
+    before = ",";
+  }
+  return parquet_put(q, "}", e);
+}
+// Reads at most `bytes` bytes of rows, each with its end. 0: the end; -1: one line in e.
 static inline int64_t parquet_read(Parquet *q, uint8_t *to, int64_t bytes, DataError *e) {
   int64_t n = 0;
   while (n < bytes) {
     if (q->row_left < 0) {
-      const int got = parquet_row(q, e);
-      if (got < 0) return -1;
+      const int got = parquet_next(q, e);
       if (!got) break;
+      q->line_bytes = 0;
+      if (got < 0 || !(q->records ? parquet_json(q, 0, 0, false, e) : parquet_text(q, e))) return -1;
+      if (q->records) q->row_bytes = (const uint8_t *)q->line, q->row_left = (int64_t)q->line_bytes;
     }
     const int64_t part = min64(q->row_left, bytes - n);
     memcpy(to + n, q->row_bytes, (size_t)part);
     n += part, q->row_bytes += part, q->row_left -= part;
-    if (!q->row_left && n < bytes) to[n++] = 0, q->row_left = -1;
+    if (!q->row_left && n < bytes) to[n++] = q->records ? '\n' : 0, q->row_left = -1;
   }
   return n;
 }

@@ -103,7 +103,7 @@ static inline char *record_content(const cJSON *x) {
   return all;
 }
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
-// stay. False: one is none.
+// stay, but for null, as tables have where there is none. False: one is none.
 static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
   const cJSON *m, *x;
   cJSON_ArrayForEach(m, list) {
@@ -121,7 +121,7 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     cJSON *made = record_add(to, record_role(who), said);
     free(said);
     cJSON_ArrayForEach(x, m)
-      if (x != role && x != content && !cJSON_HasObjectItem(made, x->string))
+      if (x != role && x != content && !cJSON_IsNull(x) && !cJSON_HasObjectItem(made, x->string))
         cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
   }
   return true;
@@ -176,9 +176,12 @@ static const RecordForm record_forms[] = {
     {"Dolly", FORM_ASK, "instruction", "response"}, {"questions", FORM_ASK, "question", "answer"},
     {"responses", FORM_ASK, "prompt", "response"}, {"pairs", FORM_PAIR, "prompt", "completion"},
     {"text", FORM_TEXT, "text", NULL}};
+// What else is read of a record, beside the members of its form: of a table only these columns are.
+static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "prompt"};
 
-// The form of a record; NULL: none fits, or two do: `fault` says which is nearest and what is missing.
-static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault) {
+// The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
+static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault,
+                                            bool *several = NULL) {
   const RecordForm *found = NULL, *named = NULL, *near = NULL;
   bool two = false;
   for (const RecordForm &f : record_forms) {
@@ -200,6 +203,7 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
                   found->name, f.name);
     else found = &f;
   }
+  if (several) *several = two && !named;
   if (!cJSON_IsObject(json)) { record_fail(fault, "it is no object with members"); return NULL; }
   if (named) { fault.text[0] = 0; return named; }
   if (two) return NULL;

@@ -1,5 +1,5 @@
-// text_stream.h: reads a text from its beginning to its end: a file, plain or compressed by gzip or zstd, or the text
-// column of a Parquet table (parquet.h), as rows that are each ended by a zero.
+// text_stream.h: reads a text from its beginning to its end: a file, plain or compressed by gzip or zstd, or a Parquet
+// table (parquet.h): its text column, as rows that are each ended by a zero, or its records, as lines of JSON.
 //
 // Defines: TextStream, text_stream_open, text_stream_read, text_stream_close, text_name_kind.
 #pragma once
@@ -47,9 +47,10 @@ static inline void text_stream_close(TextStream *s) {
   *s = {};
   s->fd = -1;
 }
-// Opens a file whose name says what it is. column: of a table, or "". False: one line in e.
+// Opens a file whose name says what it is. column: of a table, or "". fields: of its records (records.h). False: one
+// line in e.
 static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e,
-                                    bool as_text = false) {
+                                    bool as_text = false, const char *fields = "") {
   static const LibraryName library[] = {LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD};
   size_t bytes;
   char line[1400];
@@ -67,10 +68,11 @@ static inline bool text_stream_open(TextStream *s, const char *path, const char 
   if ((s->fd = data_open(path, &bytes, e)) < 0) return false;
   s->file_bytes = (int64_t)bytes;
   posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-  if (s->kind == TEXT_ROWS && !parquet_open(&s->rows, s->fd, path, s->file_bytes, column, e)) {
+  if (s->kind == TEXT_ROWS && !parquet_open(&s->rows, s->fd, path, s->file_bytes, column, as_text ? NULL : fields, e)) {
     text_stream_close(s);
     return false;
   }
+  if (s->rows.records) s->kind = TEXT_JSONL;
   if (s->packing && !(s->packed = (uint8_t *)malloc(PACKED_BYTES))) die_missing("no memory to unpack %s", path);
   if (s->packing == TEXT_GZIP && libraries.inflateInit2_(&s->gzip, ZLIB_GZIP, "1.2.0", (int)sizeof s->gzip))
     die_missing("no memory to unpack %s", path);
@@ -119,13 +121,13 @@ static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t byt
 static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
   int64_t n;
   bytes = min64(bytes, FILE_PIECE_BYTES);
-  if (s->kind == TEXT_ROWS) n = parquet_read(&s->rows, to, bytes, e);
+  if (s->rows.columns) n = parquet_read(&s->rows, to, bytes, e);
   else if (s->packing) n = text_stream_unpack(s, to, bytes, e);
   else {
     do n = read(s->fd, to, (size_t)bytes); while (n < 0 && errno == EINTR);
     if (n < 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno));
   }
-  s->read_bytes = s->kind == TEXT_ROWS ? s->rows.at : lseek(s->fd, 0, SEEK_CUR);
+  s->read_bytes = s->rows.columns ? s->rows.column->at : lseek(s->fd, 0, SEEK_CUR);
   liveness_progress();
   return n;
 }

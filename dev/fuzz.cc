@@ -374,10 +374,11 @@ static void fuzz_gzip(const uint8_t *bytes, size_t count) { fuzz_stream("x.txt.g
 static void fuzz_zstd(const uint8_t *bytes, size_t count) { fuzz_stream("x.jsonl.zst", bytes, count); }
 static void fuzz_seeds_parquet() {
   DataError e;
-  for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "delta"}) {
+  for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "delta", "nested_plain", "nested_v2", "chats_older",
+                           "alpaca"}) {
     char path[128];
     int64_t bytes;
-    const bool plain = !strcmp(name, "plain") || !strcmp(name, "delta");
+    const bool plain = !strcmp(name, "plain") || !strcmp(name, "delta") || !strcmp(name, "nested_plain");
     if (!plain && !library_open(LIBRARY_SNAPPY, "", &e)) continue;
     snprintf(path, sizeof path, "dev/fixtures/parquet/%s.parquet", name);
     char *file = file_get(path, 1 << 20, &bytes);

@@ -1,5 +1,5 @@
-// test_parquet.h: tables beside the same rows as .jsonl; conversations and articles as --encode has them. The tables
-// are pyarrow's (dev/make_parquet_fixture.py). Follows test_encode.h.
+// test_parquet.h: tables of text and of records beside the same rows as .jsonl; conversations and articles as --encode
+// has them. The tables are pyarrow's (dev/make_parquet_fixture.py). Follows test_encode.h.
 
 static inline const char *parquet_fixture(const char *name, const char *end = "parquet") {
   static char path[4][128];
@@ -36,18 +36,91 @@ TEST(parquet_encodes_as_jsonl,
   }
 }
 
+// The records of a stream as a list of JSON, read `piece` bytes at a time; NULL: refused.
+static inline cJSON *parquet_records(const char *path, int64_t piece, DataError *e) {
+  static char text[1 << 17];
+  TextStream s;
+  int64_t n = 0, got = 1;
+  *e = {};
+  if (!text_stream_open(&s, path, "", e)) return NULL;
+  while ((got = text_stream_read(&s, (uint8_t *)text + n, min64(piece, (int64_t)sizeof text - n), e)) > 0) n += got;
+  text_stream_close(&s);
+  cJSON *list = got < 0 ? NULL : cJSON_CreateArray();
+  for (const char *at = text, *end; list && at < text + n; at = end + 1) {
+    end = (const char *)memchr(at, '\n', (size_t)(text + n - at));
+    cJSON *record = end ? cJSON_ParseWithLength(at, (size_t)(end - at)) : NULL;
+    if (!record) { data_fail(e, 1, "no JSON at byte %lld", (long long)(at - text)); break; }
+    cJSON_AddItemToArray(list, record);
+  }
+  return list;
+}
+TEST(parquet_records_are_jsonl,
+     "the columns of a form are records as their .jsonl has them: lists of structures and of lists, numbers, true and "
+     "false, nulls and empty lists in every place, older spellings of lists, row groups of one row, pages of both "
+     "versions; other columns, also of types that are not read, are left out") {
+  static const struct { const char *name, *rows; } table[] = {
+      {"nested_plain", "nested"}, {"nested_v2", "nested"}, {"nested_item", "nested"}, {"chats", "chats"},
+      {"chats_required", "chats_required"}, {"chats_older", "chats_required"}, {"alpaca", "alpaca"}};
+  DataError e;
+  if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
+  for (const auto &row : table) for (int64_t piece = 7; piece < 10000; piece *= 999) {
+    cJSON *want = parquet_records(parquet_fixture(row.rows, "jsonl"), 1 << 16, &e), *member, *x;
+    cJSON *got = parquet_records(parquet_fixture(row.name), piece, &e);
+    REQUIRE(want && got && !e.text[0], "%s: '%s'", row.name, e.text);
+    EXPECT(cJSON_GetArraySize(got) == cJSON_GetArraySize(want) && cJSON_GetArraySize(got) > 11, "%s: %d records",
+           row.name, cJSON_GetArraySize(got));
+    cJSON_ArrayForEach(x, want) cJSON_DeleteItemFromObject(x, "text");         // beside Alpaca: no member of it
+    int i = 0;
+    cJSON_ArrayForEach(member, want) {
+      char *is = cJSON_PrintUnformatted(cJSON_GetArrayItem(got, i));
+      EXPECT(cJSON_Compare(member, cJSON_GetArrayItem(got, i), true), "%s, record %d: %s", row.name, i, is);
+      cJSON_free(is);
+      i++;
+    }
+    cJSON_Delete(want);
+    cJSON_Delete(got);
+  }
+}
+TEST(parquet_encodes_conversations,
+     "tables of conversations and of questions have the ids and masks of their .jsonl, for training and held out, on 1 "
+     "and 3 threads; of two forms --fields takes one; a row that is none is named") {
+  static const struct { const char *name, *rows; } table[] = {
+      {"chats", "chats"}, {"chats_required", "chats_required"}, {"chats_older", "chats_required"},
+      {"alpaca", "alpaca"}};
+  char out[600], command[2048];
+  DataError e;
+  if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
+  for (const auto &row : table) for (int threads = 0; threads < 4; threads += threads ? 2 : 1) {
+    snprintf(out, sizeof out, "%s/%s%d", test_tmp(), row.name, threads);
+    const char *data = threads ? parquet_fixture(row.name) : parquet_fixture(row.rows, "jsonl");
+    EncodeOptions o = encode_options(out, data, threads ? threads : 2);
+    o.tokenizer = "dev/fixtures/chat_qwen2.5", o.chat = {"qwen2.5", chat_date, "", false};
+    o.block_bytes = 500;
+    REQUIRE(encode_run(&o, &e), "%s: %s", data, e.text);
+    snprintf(command, sizeof command, "cd %s && for f in train_000001.bin val_000000.bin; do cmp %s0/$f %s/$f || "
+             "exit 1; done", test_tmp(), row.name, out);
+    EXPECT(!system(command), "%s on %d threads: other ids or masks", row.name, threads);
+  }
+  EncodeOptions o = encode_options(cli_path("none"), parquet_fixture("nested_plain"), 1);
+  o.tokenizer = "dev/fixtures/chat_qwen2.5", o.chat = {"qwen2.5", chat_date, "", false};
+  EXPECT(!encode_run(&o, &e) && strstr(e.text, "nested_plain.parquet, row 2: a message is not"), "'%s'", e.text);
+  o.out = cli_path("chosen"), o.data = parquet_fixture("two_forms"), o.chat.fields = "messages=chosen";
+  EXPECT(encode_run(&o, &e), "'%s'", e.text);
+}
+
 // All rows of a table, hashed; how many there were. False: it was refused.
-static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows, DataError *e) {
+static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows, DataError *e,
+                                const char *column = "text") {
   static uint8_t text[1 << 17];
   TextStream s;
   int64_t n = 0, got = 1;
   *e = {};
-  if (!text_stream_open(&s, path, "text", e)) return false;
+  if (!text_stream_open(&s, path, column, e)) return false;
   while ((got = text_stream_read(&s, text + n, (int64_t)sizeof text - n, e)) > 0) n += got;
   text_stream_close(&s);
   *hash = data_hash(0, text, (size_t)n);
   *rows = 0;
-  for (int64_t i = 0; i < n; i++) *rows += !text[i];
+  for (int64_t i = 0; i < n; i++) *rows += text[i] == (*column ? 0 : '\n');
   return got == 0;
 }
 TEST(parquet_damaged_is_refused,
@@ -59,15 +132,19 @@ TEST(parquet_damaged_is_refused,
   if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
   uint64_t whole, hash;
   int64_t rows, n;
-  for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "required"}) {
+  for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "required", "nested_plain", "nested_item",
+                           "chats"}) {
     char *file = file_get(parquet_fixture(name), sizeof bytes, &n);
-    REQUIRE(file && parquet_hash(parquet_fixture(name), &whole, &rows, &e) && rows == 230, "%s: %s", name, e.text);
+    const bool records = !strncmp(name, "nested", 6) || !strcmp(name, "chats"), sums = !strcmp(name, "nested_plain");
+    const char *column = records ? "" : "text";
+    REQUIRE(file && parquet_hash(parquet_fixture(name), &whole, &rows, &e, column), "%s: %s", name, e.text);
+    EXPECT(rows == (!records ? 230 : !strcmp(name, "chats") ? 12 : 60), "%s: %lld rows", name, (long long)rows);
     const char *path = cli_path("x.parquet");
     int32_t footer;                              // it has no checksum
     memcpy(&footer, file + n - 8, 4);
     for (int64_t cut = 0; cut < n; cut += 307) {
       cli_write(path, file, (size_t)cut);
-      EXPECT(!parquet_hash(path, &hash, &rows, &e) && strstr(e.text, "x.parquet"), "%s cut at %lld: '%s'", name,
+      EXPECT(!parquet_hash(path, &hash, &rows, &e, column) && strstr(e.text, "x.parquet"), "%s cut at %lld: '%s'", name,
              (long long)cut, e.text);
     }
     int refused = 0, tries = 0;
@@ -75,10 +152,10 @@ TEST(parquet_damaged_is_refused,
       memcpy(bytes, file, (size_t)n);
       bytes[at] ^= (uint8_t)(1 << at % 8);
       cli_write(path, bytes, (size_t)n);
-      const bool ok = parquet_hash(path, &hash, &rows, &e);
+      const bool ok = parquet_hash(path, &hash, &rows, &e, column);
       EXPECT(ok || (strstr(e.text, "x.parquet") && !strchr(e.text, '\n')), "%s, byte %lld: '%s'", name, (long long)at,
              e.text);
-      const bool summed = !strcmp(name, "dictionary") && at < n - 8 - footer;
+      const bool summed = (sums || !strcmp(name, "dictionary")) && at < n - 8 - footer;
       EXPECT(!ok || !summed || hash == whole, "byte %lld of %lld: other text", (long long)at, (long long)n);
       refused += !ok;
     }
@@ -90,12 +167,15 @@ TEST(parquet_damaged_is_refused,
       {"delta", "", "column text has encoding 6; expected: plain or by dictionary"},
       {"numbers", "", "has no column of strings, and none is text: name the one"},
       {"numbers", "id", "column id is no strings"}, {"numbers", "list", "column list is no strings"},
-      {"named", "", "has several columns of strings, and none is text: name the one to read by --text_column; it has: "
-       "id, meta, body, language"},
+      {"named", "", "has several columns of strings, and none is text: name the one to read by --text_column, or those "
+       "of records by --fields; it has: id, meta, body, language"},
       {"plain", "texts", "has no column texts; it has: id, meta, text, language"},
       {"plain", "meta", "column meta is no strings"},
-      {"messages", "", "messages.parquet has records in column messages, such as conversations, which are not read"},
-      {"dialog", "", "or name the column of strings to train on by --text_column; it has: dialog, source"}};
+      {"two_forms", "", "it has two forms, messages and preferences: name the members of one by --fields"},
+      {"map", "", "map.parquet: column messages has values of another kind than text, numbers, true and false"},
+      {"messages", "", "messages.parquet, row 1: has messages, but no chat template is known"},
+      {"dialog", "", "by --fields messages=dialog, or a column of strings to train on by --text_column; it has: dialog,"
+       " source"}};
   for (const auto &row : table) {
     snprintf(out, sizeof out, "%s/o%d", test_tmp(), (int)(&row - table));
     EncodeOptions o = encode_options(out, parquet_fixture(row.name), 1);
@@ -105,6 +185,9 @@ TEST(parquet_damaged_is_refused,
   EncodeOptions o = encode_options(cli_path("by-name"), parquet_fixture("dialog"), 1);
   o.column = "source";
   EXPECT(encode_run(&o, &e), "strings beside records, by their name: '%s'", e.text);
+  o = encode_options(cli_path("o-text"), parquet_fixture("messages"), 1);
+  o.column = "text";
+  EXPECT(encode_run(&o, &e), "text beside conversations, by its name: '%s'", e.text);
   o = encode_options(cli_path("o"), parquet_fixture("rows", "jsonl"), 1);
   o.column = "text", o.column_given = true;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, "--text_column text belongs to .parquet files"), "'%s'", e.text);
