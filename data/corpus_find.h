@@ -276,7 +276,7 @@ static inline bool text_check_bad(const TextBad *b, const char *path, TextWant w
            "Windows-1252 or Latin-1: iconv -f WINDOWS-1252 -t UTF-8 %s > NEW.txt", path, (long long)b->count,
            (long long)b->of, b->first, (long long)b->at + 1, path);
   return b->count <= b->of / SHARE || want == WANT_BYTES ||
-         data_fail(e, EXIT_MISSING, "%s; who wants these bytes says --data_as text", words);
+         data_fail(e, EXIT_MISSING, "%s; --data_as text trains on them as they are", words);
 }
 // Refuses bytes that are no text: too many control characters at their beginning, in their middle or at their end. The
 // first byte is byte `begin` of the text.

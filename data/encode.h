@@ -684,20 +684,6 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   free(block);
   return ok;
 }
-// A hash of some blocks of a file: it tells it from another of its name, size and time.
-static inline bool encode_sample_hash(const char *path, int64_t bytes, uint64_t *hash, DataError *e) {
-  enum { BLOCK = 64 << 10 };
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  uint8_t *block = (uint8_t *)data_alloc(BLOCK, 1);
-  const int64_t n = min64(bytes, BLOCK), rest = bytes - n;
-  bool ok = fd >= 0;
-  for (int64_t i = 0; ok && i < (rest ? ENCODE_SAMPLES : 1); i++)
-    if ((ok = file_read(fd, block, n, rest / (ENCODE_SAMPLES - 1) * i))) *hash = data_hash(*hash, block, (size_t)n);
-  if (!ok) data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, strerror(errno));
-  if (fd >= 0) close(fd);
-  free(block);
-  return ok;
-}
 // What decides the bytes beside the tokenizer: names, sizes, times and samples of the files, and the options. Into
 // c->hash.
 static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
@@ -718,7 +704,11 @@ static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
       if (stat(names->name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names->name[i], strerror(errno));
       const Encoding::EncodeSeen is = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
       c->hash = data_hash(data_hash(c->hash, base, strlen(base)), &is, sizeof is);
-      if (!encode_sample_hash(names->name[i], st.st_size, &c->hash, e)) return false;
+      const int fd = open(names->name[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+      const bool read = fd >= 0 && file_hash_blocks(fd, 0, st.st_size, ENCODE_SAMPLES, &c->hash);
+      if (!read) data_fail(e, EXIT_MISSING, "cannot read %s: %s", names->name[i], strerror(errno));
+      if (fd >= 0) close(fd);
+      if (!read) return false;
       c->seen[k][i] = is;
       c->all_bytes += st.st_size;
       liveness_progress();

@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include "base/liveness.h"
 #include "file_kinds.h"
+#include "random.h"
 #include "kernels/device.h"
 
 // Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
@@ -127,6 +128,22 @@ static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) 
     liveness_progress();
   }
   return true;
+}
+// Adds blocks of 64 KiB of bytes [from, to) of a file to a hash: evenly spaced, at most `most`, at least 2; all bytes
+// where these are enough. False with errno.
+static inline bool file_hash_blocks(int fd, int64_t from, int64_t to, int64_t most, uint64_t *hash) {
+  enum { BLOCK_BYTES = 65536 };
+  const int64_t bytes = to - from, n = min64(BLOCK_BYTES, bytes), last = to - n;
+  const int64_t blocks = min64((bytes + BLOCK_BYTES - 1) / BLOCK_BYTES, most < 2 ? 2 : most);
+  uint8_t *block = (uint8_t *)malloc(BLOCK_BYTES);
+  bool ok = block != NULL;
+  for (int64_t i = 0; ok && i < blocks; i++)
+    if ((ok = file_read(fd, block, n, i + 1 == blocks ? last : from + (bytes - n) / (blocks - 1) * i)))
+      *hash = data_hash(*hash, block, (size_t)n);
+  const int fault = errno;
+  free(block);
+  errno = fault;
+  return ok;
 }
 // Waits until a large file's bytes, but the last ones, are on the disk: piece by piece, where the file system can.
 static inline bool file_sync_pieces(int fd, const char *path) {

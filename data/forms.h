@@ -90,7 +90,7 @@ static inline const char *form_refusal(const FileForm *f, const char *path, bool
       {"", ""}, {"JSON lines", ".jsonl or .json"}, {"a JSON array", ".json"}, {"JSON over several lines", ".json"},
       {"a table, values with commas between them", ".csv"}, {"a table, values with tabs between them", ".tsv"}};
   if (f->container == CONTAINER_TEXT || lines) return NULL;
-  snprintf(to, bytes, "%s is %s%s%s; its name should end in %s; who wants its bytes as text says --data_as text", path,
+  snprintf(to, bytes, "%s is %s%s%s; its name should end in %s; --data_as text trains on its bytes as they are", path,
            kinds[f->container].words, f->keys[0] ? " of objects with " : "", f->keys, kinds[f->container].ends);
   return to;
 }

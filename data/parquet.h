@@ -268,7 +268,7 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
          data_fail(e, EXIT_USAGE, "%s: column %s has values of another kind than text, numbers, true and false, and "
                    "lists and structures of them: write JSON lines", q->path, m->string);
   };
-  if (f) take(f->first), take(f->second), take(f->more);
+  if (f) take(f->first), take(f->second);
   for (const char *name : record_beside) if (!f || f->kind != FORM_TEXT) take(name);
   for (int64_t i = 1; ok && i < q->nodes; i = q->node[i].end) if (!q->node[i].column) parquet_add(q, i);
   if (ok && q->columns > PARQUET_COLUMNS_MOST)

@@ -4,16 +4,17 @@
 //   form        members of a record                                             becomes
 //   messages    messages: [{role, content}, ...]                                messages
 //   ShareGPT    conversations (or conversation, items): [{from, value}]; system messages
-//   Alpaca      instruction, output                                             messages; so the next three, which may
-//   Dolly       instruction, response                                           all have input or context below the
-//   question    question, answer                                                question, system, and history:
-//   response    prompt, response                                                [[said, answer], ...]
+//   Alpaca      instruction, output                                             messages
+//   Dolly       instruction, response                                           messages
+//   question    question, answer                                                messages
+//   response    prompt, response                                                messages
 //   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
 //               prompt, completion: [{role, content}, ...]                      messages
 //   text        text                                                            as it is, where no other form fits
 //
-// Names of other members are told by fields: prompt=question,completion=answer. A record that fits two forms is refused
-// unless fields name the members of one.
+// The four that ask a question may also have input or context, which goes below it, a system message, and history,
+// [[question, answer], ...], which goes before it. The option --fields gives other names of these members
+// (prompt=q,completion=a). A record that fits two forms is refused unless --fields names the members of one.
 //
 // Defines: ChatRecord, record_read, record_free, record_fields_fault, RecordLines, records_of_json, records_of.
 #pragma once

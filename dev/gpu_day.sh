@@ -183,12 +183,18 @@ want() {
 }
 
 # ---- running ---------------------------------------------------------------------------------------------------------
-# What an item started carries its name in its environment, in whatever process group or session it is.
+# What an item started carries its name in its environment, in whatever process group or session it is. One that is
+# killed may just have started another: so until none is left, for five seconds at most.
 kill_rest() {
-  local file
-  for file in $(grep -lz -- "^GPU_DAY_ITEM=$work:$1" /proc/[0-9]*/environ 2>/dev/null); do
-    file=${file#/proc/}
-    kill -KILL "${file%/environ}" 2>/dev/null
+  local files file pass
+  for pass in {1..50}; do
+    files=$(grep -lz -- "^GPU_DAY_ITEM=$work:$1" /proc/[0-9]*/environ 2>/dev/null)
+    [ -n "$files" ] || return 0
+    [ "$pass" = 1 ] || sleep 0.1
+    for file in $files; do
+      file=${file#/proc/}
+      kill -KILL "${file%/environ}" 2>/dev/null
+    done
   done
 }
 # timed LIMIT_S NAME COMMAND...: ends it and all it started after LIMIT_S. By SIGKILL: a training run that is asked to

@@ -691,26 +691,18 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, V
 
 // What a rank finds under the path of a file that rank 0 has opened.
 enum FileSeen { FILE_SAME, FILE_MISSING, FILE_OTHER };
-// Identifies a file by its size, its header and evenly spaced blocks of 64 KiB behind it, of all files of a map up to
-// 16 MiB. Checksums tell more where there are some. 0: it cannot be read.
-static inline uint64_t store_file_hash(Store *s, const TensorMap *m, int file) {
-  enum { LOOK_BYTES = 65536, LOOKS = 256 };
+// Identifies a file by its size, its header and evenly spaced blocks behind it, of all files of a map up to 16 MiB.
+// Checksums tell more where there are some. 0: it cannot be read.
+static inline uint64_t store_file_hash(const TensorMap *m, int file) {
+  enum { LOOKS = 256 };
   struct stat st = {};
   const int fd = open(m->path[file], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  uint64_t hash = 0;
   bool ok = fd >= 0 && !fstat(fd, &st);
-  const int64_t bytes = st.st_size, head = min64(m->data_at[file], bytes), data = bytes - head;
-  const int64_t most = max64(LOOKS / m->files, 2), blocks = min64((data + LOOK_BYTES - 1) / LOOK_BYTES, most);
-  uint64_t hash = data_mix((uint64_t)bytes + 1);
-  for (int64_t at = 0, n; ok && at < head; at += n, liveness_progress()) {
-    n = min64(STORE_CHUNK_BYTES, head - at);
-    ok = file_read(fd, s->scratch[0], n, at);
-    hash = data_hash(hash, s->scratch[0], (size_t)n);
-  }
-  for (int64_t i = 0; ok && i < blocks; i++, liveness_progress()) {
-    const int64_t n = min64(LOOK_BYTES, data), last = data - n;
-    ok = file_read(fd, s->scratch[0], n, head + (i + 1 == blocks ? last : last / (blocks - 1) * i));
-    hash = data_hash(hash, s->scratch[0], (size_t)n);
-  }
+  const int64_t head = min64(m->data_at[file], st.st_size);
+  hash = data_mix((uint64_t)st.st_size + 1);
+  ok = ok && file_hash_blocks(fd, 0, head, INT64_MAX, &hash) &&
+       file_hash_blocks(fd, head, st.st_size, LOOKS / m->files, &hash);
   if (fd >= 0) close(fd);
   return ok ? hash | 1 : 0;
 }
@@ -720,7 +712,7 @@ static inline FileSeen store_look(Store *s, const StoreLoad *l, int *other) {
   const TensorMap *m = l->map;
   uint64_t mine[MAP_MAX_FILES + 1] = {}, first[MAP_MAX_FILES + 1];
   FileSeen found = FILE_SAME;
-  for (int i = 0; i < m->files; i++) mine[i] = store_file_hash(s, m, i);
+  for (int i = 0; i < m->files; i++) mine[i] = store_file_hash(m, i);
   mine[m->files] = l->seen;
   memcpy(first, mine, sizeof first);
   MPI_Bcast(first, sizeof first, MPI_BYTE, 0, s->comm);

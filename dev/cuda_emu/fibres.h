@@ -186,7 +186,7 @@ static inline void emu_not_ready(EmuThread *t) {
 
 EMU(void) emu_cp_async_end();
 EMU(void) emu_wgmma_end();
-static inline void emu_proxy_barrier();
+EMU(void) emu_proxy_barrier();
 static void emu_thread_main();
 static inline void emu_switch_to(void **save, EmuThread *t) {
   EmuWarp *w = emu_warp_of(t);

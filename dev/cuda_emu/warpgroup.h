@@ -49,7 +49,7 @@ static inline void emu_proxy_landed(const void *piece) {         // the running 
   if (i >= 0 && i < (int64_t)emu_dynamic_piece_count()) emu_piece_by[i] = (uint16_t)(emu_thread->index + 1);
 }
 EMU(void) emu_proxy_fence() { emu_fenced[emu_thread->index] = true; }
-static inline void emu_proxy_barrier() {         // all threads of the block have arrived
+EMU(void) emu_proxy_barrier() {         // all threads of the block have arrived
   if (emu_visible_of != emu_block_serial) return;
   bool all = true;
   for (unsigned i = 0; i < emu_block_threads; i++) all = all && emu_fenced[i];

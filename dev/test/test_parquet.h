@@ -103,7 +103,7 @@ TEST(parquet_encodes_conversations,
   }
   EncodeOptions o = encode_options(cli_path("none"), parquet_fixture("nested_plain"), 1);
   o.tokenizer = "dev/fixtures/chat_qwen2.5", o.chat = {"qwen2.5", chat_date, "", false};
-  EXPECT(!encode_run(&o, &e) && strstr(e.text, "nested_plain.parquet, row 2: a message is not"), "'%s'", e.text);
+  EXPECT(!encode_run(&o, &e) && strstr(e.text, "nested_plain.parquet, row 1: messages is empty"), "'%s'", e.text);
   o.out = cli_path("chosen"), o.data = parquet_fixture("two_forms"), o.chat.fields = "messages=chosen";
   EXPECT(encode_run(&o, &e), "'%s'", e.text);
 }
