@@ -32,6 +32,7 @@
 #include "dev/test/test_modes.h"
 #include "dev/test/test_families.h"
 #include "dev/test/test_gguf.h"
+#include "dev/test/test_gguf_import.h"
 #include "dev/test/test_recompute.h"
 #include "dev/test/cuda_helpers.h"
 #include "dev/test/test_emulation.h"

@@ -1,15 +1,16 @@
 // tokenizer_json.h: saves and loads tokenizer.json, the file of Hugging Face tokenizers, and loads its forerunner,
-// vocab.json with merges.txt.
+// vocab.json with merges.txt, and the tokenizer of a GGUF.
 //
 // What is written is byte for byte what Hugging Face writes for the same tokenizer, or the tokenizer.json that was
 // read. What is read is untrusted: a file that is cut short, damaged, inconsistent, or asks for what this tokenizer
 // does not do is refused with one line.
 //
-// Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt
+// Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
 #pragma once
 #include "file_kinds.h"
 #include "files.h"
+#include "gguf_file.h"
 #include "tokenizer.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------
@@ -582,18 +583,20 @@ static inline bool bpe_load_end(BpeLoad *l, bool ok) {
   return ok;
 }
 
+// Makes the tokenizer of the tokenizer.json in l->file, which it keeps.
+static inline bool bpe_load_json(BpeLoad *l) {
+  if (!(bpe_parse(l) && bpe_find_parts(l) && bpe_read_texts(l) && bpe_sort_added(l) && bpe_read_bytes(l) &&
+        bpe_read_merges(l) && bpe_index_whole(l))) return false;
+  l->t->file = l->file;
+  l->t->file_bytes = l->file_bytes;
+  l->file = NULL;
+  return true;
+}
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
 // if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   BpeLoad l = bpe_load_start(t, path, "model.vocab", error, error_bytes);
-  const bool ok = bpe_read_file(&l) && bpe_parse(&l) && bpe_find_parts(&l) && bpe_read_texts(&l) &&
-                  bpe_sort_added(&l) && bpe_read_bytes(&l) && bpe_read_merges(&l) && bpe_index_whole(&l);
-  if (ok) {
-    t->file = l.file;
-    t->file_bytes = l.file_bytes;
-    l.file = NULL;
-  }
-  return bpe_load_end(&l, ok);
+  return bpe_load_end(&l, bpe_read_file(&l) && bpe_load_json(&l));
 }
 
 // ---- 9 load vocab.json and merges.txt ------------------------------------------------------------------------------
@@ -687,12 +690,160 @@ static inline bool bpe_load_pair(Tokenizer *t, const char *dir, char *error, siz
   return bpe_load_end(&l, ok);
 }
 
-// Reads the tokenizer at `path`: a tokenizer.json, or a directory that holds one, or else vocab.json and merges.txt.
+// ---- 10 load a GGUF's ----------------------------------------------------------------------------------------------
+// Its keys become the tokenizer.json that the model was published with, but for what makes no difference to ids.
+// llama.cpp's names of ways to cut a text (src/llama-vocab.cpp). Qwen's tokenizers normalize by NFC, which llama.cpp
+// leaves out and the models have learned from.
+static const struct BpePre { const char *name; int digits; bool digits_alone, ignore_merges, nfc; } bpe_pres[] = {
+    {"gpt-2", 0, false, false, false}, {"smollm", 0, true, false, false}, {"qwen2", 1, false, false, true},
+    {"deepseek-r1-qwen", 1, false, false, true}, {"llama-bpe", 3, false, true, false},
+    {"llama3", 3, false, true, false}, {"llama-v3", 3, false, true, false}};
+
+// An array of `count` items of a type, or of any number of them for -1; NULL: there is none, and why.
+static inline const GgufKey *bpe_gguf_array(const BpeLoad *l, const GgufFile *g, const char *name, uint32_t type,
+                                            int64_t count) {
+  const GgufKey *k = gguf_find(g, name);
+  const bool fits = k && k->is_array && (k->type == type || (type == GGUF_I32 && k->type == GGUF_U32)) &&
+                    k->count < INT32_MAX && (count < 0 || k->count == (uint64_t)count);
+  if (fits) return k;
+  if (count < 0) BPE_REFUSE(l, "%s is %s", name, k ? "no array of its kind" : "missing");
+  else BPE_REFUSE(l, "%s is %s, expected %lld items", name, k ? "of another length" : "missing", (long long)count);
+  return NULL;
+}
+static inline void bpe_gguf_text(FILE *f, const char *before, GgufText t) {
+  fputs(before, f);
+  json_string(f, t.at, t.bytes, JSON_LETTERS);
+}
+// The parts of a tokenizer.json before its model. bos: a token that begins each text; at NULL: none does.
+static inline void bpe_gguf_head(FILE *f, const BpePre *pre, const GgufKey *tokens, const GgufKey *types,
+                                 uint64_t count, GgufText bos, int32_t bos_id) {
+  enum { CONTROL = 3, USER = 4 };
+  static const char level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,\"use_regex\":%s}";
+  static const char text[] = "{\"Sequence\":{\"id\":\"%s\",\"type_id\":%d}}";
+  const uint8_t *at = tokens->at;
+  const char *comma = "";
+  fputs("{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[", f);
+  for (uint64_t i = 0; i < count; i++) {
+    const GgufText t = gguf_next(&at);
+    const int type = (int)gguf_item(types, i);
+    if (type != CONTROL && type != USER) continue;
+    fprintf(f, "%s\n{\"id\":%d,\"content\":", comma, (int)i);
+    bpe_gguf_text(f, "", t);
+    fprintf(f, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
+            type == CONTROL ? "true" : "false");
+    comma = ",";
+  }
+  fprintf(f, "],\n\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? "{\"type\":\"NFC\"}" : "null");
+  const bool split = pre->digits || pre->digits_alone;
+  if (split) fputs("{\"type\":\"Sequence\",\"pretokenizers\":[", f);
+  if (pre->digits_alone) fputs("{\"type\":\"Digits\",\"individual_digits\":true},", f);
+  for (const BpePattern &p : bpe_patterns)
+    if (pre->digits == p.digits) {
+      fputs("{\"type\":\"Split\",\"pattern\":{\"Regex\":", f);
+      json_text(f, p.regex);
+      fputs("},\"behavior\":\"Isolated\",\"invert\":false},", f);
+    }
+  fprintf(f, level, "false", pre->digits ? "false" : "true");
+  fputs(split ? "]},\n\"post_processor\":" : ",\n\"post_processor\":", f);
+  if (bos.at) {
+    const char *const parts[] = {"{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":",
+                                 "],\"pair\":[{\"SpecialToken\":{\"id\":"};
+    for (int i = 0; i < 2; i++) {
+      bpe_gguf_text(f, parts[i], bos);
+      fputs(",\"type_id\":0}},", f);
+      fprintf(f, text, "A", 0);
+      if (i) fputc(',', f), fprintf(f, text, "B", 1);
+    }
+    bpe_gguf_text(f, "],\"special_tokens\":{", bos);
+    bpe_gguf_text(f, ":{\"id\":", bos);
+    fprintf(f, ",\"ids\":[%d]", bos_id);
+    bpe_gguf_text(f, ",\"tokens\":[", bos);
+    fputs("]}}}", f);
+  } else fputs("null", f);
+  fputs(",\n\"decoder\":", f);
+  fprintf(f, level, "true", "true");
+}
+static inline void bpe_gguf_model(FILE *f, const BpePre *pre, const GgufKey *tokens, uint64_t count,
+                                  const GgufKey *merges) {
+  const uint8_t *at = tokens->at;
+  fprintf(f, ",\n\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
+          "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s,\"vocab\":{",
+          pre->ignore_merges ? "true" : "false");
+  for (uint64_t i = 0; i < count; i++) {
+    bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
+    fprintf(f, ":%d", (int)i);
+  }
+  fputs("},\n\"merges\":[", f);
+  at = merges->at;
+  for (uint64_t i = 0; i < merges->count; i++) bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
+  fputs("]}}\n", f);
+}
+// The way in which the GGUF's tokenizer cuts a text; NULL: none that is known here, and why.
+static inline const BpePre *bpe_gguf_pre(const BpeLoad *l, const GgufFile *g) {
+  char *model = gguf_string(g, "tokenizer.ggml.model"), *pre = gguf_string(g, "tokenizer.ggml.pre");
+  const BpePre *found = NULL;
+  for (const BpePre &p : bpe_pres) if (pre && !strcmp(p.name, pre)) found = &p;
+  double adds = 0;
+  static const char *const off[] = {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"};
+  const bool level = model && !strcmp(model, "gpt2");
+  if (!level)
+    BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, is read: --tokenizer may name another",
+               model ? model : "missing");
+  else if (!found)
+    BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name the "
+               "model's tokenizer.json", pre ? pre : "missing");
+  for (const char *name : off)
+    if (level && found && gguf_number(g, name, &adds) && adds != 0) {
+      BPE_REFUSE(l, "%s is true, only false is supported", name);
+      found = NULL;
+    }
+  free(model);
+  free(pre);
+  return level ? found : NULL;
+}
+// Writes l->file, the tokenizer.json of what g says.
+static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
+  enum { UNUSED = 5 };
+  const BpePre *pre = bpe_gguf_pre(l, g);
+  const GgufKey *tokens = pre ? bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, -1) : NULL;
+  const GgufKey *types = tokens ? bpe_gguf_array(l, g, "tokenizer.ggml.token_type", GGUF_I32, (int64_t)tokens->count)
+                                : NULL;
+  const GgufKey *merges = types ? bpe_gguf_array(l, g, "tokenizer.ggml.merges", GGUF_STRING, -1) : NULL;
+  if (!merges) return false;
+  uint64_t count = tokens->count;
+  while (count && gguf_item(types, count - 1) == UNUSED) count--;      // rows of the embedding that no token has
+  double adds = pre->ignore_merges, id = -1;     // llama.cpp's default for Llama 3
+  const bool said = gguf_number(g, "tokenizer.ggml.add_bos_token", &adds);
+  const bool has = gguf_number(g, "tokenizer.ggml.bos_token_id", &id) && id >= 0 && id < (double)count;
+  if (said && adds != 0 && !has)
+    return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is true, but bos_token_id is no token");
+  const bool begins = has && adds != 0;
+  FILE *f = open_memstream(&l->file, &l->file_bytes);
+  if (f) {
+    bpe_gguf_head(f, pre, tokens, types, count, begins ? gguf_text_at(tokens, (uint64_t)id) : GgufText{}, (int32_t)id);
+    bpe_gguf_model(f, pre, tokens, count, merges);
+  }
+  if (!f || fclose(f)) die_missing("tokenizer: no memory for the tokenizer of %s", l->path);
+  l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
+  return true;
+}
+// Reads the tokenizer of a GGUF, as tokenizer_load does.
+static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  BpeLoad l = bpe_load_start(t, path, "tokenizer.ggml.tokens", error, error_bytes);
+  GgufFile g;
+  const bool ok = gguf_open(&g, path, error, error_bytes) && bpe_read_gguf(&l, &g) && bpe_load_json(&l);
+  gguf_close(&g);
+  return bpe_load_end(&l, ok);
+}
+
+// Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
+// merges.txt.
 // False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
 static inline bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   char json[4096], vocab[4096], merges[4096];
   struct stat s;
   *t = {};
+  if (gguf_is(path)) return tokenizer_load_gguf(t, path, error, error_bytes);
   if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error, error_bytes);
   if ((size_t)snprintf(json, sizeof json, "%s/tokenizer.json", path) >= sizeof json - 16)
     return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");

@@ -640,14 +640,18 @@ static void fuzz_import_path(const char *path) {
     if (import_map(&s, param, params, &map, fuzz_error, sizeof fuzz_error)) {
       for (int p = 0; p < params; p++) {
         const TensorPlace *x = tensor_place(&map, 0, p);
-        HOLDS(x->file >= 0 && x->file < map.files && x->at >= map.data_at[x->file]);
-        const int64_t bytes = param_numel(&param[p]) * (int64_t)dtype_bytes(x->dtype);
-        HOLDS(x->at + bytes <= map.file_bytes[x->file]);
-        int same = s.kind == IMPORT_LLMC;
-        const SafetensorsFile *file = s.kind == IMPORT_LLMC ? NULL : &s.set.shard[x->file].file;
-        for (int i = 0; file && i < file->count; i++)
-          same += file->tensor[i].at == x->at && file->tensor[i].bytes == bytes;
-        HOLDS(same == 1);
+        for (int64_t left = param[p].shape[0]; left > 0; left -= x->rows ? x->rows : left, x++) {
+          HOLDS(x->file >= 0 && x->file < map.files && x->at >= map.data_at[x->file]);
+          const int64_t rows = x->rows ? x->rows : left, cols = param_cols(&param[p]);
+          const int64_t bytes = x->ggml ? rows * ggml_row_bytes((uint32_t)x->ggml, cols)
+                                        : rows * cols * (int64_t)dtype_bytes(x->dtype);
+          HOLDS(x->at + bytes <= map.file_bytes[x->file] && rows <= left);
+          int same = s.kind == IMPORT_LLMC;
+          const SafetensorsFile *file = s.kind == IMPORT_LLMC ? NULL : &s.set.shard[x->file].file;
+          for (int i = 0; file && i < file->count; i++)
+            same += file->tensor[i].at == x->at && file->tensor[i].bytes == bytes;
+          HOLDS(same == 1);
+        }
       }
       tensor_map_free(&map);
       fuzz_accepted = true;
@@ -711,6 +715,39 @@ static void fuzz_seeds_hf() {
   }
   free(t);
   free(param);
+}
+
+// The header of a GGUF; zeros follow, as many as its tensors need, if not too many.
+static void fuzz_gguf(const uint8_t *bytes, size_t count) {
+  enum { DATA_BYTES = 1 << 16 };
+  fuzz_write_file(fuzz_path("x.gguf").text, bytes, count, (int64_t)count + DATA_BYTES);
+  if (count < 4 || memcmp(bytes, "GGUF", 4)) return;
+  GgufFile g;
+  if (gguf_open(&g, fuzz_path("x.gguf").text, fuzz_error, sizeof fuzz_error)) {
+    for (int i = 0; i < g.keys; i++) HOLDS(gguf_find(&g, g.key[i].name) == &g.key[i]);
+    free(gguf_string(&g, "tokenizer.chat_template"));
+    gguf_close(&g);
+  } else fuzz_check_error(fuzz_error);
+  fuzz_import_path(fuzz_path("x.gguf").text);
+  const bool model = fuzz_accepted;
+  fuzz_tokenizer_path(fuzz_path("x.gguf").text);
+  fuzz_accepted = fuzz_accepted || model;
+}
+static void fuzz_seeds_gguf() {
+  for (const char *name : {"gpt2", "llama", "qwen2", "qwen3"}) {
+    char path[600];
+    int64_t bytes;
+    GgufFile g;
+    snprintf(path, sizeof path, "dev/fixtures/gguf_%s.gguf", name);
+    char *file = file_get(path, 1 << 20, &bytes);
+    if (!file || !gguf_open(&g, path, fuzz_error, sizeof fuzz_error)) {
+      fprintf(stderr, "fuzz: %s cannot be read\n", path);
+      _exit(1);
+    }
+    fuzz_seed(file, (size_t)g.data_at);
+    gguf_close(&g);
+    free(file);
+  }
 }
 
 // model.safetensors.index.json, and the headers of two shards
@@ -1049,6 +1086,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"encode_state", fuzz_encode_state, fuzz_seeds_encode_state, 1024},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
+    {"gguf", fuzz_gguf, fuzz_seeds_gguf, 32768},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
     {"config", fuzz_config, fuzz_seeds_config, 2048},
     {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192},

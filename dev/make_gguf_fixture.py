@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fixtures of --export_gguf: GGUF files by llama.cpp's own package from Hugging Face directories of dev/fixtures.
+And of --init_from FILE.gguf: blocks of each type, what that package says they are, and these numbers rounded.
 
-    python3 dev/make_gguf_fixture.py [DIRECTORY]      needs gguf, safetensors, numpy; writes gguf_*.gguf (dev/fixtures)
+    python3 dev/make_gguf_fixture.py [DIRECTORY]      needs gguf, safetensors, numpy; writes gguf_* (dev/fixtures)
 
 Names, rows of q and k of architecture llama, types of tensors and keys are those of llama.cpp's conversion/ (read in
 llama-cpp-python 0.3.36, vendor/llama.cpp); bytes of Q8_0 are gguf.quants'. Order of keys and tensors is the exporter's,
@@ -14,7 +15,7 @@ import sys
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures")
 FILES = {"hf_tiny": ("gpt2", "q8_0"), "family_llama": ("llama", "f16"), "family_qwen2": ("qwen2", "bf16"),
@@ -151,6 +152,32 @@ def adapter(w, c, t, arch, alpha):
                     w.add_tensor(f"blk.{i}.{ours}.weight.lora_{factor.lower()}", x.astype(np.float16))
 
 
+HOSTILE = [0x7c00, 0xfc00, 0x7e00, 0x0001, 0x8001, 0x03ff, 0x7bff, 0x0000, 0x8000]    # fp16: infinite, NaN, tiny, large
+# Of a block: its type, how many, and the bytes where a scale or a least value in fp16 begins.
+BLOCKS = [(Type.Q4_0, 24, [0]), (Type.Q4_1, 24, [0, 2]), (Type.Q5_0, 24, [0]), (Type.Q5_1, 24, [0, 2]),
+          (Type.Q8_0, 24, [0]), (Type.Q4_K, 12, [0, 2]), (Type.Q5_K, 12, [0, 2]), (Type.Q6_K, 12, [208]),
+          (Type.MXFP4, 24, [])]
+
+
+def blocks(to):
+    """NAME.blocks of random bytes, the last ones with hostile scales; NAME.values; these as bits of bf16 and fp16."""
+    rng, tensors = np.random.default_rng(5), {}
+    for kind, count, scales in BLOCKS:
+        x = rng.integers(0, 256, (count, gguf.constants.GGML_QUANT_SIZES[kind][1]), np.uint8)
+        for at in scales:
+            x[:, at:at + 2] = rng.normal(0, 0.02, count).astype(np.float16).view(np.uint8).reshape(count, 2)
+            hostile = np.array(HOSTILE, np.uint16).view(np.uint8).reshape(-1, 2)
+            x[count - len(hostile):, at:at + 2] = np.roll(hostile, at, 0)
+        if kind == Type.MXFP4:
+            x[:, 0] = [0, 1, 2, 3, 254, 255] + list(range(110, 110 + count - 6))
+        with np.errstate(all="ignore"):
+            y = gguf.quants.dequantize(x, kind).astype(np.float32).reshape(-1)
+            tensors |= {f"{kind.name}.blocks": x.reshape(-1), f"{kind.name}.values": y,
+                        f"{kind.name}.f16": y.astype(np.float16).view(np.uint16),
+                        f"{kind.name}.bf16": gguf.quants.quantize(y, Type.BF16).view(np.uint16)}
+    save_file(tensors, os.path.join(to, "gguf_blocks.safetensors"))
+
+
 def close(w):
     w.write_header_to_file()
     w.write_kv_data_to_file()
@@ -160,6 +187,7 @@ def close(w):
 
 def main():
     to = sys.argv[1] if len(sys.argv) > 1 else HERE
+    blocks(to)
     for name, (arch, kind) in FILES.items():
         directory = os.path.join(HERE, name)
         c, t, (dtype, file_type) = json.load(open(os.path.join(directory, "config.json"))), load(directory), TYPES[kind]

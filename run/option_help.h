@@ -22,7 +22,7 @@ static const char help_short[] =
     "  --n_layer 6               blocks; also --n_head, --n_embd, --vocab_size\n"
     "  --seq_len 256             tokens per training sequence\n"
     "  --data PATH               a text file, a directory of texts, or tokens .bin\n"
-    "  --init_from DIR           weights from Hugging Face, llm.c or a checkpoint\n"
+    "  --init_from PATH          weights: Hugging Face, .gguf, llm.c, a checkpoint\n"
     "how long, how fast\n"
     "  --epochs 3                passes over the training tokens [1]\n"
     "  --max_steps 1000          stop after this many steps\n"

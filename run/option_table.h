@@ -229,7 +229,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(keep_best, QUIET, "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, OWN, "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH", \
       "resume_from_checkpoint resume_from") \
-  TEXT(init_from, "", NULL, OWN, "weights: checkpoint, Hugging Face directory, .safetensors, llm.c .bin") \
+  TEXT(init_from, "", NULL, OWN, "weights: checkpoint, Hugging Face directory, .gguf, .safetensors, llm.c .bin") \
   GROUP(PLAN, "plan") \
   CHOICE(plan, off, (off, on, search), OWN, "print what the run would need and how long; search: what fits best") \
   INT(world, 1, 1, 1 << 20, OWN, "ranks to plan for, none of which need be there") \

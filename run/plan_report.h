@@ -78,7 +78,8 @@ static void report_print_head(const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
   say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, build_id);
-  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld", o->model,
+  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
+             p->run->name ? p->run->name : o->model,
              count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
              (long long)m->V);
   print_block(p->run);

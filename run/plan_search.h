@@ -11,6 +11,7 @@
 #pragma once
 #include "fork_work.h"
 #include "plan_report.h"
+#include "start.h"
 #include <malloc.h>
 
 // ================================================================================================ 1 axes
@@ -448,6 +449,22 @@ static inline void search_main(const Options *asked, char *error, size_t error_b
   search_free(&s);
 }
 
+// Gives the options the shape of what --init_from names, of which no more than headers is read: weights of another
+// program. name: what the model is called; "": by its preset. False with one line in `error`.
+static bool plan_take_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes) {
+  static Start s;
+  if (!o->init_from[0] || o->resume[0]) return true;
+  const bool ok = start_find(&s, o, error, error_bytes) && (s.kind != START_IMPORT ||
+                                                            start_options(&s, o, error, error_bytes));
+  if (ok && s.kind == START_IMPORT) {
+    const char *words = start_model_name(&s, o);
+    snprintf(name, name_bytes, "%s", words ? words : "");
+    o->given[OPT_batch_size] = true;             // else it is as many as fit
+    if (!o->json) start_print_notices(&s);
+  }
+  start_free(&s);
+  return ok;
+}
 // The command --plan. Of several processes that mpirun started only the first one speaks, and plans for as many unless
 // --world says otherwise.
 static int plan_main(Call *call) {
@@ -458,11 +475,14 @@ static int plan_main(Call *call) {
   if (o->plan == OPT_plan_off) return -1;
   if (!call->first) return 0;
   if (!error[0]) options_read_config(o, error, error_bytes);
+  char name[MAP_PATH_BYTES + 32] = "";
+  if (!error[0]) plan_take_weights(o, name, sizeof name, error, error_bytes);
   if (error[0]) die_user("train_gpt_fsdp: %s", error);
   const char *launched = call->launched ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
   if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
   if (o->plan == OPT_plan_search) { search_main(o, error, error_bytes); return 0; }
   if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
+  if (name[0]) report.run->name = name;
   char *json = NULL;
   size_t json_size = 0;
   FILE *f = open_memstream(&json, &json_size);

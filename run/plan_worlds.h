@@ -52,6 +52,7 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
   for (OptionId i : not_here) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &option_specs[i]);
+    if (i == OPT_init_from && o->tuning) continue;         // its shape is known (plan_take_weights)
     REFUSE(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
@@ -62,6 +63,7 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
 // Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
 // reach less than was asked for. NULL: what is asked for is taken.
 static inline const char *plan_data_words(const Options *o) {
+  if (o->tuning) return "not read: the vocabulary is that of --init_from";
   if (o->tokenizer[0]) return "not read: the vocabulary is that of --tokenizer, if --vocab_size says it";
   if (!strcmp(o->data, "generated")) return "the generated text";
   if (!strcmp(o->data, "random") || strstr(o->data, ".bin")) return NULL;
@@ -121,7 +123,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
   if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
-  const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0];
+  const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0] && !o->tuning;
   if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
   check_device_options(o, "", error, error_bytes);
   if (error[0]) return false;

@@ -179,10 +179,20 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   n = strlen(error);
   if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
 }
-// The chat template beside a tokenizer, a file or a directory. NULL: there is none, and why.
+// The chat template beside a tokenizer, a file or a directory, or in a GGUF. NULL: there is none, and why.
 static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
+  if (gguf_is(tokenizer)) {
+    GgufFile g;
+    char *text = gguf_open(&g, tokenizer, why, bytes) ? gguf_string(&g, "tokenizer.chat_template") : NULL;
+    const ChatTemplate *t = text ? chat_template_of(text) : NULL;
+    if (text && !t) snprintf(why, bytes, "that of %s is none of those known", tokenizer);
+    else if (g.keys) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
+    free(text);
+    gguf_close(&g);
+    return t;
+  }
   snprintf(dir, sizeof dir, "%s", tokenizer);
   if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
     char *slash = strrchr(dir, '/');
@@ -250,6 +260,7 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, cha
   char *slash = strrchr(beside, '/');
   if (slash) *slash = 0;
   if (s->import.kind == IMPORT_HF_DIRECTORY) s->published = import_published(slash ? beside : ".");
+  else s->published = s->import.published, s->import.published = NULL;
   start_stored(s);
   if (!start_check_import(s, error, error_bytes)) return false;
   s->shape = s->import.shape;

@@ -116,17 +116,6 @@ static inline bool family_ignores(const char *name) {
   const size_t n = strlen(name), m = strlen(".rotary_emb.inv_freq");
   return n > m && !strcmp(name + n - m, ".rotary_emb.inv_freq");
 }
-// Whether a parameter has a tensor of this name, or a tied head is stored too.
-static inline bool family_has_tensor(const char *name, const Param *param, int params, const ModelShape *s) {
-  char ours[FAMILY_NAME_BYTES];
-  if (s->tied && !strcmp(name, "lm_head.weight")) return true;
-  for (int p = 0; p < params; p++)
-    for (int i = 0; i < param[p].matrices; i++) {
-      family_tensor_name(ours, &param[p], i, s);
-      if (!strcmp(ours, name)) return true;
-    }
-  return false;
-}
 
 // ================================================================================================ config.json in
 static const ImportField family_fields[] = {

@@ -11,12 +11,11 @@
 #include "data/tokenizer.h"
 #include "lora.h"
 
-enum { GGUF_ALIGNMENT = 32, GGUF_BLOCK = 32 };   // bytes; numbers that share a scale in Q8_0
+enum { GGUF_BLOCK = 32 };                        // numbers that share a scale in Q8_0
 // The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
 enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
 struct GgufKind { uint32_t ggml, file_type; };
 static const GgufKind gguf_kinds[] = {{0, 0}, {1, 1}, {30, 32}, {8, 7}};
-enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_FLOAT = 6, GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9 };
 
 // ================================================================================================ which models
 static inline const char *gguf_architecture(const ModelShape *s) {
@@ -159,26 +158,6 @@ static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64
 // One tensor of the file: rows [first, first + rows) of a parameter. permuted: rows of one half of a head and of the
 // other in turn, which is how llama.cpp turns pairs for architecture llama.
 struct GgufTensor { char name[64]; const Param *param; int64_t first, rows, cols, bytes, permuted; uint32_t ggml; };
-static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool gpt2) {
-  static const struct { const char *ours, *theirs[3]; } names[] = {
-      {"wte", {"token_embd"}}, {"wpe", {"position_embd"}}, {"ln_f", {"output_norm"}}, {"lm_head", {"output"}},
-      {"ln_1", {"attn_norm"}}, {"attn.c_attn", {"attn_q", "attn_k", "attn_v"}}, {"attn.q_norm", {"attn_q_norm"}},
-      {"attn.k_norm", {"attn_k_norm"}}, {"attn.c_proj", {"attn_output"}}, {"ln_2", {"ffn_norm"}},
-      {"mlp.c_fc", {"ffn_gate", "ffn_up"}}, {"mlp.c_proj", {"ffn_down"}}};
-  const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
-  const size_t n = (size_t)(dot - inside);
-  char block[32] = "";
-  if (p->stage) snprintf(block, sizeof block, "blk.%d.", p->stage - 1);
-  for (const auto &x : names) {
-    if (n != strlen(x.ours) || strncmp(inside, x.ours, n)) continue;
-    const char *theirs = !gpt2 || !x.theirs[1] ? x.theirs[part] : x.theirs[2] ? "attn_qkv" : "ffn_up";
-    snprintf(to, 64, "%s%s%s", block, theirs, dot);
-  }
-}
-static inline int64_t gguf_row_bytes(uint32_t ggml, int64_t cols) {
-  if (ggml == gguf_kinds[GGUF_Q8_0].ggml) return cols / GGUF_BLOCK * (2 + GGUF_BLOCK);
-  return (ggml == gguf_kinds[GGUF_F32].ggml ? 4 : 2) * cols;
-}
 // Of a shape with adapters these alone, as NAME.lora_a and NAME.lora_b of the matrices that they are for.
 // Vectors, norms and positions stay fp32; rows that Q8_0 cannot cut into blocks become fp16.
 static inline int gguf_tensors(GgufTensor *to, const Param *param, int params, const ModelShape *s, GgufType type) {
@@ -201,7 +180,7 @@ static inline int gguf_tensors(GgufTensor *to, const Param *param, int params, c
       if (llama && of->matrices == 3 && part < 2 && !down) t->permuted = s->head_size;
       const bool whole = param[p].ndim == 1 || !strcmp(param[p].name, "wpe.weight");
       t->ggml = gguf_kinds[whole ? GGUF_F32 : type == GGUF_Q8_0 && t->cols % GGUF_BLOCK ? GGUF_F16 : type].ggml;
-      t->bytes = param[p].ndim == 1 ? 4 * t->rows : t->rows * gguf_row_bytes(t->ggml, t->cols);
+      t->bytes = param[p].ndim == 1 ? 4 * t->rows : t->rows * ggml_row_bytes(t->ggml, t->cols);
     }
   }
   return count;
@@ -242,17 +221,6 @@ static inline void gguf_pad(FILE *f, int64_t at) {
 }
 
 // ================================================================================================ the file
-// Divisors of rope's frequencies, (head_size/2), where Llama 3's scaling is asked for, and their number.
-static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const ModelShape *s) {
-  const RopeScaling *r = &s->block.rope_scaling;
-  const double hs = (double)s->head_size;
-  for (int64_t i = 0; r->factor > 0 && i < s->head_size / 2; i++) {
-    const double waves = (double)r->original / (2 * M_PI * pow(s->block.rope_theta, 2.0 * (double)i / hs));
-    const double smooth = (waves - r->low) / (r->high - r->low);
-    to[i] = (float)(waves > r->high ? 1 : waves < r->low ? r->factor : 1 / ((1 - smooth) / r->factor + smooth));
-  }
-  return r->factor > 0 ? s->head_size / 2 : 0;
-}
 static inline void gguf_tensor_info(FILE *f, const char *name, int64_t cols, int64_t rows, uint32_t ggml, int64_t at) {
   gguf_text(f, name, strlen(name));
   gguf_u32(f, rows ? 2 : 1);

@@ -4,7 +4,8 @@
 //   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
 //   2 config     config.json of Hugging Face -> ModelShape: GPT-2's here, others' in families.h
 //   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
-//   4 import     import_open (what is it, which shape) -> import_map (where is which parameter) -> import_close
+//   4 import     of these, and of GGUF (gguf_import.h): import_open (what is it, which shape) -> import_map (where is
+//                which parameter) -> import_close
 //   5 export     export_map, export_*_text: what save_pretrained writes
 //
 // Layouts
@@ -17,22 +18,24 @@
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
-#include "families.h"
+#include "gguf_import.h"
 #include <math.h>
 
-enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC };
+enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC, IMPORT_GGUF };
 
 // An open model of another program. Closed by import_close.
 struct Import {
   ImportKind kind;
   ModelShape shape;
   char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
-  char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or ""
+  char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or a
+                                                 // GGUF; or ""
   char notice[256];                              // for the user: what is not as the file says; or ""
   int64_t file_bytes;                            // of llm.c
   bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
   const Family *family;                          // of Hugging Face; NULL: GPT-2
   SafetensorsSet set;                            // not of llm.c
+  cJSON *published;                              // of a GGUF (gguf_published); NULL: nothing
   Dtype dtype;                                   // of llm.c
   int64_t padded_vocab;                          // of llm.c: rows of wte in the file
 };
@@ -357,7 +360,32 @@ static inline bool import_open_directory(Import *s, const char *directory, char 
                 set_index_name);
 }
 
-// Opens a file by its first bytes: llm.c's, or PyTorch's (refused), else as safetensors.
+// Opens the GGUF at s->path: its keys as a config.json's fields.
+static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) {
+  GgufFile g;
+  cJSON *root = cJSON_CreateObject();
+  const ImportConfig c = {root, s->path, error, error_bytes};
+  s->kind = IMPORT_GGUF;
+  const bool ok = gguf_open_set(&s->set, s->path, &g, error, error_bytes) &&
+                  gguf_config(&g, &s->set, root, error, error_bytes) && import_config_read(&c, s);
+  cJSON_Delete(root);
+  char *tokenizer = ok ? gguf_string(&g, "tokenizer.ggml.model") : NULL;
+  if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->path);
+  free(tokenizer);
+  if (ok) s->published = gguf_published(&g);
+  const SafetensorsTensor *blocks = NULL;
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count && !blocks; i++)
+      if (s->set.shard[k].file.tensor[i].ggml) blocks = &s->set.shard[k].file.tensor[i];
+  const size_t n = strlen(s->notice);
+  if (ok && blocks)
+    snprintf(s->notice + n, sizeof s->notice - n, "%sits quantized weights (%s) are dequantized as they are read, and "
+             "kept in --param_dtype", n ? "; " : "", blocks->dtype_text);
+  gguf_close(&g);
+  return ok;
+}
+
+// Opens a file by its first bytes: llm.c's, llama.cpp's, or PyTorch's (refused), else as safetensors.
 static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
   static const struct { int32_t magic; const char *what; } foreign[] = {
       {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
@@ -376,8 +404,7 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
   IMPORT_REFUSE(got >= 4 && (zip || pickle),
                 "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
                 "(transformers: save_pretrained)", s->path);
-  IMPORT_REFUSE(got >= 4 && !memcmp(header, "GGUF", 4), "%s: is a GGUF of llama.cpp, which is not read: name the "
-                "directory that it was made from, with config.json and model.safetensors", s->path);
+  if (got >= 4 && !memcmp(header, "GGUF", 4)) return import_open_gguf(s, error, error_bytes);
   char directory[MAP_PATH_BYTES];
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
@@ -388,6 +415,7 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
 // Frees what an Import has; it is empty then, and may be closed again.
 static inline void import_close(Import *s) {
   set_close(&s->set);
+  cJSON_Delete(s->published);
   memset(s, 0, sizeof *s);
 }
 
@@ -396,7 +424,7 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
   struct stat st;
   IMPORT_REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
   IMPORT_REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
-                "model.safetensors, a .safetensors file, or llm.c's .bin (nothing is downloaded)", path,
+                "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
                 strerror(errno));
   snprintf(s->path, sizeof s->path, "%s", path);
   if (S_ISDIR(st.st_mode)) {
@@ -406,7 +434,7 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
     } else {
       IMPORT_REFUSE(!import_exists(path, "model.safetensors"),
                     "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
-                    "--export_hf wrote, a checkpoint, a .safetensors file, or llm.c's .bin", path);
+                    "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
       if (!import_open_file(s, path, error, error_bytes)) return false;
     }
     return true;
@@ -458,44 +486,73 @@ static inline void import_place(const Import *s, const Param *p, int64_t rows, c
   const bool transposed = s->kind == IMPORT_HF_DIRECTORY && !s->family && import_is_conv1d(p);
   const int64_t all = rows ? rows : p->shape[0];
   const int64_t shape[2] = {transposed ? p->shape[1] : all, p->ndim == 1 ? 1 : transposed ? all : p->shape[1]};
-  const char *name = s->family ? t->name : p->name;
+  const char *name = s->family || s->kind == IMPORT_GGUF ? t->name : p->name;
   const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
-  const bool readable = t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16);
+  const bool readable = t->ggml || (t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16));
   if (!fits)
     import_complain(complaints, "tensor %s is %s, expected %s", name, import_shape_text(t->ndim, t->shape).text,
                     import_shape_text(p->ndim, shape).text);
   else if (!readable)
-    import_complain(complaints, "tensor %s is %s, expected F32, BF16 or F16", name, t->dtype_text);
-  else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0};
+    import_complain(complaints, "tensor %s is %s, expected %s", name, t->dtype_text,
+                    s->kind == IMPORT_GGUF ? ggml_types_read : "F32, BF16 or F16");
+  else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0, false, t->ggml};
 }
 
-// Places the parameters of a family's file; complains of tensors that do not fit one to one.
+// What part i of a parameter is called in a family's file, or in a GGUF.
+static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES], const Param *p, int i) {
+  if (s->kind == IMPORT_GGUF) gguf_tensor_name(to, p, i, !s->family);
+  else family_tensor_name(to, p, i, &s->shape);
+}
+// How many tensors a parameter is there.
+static inline int import_parts(const Import *s, const Param *p) {
+  return p->adapter ? 0 : s->family ? p->matrices : 1;
+}
+// Whether a parameter has a tensor of this name, or a tied head is stored too.
+static inline bool import_has_tensor(const Import *s, const char *name, const Param *param, int params) {
+  char theirs[FAMILY_NAME_BYTES];
+  if (s->shape.tied && s->kind != IMPORT_GGUF && !strcmp(name, "lm_head.weight")) return true;
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < import_parts(s, &param[p]); i++) {
+      import_tensor_name(s, theirs, &param[p], i);
+      if (!strcmp(theirs, name)) return true;
+    }
+  return false;
+}
+// Tensors that are no weights, or whose numbers the shape has.
+static inline bool import_ignores(const Import *s, const char *name) {
+  return s->kind == IMPORT_GGUF ? s->family && !strcmp(name, "rope_freqs.weight") : family_ignores(name);
+}
+
+// Places the parameters of a family's file or a GGUF; complains of tensors that do not fit one to one.
 static inline void import_map_family(const Import *s, const Param *param, int params, TensorMap *map,
                                      ImportComplaints *complaints) {
   int used = 0;
   for (int p = 0; p < params; p++) {
-    const int parts = param[p].adapter ? 0 : param[p].matrices;
+    const int parts = import_parts(s, &param[p]);
     for (int i = 0; i < parts; i++) {
       char name[FAMILY_NAME_BYTES];
       int file = 0;
-      family_tensor_name(name, &param[p], i, &s->shape);
+      import_tensor_name(s, name, &param[p], i);
       const SafetensorsTensor *t = set_entry(&s->set, name, &file);
       TensorPlace *place = tensor_place(map, 0, p) + i;
       used += t != NULL;
       if (!t) import_complain(complaints, "tensor %s is missing", name);
       else import_place(s, &param[p], parts > 1 ? param[p].matrix_rows[i] : 0, t, file, place, complaints);
-      if (family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
+      place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
+      if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
     }
   }
   int file = 0;
-  const SafetensorsTensor *head = s->shape.tied ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
+  const bool twice = s->shape.tied && s->kind != IMPORT_GGUF;
+  const SafetensorsTensor *head = twice ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
   if (head) import_check_head(s, head, file, complaints);
   for (int k = 0; k < s->set.count; k++)         // only if there are more than were taken
-    for (int i = 0; i < s->set.shard[k].file.count; i++) used -= !family_ignores(s->set.shard[k].file.tensor[i].name);
+    for (int i = 0; i < s->set.shard[k].file.count; i++)
+      used -= !import_ignores(s, s->set.shard[k].file.tensor[i].name);
   for (int k = 0; k < s->set.count && used + (head != NULL) < 0; k++)
     for (int i = 0; i < s->set.shard[k].file.count; i++) {
       const char *name = s->set.shard[k].file.tensor[i].name;
-      if (!family_ignores(name) && !family_has_tensor(name, param, params, &s->shape))
+      if (!import_ignores(s, name) && !import_has_tensor(s, name, param, params))
         import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(name).text);
     }
 }
@@ -541,7 +598,7 @@ static inline bool import_map(Import *s, const Param *param, int params, TensorM
     snprintf(map->path[i], sizeof map->path[i], "%s", x ? x->path : s->path);
   }
   if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
-  else if (s->family) import_map_family(s, param, params, map, &complaints);
+  else if (s->family || s->kind == IMPORT_GGUF) import_map_family(s, param, params, map, &complaints);
   else import_map_tensors(s, param, index, params, map, &complaints);
   for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
     if (!param[p].adapter && tensor_place(map, 0, p)->file < 0)

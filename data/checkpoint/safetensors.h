@@ -36,6 +36,7 @@ struct SafetensorsTensor {
   int ndim;
   int64_t shape[SAFETENSORS_MAX_DIMS];
   int64_t at, bytes;
+  int32_t ggml = 0;                              // of a GGUF: its type of blocks (ggml_types.h); 0: it has none
 };
 
 struct SafetensorsDtype { const char *text; int bits; Dtype dtype; };
@@ -383,8 +384,9 @@ static inline int safetensors_order_places(const void *a, const void *b) {
 static inline int safetensors_order_names(const void *a, const void *b) {
   return strcmp((*(SafetensorsTensor *const *)a)->name, (*(SafetensorsTensor *const *)b)->name);
 }
-// Sorts the tensors by place and by name; each byte of the data must belong to exactly one of them.
-static inline bool safetensors_check_layout(SafetensorsText *t) {
+// Sorts the tensors by place and by name; each byte of the data must belong to exactly one of them, or with gaps to one
+// at most.
+static inline bool safetensors_check_layout(SafetensorsText *t, bool gaps = false) {
   SafetensorsFile *s = t->file;
   int64_t end = (int64_t)s->data_at;
   s->by_name = (SafetensorsTensor **)malloc(sizeof *s->by_name * (size_t)(s->count + 1));
@@ -401,12 +403,12 @@ static inline bool safetensors_check_layout(SafetensorsText *t) {
     t->tensor = x->name;
     if (x->at < end)
       return safetensors_fail(t, "its bytes overlap those of %s", safetensors_quoted(s->tensor[i - 1].name).text);
-    if (x->at > end)
+    if (x->at > end && !gaps)
       return safetensors_fail(t, "%lld bytes before its own belong to no tensor", (long long)(x->at - end));
-    end += x->bytes;
+    end = x->at + x->bytes;
   }
   t->tensor = NULL;
-  if (end == (int64_t)s->bytes) return true;
+  if (end == (int64_t)s->bytes || gaps) return true;
   return safetensors_fail(t, "the last %lld bytes of the file belong to no tensor; fetch or write it again",
                           (long long)((int64_t)s->bytes - end));
 }

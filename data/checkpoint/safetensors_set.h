@@ -49,13 +49,19 @@ static inline void set_close(SafetensorsSet *s) {
   free(s->shard);
   *s = {};
 }
-// Adds the file PATH, whose header is checked.
-static inline bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes) {
+// Room for one more file, named PATH, with nothing in it yet; s->count is the caller's to raise.
+static inline SafetensorsShard *set_grow(SafetensorsSet *s, const char *path) {
   s->shard = (SafetensorsShard *)realloc(s->shard, sizeof *s->shard * (size_t)(s->count + 1));
   if (!s->shard) die_missing("no memory for the names of %d files of weights", s->count + 1);
   SafetensorsShard *x = &s->shard[s->count];
-  IMPORT_REFUSE(strlen(path) >= sizeof x->path, "%.60s...: the path is too long", path);
-  strcpy(x->path, path);
+  *x = {};
+  snprintf(x->path, sizeof x->path, "%s", path);
+  return x;
+}
+// Adds the file PATH, whose header is checked.
+static inline bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes) {
+  IMPORT_REFUSE(strlen(path) >= MAP_PATH_BYTES, "%.60s...: the path is too long", path);
+  SafetensorsShard *x = set_grow(s, path);
   IMPORT_REFUSE(!safetensors_open(&x->file, path), "%s", x->file.error);
   s->count++;
   return true;

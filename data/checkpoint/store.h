@@ -18,6 +18,7 @@
 #include "crc32c.h"
 #include "data/files.h"
 #include "data/random.h"
+#include "ggml_types.h"
 #include "tensor_map.h"
 #include <pthread.h>
 
@@ -37,10 +38,27 @@ struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
 struct ChunkCursor { int state, param; int64_t done; };
 
+// chunk_place of tensors in blocks, of which a chunk has all that its elements are in, and of rows that lie in turn
+// with others, `cols` long: whole ones, or a part of one.
+static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_t most) {
+  const TensorPlace *at = &k->place;
+  const GgmlType *t = at->ggml ? ggml_type((uint32_t)at->ggml) : NULL;
+  const int64_t values = t ? t->values : 1, bytes = t ? t->bytes : (int64_t)dtype_bytes(at->dtype);
+  const int64_t in_row = k->first % cols, before = k->first % values;
+  const int64_t rows = at->in_turn && !in_row ? min64(left, most) / cols : 0, row_bytes = cols / values * bytes;
+  k->numel = rows ? rows * cols : min64(min64(left, at->in_turn ? cols - in_row : left), most - before);
+  const int64_t blocks = (before + k->numel + values - 1) / values;
+  k->span = Span{at->file, 0, at->at + k->first / values * bytes, 1, blocks * bytes, 0};
+  if (rows) k->span.rows = rows, k->span.row_bytes = row_bytes, k->span.stride = 2 * row_bytes;
+}
 // How many of `left` elements from `first` on go in one chunk, and where they lie in the file.
 static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left) {
   const TensorPlace *at = &k->place;
   const int64_t b = (int64_t)dtype_bytes(at->dtype), most = STORE_CHUNK_BYTES / 4;
+  if (at->ggml || at->in_turn) {
+    chunk_place_gguf(k, param_cols(p), left, most);
+    return;
+  }
   k->span = Span{at->file, 0, at->at + k->first * b, 1, 0, 0};
   if (at->transposed) {
     const int64_t out = p->shape[0], in = p->shape[1], o = k->first / in, i = k->first % in;
@@ -682,6 +700,14 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
   Fsdp *f = s->f;
   const Param *p = fsdp_param(f, k->param);
+  const GgmlType *blocks = k->place.ggml ? ggml_type((uint32_t)k->place.ggml) : NULL;
+  if (blocks) {
+    float *to = (float *)s->scratch[1];
+    for (int64_t i = 0; i < span_bytes(&k->span) / blocks->bytes; i++)
+      blocks->expand((const uint8_t *)data + i * blocks->bytes, to + i * blocks->values);
+    fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, to + k->first % blocks->values, k->numel, pass);
+    return;
+  }
   const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
   const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
   if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);

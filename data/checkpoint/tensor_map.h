@@ -12,8 +12,16 @@ enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
 enum { MAP_STATES = 3, MAP_PARTS = 3 };
 
 // at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
-// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, 0: as they are.
-struct TensorPlace { int32_t file; Dtype dtype; bool transposed; int64_t at, rows, half_rows; };
+// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, or with in_turn a
+// row of one and of the other in turn; 0: as they are. ggml: type of the blocks that it is in (ggml_types.h); 0: dtype.
+struct TensorPlace {
+  int32_t file;
+  Dtype dtype;
+  bool transposed;
+  int64_t at, rows, half_rows;
+  bool in_turn = false;
+  int32_t ggml = 0;
+};
 
 // Zeroed, it is empty. Freed by tensor_map_free.
 struct TensorMap {
@@ -45,9 +53,11 @@ static inline const TensorPlace *tensor_part(const TensorPlace *part, int64_t co
   for (; part->rows && *first >= part->rows * cols; part++) *first -= part->rows * cols;
   if (part->rows) *left = min64(*left, part->rows * cols - *first);
   if (part->half_rows) {
-    const int64_t half = part->half_rows * cols, in_half = *first % half;
+    const int64_t half = part->half_rows * cols, in_half = *first % half, which = *first / half;
     *left = min64(*left, half - in_half);
-    *first = (*first / half ^ 1) * half + in_half;
+    *first = (which ^ 1) * half + in_half;
+    if (part->in_turn)
+      *first = ((which / 2 * part->half_rows + in_half / cols) * 2 + which % 2) * cols + in_half % cols;
   }
   return part;
 }

@@ -99,6 +99,15 @@ TEST(cli_chat_exports_its_template,
     EXPECT(strstr(r.text, x.has) && !strstr(r.text, x.lacks), "%s:\n%.2000s", x.options, r.text);
     cli_free(&r);
   }
+  for (const char *what : {"--sample_only --sample_tokens 2 --prompt Hi --threads 1", "--plan"}) {
+    CLI_RUN(&r, "%s --init_from %s/model.gguf --out %s %s", cli_program(), cli_path("tuned"), cli_path("of-gguf"),
+            what);
+    const bool plan = !strcmp(what, "--plan");
+    EXPECT(!r.code && strstr(r.text, plan ? "not read: the vocabulary is that of --init_from" : asks) &&
+           (plan ? cli_count(r.text, "a plan, nothing is started") == 1 : strstr(r.text, says) != NULL) &&
+           strstr(r.text, "tuned/model.gguf, "), "%s of a GGUF:\n%.2000s", what, r.text);
+    cli_free(&r);
+  }
   CLI_RUN(&r, "%s --init_from %s --eval_only --val_data dev/fixtures/chat.jsonl --seq_len 256 --threads 1 --cache= "
           "--report off --out %s", cli_program(), cli_path("exported"), cli_path("evaluated"));
   EXPECT(!r.code && strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--val_data)") &&

@@ -626,8 +626,7 @@ TEST(cli_plan_refuses,
   static const CliRefusal table[] = {
       {0, "--plan --resume", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
        "--resume; shapes and modes come from options, or from --config OUT/options.txt"},
-      {0, "--plan --init_from x", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
-       "--init_from; ..."},
+      {0, "--plan --init_from x", 2, "x: cannot open it: No such file or directory; a model is a directory with ..."},
       {0, "--plan --eval_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "
        "--eval_only; ..."},
       {0, "--plan --sample_only", 2, "--plan is of a training that begins, and reads no weights: it does not go with "

@@ -109,9 +109,6 @@ TEST(tuning_takes_the_adapters_that_are_for_this_base,
     EXPECT(!ok || !memcmp(lora.parts, plain.parts, sizeof lora.parts), "%s: targets %s", k.to, targets);
   }
   import_close(&base);
-  cli_write(cli_path("model.gguf"), "GGUF\3\0\0\0\0\0\0\0", 12);
-  EXPECT(!import_open(&base, cli_path("model.gguf"), error, sizeof error) && strstr(error, "is a GGUF of llama.cpp"),
-         "a GGUF: %s", error);
   Options o;
   options_typed(&o, "--lora_rank 4", error, sizeof error);
   EXPECT(!error[0] && o.lora == 4, "--lora_rank: %s", error);
