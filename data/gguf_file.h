@@ -23,7 +23,7 @@ enum GgufValue {
   GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
   GGUF_I64, GGUF_DOUBLE, GGUF_VALUES
 };
-enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_FIRST_READ = 1 << 20, GGUF_HEADER_MOST = 1 << 28 };
+enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
 
 struct GgufText { const char *at; size_t bytes; };
 // type: of the value, of an array's items where is_array; count: of these, else 1. at: the first of them.
@@ -88,12 +88,12 @@ static inline bool gguf_take_name(GgufReader *r, const char **name, uint32_t *be
   *name = t.at;
   return true;
 }
-// Room for one more in an array whose room doubles.
-static inline void *gguf_grow(void *array, int count, size_t each) {
-  if (count & (count - 1)) return array;
-  void *grown = realloc(array, (count ? 2 * (size_t)count : 1) * each);
-  if (!grown) die_missing("no memory for a GGUF header of more than %d entries", count);
-  return grown;
+// Puts one more behind `count` in an array whose room doubles.
+template <typename T> static inline void gguf_put(T **array, int *count, T x) {
+  const size_t n = (size_t)(*count)++;
+  if (!(n & (n - 1)) && !(*array = (T *)realloc(*array, (n ? 2 * n : 1) * sizeof x)))
+    die_missing("no memory for a GGUF header of more than %zu entries", n);
+  (*array)[n] = x;
 }
 
 static inline uint64_t gguf_value_bytes(uint32_t type) {
@@ -112,8 +112,7 @@ static inline bool gguf_take_key(GgufReader *r) {
   if (!each && k.type != GGUF_STRING) return gguf_fail(r, "%s has values of type %u: not read", k.name, k.type);
   for (uint64_t i = 0; !each && i < k.count; i++) if (!gguf_take_text(r, &unused)) return false;
   if (each && !gguf_step(r, k.count, each)) return false;
-  r->g->key = (GgufKey *)gguf_grow(r->g->key, r->g->keys, sizeof k);
-  r->g->key[r->g->keys++] = k;
+  gguf_put(&r->g->key, &r->g->keys, k);
   return true;
 }
 static inline bool gguf_take_info(GgufReader *r) {
@@ -129,8 +128,7 @@ static inline bool gguf_take_info(GgufReader *r) {
       return gguf_fail(r, "tensor %s has a dimension of %lld: it is damaged", t.name, (long long)t.shape[i]);
   }
   if (!gguf_take(r, &t.type, 4) || !gguf_take(r, &t.at, 8)) return false;
-  r->g->info = (GgufInfo *)gguf_grow(r->g->info, r->g->infos, sizeof t);
-  r->g->info[r->g->infos++] = t;
+  gguf_put(&r->g->info, &r->g->infos, t);
   return true;
 }
 
@@ -146,36 +144,26 @@ static inline const GgufKey *gguf_find(const GgufFile *g, const char *name) {
 }
 // Item i of numbers; a float becomes the shortest decimal that is this float: 1e-05, not 9.99999974738e-06.
 static inline double gguf_item(const GgufKey *k, uint64_t i) {
-  char text[40];
-  union {
-    uint8_t u8;
-    int8_t i8;
-    uint16_t u16;
-    int16_t i16;
-    uint32_t u32;
-    int32_t i32;
-    float f;
-    uint64_t u64;
-    int64_t i64;
-    double d;
-  } v = {};
-  memcpy(&v, k->at + i * gguf_value_bytes(k->type), gguf_value_bytes(k->type));
+  const uint8_t *at = k->at + i * gguf_value_bytes(k->type);
+  const auto as = [at](auto x) { memcpy(&x, at, sizeof x); return (double)x; };
   switch (k->type) {
-    case GGUF_U8: case GGUF_BOOL: return v.u8;
-    case GGUF_I8: return v.i8;
-    case GGUF_U16: return v.u16;
-    case GGUF_I16: return v.i16;
-    case GGUF_U32: return v.u32;
-    case GGUF_I32: return v.i32;
-    case GGUF_U64: return (double)v.u64;
-    case GGUF_I64: return (double)v.i64;
-    case GGUF_DOUBLE: return v.d;
+    case GGUF_U8: case GGUF_BOOL: return as(uint8_t());
+    case GGUF_I8: return as(int8_t());
+    case GGUF_U16: return as(uint16_t());
+    case GGUF_I16: return as(int16_t());
+    case GGUF_U32: return as(uint32_t());
+    case GGUF_I32: return as(int32_t());
+    case GGUF_U64: return as(uint64_t());
+    case GGUF_I64: return as(int64_t());
+    case GGUF_DOUBLE: return as(double());
   }
+  char text[40];
+  const double x = as(float());
   for (int digits = 1; digits <= 9; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, (double)v.f);
-    if (strtof(text, NULL) == v.f) return strtod(text, NULL);
+    snprintf(text, sizeof text, "%.*g", digits, x);
+    if ((double)strtof(text, NULL) == x) return strtod(text, NULL);
   }
-  return v.f;                                    // NaN
+  return x;                                      // NaN
 }
 // A single number, true and false too. False: there is none of this name.
 static inline bool gguf_number(const GgufFile *g, const char *name, double *value) {
@@ -227,7 +215,6 @@ static inline bool gguf_read_header(GgufReader *r) {
   GgufFile *g = r->g;
   uint32_t version;
   uint64_t infos, keys;
-  r->at += 4;                                    // "GGUF"
   if (!gguf_take(r, &version, 4) || !gguf_take(r, &infos, 8) || !gguf_take(r, &keys, 8)) return false;
   if (version && !(version & 0xffff)) return gguf_fail(r, "is a GGUF of big endian, only little endian is read");
   if (version != 2 && version != 3)
@@ -254,9 +241,9 @@ static inline bool gguf_open(GgufFile *g, const char *path, char *error, size_t 
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   bool ok = fd >= 0 && !fstat(fd, &st), done = !ok;
   if (!ok) gguf_fail(&r, "cannot open it: %s", strerror(errno));
+  const int64_t most = min64(st.st_size, GGUF_HEADER_MOST);
   for (int64_t n = GGUF_FIRST_READ; !done; n *= 4) {
-    const int64_t most = st.st_size < GGUF_HEADER_MOST ? st.st_size : (int64_t)GGUF_HEADER_MOST;
-    const int64_t bytes = n < most ? n : most;
+    const int64_t bytes = min64(n, most);
     gguf_close(g);
     g->file_bytes = st.st_size;
     g->header = (uint8_t *)malloc((size_t)bytes + 1);
@@ -264,10 +251,11 @@ static inline bool gguf_open(GgufFile *g, const char *path, char *error, size_t 
     r.ended = false, r.at = g->header, r.end = g->header + bytes;
     ok = file_read(fd, g->header, bytes, 0);
     if (!ok) gguf_fail(&r, "cannot read it: %s", strerror(errno));
-    ok = ok && (bytes >= 4 || gguf_step(&r, 4, 1)) && gguf_read_header(&r);
+    ok = ok && gguf_step(&r, 4, 1) && gguf_read_header(&r);
     done = ok || !r.ended || bytes == most;
   }
   if (fd >= 0) close(fd);
-  if (!ok) gguf_close(g);
+  if (ok) error[0] = 0;                          // of a part that was too short
+  else gguf_close(g);
   return ok;
 }

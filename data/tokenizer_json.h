@@ -699,76 +699,64 @@ static const struct BpePre { const char *name; int digits; bool digits_alone, ig
     {"deepseek-r1-qwen", 1, false, false, true}, {"llama-bpe", 3, false, true, false},
     {"llama3", 3, false, true, false}, {"llama-v3", 3, false, true, false}};
 
-// An array of `count` items of a type, or of any number of them for -1; NULL: there is none, and why.
+// An array of a type, of as many items as `like` has; NULL: there is none, and why.
 static inline const GgufKey *bpe_gguf_array(const BpeLoad *l, const GgufFile *g, const char *name, uint32_t type,
-                                            int64_t count) {
+                                            const GgufKey *like) {
   const GgufKey *k = gguf_find(g, name);
-  const bool fits = k && k->is_array && (k->type == type || (type == GGUF_I32 && k->type == GGUF_U32)) &&
-                    k->count < INT32_MAX && (count < 0 || k->count == (uint64_t)count);
-  if (fits) return k;
-  if (count < 0) BPE_REFUSE(l, "%s is %s", name, k ? "no array of its kind" : "missing");
-  else BPE_REFUSE(l, "%s is %s, expected %lld items", name, k ? "of another length" : "missing", (long long)count);
+  if (k && k->is_array && k->type == type && k->count < INT32_MAX && (!like || k->count == like->count)) return k;
+  BPE_REFUSE(l, "%s is %s", name, k ? "of another type, or not as long as tokenizer.ggml.tokens" : "missing");
   return NULL;
 }
 static inline void bpe_gguf_text(FILE *f, const char *before, GgufText t) {
   fputs(before, f);
   json_string(f, t.at, t.bytes, JSON_LETTERS);
 }
-// The parts of a tokenizer.json before its model. bos: a token that begins each text; at NULL: none does.
-static inline void bpe_gguf_head(FILE *f, const BpePre *pre, const GgufKey *tokens, const GgufKey *types,
-                                 uint64_t count, GgufText bos, int32_t bos_id) {
+// A tokenizer.json of the first `count` tokens. bos: a token that begins each text; at NULL: none does.
+static inline void bpe_gguf_json(FILE *f, const BpePre *pre, const GgufKey *tokens, const GgufKey *types,
+                                 const GgufKey *merges, uint64_t count, GgufText bos, int32_t bos_id) {
   enum { CONTROL = 3, USER = 4 };
-  static const char level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,\"use_regex\":%s}";
-  static const char text[] = "{\"Sequence\":{\"id\":\"%s\",\"type_id\":%d}}";
+  static const char level[] =
+      R"({"type":"ByteLevel","add_prefix_space":%s,"trim_offsets":true,"use_regex":%s})";
+  const bool split = pre->digits || pre->digits_alone;
   const uint8_t *at = tokens->at;
   const char *comma = "";
-  fputs("{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[", f);
+  fputs(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)", f);
   for (uint64_t i = 0; i < count; i++) {
     const GgufText t = gguf_next(&at);
-    const int type = (int)gguf_item(types, i);
+    const double type = gguf_item(types, i);
     if (type != CONTROL && type != USER) continue;
     fprintf(f, "%s\n{\"id\":%d,\"content\":", comma, (int)i);
     bpe_gguf_text(f, "", t);
-    fprintf(f, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
+    fprintf(f, R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":%s})",
             type == CONTROL ? "true" : "false");
     comma = ",";
   }
-  fprintf(f, "],\n\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? "{\"type\":\"NFC\"}" : "null");
-  const bool split = pre->digits || pre->digits_alone;
-  if (split) fputs("{\"type\":\"Sequence\",\"pretokenizers\":[", f);
-  if (pre->digits_alone) fputs("{\"type\":\"Digits\",\"individual_digits\":true},", f);
-  for (const BpePattern &p : bpe_patterns)
-    if (pre->digits == p.digits) {
-      fputs("{\"type\":\"Split\",\"pattern\":{\"Regex\":", f);
-      json_text(f, p.regex);
-      fputs("},\"behavior\":\"Isolated\",\"invert\":false},", f);
-    }
+  fprintf(f, "],\n\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? R"({"type":"NFC"})" : "null");
+  if (split) fputs(R"({"type":"Sequence","pretokenizers":[)", f);
+  if (pre->digits_alone) fputs(R"({"type":"Digits","individual_digits":true},)", f);
+  for (const BpePattern &p : bpe_patterns) {
+    if (pre->digits != p.digits) continue;
+    bpe_gguf_text(f, R"({"type":"Split","pattern":{"Regex":)", GgufText{p.regex, strlen(p.regex)});
+    fputs(R"(},"behavior":"Isolated","invert":false},)", f);
+  }
   fprintf(f, level, "false", pre->digits ? "false" : "true");
   fputs(split ? "]},\n\"post_processor\":" : ",\n\"post_processor\":", f);
   if (bos.at) {
-    const char *const parts[] = {"{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":",
-                                 "],\"pair\":[{\"SpecialToken\":{\"id\":"};
-    for (int i = 0; i < 2; i++) {
-      bpe_gguf_text(f, parts[i], bos);
-      fputs(",\"type_id\":0}},", f);
-      fprintf(f, text, "A", 0);
-      if (i) fputc(',', f), fprintf(f, text, "B", 1);
-    }
-    bpe_gguf_text(f, "],\"special_tokens\":{", bos);
-    bpe_gguf_text(f, ":{\"id\":", bos);
-    fprintf(f, ",\"ids\":[%d]", bos_id);
-    bpe_gguf_text(f, ",\"tokens\":[", bos);
+    bpe_gguf_text(f, R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"type_id":0,"id":)", bos);
+    bpe_gguf_text(f, R"(}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"SpecialToken":{"type_id":0,"id":)", bos);
+    bpe_gguf_text(f, R"(}},{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],)"
+                  R"("special_tokens":{)", bos);
+    bpe_gguf_text(f, R"(:{"id":)", bos);
+    fprintf(f, ",\"ids\":[%d],\"tokens\":[", bos_id);
+    bpe_gguf_text(f, "", bos);
     fputs("]}}}", f);
   } else fputs("null", f);
   fputs(",\n\"decoder\":", f);
   fprintf(f, level, "true", "true");
-}
-static inline void bpe_gguf_model(FILE *f, const BpePre *pre, const GgufKey *tokens, uint64_t count,
-                                  const GgufKey *merges) {
-  const uint8_t *at = tokens->at;
-  fprintf(f, ",\n\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
-          "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s,\"vocab\":{",
+  fprintf(f, R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
+          R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":%s,"vocab":{)",
           pre->ignore_merges ? "true" : "false");
+  at = tokens->at;
   for (uint64_t i = 0; i < count; i++) {
     bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
     fprintf(f, ":%d", (int)i);
@@ -778,51 +766,37 @@ static inline void bpe_gguf_model(FILE *f, const BpePre *pre, const GgufKey *tok
   for (uint64_t i = 0; i < merges->count; i++) bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
   fputs("]}}\n", f);
 }
-// The way in which the GGUF's tokenizer cuts a text; NULL: none that is known here, and why.
-static inline const BpePre *bpe_gguf_pre(const BpeLoad *l, const GgufFile *g) {
-  char *model = gguf_string(g, "tokenizer.ggml.model"), *pre = gguf_string(g, "tokenizer.ggml.pre");
-  const BpePre *found = NULL;
-  for (const BpePre &p : bpe_pres) if (pre && !strcmp(p.name, pre)) found = &p;
-  double adds = 0;
-  static const char *const off[] = {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"};
-  const bool level = model && !strcmp(model, "gpt2");
-  if (!level)
-    BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, is read: --tokenizer may name another",
-               model ? model : "missing");
-  else if (!found)
-    BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name the "
-               "model's tokenizer.json", pre ? pre : "missing");
-  for (const char *name : off)
-    if (level && found && gguf_number(g, name, &adds) && adds != 0) {
-      BPE_REFUSE(l, "%s is true, only false is supported", name);
-      found = NULL;
-    }
-  free(model);
-  free(pre);
-  return level ? found : NULL;
-}
 // Writes l->file, the tokenizer.json of what g says.
 static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
   enum { UNUSED = 5 };
-  const BpePre *pre = bpe_gguf_pre(l, g);
-  const GgufKey *tokens = pre ? bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, -1) : NULL;
-  const GgufKey *types = tokens ? bpe_gguf_array(l, g, "tokenizer.ggml.token_type", GGUF_I32, (int64_t)tokens->count)
-                                : NULL;
-  const GgufKey *merges = types ? bpe_gguf_array(l, g, "tokenizer.ggml.merges", GGUF_STRING, -1) : NULL;
+  char *model = gguf_string(g, "tokenizer.ggml.model"), *name = gguf_string(g, "tokenizer.ggml.pre");
+  const BpePre *pre = NULL;
+  for (const BpePre &p : bpe_pres) if (name && !strcmp(p.name, name)) pre = &p;
+  if (!model || strcmp(model, "gpt2"))
+    pre = NULL, BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, is read: --tokenizer may name "
+                           "another", model ? model : "missing");
+  else if (!pre)
+    BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name the "
+               "model's tokenizer.json", name ? name : "missing");
+  free(model);
+  free(name);
+  double adds = 0, id = -1;
+  for (const char *off : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"})
+    if (pre && gguf_number(g, off, &adds) && adds != 0) return BPE_REFUSE(l, "%s is true, only false is read", off);
+  const GgufKey *tokens = pre ? bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, NULL) : NULL;
+  const GgufKey *types = tokens ? bpe_gguf_array(l, g, "tokenizer.ggml.token_type", GGUF_I32, tokens) : NULL;
+  const GgufKey *merges = types ? bpe_gguf_array(l, g, "tokenizer.ggml.merges", GGUF_STRING, NULL) : NULL;
   if (!merges) return false;
   uint64_t count = tokens->count;
   while (count && gguf_item(types, count - 1) == UNUSED) count--;      // rows of the embedding that no token has
-  double adds = pre->ignore_merges, id = -1;     // llama.cpp's default for Llama 3
+  adds = pre->ignore_merges;                     // llama.cpp's default for Llama 3
   const bool said = gguf_number(g, "tokenizer.ggml.add_bos_token", &adds);
   const bool has = gguf_number(g, "tokenizer.ggml.bos_token_id", &id) && id >= 0 && id < (double)count;
   if (said && adds != 0 && !has)
     return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is true, but bos_token_id is no token");
-  const bool begins = has && adds != 0;
+  const GgufText bos = has && adds != 0 ? gguf_text_at(tokens, (uint64_t)id) : GgufText{};
   FILE *f = open_memstream(&l->file, &l->file_bytes);
-  if (f) {
-    bpe_gguf_head(f, pre, tokens, types, count, begins ? gguf_text_at(tokens, (uint64_t)id) : GgufText{}, (int32_t)id);
-    bpe_gguf_model(f, pre, tokens, count, merges);
-  }
+  if (f) bpe_gguf_json(f, pre, tokens, types, merges, count, bos, bos.at ? (int32_t)id : -1);
   if (!f || fclose(f)) die_missing("tokenizer: no memory for the tokenizer of %s", l->path);
   l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   return true;

@@ -155,13 +155,15 @@ def loss_fp64(tensors, ids):
     return float((top + np.log(np.exp(logits - top[:, None]).sum(-1)) - logits[np.arange(n), ids[1:]]).mean())
 
 
-def llama_cpp(file, questions):
-    """llama.cpp's greedy answers by the template in the file; None: it is not here."""
+def llama_cpp(file, questions, adapter=None):
+    """llama.cpp's greedy answers by the template in the file, with an adapter beside it; None: it is not here."""
     if not importlib.util.find_spec("xllamacpp"):
         return None
     import xllamacpp
     p = xllamacpp.CommonParams()
     p.model.path, p.n_ctx, p.n_parallel, p.cpuparams.n_threads = file, 512, 1, 2
+    if adapter:
+        p.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(adapter, 1.0)]
     server = xllamacpp.Server(p)
     return [server.handle_chat_completions({"messages": [{"role": "user", "content": q}], "max_tokens": 40,
                                             "temperature": 0, "stream": False})["choices"][0]["message"]["content"]

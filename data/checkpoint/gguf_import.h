@@ -95,7 +95,7 @@ static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, ch
   IMPORT_REFUSE(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
   return true;
 }
-// A number that says which file of several this is, or how many there are.
+// A number of a model that was split, or what it is where nothing says so.
 static inline int gguf_split(const GgufFile *g, const char *name, int absent) {
   double x = absent;
   gguf_number(g, name, &x);
