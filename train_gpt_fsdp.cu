@@ -212,8 +212,7 @@ static Model model_of(const Options *o) {
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
   recompute_parse(o, m.recompute, NULL, 0);
-  const bool text = o->data_as == OPT_data_as_text;
-  m.documents = data_is_chats(o->data, text) && o->pack == OPT_pack_whole;       // a run knows better, by its corpus
+  m.documents = data_is_packed_whole(o);         // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }

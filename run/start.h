@@ -200,13 +200,29 @@ static const char *start_recorded(const char *text, size_t bytes, const char *na
   cJSON_Delete(json);
   return to;
 }
+// Whether --data has conversations that are packed whole, so that a sequence holds several. Files are looked into once.
+static bool data_is_packed_whole(const Options *o) {
+  static char seen[3 * OPTION_TEXT_BYTES], now[sizeof seen];
+  static bool are;
+  const bool text = o->data_as == OPT_data_as_text;
+  if (o->pack != OPT_pack_whole || !o->data[0] || text) return false;
+  if (!access(o->data, F_OK) && data_is_chats(o->data, text)) return true;
+  EncodeOptions e = {};
+  DataError none;
+  e.data = o->data, e.val_data = "", e.column = o->text_column, e.chat.fields = o->fields;
+  snprintf(now, sizeof now, "%s\n%s\n%s", o->data, o->text_column, o->fields);
+  if (strcmp(seen, now)) records_are_meant(&e, &are, &none);
+  memcpy(seen, now, sizeof seen);
+  return are;
+}
 // Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
 // model.
 static void start_find_template(Start *s, const Options *o) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
   const bool text = o->data_as == OPT_data_as_text;
-  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text), asks = o->sample_only && !o->eval[0];
+  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text) || data_is_packed_whole(o);
+  const bool asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
@@ -802,19 +818,23 @@ static ChatOptions chat_options(const Options *o, const char *template_name, con
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
-// asked: the vocabulary that a tokenizer is trained for.
-static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, DataError *e) {
+// asked: the vocabulary that a tokenizer is trained for. whole: conversations are not one stream, so they go into
+// memory.
+static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, bool whole, DataError *e) {
   static char out[PATH_MAX];
+  EncodeOptions o = {};
+  o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
+  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
+  o.say = encode_say;
+  if (c->data && *c->data && whole && !records_are_meant(&o, &c->records, e)) return false;
+  c->column = column;
+  if (c->records) return true;
   if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
-  EncodeOptions o = {};
-  o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
-  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
-  o.say = encode_say;
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
   c->val_data = "";
@@ -884,7 +904,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
                                        : load_packed(&c, o->text_column, o->given[OPT_text_column],
                                                        o->vocab_size_asked > 0 ? o->vocab_size_asked : o->vocab_size,
-                                                       &e) &&
+                                                       o->pack == OPT_pack_whole, &e) &&
                                            corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }

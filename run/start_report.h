@@ -358,7 +358,7 @@ static void mixture_words(FILE *to, const RunView *run) {
     const double share = (double)s->source[k].weight / (double)all;
     const double drawn = share * (double)run->steps_per_epoch * (double)run->opt->global_batch;
     fprintf(to, "%.4g %% %s (%.3g times an epoch), ", 100 * share, s->source[k].name,
-            drawn / (double)((s->source[k].tokens_numel - 1) / T));
+            drawn / (double)sampler_source_numel(s, k, T, run->packing->split ? run->packing : NULL));
   }
   fprintf(to, "by samples; a source that ends starts over in a new order");
 }
