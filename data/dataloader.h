@@ -362,6 +362,7 @@ struct CorpusOptions {
   bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
   bool records = false;        // `data` names conversations in several files, packed ones or tables, by a list
   const char *column = "";     // of these tables
+  const char *add_tokens = "";   // a file of tokens that the given tokenizer gets (tokenizer_add)
   bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 
@@ -493,7 +494,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
 static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, DataError *e) {
   char why[1024];
   if (!o->tokenizer || !*o->tokenizer) return true;
-  if (!tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
+  if (!tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   c->tokenizer.divides &= !o->undivided;
   int missing = 0;

@@ -46,9 +46,10 @@ static inline void records_append(Text *t, size_t *room, const uint8_t *p, size_
   t->numel += n;
   *line += text_end_part(t, path, *line);
 }
-// Reads a file, unpacked, as lines that end in a newline: *n bytes in *to, of which *room are there.
-static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const char *path, const EncodeOptions *o,
-                                DataContainer *container, DataError *e) {
+// Reads a file, unpacked, as lines that end in a newline: *n bytes in *to, of which *room are there. before: bytes of
+// other files, which stay in memory.
+static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const char *path, size_t before,
+                                const EncodeOptions *o, DataContainer *container, DataError *e) {
   const int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   const FileForm named = form_of(path_base(path), NULL, 0);
   TextStream s;
@@ -61,8 +62,9 @@ static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const cha
     if (*room < *n + FILE_PIECE_BYTES + 1) *to = (uint8_t *)bpe_resize(*to, *room = 2 * *n + FILE_PIECE_BYTES + 1, 1);
     got = text_stream_read(&s, *to + *n, FILE_PIECE_BYTES, e);
     *n += got > 0 ? (size_t)got : 0;
-    ok = got >= 0 && ((int64_t)*n < memory / 2 || data_fail(e, EXIT_MISSING, "%s: its conversations do not fit into "
-                                                            "memory: --pack stream encodes them to files", path));
+    ok = got >= 0 && ((int64_t)(before + *n) < memory / 2 ||
+                      data_fail(e, EXIT_MISSING, "%s: conversations up to here have %zu MB, more than half of this "
+                                "machine's memory: --pack stream encodes them to files", path, (before + *n) >> 20));
   }
   *container = s.rows.columns || named.container ? CONTAINER_CSV : !s.filtered ? CONTAINER_JSON_LINES
                : s.lines.array ? CONTAINER_JSON_ARRAY : CONTAINER_JSON_SPREAD;
@@ -89,7 +91,8 @@ static inline bool find_records(Found *f, const char *list, const char *column, 
     for (int k = 0; ok && k < names->count; k++) {
       DataContainer container = CONTAINER_JSON_LINES;
       int64_t line = 0;
-      if (!(ok = records_read(&memory, &n, &room, names->name[k], &o, &container, e))) break;
+      const size_t before = f->text[SPLIT_TRAIN].numel + f->text[SPLIT_VALID].numel;
+      if (!(ok = records_read(&memory, &n, &room, names->name[k], before, &o, &container, e))) break;
       const size_t cut = i || !held ? n : records_cut(memory, n), at = cut ? cut : n;    // of one record nothing
       to[0]->container = to[1]->container = container;
       records_append(to[0], &rooms[i], memory, at, names->name[k], &line);

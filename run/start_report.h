@@ -94,7 +94,8 @@ static UnitFigures unit_figures(const Fsdp *f, int u) {
   for (int p = 0; p < fsdp_params(f); p++) {
     if (fsdp_param(f, p)->unit != u) continue;
     x.numel += param_numel(fsdp_param(f, p));
-    x.trained += fsdp_param(f, p)->frozen ? 0 : param_numel(fsdp_param(f, p));
+    const Param *q = fsdp_param(f, p);
+    x.trained += q->frozen ? 0 : q->row_end ? (q->row_end - q->row_from) * param_cols(q) : param_numel(q);
   }
   return x;
 }

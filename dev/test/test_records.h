@@ -376,8 +376,8 @@ TEST(cli_records_mixture,
   CLI_RUN(&r, "%s %s --max_steps 4 --save_every 2 --out %s", cli_ranks(2), text, cli_path("whole"));
   cli_expect_done(&r, "a mixture");
   EXPECT(strstr(r.text, "notice: conversations of 2 files, in this order: a.jsonl: 28 as lines of messages; b.csv.gz: "
-                "8 as a table of questions") && strstr(r.text, "mixture   75 % ") && strstr(r.text, "conversations in 2 files,"),
-         "%.3000s", r.text);
+                "8 as a table of questions") && strstr(r.text, "mixture   75 % ") &&
+             strstr(r.text, "conversations in 2 files,"), "%.3000s", r.text);
   cli_free(&r);
   CLI_RUN(&r, "%s %s --max_steps 4 --resume %s/ckpt/step_00000002 --out %s", cli_program(), text, cli_path("whole"),
           cli_path("again"));
