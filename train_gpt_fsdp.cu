@@ -167,7 +167,14 @@ static Param *model_params(const Model *m, int *count) {
   for (int l = 0; l < m->L; l++)
     for (int k = 0; k < BLOCK_PARAMS; k++)
       if (m->block_at[k] >= 0) p[block_param(m, l, k)] = param_make(m, &block_specs[k], 1 + l);
-  for (int i = 0; i < *count; i++) p[i].frozen = m->shape.lora.rank;
+  const Lora *lora = &m->shape.lora;
+  for (int i = 0; i < *count; i++) p[i].frozen = lora->rank;
+  for (int k : {WTE, LM_HEAD}) {
+    if (!lora->rank || !lora->row_end || m->root_at[k] < 0) continue;
+    Param *q = &p[m->root_at[k]];
+    q->frozen = q->decay = false;                // decay would change the other rows
+    q->row_from = lora->row_from, q->row_end = lora->row_end;
+  }
   for (int l = 0; l < m->L; l++)
     for (int i = 0; i < LORA_MATRICES; i++) {
       if (!m->shape.lora.parts[i]) continue;
@@ -212,8 +219,7 @@ static Model model_of(const Options *o) {
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
   recompute_parse(o, m.recompute, NULL, 0);
-  const bool text = o->data_as == OPT_data_as_text;
-  m.documents = data_is_chats(o->data, text) && o->pack == OPT_pack_whole;       // a run knows better, by its corpus
+  m.documents = data_is_packed_whole(o);         // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }
@@ -484,6 +490,16 @@ static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
+// Rows of the embedding or the head that do not train have no gradient, so AdamW and SGD leave their bits.
+static void zero_other_rows(Trainer *t, RootParam k) {
+  const Lora *l = &t->model.shape.lora;
+  const Tensor g = root_grad(t, k);
+  if (!l->rank || !l->row_end || !g.data) return;
+  const size_t row = (size_t)t->model.C * dtype_bytes(g.dtype), rows = (size_t)(numel(g) / t->model.C);
+  const size_t from = (size_t)l->row_from, end = (size_t)l->row_end;
+  if (from) t->ctx.ops->zero(&t->ctx, g.data, from * row);
+  if (end < rows) t->ctx.ops->zero(&t->ctx, (char *)g.data + end * row, (rows - end) * row);
+}
 // The head's weight: its own, or the token embedding.
 static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_HEAD; }
 
@@ -830,6 +846,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   }
   if (dwte.data || dwpe.data)
     embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode, x->starts);
+  zero_other_rows(t, WTE);
+  if (!t->model.tied) zero_other_rows(t, LM_HEAD);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
   note_phase_end(f);

@@ -172,17 +172,22 @@ struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 // document: where documents behind the first begin.
 // What a file is asked for as: text; lines of JSON; bytes that are text whatever they look like (--data_as text).
 enum TextWant { WANT_TEXT, WANT_LINES, WANT_BYTES };
+// part: of records, the files one behind another. Each ends before byte `end`, was lines of JSON or another container,
+// has so many records; `line` of the file's lines come before the first.
+struct TextPart { char path[DATA_PATH_BYTES]; size_t end; DataContainer container; int64_t line, records; };
 struct Text {
   const uint8_t *bytes;
   size_t numel, mapped_bytes;
   void *mapped, *owned;
   double nats;
   size_t *document, documents;
-  DataContainer container;                       // of lines of JSON: what they were made of
+  TextPart *part;
+  int parts;
+  DataContainer container;                       // of the file that was opened last
 };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
-  DataNames tokens[SPLIT_COUNT];                 // token files; none: it is text, or not looked for yet
+  DataNames tokens[SPLIT_COUNT];                 // token files, or of records; none: text, or not looked for yet
   int sources, source_files[SOURCES_MOST];       // of a mixture: how many of the training files are each one's
   SplitSource mixed[SOURCES_MOST];               // their names and weights
   const char *val_data;                          // --val_data, or ""
@@ -195,6 +200,7 @@ static inline void text_free(Text *t) {
   free(t->owned);
   if (t->mapped) data_unmap(t->mapped, t->mapped_bytes);
   free(t->document);
+  free(t->part);
   *t = {};
 }
 static inline void found_free(Found *f) {
@@ -563,17 +569,37 @@ static inline bool data_is_chats(const char *path, bool as_text) {
   return chats_find_train(path, inside, sizeof inside) ||
          (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
-// Lines for validation where there are none: the last twentieth, one at least.
+// Ends a file's part of a text of records at the end of the text. line: of the file's lines before it. Returns its own.
+static inline int64_t text_end_part(Text *t, const char *path, int64_t line) {
+  const uint8_t *p = t->bytes + (t->parts ? t->part[t->parts - 1].end : 0), *const end = t->bytes + t->numel;
+  t->part = (TextPart *)realloc(t->part, sizeof *t->part * (size_t)(t->parts + 1));
+  if (!t->part) die_missing("data: no memory for the names of files");
+  TextPart *part = &t->part[t->parts++];
+  *part = TextPart{"", t->numel, t->container, line, 0};
+  data_format(part->path, sizeof part->path, "%s", path);
+  int64_t lines = 0;
+  for (const uint8_t *next; p < end; p = next, lines++) {
+    const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
+    next = newline ? newline + 1 : end;
+    while (p < next && strchr(" \t\r\n", *p)) p++;
+    part->records += p < next;
+  }
+  return lines;
+}
+// Where records for validation begin where there are none: the last twentieth of the bytes, one at least. 0: there are
+// less than two.
+static inline size_t records_cut(const uint8_t *p, size_t n) {
+  size_t end = n, cut = n - n / 20;
+  while (end && strchr(" \t\r\n", p[end - 1])) end--;
+  if (cut > end) cut = end;
+  while (cut && p[cut - 1] != '\n') cut--;
+  if (cut) return cut;
+  const uint8_t *newline = (const uint8_t *)memchr(p, '\n', end);
+  return newline ? (size_t)(newline - p) + 1 : 0;
+}
 static inline bool chats_hold_out(Found *f, DataError *e) {
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
-  size_t end = t->numel, cut = t->numel - t->numel / 20;
-  while (end && strchr(" \t\r\n", t->bytes[end - 1])) end--;
-  if (cut > end) cut = end;
-  while (cut && t->bytes[cut - 1] != '\n') cut--;
-  if (!cut) {
-    const uint8_t *newline = (const uint8_t *)memchr(t->bytes, '\n', end);
-    cut = newline ? (size_t)(newline - t->bytes) + 1 : 0;
-  }
+  const size_t cut = records_cut(t->bytes, t->numel);
   if (!cut)
     return data_fail(e, EXIT_USAGE, "%s has less than two records: too few to hold some out for validation; give a "
                      "directory with train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
@@ -602,7 +628,12 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
     if (there && !text_open(&f->text[i], to, f->notices, e, WANT_LINES)) return false;
   }
   data_format(f->source, sizeof f->source, "conversations in %s (--data)", path);
-  return f->chats[SPLIT_VALID][0] || chats_hold_out(f, e);
+  const bool held = !f->chats[SPLIT_VALID][0];
+  if (held && !chats_hold_out(f, e)) return false;
+  int64_t lines = 0;
+  for (int i = 0; i < SPLIT_COUNT; i++)
+    if (f->chats[i][0]) lines = text_end_part(&f->text[i], f->chats[i], held && i == SPLIT_VALID ? lines : 0);
+  return true;
 }
 
 // ================================================================================================ 3 token files
@@ -660,9 +691,9 @@ static inline bool token_file_partners(DataNames *to, const char *train, bool se
 
 // Adds the token files that one element of a list names: a file, the .bin files of a directory, those that match a
 // pattern; in the order of their names. Of a directory or pattern only those named for the split, if any is.
-static inline bool find_token_element(DataNames *to, const char *element, const char *option, bool valid,
-                                      DataError *e) {
-  const char *const word = valid ? "val" : "train";
+static inline bool find_token_element(Found *f, const char *element, bool valid, DataError *e) {
+  const char *const word = valid ? "val" : "train", *const option = valid ? "--val_data" : "--data";
+  DataNames *to = &f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN];
   struct stat st;
   glob_t g = {};
   char path[PATH_MAX];
@@ -671,8 +702,8 @@ static inline bool find_token_element(DataNames *to, const char *element, const 
   const bool there = !stat(element, &st), directory = there && S_ISDIR(st.st_mode);
   if (there && !directory) {
     if (!name_ends(element, ".bin"))
-      return data_fail(e, EXIT_MISSING, "%s %s: expected token files, .bin: of texts and conversations one can be "
-                       "named, or a directory", option, element);
+      return data_fail(e, EXIT_MISSING, "%s %s: expected token files, .bin; of texts one can be named, or a "
+                       "directory; weights are for token files, and for conversations packed whole", option, element);
     return data_names_add(to, element), true;
   }
   DataNames inside = directory ? data_names(element, ".bin") : DataNames{};
@@ -735,9 +766,10 @@ static inline bool find_weights(Found *f, const char *list, DataError *e) {
   return sum <= PERIOD_MOST || data_fail(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
                                          "possible: write them with fewer digits", list, (long long)sum, PERIOD_MOST);
 }
-// Token files of a list: elements with commas between them, each as find_token_element has it; with weights behind
-// colons a mixture, else one stream. valid: of --val_data.
-static inline bool find_token_list(Found *f, const char *list, bool valid, DataError *e) {
+// The files of a list: elements with commas between them, each of which `add` adds; with weights behind colons a
+// mixture, else one stream. valid: of --val_data.
+static inline bool find_list(Found *f, const char *list, bool valid,
+                             bool (*add)(Found *f, const char *element, bool valid, DataError *e), DataError *e) {
   const char *const option = valid ? "--val_data" : "--data";
   DataNames *to = &f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN];
   char element[DATA_PATH_BYTES];
@@ -753,7 +785,7 @@ static inline bool find_token_list(Found *f, const char *list, bool valid, DataE
     if (!element[0] || weight < 0 || (weight && valid) || (elements && (weight > 0) != (weighted > 0)))
       return data_fail(e, EXIT_USAGE, "%s %s: expected: FILES,FILES,...%s", option, list, valid ? "" : ", or with "
                        "weights above 0 behind all of them, FILES:0.7,FILES:0.3");
-    if (!find_token_element(to, element, option, valid, e)) return false;
+    if (!add(f, element, valid, e)) return false;
     weighted += weight > 0;
     if (elements++ == SOURCES_MOST && weighted)
       return data_fail(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MOST);
@@ -764,9 +796,15 @@ static inline bool find_token_list(Found *f, const char *list, bool valid, DataE
   }
   if (valid) return true;
   f->sources = weighted > 1 ? weighted : 0;
+  return !f->sources || find_weights(f, list, e);
+}
+static inline bool find_token_list(Found *f, const char *list, bool valid, DataError *e) {
+  const DataNames *to = &f->tokens[SPLIT_TRAIN];
+  if (!find_list(f, list, valid, find_token_element, e)) return false;
+  if (valid) return true;
   if (to->count == 1) data_format(f->source, sizeof f->source, "tokens in %s", to->name[0]);
   else data_format(f->source, sizeof f->source, "tokens in %d files, %s", to->count, list);
-  return !f->sources || find_weights(f, list, e);
+  return true;
 }
 // The validation files of the training files: --val_data's, or those beside the first file of each source.
 static inline bool find_tokens_beside(Found *f, const char *asked, DataError *e) {

@@ -24,8 +24,8 @@
 #include <time.h>
 
 #include "chat.h"
-#include "corpus_find.h"
 #include "files.h"
+#include "records_find.h"
 #include "sampler.h"
 #include "tokenizer_json.h"
 
@@ -123,13 +123,14 @@ static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
   for (int64_t i = 0; i < k->count; i++) s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i ? 0 : 2));
   s->count += k->count;
 }
-// Encodes lines of conversations into memory that the split owns. line: that of the file before the first; counted on.
-static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, const char *path, int64_t *line,
-                                      int threads, DataError *e) {
+// Encodes lines of conversations into memory that the split owns.
+static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, int threads, DataError *e) {
   enum { LINES = 4096 };
   ChatTokens *const k = (ChatTokens *)calloc(LINES, sizeof *k);
   const uint8_t **const at = (const uint8_t **)data_alloc(LINES + 1, sizeof *at), *p = text->bytes;
   const uint8_t *const end = p + text->numel;
+  const TextPart *part = text->part;             // of the file whose line is next
+  int64_t line = part->line;
   ChatStream all = {};
   bool ok = k != NULL;
   while (ok && p < end) {
@@ -144,10 +145,11 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
       if (n) chat_line(c, &k[i], at[i], n);
     });
     for (int i = 0; i < count; i++) {
-      ++*line;
+      while ((size_t)(at[i] - text->bytes) >= part->end) line = (++part)->line;
+      line++;
       if (ok && k[i].fault[0])
-        ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, text->container > CONTAINER_JSON_LINES ? "record"
-                       : "line", (long long)*line, k[i].fault);
+        ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", part->path, name_ends(part->path, ".parquet") ? "row"
+                       : part->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)line, k[i].fault);
       if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents++;
       free(k[i].ids);
       free(k[i].trained);
@@ -155,7 +157,7 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
     }
     liveness_progress();
   }
-  if (ok && !s->documents) ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", path);
+  if (ok && !s->documents) ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", text->part[0].path);
   if (ok) {
     s->masked = true;
     s->token_bytes = c->tokenizer->vocab_size <= 65536 ? 2 : 4;
@@ -358,6 +360,9 @@ struct CorpusOptions {
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
   const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
   bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
+  bool records = false;        // `data` names conversations in several files, packed ones or tables, by a list
+  const char *column = "";     // of these tables
+  const char *add_tokens = "";   // a file of tokens that the given tokenizer gets (tokenizer_add)
   bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 
@@ -489,7 +494,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
 static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, DataError *e) {
   char why[1024];
   if (!o->tokenizer || !*o->tokenizer) return true;
-  if (!tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
+  if (!tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   c->tokenizer.divides &= !o->undivided;
   int missing = 0;
@@ -509,13 +514,11 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chat
                     c->generated);
   const double trained = now_ms();
   const Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
-  int64_t line = 0;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!texts[i].numel) continue;
     if (!chats) split_encode(s, &c->tokenizer, &texts[i], o->threads);
-    else if (i && strcmp(chats[i], chats[i - 1])) line = 0;      // else it goes on in the same file
-    if (chats && !split_encode_chats(s, &chat, &texts[i], chats[i], &line, o->threads, e)) return false;
+    else if (!split_encode_chats(s, &chat, &texts[i], o->threads, e)) return false;
   }
   c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
   c->encode_ms = now_ms() - trained;
@@ -630,18 +633,73 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
          find_tokens_beside(f, o->data, e) &&
          corpus_open_tokens(&c->split[SPLIT_VALID], f, SPLIT_VALID, o->vocab_size, e);
 }
-// Adds to the source which container conversations were in, and which form the first has.
+// Adds to the source which container conversations were in, and which form the first has; of several files to `words`
+// what each one has.
 static inline void corpus_say_form(Corpus *c, const Text *t, const ChatOptions *o) {
   static const char *const containers[] = {"lines", "lines", "an array", "objects", "a table", "a table"};
-  const uint8_t *p = t->bytes, *const end = p + t->numel, *line;
-  for (; p < end && strchr(" \t\r\n", *p); p++) {}
-  line = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
-  cJSON *json = cJSON_ParseWithLength((const char *)p, (size_t)((line ? line : end) - p));
-  char fault[256];
-  const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
-  const size_t n = strlen(c->source);
-  if (f) snprintf(c->source + n, sizeof c->source - n, ": %s of %s", containers[t->container], f->name);
-  cJSON_Delete(json);
+  char fault[256], words[DATA_PATH_BYTES] = "", more[64] = "";
+  const uint8_t *p = t->bytes;
+  for (int i = 0; i < t->parts && !more[0]; i++) {
+    const TextPart *part = &t->part[i];
+    const uint8_t *const end = t->bytes + part->end, *line;
+    for (; p < end && strchr(" \t\r\n", *p); p++) {}
+    line = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
+    cJSON *json = cJSON_ParseWithLength((const char *)p, (size_t)((line ? line : end) - p));
+    const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+    const size_t n = strlen(words), source = strlen(c->source);
+    if (t->parts == 1 && f)
+      snprintf(c->source + source, sizeof c->source - source, ": %s of %s", containers[part->container], f->name);
+    else if (!data_format(words + n, sizeof words - n, "%s%s: %lld as %s of %s", i ? "; " : "", path_base(part->path),
+                          (long long)part->records, containers[part->container], f ? f->name : "no form")) {
+      words[n] = 0;
+      snprintf(more, sizeof more, "; and %d files more", t->parts - i);
+    }
+    cJSON_Delete(json);
+    p = end;
+  }
+  if (t->parts > 1) data_notice(&c->notices, "conversations of %d files, in this order: %s%s", t->parts, words, more);
+}
+// Where the sources of a mixture of conversations lie in the stream: one behind another, by how many each has.
+static inline void corpus_place_sources(Split *s, const Found *f) {
+  const TextPart *part = f->text[SPLIT_TRAIN].part;
+  int64_t at = 0;
+  for (int k = 0; k < f->sources; k++) {
+    SplitSource *source = &s->source[s->sources++];
+    *source = f->mixed[k];
+    source->first = at;
+    for (int i = 0; i < f->source_files[k]; i++, part++)
+      for (int64_t n = 0; n < part->records; n++)
+        do at++; while (at < s->tokens_numel && !split_begins(s, at));
+    source->tokens_numel = at - source->first;
+  }
+}
+// Whether a token says something: not white space, a special token, or the beginning or end of thoughts.
+static inline bool corpus_token_says(const Tokenizer *t, int32_t id) {
+  int n;
+  const char *p = (const char *)tokenizer_token_bytes(t, id, &n);
+  if (!chat_strip(ChatSpan{p, (size_t)n}, false).n || id == chat_token(t, "<think>") || id == chat_token(t, "</think>"))
+    return false;
+  for (int i = 0; i < t->added_count; i++) if (t->added[i].id == id) return !t->added[i].special;
+  return true;
+}
+// A notice of conversations with an answer that says nothing, which is what is trained on up to what is not.
+static inline void corpus_notice_empty(Corpus *c) {
+  const Split *s = &c->split[SPLIT_TRAIN];
+  int64_t empty = 0;
+  for (int64_t i = 0, counted = -1, document = 0; i < s->tokens_numel; i++) {
+    document += split_begins(s, i);
+    if (!split_trained(s, i)) continue;
+    const int64_t begin = i;
+    bool says = false;
+    for (; i < s->tokens_numel && split_trained(s, i) && (i == begin || !split_begins(s, i)); i++)
+      says = says || corpus_token_says(&c->tokenizer, split_token(s, i));
+    i--;
+    if (!says && counted != document) empty++, counted = document;
+  }
+  if (empty)
+    data_notice(&c->notices, "%lld of %lld conversations to train on have an answer without text: the model learns to "
+                "end there; take them out, or give these answers \"weight\": 0", (long long)empty,
+                (long long)s->documents);
 }
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
@@ -653,7 +711,11 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
                    "--init_from, or the tokenizer by --tokenizer", o->data);
   if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
-  if (ok && chats) corpus_say_form(c, &f->text[SPLIT_TRAIN], &o->chat);
+  if (ok && chats) {
+    corpus_say_form(c, &f->text[SPLIT_TRAIN], &o->chat);
+    corpus_place_sources(&c->split[SPLIT_TRAIN], f);
+    corpus_notice_empty(c);
+  }
   found_free(f);
   return ok;
 }
@@ -731,7 +793,8 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
     return data_fail(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);
   if (!directory && !strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
-  if (directory ? find_directory(&f, directory, asked, e) : corpus_find(&f, o->data, e))
+  if (directory ? find_directory(&f, directory, asked, e)
+      : o->records ? find_records(&f, o->data, o->column, o->chat.fields, e) : corpus_find(&f, o->data, e))
     return corpus_load_found(c, &f, o, e);
   found_free(&f);
   return false;

@@ -29,6 +29,7 @@ struct EncodeOptions {
   const char *const *file;                       // what to encode, files of them; and what the list `data` names
   int files;
   const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out
+  const char *add_tokens = "";                   // to the tokenizer that is named
   int vocab_size, threads;
   EncodeDocuments documents;
   bool documents_given, column_given;            // by the user, not by default
@@ -789,7 +790,7 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (c->chats && o->documents_given)
     return data_fail(e, EXIT_USAGE, "%s has conversations, which end as their template says: leave --document_token "
                      "out", first);
-  if (*o->tokenizer && !tokenizer_load_any(&c->tokenizer, o->tokenizer, why, sizeof why))
+  if (*o->tokenizer && !tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   if (!encode_inputs_hash(c, e)) return false;
   const uint64_t inputs = c->hash;

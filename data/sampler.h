@@ -14,7 +14,7 @@
 //
 // A mixture takes its sources' samples in turns, by their weights: after any number of samples each source has had its
 // share to within one. A source that ends starts over, in a new order, whatever the epoch: an epoch is as many samples
-// as all sources have together.
+// as all sources have together. Conversations of one source alone share a sequence.
 //
 // Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
 // sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
@@ -27,6 +27,7 @@ struct Packing {
   int64_t seq_len, rows, kept, cut, dropped, untrained, trained;
   int64_t *start;                                // (documents + 1) of conversations
   uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
+  int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its
 };
 static inline void packing_free(Packing *p) {
   free(p->start);
@@ -41,14 +42,19 @@ static inline size_t packing_bytes(const Packing *p) {
 static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
   *p = {split, seq_len, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
-        (uint32_t *)data_alloc(n, 4)};
+        (uint32_t *)data_alloc(n, 4), {}};
   // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
   uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
   uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0;
   for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
   for (int64_t i = 0; i < split->tokens_numel; i++) if (split_begins(split, i)) p->start[d++] = i;
   p->start[d] = split->tokens_numel;
+  int source = 0;
   for (d = 0; d < (uint32_t)n; d++) {
+    while (source < split->sources && p->start[d] >= split->source[source].first) {
+      p->first[source++] = p->rows;
+      for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
+    }
     int64_t places = p->start[d + 1] - p->start[d] - 1;
     const bool too_long = places > seq_len;
     p->dropped += too_long && drop;
@@ -67,6 +73,7 @@ static inline void packing_make(Packing *p, const Split *split, int64_t seq_len,
     room -= places;
     if (room) below[row] = top[room], top[room] = row;
   }
+  while (source <= split->sources) p->first[source++] = p->rows;
   free(top);
   free(below);
   free(last);
@@ -101,10 +108,15 @@ struct Sampler {
 // Up to so many samples an epoch's order is a table that Fisher and Yates shuffle; above, it is data_permute's.
 enum { SAMPLER_TABLE_NUMEL = 1 << 24 };
 
+// Samples of a source of a mixture.
+static inline int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing) {
+  if (packing) return packing->first[k + 1] - packing->first[k];
+  return (split->source[k].tokens_numel - 1) / seq_len;
+}
 static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len, const Packing *packing) {
-  int64_t n = packing ? packing->rows : split_targets_numel(split) / seq_len;
-  if (split->sources) n = 0;
-  for (int k = 0; k < split->sources; k++) n += (split->source[k].tokens_numel - 1) / seq_len;
+  if (packing) return packing->rows;
+  int64_t n = split->sources ? 0 : split_targets_numel(split) / seq_len;
+  for (int k = 0; k < split->sources; k++) n += sampler_source_numel(split, k, seq_len, NULL);
   return n;
 }
 static inline int64_t sampler_period(const Split *split) {
@@ -175,9 +187,10 @@ static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o
         (long long)o.microbatches, o.microbatches == 1 ? "" : "es", (long long)o.batch);
   for (int k = 0; k < split->sources; k++) {
     s->weight[k] = split->source[k].weight;
-    if (split->source[k].tokens_numel <= o.seq_len)
-      return data_fail(e, EXIT_USAGE, "%s has %lld tokens, too few for one sample of --seq_len %lld",
-                       split->source[k].name, (long long)split->source[k].tokens_numel, (long long)o.seq_len);
+    if (sampler_source_numel(split, k, o.seq_len, packing) < 1)
+      return data_fail(e, EXIT_USAGE, "%s has %lld tokens, %s one sample of --seq_len %lld", split->source[k].name,
+                       (long long)split->source[k].tokens_numel, packing ? "none of them trained on within"
+                       : "too few for", (long long)o.seq_len);
   }
   s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
   if (s->period) sampler_mix(s);
@@ -195,19 +208,20 @@ static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
   const uint64_t key = data_key(s->options.seed, (uint64_t)s->epoch);
   return s->options.shuffle ? (int64_t)data_permute(key, (uint64_t)p, (uint64_t)s->samples_numel) : p;
 }
-// Where in the stream the sample at position p of the epoch begins.
+// Where in the stream the sample at position p of the epoch begins; of packed conversations which sequence it is.
 static inline int64_t sampler_first(const Sampler *s, int64_t p) {
   const SamplerOptions *o = &s->options;
-  if (!s->period) return sampler_sample(s, p) * o->seq_len;
+  const int64_t each = s->packing ? 1 : o->seq_len;
+  if (!s->period) return sampler_sample(s, p) * each;
   p += s->epoch * s->steps_per_epoch * o->batch * o->microbatches;             // a mixture goes on over epochs
   const uint32_t turn = s->order[p % s->period];
   const int k = (int)(turn >> MIXTURE_RANK_BITS);
   const SplitSource *source = &s->split->source[k];
-  const int64_t n = (source->tokens_numel - 1) / o->seq_len;
+  const int64_t n = sampler_source_numel(s->split, k, o->seq_len, s->packing);
   const int64_t drawn = p / s->period * s->weight[k] + (turn & ((1u << MIXTURE_RANK_BITS) - 1)), pass = drawn / n;
   const uint64_t key = data_key(data_key(o->seed, (uint64_t)pass), (uint64_t)k);
   const int64_t i = o->shuffle ? (int64_t)data_permute(key, (uint64_t)(drawn % n), (uint64_t)n) : drawn % n;
-  return source->first + i * o->seq_len;
+  return (s->packing ? s->packing->first[k] : source->first) + i * each;
 }
 
 // Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
@@ -221,7 +235,7 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
   for (int64_t b = 0; b < o->batch; b++) {
     const int64_t p = (step_in_epoch * o->microbatches + m) * o->batch + b, to = b * o->seq_len;
     if (s->packing) {
-      packing_fill(s->packing, sampler_sample(s, p), inputs + to, targets + to, starts + to);
+      packing_fill(s->packing, sampler_first(s, p), inputs + to, targets + to, starts + to);
       continue;
     }
     split_read_sample(s->split, sampler_first(s, p), o->seq_len, inputs + to, targets + to);

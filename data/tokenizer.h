@@ -730,10 +730,13 @@ static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, 
 }
 
 static const char bpe_end_of_text[] = "<|endoftext|>";
-// Whether a tokenizer is as training makes them not by line: GPT-2's pieces, and token 0 is the only added one.
+// Whether a tokenizer is as training makes them not by line: GPT-2's pieces, and token 0 is the only added one but for
+// those of tokenizer_add.
 static inline bool bpe_divides(const Tokenizer *t) {
   const bool plain = !t->by_line && !t->digits_together && !t->digits_alone && !t->nfc && !t->ignore_merges;
-  return plain && !t->adds_bos && t->added_count == 1 && !t->added->id && t->added->special &&
+  for (int i = 1; i < t->added_count; i++)
+    if (t->added[i].special || t->added[i].normalized || t->added[i].in_vocab) return false;
+  return plain && !t->adds_bos && t->added_count && !t->added->id && t->added->special &&
          t->byte_start[1] == strlen(bpe_end_of_text) && !memcmp(t->bytes, bpe_end_of_text, t->byte_start[1]);
 }
 

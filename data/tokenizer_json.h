@@ -6,7 +6,7 @@
 // does not do is refused with one line.
 //
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
-// Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any.
+// Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
 #pragma once
 #include "file_kinds.h"
 #include "files.h"
@@ -831,4 +831,98 @@ static inline bool tokenizer_load_any(Tokenizer *t, const char *path, char *erro
     return bpe_refuse(error, error_bytes, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
   return bpe_refuse(error, error_bytes, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
                     "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
+}
+
+// ---- 10 tokens of one's own
+// The tokens of a file, a line each, or a JSON array of texts. To be deleted; NULL: one line in error.
+static inline cJSON *tokens_read(const char *path, char *error, size_t error_bytes) {
+  enum { FILE_MOST = 1 << 20, TOKENS_MOST = 1 << 14 };
+  int64_t bytes = 0;
+  char *text = file_get(path, FILE_MOST, &bytes), *save = NULL;
+  if (!text) {
+    bpe_refuse(error, error_bytes, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
+               strerror(errno));
+    return NULL;
+  }
+  const bool nul = bpe_has_nul(text, (size_t)bytes);
+  cJSON *list = nul ? NULL : cJSON_ParseWithOpts(text, NULL, true);
+  if (!cJSON_IsArray(list)) {                    // [INST] is none
+    const size_t n = strlen(path);
+    const bool json = n > 5 && !strcmp(path + n - 5, ".json");
+    cJSON_Delete(list);
+    list = nul || json ? NULL : cJSON_CreateArray();
+    for (char *line = strtok_r(text, "\r\n", &save); list && line; line = strtok_r(NULL, "\r\n", &save))
+      cJSON_AddItemToArray(list, cJSON_CreateString(line));
+  }
+  free(text);
+  const cJSON *x;
+  int number = 0, bad = 0;
+  cJSON_ArrayForEach(x, list) {
+    number++;
+    const size_t n = cJSON_IsString(x) ? strlen(x->valuestring) : 0;
+    if (!bad && (!n || n > 512)) bad = number;
+  }
+  if (list && number && !bad && number <= TOKENS_MOST) return list;
+  if (!list) bpe_refuse(error, error_bytes, path, "is neither lines of text nor a JSON array of texts");
+  else if (bad) bpe_refuse(error, error_bytes, path, "its token %d is no text of 1 to 512 bytes", bad);
+  else bpe_refuse(error, error_bytes, path, "has %d tokens, expected 1 to %d", number, TOKENS_MOST);
+  cJSON_Delete(list);
+  return NULL;
+}
+// The id of the token that is this text; -1: there is none.
+static inline int32_t tokenizer_id(const Tokenizer *t, const char *text) {
+  const size_t n = strlen(text);
+  for (int32_t id = 0; id < t->vocab_size; id++)
+    if (t->byte_start[id + 1] - t->byte_start[id] == n && !memcmp(t->bytes + t->byte_start[id], text, n)) return id;
+  return -1;
+}
+// Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
+// their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
+static inline bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+  cJSON *list = tokens_read(path, error, error_bytes);
+  if (!list) return false;
+  size_t bytes;
+  char *text = tokenizer_text(t, &bytes);
+  cJSON *root = cJSON_ParseWithLength(text, bytes), *to = cJSON_GetObjectItemCaseSensitive(root, "added_tokens");
+  if (!to) to = cJSON_AddArrayToObject(root, "added_tokens");
+  free(text);
+  cJSON *first = NULL;
+  const cJSON *x;
+  int32_t id = t->vocab_size;
+  cJSON_ArrayForEach(x, list) {
+    bool there = tokenizer_id(t, x->valuestring) >= 0;
+    for (const cJSON *y = first; y && !there; y = y->next)
+      there = !strcmp(bpe_field(y, "content")->valuestring, x->valuestring);
+    if (there) continue;
+    cJSON *made = cJSON_CreateObject();
+    cJSON_AddNumberToObject(made, "id", id++);
+    cJSON_AddStringToObject(made, "content", x->valuestring);
+    for (const char *name : {"single_word", "lstrip", "rstrip", "normalized", "special"})
+      cJSON_AddFalseToObject(made, name);
+    cJSON_AddItemToArray(to, made);
+    if (!first) first = made;
+  }
+  Tokenizer made;
+  BpeLoad l = bpe_load_start(&made, path, "model.vocab", error, error_bytes);
+  l.all_bytes = false;                           // it was read before
+  l.file = cJSON_Print(root);
+  if (!l.file) die_missing("tokenizer: no memory for a tokenizer.json of %d tokens", id);
+  l.file_bytes = strlen(l.file);
+  l.scratch = (char *)bpe_resize(NULL, l.file_bytes + 1, 1);
+  cJSON_Delete(root);
+  cJSON_Delete(list);
+  const bool none = id == t->vocab_size, divides = t->divides;
+  if (none || !bpe_load_end(&l, bpe_load_json(&l))) return none ? bpe_load_end(&l, false) || true : false;
+  made.divides = divides;
+  tokenizer_free(t);
+  *t = made;
+  return true;
+}
+// The same after tokenizer_load_any. add: a file; "" or auto: no tokens.
+static inline bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, char *error,
+                                       size_t error_bytes) {
+  if (!tokenizer_load_any(t, path, error, error_bytes)) return false;
+  if (!*add || !strcmp(add, "auto") || tokenizer_add(t, add, error, error_bytes)) return true;
+  tokenizer_free(t);
+  return false;
 }

@@ -246,6 +246,23 @@ static void fuzz_tokenizer_pair(const uint8_t *bytes, size_t count) {
   fuzz_tokenizer_path(fuzz_dir);
 }
 
+// --add_tokens
+static void fuzz_tokens(const uint8_t *bytes, size_t count) {
+  Tokenizer t;
+  tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 260, 1);
+  fuzz_write("tokens.json", bytes, count);
+  fuzz_write("tokens.txt", bytes, count);
+  const bool added = tokenizer_add(&t, fuzz_path("tokens.txt").text, fuzz_error, sizeof fuzz_error);
+  if (added) fuzz_tokenizer_use(&t);
+  else fuzz_check_error(fuzz_error);
+  if (!tokenizer_add(&t, fuzz_path("tokens.json").text, fuzz_error, sizeof fuzz_error)) fuzz_check_error(fuzz_error);
+  tokenizer_free(&t);
+}
+static void fuzz_seeds_tokens() {
+  fuzz_seed_text("<a>\n</a> b\n\n<a>\r\nn\xc3\xa4her\n");
+  fuzz_seed_text(" [\"<a>\", \"\\u00e4\", \"the\"]\n");
+  fuzz_seed_text("[INST]\n[/INST]");
+}
 // A trained tokenizer as tokenizer.json, parsed; 0x01 stands for its first 256 entries when it is printed.
 static cJSON *fuzz_trained(int merges) {
   static char text[1 << 18];
@@ -1074,6 +1091,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"tokenizer_json", fuzz_tokenizer_json, fuzz_seeds_tokenizer_json, 16384},
     {"nfc", fuzz_nfc, fuzz_seeds_nfc, 256},
     {"tokenizer_pair", fuzz_tokenizer_pair, fuzz_seeds_tokenizer_pair, 16384},
+    {"tokens", fuzz_tokens, fuzz_seeds_tokens, 1024},
     {"token_file", fuzz_token_file, fuzz_seeds_token_file, 2048},
     {"megatron", fuzz_megatron, fuzz_seeds_megatron, 1024},
     {"parquet", fuzz_parquet, fuzz_seeds_parquet, 32768},

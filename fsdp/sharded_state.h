@@ -324,8 +324,8 @@ static inline void fsdp_init_range(Ctx *c, const Param *q, uint32_t number, floa
   if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, number, in_range, q->std);
   else fill(c, tensor_of(to, F32, n), q->init == INIT_ONE ? 1.0f : 0.0f);
 }
-// A number of the values of all parameters that are no adapters, as they are stored: what adapters are for. The same on
-// every number of ranks, and of no other weights but by chance. Collective.
+// A number of the values of all parameters that do not train beside adapters, as they are stored: what these are for.
+// The same on every number of ranks, and of no other weights but by chance. Collective.
 static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, "SplitMix"
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;
@@ -338,7 +338,7 @@ static inline uint64_t fsdp_weights_hash(Fsdp *f) {
   float *unused;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    if (q->adapter) continue;
+    if (param_trains_beside(q)) continue;
     number = hash_mixed(number + 1);
     if (f->mesh.replicate.me || !fsdp_own(f, STATE_MASTER, p, &run, &unused)) continue;
     const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // without padding rows

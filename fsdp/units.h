@@ -33,6 +33,7 @@ struct Param {
   int64_t matrix_rows[3];                        // and up; the rows of each
   bool frozen;                                   // no gradient, no optimizer state
   bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
+  int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
   int adapts;                                    // number of that matrix among the parameters
   unsigned parts;                                // a bit for each of its parts that has an adapter
   int stage;                                     // the stage that needs it
@@ -112,6 +113,9 @@ enum ShardLayout { SHARD_FLAT, SHARD_DIM0 };
 enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
+
+// Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
+static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
 
 // ---- names: which parameters a list of globs names
 // Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".

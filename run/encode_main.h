@@ -26,6 +26,7 @@ static int encode_main(Call *call) {
   e.documents = (EncodeDocuments)o->document_token, e.documents_given = o->given[OPT_document_token];
   e.column_given = o->given[OPT_text_column], e.as_text = o->data_as == OPT_data_as_text;
   e.chat = chat_options(o, found ? found->name : o->chat_template, why);
+  e.add_tokens = o->add_tokens;
   e.say = encode_say;
   DataError error;
   if (encode_run(&e, &error)) return 0;

@@ -105,9 +105,13 @@ enum { LAYERS_MOST = 1000 };
       "lora_rank lora_r") \
   NUM(lora_alpha, 0.0, 0.0, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (0: alpha is 2 ranks)") \
   NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
+  CHOICE(lora_scale, rank, (rank, root), ORDER, "alpha is divided by the rank; root: by its square root, rsLoRA", \
+      "use_rslora") \
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
+  TEXT(train_rows, "", NULL, ORDER, \
+      "FIRST:LAST: rows of embedding and head that train beside adapters (default: of --add_tokens)") \
   GROUP(DATA, "data") \
   TEXT(data, "", NULL, QUIET, \
       "text, directory, .bin, a.bin:0.7,b.bin:0.3, random, generated (default: WikiText-2)", \
@@ -118,6 +122,8 @@ enum { LAYERS_MOST = 1000 };
       "data_format dataset_format ds_type") \
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
+  TEXT(add_tokens, "", "auto|...", OWN, \
+      "file of tokens, lines or a JSON array, to add to --init_from; auto: rows for those without") \
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \
@@ -219,6 +225,7 @@ enum { LAYERS_MOST = 1000 };
   FLAG(tensorboard, OWN, "also write loss, lr, |g|, tokens/s and validation as event files: OUT/tensorboard") \
   FLAG(save_model, OWN, "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
+  CHOICE(export_dtype, fp32, (fp32, bf16), OWN, "of --export_hf's whole weights") \
   CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0), OWN, \
       "write weights for llama.cpp: OUT/model.gguf; adapters: OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \

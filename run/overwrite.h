@@ -41,7 +41,8 @@ static inline bool overwrite_out_is_ours(const char *out) {
 static inline bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
-  static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+  static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors",
+                                        o->train_rows[0] || o->add_tokens[0] ? "tokenizer.json" : NULL, NULL};
   const char *written[7] = {}, **next = written;
   if (run_trains(o)) *next++ = "options.txt", *next++ = "tokenizer.json";
   if (!strcmp(o->report, "on")) *next++ = "report.html";

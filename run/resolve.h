@@ -54,7 +54,8 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
 static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   const ModelShape shape = shape_of(o);
   Lora lora = shape.lora;
-  static const OptionId of_lora[] = {OPT_lora_alpha, OPT_lora_dropout, OPT_lora_targets, OPT_merge};
+  static const OptionId of_lora[] = {OPT_lora_alpha, OPT_lora_dropout, OPT_lora_targets, OPT_lora_scale, OPT_merge,
+                                     OPT_train_rows};
   for (OptionId k : of_lora)
     REFUSE(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
            option_specs[k].name);
@@ -62,6 +63,15 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   if (o->lora_from[0]) snprintf(what, sizeof what, "%s/adapter_config.json: target_modules", o->lora_from);
   if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes, what)) return false;
   o->lora_alpha = lora.alpha;
+  long long from = -1, last = -1;
+  char rows[64] = "";
+  if (sscanf(o->train_rows, "%18lld:%18lld", &from, &last) == 2) snprintf(rows, sizeof rows, "%lld:%lld", from, last);
+  REFUSE(o->train_rows[0] && (strcmp(rows, o->train_rows) || from < 0 || last < from || last >= o->vocab_size),
+         "--train_rows '%.100s' is not FIRST:LAST, rows below %lld", o->train_rows, (long long)o->vocab_size);
+  REFUSE(o->train_rows[0] && o->export_gguf != OPT_export_gguf_off && !o->merge, "--export_gguf: an adapter of "
+         "llama.cpp has no place for rows of the embedding: give --merge too, or leave it out");
+  REFUSE(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of whole "
+         "weights that --export_hf writes: leave it out%s", o->lora ? ", or give --merge too" : "");
   return true;
 }
 

@@ -446,14 +446,18 @@ static void text_ends_free(TextEnds *e) {
   free(e->chat);
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
-static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes) {
+static Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
+// tokenizer_alone: of adapters with tokens of their own.
+static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes,
+                         bool tokenizer_alone = false) {
   const bool has_tokenizer = run->corpus->has_tokenizer;
   TextEnds ends = text_ends_of(run);
   size_t tokenizer_bytes = 0;
   const ModelShape shape = shape_of(run->opt);
   const struct { const char *name; char *text; } files[] = {
-      {"config.json", export_config_text(shape, &ends, PROGRAM_VERSION)},
-      {"generation_config.json", export_generation_config_text(&ends)},
+      {"config.json", tokenizer_alone ? NULL : export_config_text(shape, &ends, PROGRAM_VERSION,
+                                                                  export_dtype(run->opt))},
+      {"generation_config.json", tokenizer_alone ? NULL : export_generation_config_text(&ends)},
       {"tokenizer.json", has_tokenizer ? tokenizer_text(&run->corpus->tokenizer, &tokenizer_bytes) : NULL},
       {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(shape.n_positions, &ends) : NULL}};
   error[0] = 0;
@@ -472,7 +476,7 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
 static bool export_adapters(const RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   const ModelShape shape = shape_of(run->opt);
-  char *header = NULL, path[MAP_PATH_BYTES];
+  char *header = NULL, path[MAP_PATH_BYTES], error[1024] = "";
   TensorMap map = {};
   int ok = 1;
   if (!fsdp_rank(f))
@@ -482,9 +486,11 @@ static bool export_adapters(const RunView *run, const char *directory) {
     char *text = lora_config_text(&shape, run->opt->init_from);
     path_join(path, sizeof path, directory, "adapter_config.json");
     ok = file_put(path, directory, text, (int64_t)strlen(text));
-    if (!ok) say_error("%s: --export_hf: cannot write %.900s: %s\n", who_am_i, path, strerror(errno));
-    else say("exported: the adapter in %s\n", directory);
+    if (!ok) snprintf(error, sizeof error, "cannot write %.900s: %s", path, strerror(errno));
     free(text);
+    ok = ok && (!shape.lora.row_end || export_texts(run, directory, error, sizeof error, true));
+    if (!ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
+    else say("exported: the adapter in %s\n", directory);
   }
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
@@ -500,8 +506,8 @@ static bool export_hf(const RunView *run, const char *directory) {
   if (fsdp_has_adapters(f) && !run->opt->merge) return export_adapters(run, directory);
   int ok = 1;
   if (!fsdp_rank(f))
-    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, &header, &header_bytes, error,
-                    sizeof error);
+    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header,
+                    &header_bytes, error, sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (ok && !save_merged(run, &map, header)) return false;
   if (ok && !fsdp_rank(f)) ok = export_texts(run, directory, error, sizeof error);

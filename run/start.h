@@ -37,6 +37,7 @@ struct Start {
   // With --lora_from: what its configuration says.
   Lora lora;
   char lora_targets[OPTION_TEXT_BYTES];
+  int64_t row_from, row_end;                     // of --add_tokens: the rows that are its; row_end 0: none
   bool on_base;                                  // a checkpoint of adapters
   Start *base;                                   // what they are for
 };
@@ -210,13 +211,29 @@ static const char *start_recorded(const char *text, size_t bytes, const char *na
   cJSON_Delete(json);
   return to;
 }
+// Whether --data has conversations that are packed whole, so that a sequence holds several. Files are looked into once.
+static bool data_is_packed_whole(const Options *o) {
+  static char seen[3 * OPTION_TEXT_BYTES], now[sizeof seen];
+  static bool are;
+  const bool text = o->data_as == OPT_data_as_text;
+  if (o->pack != OPT_pack_whole || !o->data[0] || text) return false;
+  if (!access(o->data, F_OK) && data_is_chats(o->data, text)) return true;
+  EncodeOptions e = {};
+  DataError none;
+  e.data = o->data, e.val_data = "", e.column = o->text_column, e.chat.fields = o->fields;
+  snprintf(now, sizeof now, "%s\n%s\n%s", o->data, o->text_column, o->fields);
+  if (strcmp(seen, now)) records_are_meant(&e, &are, &none);
+  memcpy(seen, now, sizeof seen);
+  return are;
+}
 // Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
 // model.
 static void start_find_template(Start *s, const Options *o) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
   const bool text = o->data_as == OPT_data_as_text;
-  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text), asks = o->sample_only && !o->eval[0];
+  const bool chats = data_is_chats(data, text) || encode_is_packed(data, text) || data_is_packed_whole(o);
+  const bool asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
@@ -238,6 +255,33 @@ static void start_stored(Start *s) {
     }
   if (dtype >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)dtype));
 }
+// Rank 0: the weights get rows for the tokens of --add_tokens, and for others that have none.
+static bool start_add_tokens(Start *s, const Options *o, char *error, size_t error_bytes) {
+  const char *path = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
+  const int64_t rows = s->shape.vocab_size;
+  Tokenizer t;
+  REFUSE(!path[0], "--add_tokens: %.900s has no tokenizer: name it by --tokenizer", s->path);
+  REFUSE(s->import.kind == IMPORT_LLMC, "--add_tokens: %.900s is llm.c's, which gets no more rows: write it by "
+         "--export_hf and name that directory", s->path);
+  if (!tokenizer_load_any(&t, path, error, error_bytes)) return false;
+  s->row_from = min64(t.vocab_size, rows);
+  const bool added = !strcmp(o->add_tokens, "auto") || tokenizer_add(&t, o->add_tokens, error, error_bytes);
+  s->row_end = t.vocab_size;
+  tokenizer_free(&t);
+  if (!added) return false;
+  if (s->row_end <= s->row_from) {
+    s->row_end = 0;
+    start_notice(s, "--add_tokens %.300s: the tokenizer has all of them, and each has its row", o->add_tokens);
+    return true;
+  }
+  s->shape.vocab_size = max64(rows, s->row_end);
+  start_notice(s, "--add_tokens: %lld tokens, ids %lld to %lld: %lld have rows of %.300s, which stay as they are; %lld "
+               "new rows begin as the mean of the %lld others (transformers' mean_resizing without its random part)",
+               (long long)(s->row_end - s->row_from), (long long)s->row_from, (long long)s->row_end - 1,
+               (long long)(min64(rows, s->row_end) - s->row_from), s->path,
+               (long long)(s->shape.vocab_size - rows), (long long)rows);
+  return true;
+}
 // Rank 0: opens the weights at PATH: another program's, or a checkpoint's.
 static bool start_find_weights(Start *s, const char *path, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "", rank[32];
@@ -247,6 +291,8 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, cha
     REFUSE(atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0,
            "--init_from %.900s: this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge "
            "writes whole weights of it", found);
+    REFUSE(o->add_tokens[0] && !s->resume, "--add_tokens enlarges weights of other programs: write %.900s by "
+           "--export_hf and name that directory", found);
     return true;
   }
   s->kind = START_IMPORT;
@@ -269,7 +315,7 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, cha
   if (!s->tokenizer[0] && !o->tokenizer[0])
     start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
                  "these weights; --tokenizer names theirs", path);
-  return true;
+  return !o->add_tokens[0] || start_add_tokens(s, o, error, error_bytes);
 }
 // Rank 0: a checkpoint of adapters is for weights that --init_from names, or named when it was written.
 static bool start_find_base(Start *s, const Options *o, char *error, size_t error_bytes) {
@@ -548,7 +594,10 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
          "%g: leave it out", o->lora_alpha, o->lora_from, s->lora.alpha);
   REFUSE(o->given[OPT_lora_targets] && strcmp(o->lora_targets, s->lora_targets), "--lora_targets contradicts %.900s, "
          "which has %.300s: leave it out", o->lora_from, s->lora_targets);
+  REFUSE(o->given[OPT_lora_scale] && (o->lora_scale == OPT_lora_scale_root) != s->lora.by_root, "--lora_scale "
+         "contradicts %.900s: leave it out", o->lora_from);
   o->lora = s->lora.rank, o->lora_alpha = s->lora.alpha;
+  o->lora_scale = s->lora.by_root ? OPT_lora_scale_root : OPT_lora_scale_rank;
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
@@ -584,6 +633,10 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
   if (s->lora.rank && !start_options_of_adapter(s, o, error, error_bytes)) return false;
   REFUSE((o->lora || o->lora_from[0]) && s->kind == START_FRESH, "--lora%s needs the weights that adapters are for: "
          "--init_from PATH", o->lora ? "" : "_from");
+  REFUSE(o->add_tokens[0] && s->kind == START_FRESH, "--add_tokens enlarges weights that are there: name them by "
+         "--init_from PATH");
+  if (s->row_end && o->lora && !o->given[OPT_train_rows] && s->kind == START_IMPORT)
+    snprintf(o->train_rows, sizeof o->train_rows, "%lld:%lld", (long long)s->row_from, (long long)s->row_end - 1);
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
   if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
@@ -634,6 +687,45 @@ static void start_check_device(Start *s, const RunView *run) {
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device->words);
 }
+// The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
+// read ends all ranks.
+static void start_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
+  char error[2048] = "";
+  const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
+  const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC);
+  double *sum = (double *)calloc((size_t)cols, sizeof *sum);
+  char *row = (char *)malloc((size_t)bytes);
+  for (int64_t r = 0; !fsdp_rank(f) && !error[0] && r < place->rows; r++, liveness_progress()) {
+    if (!file_read(fd, row, bytes, place->at + r * bytes))
+      snprintf(error, sizeof error, "cannot read %.900s: %s", map->path[place->file], strerror(errno));
+    transpose_to_f32(mean, row, place->dtype, 1, cols);
+    for (int64_t i = 0; i < cols; i++) sum[i] += (double)mean[i];
+  }
+  for (int64_t i = 0; i < cols; i++) mean[i] = (float)(sum[i] / (double)place->rows);
+  if (fd >= 0) close(fd);
+  free(sum);
+  free(row);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
+}
+// Rows behind those that a file has of parameter p become their mean. Collective.
+static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
+  const TensorPlace *place = tensor_place(map, 0, p);
+  const Param *q = fsdp_param(f, p);
+  if (place->file < 0 || q->matrices > 1 || !place->rows || place->rows == q->shape[0]) return;
+  const int64_t cols = param_cols(q);
+  float *mean = (float *)malloc(sizeof(float) * (size_t)cols), *unused;
+  Run run;
+  start_mean_row(f, map, place, cols, mean);
+  if (fsdp_own(f, STATE_MASTER, p, &run, &unused)) {
+    const int64_t end = min64(run.in_range + run.numel, param_numel(q));
+    for (int64_t at = max64(run.in_range, place->rows * cols), n; at < end; at += n) {
+      n = min64(end - at, cols - at % cols);
+      fsdp_set_own(f, STATE_MASTER, p, at - run.in_range, mean + at % cols, n, PASS_STORE);
+    }
+  }
+  free(mean);
+}
 // Loads the weights that rank 0 mapped, or ends all ranks with its error. Frees the map. Collective, as those below.
 static void start_load_map(const RunView *run, TensorMap *map, char *error, size_t error_bytes) {
   Fsdp *f = run->fsdp;
@@ -643,6 +735,7 @@ static void start_load_map(const RunView *run, TensorMap *map, char *error, size
   l.map = map;
   store_load(run->store, l, STATES_WEIGHTS, error, error_bytes, log_load_progress, f);
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  for (int p = 0; p < map->params; p++) start_fill_rows(f, map, p);
   tensor_map_free(map);
 }
 // Loads weights of another program.
@@ -813,19 +906,27 @@ static ChatOptions chat_options(const Options *o, const char *template_name, con
 static void encode_say(const char *line) { say("%s\n", line); }
 // Texts that do not go into memory are encoded once, into the cache, and are token files from then on. Changes c.
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
-// asked: the vocabulary that a tokenizer is trained for.
-static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, DataError *e) {
+// asked: the vocabulary that a tokenizer is trained for. whole: conversations are not one stream, so they go into
+// memory.
+static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, bool whole, DataError *e) {
   static char out[PATH_MAX];
+  EncodeOptions o = {};
+  o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
+  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
+  o.add_tokens = c->add_tokens;
+  o.say = encode_say;
+  if (c->data && *c->data && whole && !records_are_meant(&o, &c->records, e)) return false;
+  c->column = column;
+  if (c->records)
+    return !given || !*column ||
+           data_fail(e, EXIT_USAGE, "--text_column %s is of text, and --data names conversations: --fields tells the "
+                     "names of their members", column);
   if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
-  EncodeOptions o = {};
-  o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
-  o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
-  o.say = encode_say;
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
   c->val_data = "";
@@ -857,10 +958,11 @@ static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start
     return data_fail(e, EXIT_USAGE, "--val_data %.800s: there is nothing to train on here: name it by --data",
                      o->val_data);
   if (start->kind == START_FRESH || corpus->vocab_size <= o->vocab_size) return true;
-  return data_fail(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s", corpus->vocab_size,
+  return data_fail(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s%s", corpus->vocab_size,
                    start->path, (long long)o->vocab_size,
-                   o->tokenizer[0] ? "name the model's own with --tokenizer"
-                                   : "the last ones have no row; take them out of its tokenizer.json");
+                   o->tokenizer[0] ? "name the model's own with --tokenizer" : "the last ones have no row",
+                   start->kind == START_IMPORT ? "; --add_tokens auto gives each its row"
+                                               : "; take them out of its tokenizer.json");
 }
 // The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
 static void load_settle_template(Options *o, const Corpus *corpus) {
@@ -879,6 +981,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                      chat_options(o, o->chat_template, start->chat_why),
                      o->val_data, o->data_as == OPT_data_as_text};
+  c.add_tokens = o->add_tokens;
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
   if (alone) c.data = o->val_data;
@@ -895,7 +998,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   } else if (!rank && !(o->sample_only ? corpus_load_tokenizer(corpus, c, &e)
                                        : load_packed(&c, o->text_column, o->given[OPT_text_column],
                                                        o->vocab_size_asked > 0 ? o->vocab_size_asked : o->vocab_size,
-                                                       &e) &&
+                                                       o->pack == OPT_pack_whole, &e) &&
                                            corpus_load(corpus, c, &e))) {
     code = e.exit_code;
   }

@@ -94,7 +94,8 @@ static UnitFigures unit_figures(const Fsdp *f, int u) {
   for (int p = 0; p < fsdp_params(f); p++) {
     if (fsdp_param(f, p)->unit != u) continue;
     x.numel += param_numel(fsdp_param(f, p));
-    x.trained += fsdp_param(f, p)->frozen ? 0 : param_numel(fsdp_param(f, p));
+    const Param *q = fsdp_param(f, p);
+    x.trained += q->frozen ? 0 : q->row_end ? (q->row_end - q->row_from) * param_cols(q) : param_numel(q);
   }
   return x;
 }
@@ -358,7 +359,7 @@ static void mixture_words(FILE *to, const RunView *run) {
     const double share = (double)s->source[k].weight / (double)all;
     const double drawn = share * (double)run->steps_per_epoch * (double)run->opt->global_batch;
     fprintf(to, "%.4g %% %s (%.3g times an epoch), ", 100 * share, s->source[k].name,
-            drawn / (double)((s->source[k].tokens_numel - 1) / T));
+            drawn / (double)sampler_source_numel(s, k, T, run->packing->split ? run->packing : NULL));
   }
   fprintf(to, "by samples; a source that ends starts over in a new order");
 }

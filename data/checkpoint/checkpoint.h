@@ -58,7 +58,7 @@ static void path_join(char *to, size_t bytes, const char *directory, const char 
 }
 
 static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
-  if (saved->part != SAVED_ALL && p->adapter != (saved->part == SAVED_ADAPTERS)) return false;
+  if (saved->part == SAVED_ADAPTERS ? !param_trains_beside(p) : saved->part == SAVED_BASE && p->adapter) return false;
   return !state || state <= fsdp_param_moments(saved->fsdp, p);
 }
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.

@@ -242,7 +242,8 @@ static inline void gguf_header(FILE *f, const GgufTensor *t, int count, int64_t 
   gguf_key_u32(&keys, "general.quantization_version", 2);
   if (adapter) {
     gguf_key_text(&keys, "adapter.type", "lora");
-    gguf_key_float(&keys, "adapter.lora.alpha", s->lora.alpha);
+    const double root = s->lora.by_root ? sqrt((double)s->lora.rank) : 1;        // llama.cpp divides by the rank
+    gguf_key_float(&keys, "adapter.lora.alpha", s->lora.alpha * root);
   } else {
     gguf_shape_keys(&keys, s);
     if (k) gguf_tokenizer_keys(&keys, k, s->vocab_size, ends);

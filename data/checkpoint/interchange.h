@@ -523,6 +523,11 @@ static inline bool import_ignores(const Import *s, const char *name) {
   return s->kind == IMPORT_GGUF ? s->family && !strcmp(name, "rope_freqs.weight") : family_ignores(name);
 }
 
+// Rows of the file of an embedding or a head that has more (--add_tokens); 0: as many.
+static inline int64_t import_rows(const Import *s, const Param *p) {
+  const bool vocab = !strcmp(p->name, "wte.weight") || !strcmp(p->name, "lm_head.weight");
+  return vocab && p->shape[0] > s->shape.vocab_size ? s->shape.vocab_size : 0;
+}
 // Places the parameters of a family's file or a GGUF; complains of tensors that do not fit one to one.
 static inline void import_map_family(const Import *s, const Param *param, int params, TensorMap *map,
                                      ImportComplaints *complaints) {
@@ -537,7 +542,9 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
       TensorPlace *place = tensor_place(map, 0, p) + i;
       used += t != NULL;
       if (!t) import_complain(complaints, "tensor %s is missing", name);
-      else import_place(s, &param[p], parts > 1 ? param[p].matrix_rows[i] : 0, t, file, place, complaints);
+      else
+        import_place(s, &param[p], parts > 1 ? param[p].matrix_rows[i] : import_rows(s, &param[p]), t, file, place,
+                     complaints);
       place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
       if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
     }
@@ -576,7 +583,8 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
   for (int p = 0; p < params; p++) {
     if (param[p].adapter) continue;
     if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
-    else import_place(s, &param[p], 0, found[p], file[p], tensor_place(map, 0, p), complaints);
+    else
+      import_place(s, &param[p], import_rows(s, &param[p]), found[p], file[p], tensor_place(map, 0, p), complaints);
   }
   if (head) import_check_head(s, head, head_file, complaints);
   free(found);
@@ -618,9 +626,9 @@ static inline int export_compare(const void *a, const void *b) {
 }
 
 // The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
-// as save_pretrained writes them: fp32, by name, lm_head.weight only where the head is not tied.
+// as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
 static inline bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape,
-                              char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
+                              Dtype dtype, char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
   static const char *const metadata[] = {"format", "pt", NULL};
   IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
   const Family *family = family_of_shape(shape);
@@ -642,7 +650,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
     const Param *p = &param[order[i].param];
     const bool transposed = !family && import_is_conv1d(p);
     tensor[i].name = order[i].name;
-    tensor[i].dtype = F32;
+    tensor[i].dtype = dtype;
     tensor[i].ndim = p->ndim;
     tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
     tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
@@ -657,7 +665,7 @@ static inline bool export_map(TensorMap *map, const char *dir, const Param *para
     const Param *p = &param[order[i].param];
     const int part = order[i].part;
     tensor_place(map, 0, order[i].param)[part] =
-        TensorPlace{0, F32, !family && import_is_conv1d(p), tensor[i].at,
+        TensorPlace{0, dtype, !family && import_is_conv1d(p), tensor[i].at,
                     family && p->matrices > 1 ? p->matrix_rows[part] : 0,
                     family_turns_back(family, p, part) ? shape->head_size / 2 : 0};
     map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
@@ -754,7 +762,8 @@ static inline void export_ends(cJSON *object, const TextEnds *e) {
 }
 
 // config.json. version: of this program. To be freed by the caller, as those below.
-static inline char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version) {
+static inline char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version,
+                                       Dtype dtype = F32) {
   char program[64];
   snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
   cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
@@ -764,7 +773,7 @@ static inline char *export_config_text(ModelShape shape, const TextEnds *ends, c
     export_ends(c, ends);
     if (!cJSON_HasObjectItem(c, "pad_token_id")) cJSON_AddNullToObject(c, "pad_token_id");     // or some take their own
     cJSON_AddTrueToObject(c, "use_cache");
-    cJSON_AddStringToObject(c, "dtype", "float32");
+    cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
     cJSON_AddStringToObject(c, "written_by", program);
     return export_text(c);
   }
@@ -785,7 +794,7 @@ static inline char *export_config_text(ModelShape shape, const TextEnds *ends, c
   cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
   export_ends(c, ends);
   cJSON_AddTrueToObject(c, "use_cache");
-  cJSON_AddStringToObject(c, "dtype", "float32");
+  cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
   cJSON_AddStringToObject(c, "written_by", program);
   return export_text(c);
 }

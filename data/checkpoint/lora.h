@@ -60,7 +60,7 @@ static inline int lora_matrix(const Param *base) {
 // What the op needs to know of a matrix's adapters: base, that matrix.
 static inline LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base) {
   const Lora *l = &s->lora;
-  LoraParts p = {lora_parts(s, matrix), {}, {}, l->rank, (float)(l->alpha / (double)l->rank)};
+  LoraParts p = {lora_parts(s, matrix), {}, {}, l->rank, (float)lora_scale(l)};
   for (int i = 0, n = 0; i < p.parts; i++) {
     p.rows[i] = p.parts == 1 ? base->shape[0] : base->matrix_rows[i];
     p.adapter[i] = l->parts[matrix] >> i & 1 ? n++ : -1;
@@ -169,7 +169,7 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
 // function computed is refused. False: one line in `error`.
 static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error,
                                     size_t error_bytes) {
-  static const char *const off[] = {"use_rslora", "use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
+  static const char *const off[] = {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
                                     "modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules",
                                     "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
                                     "trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"};
@@ -182,7 +182,8 @@ static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes
   double rank = 0;
   bool ok = lora_files_check(&c, dir) && import_config_get(&c, "peft_type", &type) &&
             import_config_get(&c, "bias", &bias) && import_config_number(&c, "r", 0, &rank) &&
-            import_config_number(&c, "lora_alpha", 8, &l->alpha);
+            import_config_number(&c, "lora_alpha", 8, &l->alpha) &&
+            import_config_flag(&c, "use_rslora", false, &l->by_root);
   if (ok && (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA")))
     ok = import_config_refuse(&c, "peft_type is not LORA");
   if (ok && bias && (!cJSON_IsString(bias) || strcmp(bias->valuestring, "none")))
@@ -230,10 +231,24 @@ static inline char *lora_config_text(const ModelShape *s, const char *base) {
     for (int i = 0; i < lora_parts(s, m); i++)
       if (s->lora.parts[m] >> i & 1) cJSON_AddItemToArray(names, cJSON_CreateString(lora_module(s, m, i)));
   cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM");
+  if (s->lora.by_root) cJSON_AddTrueToObject(c, "use_rslora");
+  if (s->lora.row_end) {
+    cJSON *rows = cJSON_AddObjectToObject(c, "trainable_token_indices");
+    for (int head = 0; head <= !s->tied; head++) {
+      cJSON *ids = cJSON_AddArrayToObject(rows, head ? "lm_head" : family_of_shape(s) ? "embed_tokens" : "wte");
+      for (int64_t id = s->lora.row_from; id < s->lora.row_end; id++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)id));
+    }
+  }
   return export_text(c);
 }
 
-// Adapters' factors in a file, part by part, and where each is.
+// The name in PEFT's file of the rows of the embedding or the head that train beside adapters.
+static inline void lora_rows_name(char to[160], const ModelShape *s, const Param *q) {
+  snprintf(to, 160, "base_model.model.%s.token_adapter.trainable_tokens_delta", !strcmp(q->name, "lm_head.weight")
+           ? "lm_head" : family_of_shape(s) ? "model.embed_tokens" : "transformer.wte");
+}
+// Adapters' factors in a file, part by part, and where each is; and such rows.
 struct LoraTensor { char name[160]; int param, part; };
 static inline int lora_compare(const void *a, const void *b) {
   return strcmp(((const LoraTensor *)a)->name, ((const LoraTensor *)b)->name);
@@ -245,11 +260,15 @@ static inline int lora_compare_name(const void *name, const void *tensor) {
 static inline LoraTensor *lora_tensors(const ModelShape *s, const Param *param, int params, int *count) {
   LoraTensor *t = (LoraTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   *count = 0;
-  for (int p = 0; p < params; p++)
+  for (int p = 0; p < params; p++) {
     for (int i = 0; param[p].adapter && i < param[p].matrices; i++) {
       t[*count].param = p, t[*count].part = i;
       lora_tensor_name(t[(*count)++].name, s, param, p, i);
     }
+    if (!param[p].row_end) continue;
+    t[*count].param = p;
+    lora_rows_name(t[(*count)++].name, s, &param[p]);
+  }
   qsort(t, (size_t)*count, sizeof *t, lora_compare);
   return t;
 }
@@ -266,16 +285,21 @@ static inline void lora_export_map(TensorMap *map, const char *dir, const Param 
   SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)count, sizeof *tensor);
   for (int i = 0; i < count; i++) {
     tensor[i].name = of[i].name, tensor[i].dtype = F32, tensor[i].ndim = 2;
-    tensor[i].shape[0] = param[of[i].param].matrix_rows[of[i].part];
-    tensor[i].shape[1] = param[of[i].param].shape[1];
+    const Param *q = &param[of[i].param];
+    tensor[i].shape[0] = q->row_end ? q->row_end - q->row_from : q->matrix_rows[of[i].part];
+    tensor[i].shape[1] = q->shape[1];
   }
   tensor_map_open(map, params);
   map->files = 1;
   snprintf(map->path[0], sizeof map->path[0], "%.1200s/adapter_model.safetensors", dir);
   *header = safetensors_header(tensor, count, metadata, &map->data_at[0]);
-  for (int i = 0; i < count; i++)
-    tensor_place(map, 0, of[i].param)[of[i].part] = TensorPlace{0, F32, false, tensor[i].at, tensor[i].shape[0],
-                                                               lora_half_rows(s, param, of[i].param, of[i].part)};
+  for (int i = 0; i < count; i++) {
+    const Param *q = &param[of[i].param];
+    TensorPlace *place = tensor_place(map, 0, of[i].param) + of[i].part;
+    if (q->row_from) place++->rows = q->row_from;                // which are not written
+    *place = TensorPlace{0, F32, false, tensor[i].at, tensor[i].shape[0],
+                         q->row_end ? 0 : lora_half_rows(s, param, of[i].param, of[i].part)};
+  }
   map->file_bytes[0] = tensor[count - 1].at + tensor[count - 1].bytes;
   free(of);
   free(tensor);
@@ -302,6 +326,7 @@ static inline bool lora_import_map(TensorMap *map, const char *dir, const Param 
     const Param *p = &param[of[i].param];
     const int64_t want[] = {p->matrix_rows[of[i].part], p->shape[1]};
     const SafetensorsTensor *t = safetensors_entry(file, of[i].name);
+    if (p->row_end && !t) continue;              // rows begin as the weights have them
     if (!t)
       import_complain(&complaints, "tensor %s is missing: adapters of some blocks alone are not supported", of[i].name);
     else if (t->ndim != 2 || t->shape[0] != want[0] || t->shape[1] != want[1])
@@ -345,7 +370,7 @@ static inline void lora_gather(Fsdp *f, float *to) {
   for (int64_t at = 0; at < all; at += most)     // one rank has a value, the others zero: the sum is exact
     MPI_Allreduce(MPI_IN_PLACE, to + at, (int)min64(most, all - at), MPI_FLOAT, MPI_SUM, fsdp_comm(f));
 }
-// Store's merge: adds B A alpha / rank to elements of a matrix that has adapters, in fp32.
+// Store's merge: adds B A times the adapters' factor to elements of a matrix that has adapters, in fp32.
 struct LoraMerge { ModelShape shape; const float *adapters; };
 static inline void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge) {
   const LoraMerge *m = (const LoraMerge *)merge;

@@ -27,10 +27,20 @@ struct Block {
   Biases bias;
   double logit_softcap;                          // 0: none
 };
-// Low-rank adapters (Hu et al. 2021) of a block's frozen matrices, which add B A alpha / rank to them. rank 0: none.
-// parts: of each matrix, a bit for each of the matrices that it is in a file (lora.h).
+// Low-rank adapters (Hu et al. 2021) of a block's frozen matrices, which add B A alpha / rank to them; by_root: alpha /
+// sqrt(rank), rsLoRA (Kalajdzievski 2023). rank 0: none. parts: of each matrix, a bit for each of the matrices that it
+// is in a file (lora.h). Rows [row_from, row_end) of embedding and head train beside them; row_end 0: none.
 enum LoraMatrix { LORA_QKV, LORA_OUT, LORA_FC, LORA_PROJ, LORA_MATRICES };
-struct Lora { int64_t rank; double alpha, dropout; unsigned parts[LORA_MATRICES]; };
+struct Lora {
+  int64_t rank;
+  double alpha, dropout;
+  unsigned parts[LORA_MATRICES];
+  bool by_root;
+  int64_t row_from, row_end;
+};
+static inline double lora_scale(const Lora *l) {
+  return l->alpha / (l->by_root ? sqrt((double)l->rank) : (double)l->rank);
+}
 // dropout: 0 if a file does not record it. n_positions: learned ones, or those that a file says the model is good for.
 struct ModelShape {
   int64_t n_layer, n_head, n_embd, n_positions, vocab_size;

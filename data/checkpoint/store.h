@@ -84,10 +84,16 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       const Param *p = fsdp_param(f, c->param);
       const TensorPlace *place = tensor_place(m, c->state, c->param);
       Run run;
-      if (place->file < 0 || !shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) continue;
-      int64_t left = min64(run.numel, param_numel(p) - run.in_range) - c->done, first = run.in_range + c->done;
+      if ((place->file < 0 && !place->rows) || !shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) continue;
+      int64_t left, first;
+      const TensorPlace *parts = place;
+      for (;; c->done += left) {                 // past parts that no file has
+        left = min64(run.numel, param_numel(p) - run.in_range) - c->done, first = run.in_range + c->done;
+        if (left <= 0) break;
+        place = tensor_part(parts, param_cols(p), &first, &left);
+        if (place->file >= 0) break;
+      }
       if (left <= 0) continue;
-      place = tensor_part(place, param_cols(p), &first, &left);
       *k = Chunk{{}, *place, c->state, c->param, first, 0, c->done};
       chunk_place(k, p, m->data_at[place->file], left);
       c->done += k->numel;
@@ -180,7 +186,7 @@ struct Store {
 };
 
 // Whether checkpoints have a parameter: with adapters, these alone.
-static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || p->adapter; }
+static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || param_trains_beside(p); }
 // A snapshot holds the run of every such parameter in every state that this rank writes, each padded to whole cache
 // lines. Fills at[state * params + param] with its offset, if `at` is not NULL; returns the total bytes. Replicas hold
 // the same: the first one writes.
@@ -306,10 +312,15 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
     if (s->merge) s->merge(f, k->param, unused.in_range + k->in_run, from, k->numel, s->merge_of);
   }
-  if (!chunk_is_turned(k)) return (const char *)from;
+  char *to = s->scratch[1];
   const int64_t in = fsdp_param(f, k->param)->shape[1];
-  transpose_to_f32((float *)s->scratch[1], from, F32, k->numel / in, in);
-  return s->scratch[1];
+  if (chunk_is_turned(k)) {
+    transpose_to_f32((float *)to, from, F32, k->numel / in, in);
+    from = (float *)to, to = s->scratch[0];
+  }
+  if (k->place.dtype == F32) return (const char *)from;
+  for (int64_t i = 0; i < k->numel; i++) round_to((bf16 *)to + i, from[i]);
+  return to;
 }
 
 // Adds a chunk's contribution to the checksums of the blocks it touches.

@@ -896,7 +896,7 @@ static const OptionClass option_classes[] = {
      "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_weight "
      "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
     {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
-            "lora lora_alpha lora_targets"},
+            "lora lora_alpha lora_targets lora_scale train_rows"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
             "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "
@@ -909,7 +909,7 @@ static const OptionClass option_classes[] = {
             "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "
             "verbose sample_only prompt prompt_as prompts stop interactive eval eval_style "
             "out log_every log_layers report trace trace_steps "
-            "tensorboard save_model export_hf resume init_from config export_gguf merge lora_from plan world "
+            "add_tokens export_dtype tensorboard save_model export_hf resume init_from config export_gguf merge lora_from plan world "
             "ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.

@@ -40,10 +40,12 @@ static inline int32_t *encode_read(const char *out, const char *name, int64_t *n
   DataError e = {};
   *n = 0;
   f.val_data = "";
-  if (!find_token_element(&f.tokens[0], pattern, "--data", !strcmp(name, "val"), &e)) { found_free(&f); return NULL; }
-  s.file = (TokenFile *)calloc((size_t)f.tokens[0].count, sizeof(TokenFile));
-  s.files = f.tokens[0].count;
-  for (int i = 0; i < s.files; i++) data_format(s.file[i].path, DATA_PATH_BYTES, "%s", f.tokens[0].name[i]);
+  const bool val = !strcmp(name, "val");
+  const DataNames *files = &f.tokens[val ? SPLIT_VALID : SPLIT_TRAIN];
+  if (!find_token_element(&f, pattern, val, &e)) { found_free(&f); return NULL; }
+  s.file = (TokenFile *)calloc((size_t)files->count, sizeof(TokenFile));
+  s.files = files->count;
+  for (int i = 0; i < s.files; i++) data_format(s.file[i].path, DATA_PATH_BYTES, "%s", files->name[i]);
   EXPECT(split_open_files(&s, 1 << 24, &e), "%s", e.text);
   int32_t *ids = (int32_t *)malloc(4 * (size_t)s.tokens_numel + 4);
   split_read(&s, 0, *n = s.tokens_numel, ids, targets);

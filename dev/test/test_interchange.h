@@ -636,7 +636,7 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
     Param *param = ix_import(ix_path(directory, "dev/fixtures", name), &s, &from, &params);
     TokText want = tok_read(directory, "model.safetensors");
     uint32_t *values = ix_values(&from, param, params, &numel_), *next = values;
-    const bool ok = export_map(&to, "some/where", param, params, &s.shape, &header, &header_bytes, error,
+    const bool ok = export_map(&to, "some/where", param, params, &s.shape, F32, &header, &header_bytes, error,
                                sizeof error);
     REQUIRE(ok, "%s", error);
     EXPECT(!strcmp(to.path[0], "some/where/model.safetensors") && to.files == 1, "path %s", to.path[0]);

@@ -254,14 +254,14 @@ TEST(encode_conversations,
   snprintf(command, sizeof command, "for i in $(seq 30); do cat dev/fixtures/chat.jsonl; done | gzip > %s",
            cli_path("chats.jsonl.gz"));
   REQUIRE(!system(command), "no gzip");
-  CLI_RUN(&r, "%s %s %s --data %s --cache %s --out %s", cli_ranks(2), model, form, cli_path("chats.jsonl.gz"),
-          cli_path("cache"), cli_path("run"));
+  CLI_RUN(&r, "%s %s %s --data %s --cache %s --out %s --pack stream", cli_ranks(2), model, form,
+          cli_path("chats.jsonl.gz"), cli_path("cache"), cli_path("run"));
   cli_expect_done(&r, "conversations, packed");
   EXPECT(strstr(r.text, "are one stream in token files, as --pack stream has them"), "%s", r.text);
   cli_free(&r);
-  CLI_RUN(&r, "%s %s %s --data %s --cache %s --out %s --pack whole", cli_program(), model, form,
+  CLI_RUN(&r, "%s %s %s --data %s --cache %s --out %s --pack stream --too_long drop", cli_program(), model, form,
           cli_path("chats.jsonl.gz"), cli_path("cache"), cli_path("run"));
-  cli_expect_refusal(&r, "whole", EXIT_USAGE, "--pack: conversations that are encoded into files are one stream; ...");
+  cli_expect_refusal(&r, "whole", EXIT_USAGE, "--too_long belongs to --pack whole, not to stream");
   cli_free(&r);
 }
 

@@ -257,3 +257,141 @@ TEST(records_stream_as_in_memory,
   EXPECT(want_count > 300, "%lld ids", (long long)want_count);
   free(want);
 }
+
+// ---- several files
+// Records `first` to `first` + `count`, a question and an answer each: lines of messages; an array of Alpaca's; a table
+// of questions; lines of ShareGPT's.
+static char *records_numbered(int kind, int first, int count) {
+  static const char *const forms[] = {
+      "{'messages': [{'role': 'user', 'content': 'q%d'}, {'role': 'assistant', 'content': 'a%d'}]}\n",
+      "{'instruction': 'q%d',\n 'output': 'a%d'}", "q%d,a%d\n",
+      "{'conversations': [{'from': 'human', 'value': 'q%d'}, {'from': 'gpt', 'value': 'a%d'}]}\n"};
+  char *text = NULL;
+  size_t bytes;
+  FILE *f = open_memstream(&text, &bytes);
+  if (kind == 2) fputs("question,answer\n", f);
+  for (int i = first; i < first + count; i++) {
+    if (kind == 1) fputs(i > first ? "," : "[", f);
+    fprintf(f, forms[kind], i, i);
+  }
+  if (kind == 1) fputs("]", f);
+  fclose(f);
+  return text;
+}
+static void records_write_numbered(const char *name, int kind, int first, int count) {
+  char *text = records_numbered(kind, first, count), command[1400];
+  char path[600];
+  snprintf(path, sizeof path, "%s", data_path(name));
+  const bool packed = name_ends(path, ".gz");
+  if (packed) path[strlen(path) - 3] = 0;
+  records_write(path, text);
+  snprintf(command, sizeof command, "gzip -f '%s'", path);
+  if (packed) REQUIRE(!system(command), "no gzip");
+  free(text);
+}
+TEST(records_of_several_files,
+     "conversations of several files, each another form and container, packed or not, a table too, by list, pattern "
+     "and directory, have the ids and masks of one file with all of them, read and from the cache; a fault is named by "
+     "its file and line; of each file the last record is held out; each one's form and number, and empty answers, are "
+     "said") {
+  static const char *const names[] = {"a.jsonl", "b.json", "c.csv.gz", "d.jsonl.gz"};
+  char list[4096] = "", cache[600], val[600];
+  DataError e;
+  Corpus c;
+  snprintf(val, sizeof val, "%s", data_path("v.jsonl"));
+  records_write_numbered("v.jsonl", 0, 90, 3);
+  records_write_numbered("all.jsonl", 0, 0, 12);
+  mkdir(data_path("several"), 0777);
+  for (int i = 0; i < 4; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "several/%s", names[i]);
+    records_write_numbered(name, i, 3 * i, 3);
+    snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? "," : "", data_path(name));
+  }
+  snprintf(cache, sizeof cache, "%s", data_path("cache"));
+  CorpusOptions o = chat_corpus_options(data_path("all.jsonl"), "qwen2.5", "qwen2.5");
+  o.val_data = val;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  const uint64_t want = c.hash;
+  corpus_free(&c);
+  char pattern[700], asked[64 + sizeof list];
+  snprintf(pattern, sizeof pattern, "%s/several/[ab]*,%s/several/[cd]*", test_tmp(), test_tmp());
+  for (int turn = 0; turn < 3; turn++) {
+    o.data = turn ? list : pattern, o.records = true, o.cache_dir = cache;
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    EXPECT(c.hash == want && c.cache_used == (turn > 0), "turn %d: other tokens, or cache used %d", turn, c.cache_used);
+    EXPECT(strstr(c.notices.text, "conversations of 4 files, in this order: a.jsonl: 3 as lines of messages; b.json: 3 "
+                  "as an array of Alpaca; c.csv.gz: 3 as a table of questions; d.jsonl.gz: 3 as lines of ShareGPT\n"),
+           "%s", c.notices.text);
+    corpus_free(&c);
+  }
+  // A directory has no .json or .csv, and its val... for validation; by weights.
+  records_write_numbered("several/val.jsonl", 3, 90, 3);
+  snprintf(asked, sizeof asked, "%s/several:3,%s/several/b.json:1", test_tmp(), test_tmp());
+  o.data = asked, o.val_data = "", o.cache_dir = NULL;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  const Split *s = &c.split[SPLIT_TRAIN];
+  EXPECT(s->documents == 9 && c.split[SPLIT_VALID].documents == 3 && s->sources == 2 && s->source[0].weight == 3 &&
+         s->source[1].first == s->source[0].tokens_numel && split_begins(s, s->source[1].first) &&
+         s->source[1].first + s->source[1].tokens_numel == s->tokens_numel, "%lld conversations, %d sources",
+         (long long)s->documents, s->sources);
+  // Sequences are of one source, and come by weights: each period of four has one of the second, in every epoch.
+  Packing packing;
+  Sampler sampler;
+  static uint32_t memory[64];
+  packing_make(&packing, s, 128, false);
+  const SamplerOptions so = {1, 128, 1, true, true, 5};
+  EXPECT(packing.rows == packing.first[2] && packing.first[1] > 1, "%lld sequences", (long long)packing.rows);
+  REQUIRE(sampler_init(&sampler, s, so, memory, &e, &packing), "%s", e.text);
+  int of[2] = {};
+  for (int64_t p = 0; p < 8; p++) of[sampler_first(&sampler, p) >= packing.first[1]]++;
+  EXPECT(of[0] == 6 && of[1] == 2, "%d and %d sequences, must be 6 and 2", of[0], of[1]);
+  packing_free(&packing);
+  corpus_free(&c);
+  // Without files for validation one record of each is held out. One of them is damaged; answers are empty.
+  o.data = list;
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  EXPECT(c.split[SPLIT_TRAIN].documents == 8 && c.split[SPLIT_VALID].documents == 4, "%lld are held out",
+         (long long)c.split[SPLIT_VALID].documents);
+  corpus_free(&c);
+  records_write(data_path("several/a.jsonl"), "{'prompt': 'p', 'response': ' \\n'}\n\n{'question': 'q', 'answer': "
+                "'b'}\n{'question': 'q', 'answer': 'b'}\n");
+  REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+  EXPECT(strstr(c.notices.text, "1 of 8 conversations to train on have an answer without text"), "%s", c.notices.text);
+  corpus_free(&c);
+  records_write(data_path("several/d.jsonl"), "{'question': 'q', 'answer': 'b'}\n\n{'question': 'q'}\n");
+  REQUIRE(!system("gzip -f \"$TEST_TMP/several/d.jsonl\""), "no gzip");
+  data_expect_refused(o, 3, "several/d.jsonl.gz, line 3: ", "nearest is questions");
+}
+TEST(cli_records_mixture,
+     "a mixture of conversations in several files, packed whole: a run on two ranks that goes on with one ends with "
+     "the checkpoint of one that was never stopped; --pack stream says what it cannot do") {
+  CliRun r;
+  char text[4096];
+  records_write_numbered("a.jsonl", 0, 0, 30);
+  records_write_numbered("b.csv.gz", 2, 30, 9);
+  snprintf(text, sizeof text, "--data %s/a.jsonl:3,%s/b.csv.gz:1 --tokenizer dev/fixtures/chat_qwen2.5 --n_layer 1 "
+           "--n_head 2 --n_embd 16 --seq_len 256 --threads 1 --batch_size 1 --global_batch 4 --sample_tokens 0 "
+           "--eval_every -1 --report off --keep 0 --verbose --cache=", test_tmp(), test_tmp());
+  CLI_RUN(&r, "%s %s --max_steps 4 --save_every 2 --out %s", cli_ranks(2), text, cli_path("whole"));
+  cli_expect_done(&r, "a mixture");
+  EXPECT(strstr(r.text, "notice: conversations of 2 files, in this order: a.jsonl: 28 as lines of messages; b.csv.gz: "
+                "8 as a table of questions") && strstr(r.text, "mixture   75 % ") &&
+             strstr(r.text, "conversations in 2 files,"), "%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --max_steps 4 --resume %s/ckpt/step_00000002 --out %s", cli_program(), text, cli_path("whole"),
+          cli_path("again"));
+  cli_expect_done(&r, "resumed");
+  cli_free(&r);
+  for (const char *file : checkpoint_files) {
+    char a[700], b[700];
+    snprintf(a, sizeof a, "%s/ckpt/latest/%s", cli_path("whole"), file);
+    snprintf(b, sizeof b, "%s/ckpt/latest/%s", cli_path("again"), file);
+    cli_expect_same_file("resumed on one rank", a, b);
+  }
+  CLI_RUN(&r, "%s %s --pack stream --out %s", cli_program(), text, cli_path("stream"));
+  cli_expect_refusal(&r, "--pack stream", EXIT_MISSING, cli_expand("--data @/a.jsonl: expected token files, .bin; of "
+                     "texts one can be named, or a directory; weights are for token files, and for conversations "
+                     "packed whole"));
+  cli_free(&r);
+}
