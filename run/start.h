@@ -26,6 +26,7 @@ struct Start {
   char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
   char notices[2048];                            // lines, each ended by '\n'
   char chat_template[16], chat_why[640];         // of the model's directory; "", and why none is known
+  char *chat_text;                               // its text, rank 0's
   ModelShape shape;
   int64_t text_bytes;                            // of trainer.json
   uint32_t text_checksum;
@@ -179,8 +180,8 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   n = strlen(error);
   if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
 }
-// The chat template beside a tokenizer, a file or a directory. NULL: there is none, and why.
-static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes) {
+// The chat template beside a tokenizer, a file or a directory, and its text, malloc'ed. NULL: there is none, and why.
+static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes, char **text) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
   snprintf(dir, sizeof dir, "%s", tokenizer);
@@ -189,7 +190,7 @@ static const ChatTemplate *start_template(const char *tokenizer, char *why, size
     if (slash) *slash = 0;
     else snprintf(dir, sizeof dir, ".");
   }
-  return chat_template_in(dir, why, bytes);
+  return chat_template_in(dir, why, bytes, text);
 }
 // An option's value in a checkpoint's record, or "".
 static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
@@ -209,7 +210,7 @@ static void start_find_template(Start *s, const Options *o) {
   const bool chats = data_is_chats(data, text) || encode_is_packed(data, text), asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
-  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
+  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why, &s->chat_text);
   if (!t && s->kind == START_CHECKPOINT)
     t = chat_template_named(start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded));
   if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
@@ -717,6 +718,7 @@ static void start_free(Start *s) {
   free(s->text);
   cJSON_Delete(s->json);
   cJSON_Delete(s->published);
+  free(s->chat_text);
   memset((void *)s, 0, sizeof *s);
 }
 
@@ -793,10 +795,11 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
-// How conversations become tokens. why: why no template is known.
-static ChatOptions chat_options(const Options *o, const char *template_name, const char *why) {
+// How conversations become tokens. why: why no template is known. text: of the one that was found.
+static ChatOptions chat_options(const Options *o, const char *template_name, const char *why, const char *text) {
   ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
   c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
+  c.text = o->given[OPT_chat_template] ? NULL : text;
   return c;
 }
 static void encode_say(const char *line) { say("%s\n", line); }
@@ -866,7 +869,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     chat_options(o, o->chat_template, start->chat_why),
+                     chat_options(o, o->chat_template, start->chat_why, start->chat_text),
                      o->val_data, o->data_as == OPT_data_as_text};
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
