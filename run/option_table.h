@@ -126,7 +126,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(chat_template, "auto", \
        "auto|chatml|qwen2.5|qwen3|qwen3-2507|qwen3-free|smollm2|smollm3|llama3|llama3.0", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
-  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's and smollm3's templates: the same whenever one trains") \
+  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's and smollm3's templates, the same at any time") \
   CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
          "conversations: the loss is of all answers, the last one, or everything") \
   CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \

@@ -333,6 +333,7 @@ static void start_share(Start *s, MPI_Comm comm) {
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
   s->published = own.published;
+  s->chat_text = own.chat_text;
   s->base = own.base;
   if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
   if (s->on_base) start_share(s->base, comm);
