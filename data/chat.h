@@ -116,7 +116,7 @@ static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t h
                              bool off = false) {
   const ChatTemplate *f = c->form;
   const bool all = c->o.train_all && !off;
-  chat_put(t, f->stop);
+  chat_put(t, f->closes && !assistant ? f->closes : f->stop);
   const size_t said = t->n;
   const int64_t at = k->count;
   chat_put(t, f->behind);
@@ -126,9 +126,11 @@ static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t h
   t->n = 0;
 }
 static inline size_t chat_header(const Chat *c, ChatText *t, const char *role) {
-  chat_put(t, c->form->begin);
-  chat_put(t, role);
-  chat_put(t, c->form->end);
+  const ChatTemplate *f = c->form;
+  const bool assistant = !strcmp(role, "assistant");
+  if (!f->closes || !assistant) chat_put(t, f->begin);
+  if (!f->closes || assistant) chat_put(t, assistant ? f->assistant : role);
+  if (!f->closes || !assistant) chat_put(t, f->end);
   return t->n;
 }
 // What an assistant says where the model thinks: thoughts of answers before the last question are left out. Returns
@@ -230,9 +232,10 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
   *count = 0;
   if (!c->form)
     return chat_fail(k, "has messages, but no chat template is known: %s; name one by --chat_template", c->o.why);
-  if (c->stop_id < 0 || chat_token(c->tokenizer, c->form->begin) < 0)
-    return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs",
-                     c->stop_id < 0 ? c->form->stop : c->form->begin);
+  const char *const closes = c->form->closes ? c->form->closes + (c->form->closes[0] == ' ') : c->form->stop;
+  for (const char *token : {c->form->stop, chat_mark(c->form), closes})
+    if (chat_token(c->tokenizer, token) < 0)
+      return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs", token);
   *user = cJSON_GetArraySize(messages) - 1;
   int last = -1;
   cJSON_ArrayForEach(m, messages) {
@@ -241,8 +244,13 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
     const bool assistant = !strcmp(role, "assistant"), tool = !strcmp(role, "tool") && c->form->tools;
     if (strcmp(role, "system") && strcmp(role, "user") && !assistant && !tool)
       return chat_fail(k, "role '%.40s' is not system, user or assistant", role);
-    if (c->form->tools == TOOLS_SMOL && *count && !strcmp(role, "system"))
+    const bool system = !strcmp(role, "system");
+    if (system && c->form->system_is == SYSTEM_NONE)
+      return chat_fail(k, "a system message, which this chat template has no place for");
+    if (system && *count && (c->form->tools == TOOLS_SMOL || c->form->system_is))
       return chat_fail(k, "a system message that is not the first, which this chat template leaves out");
+    if (c->form->system_is && !system && assistant != (m->prev && m != messages->child && chat_is(m->prev, "user")))
+      return chat_fail(k, "users and assistants do not take turns, a user first, which this chat template needs");
     const char *thoughts;
     bool off;
     if (!chat_thoughts(c, k, m, assistant, &thoughts) || !chat_flags(k, m, assistant, &off)) return false;
@@ -298,7 +306,7 @@ static inline void chat_system(const Chat *c, ChatTokens *k, const cJSON *system
   bool off = false, stops = true;
   ChatText t = {};
   chat_put(&t, f->first);
-  if (!system && !f->system && !f->date && !listed) {
+  if (f->system_is || (!system && !f->system && !f->date && !listed)) {
     chat_append(c, k, t.p, t.n, SIZE_MAX, c->o.train_all);
     free(t.p);
     return;
@@ -356,7 +364,7 @@ static inline bool chat_put_answer(const Chat *c, ChatText *t, const cJSON *m) {
 static inline size_t chat_answer_header(const Chat *c, ChatText *t, bool thinks) {
   chat_header(c, t, "assistant");
   if (c->form->tools == TOOLS_SMOL && !thinks) chat_put(t, "<think>\n\n</think>\n");
-  return t->n;
+  return c->form->closes ? 0 : t->n;             // the blank is the answer's: a prompt has none
 }
 static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages, const cJSON *tools = NULL) {
   const ChatTemplate *f = c->form;
@@ -365,9 +373,10 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
   for (const cJSON *x = messages->child; x; x = x->next, i++) if (chat_is(x, "assistant")) answer = i;
   const cJSON *m = messages->child, *system = chat_is(m, "system") ? m : NULL;
   const bool thinks = f->tools == TOOLS_SMOL && chat_smol_thinks(messages);
-  bool listed = tools && f->tools == TOOLS_LLAMA, off, off_before = false;
+  bool listed = tools && f->tools == TOOLS_LLAMA, joins = system && f->system_is, off, off_before = false;
   ChatText t = {};
   chat_system(c, k, system, tools, thinks);
+  if (joins) chat_flags(k, system, false, &off_before);
   i = system != NULL;
   for (m = system ? m->next : m; m; m = m->next, i++) {
     const ChatSpan said = chat_span(chat_text(m, "content"));
@@ -387,11 +396,13 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
       for (const cJSON *x = tools->child; x; x = x->next) json_put(&t, x, JSON_INDENTED), chat_put(&t, "\n\n");
       listed = false;
     }
+    if (joins) chat_put(&t, chat_text(system, "content")), chat_put(&t, "\n\n");
+    joins = false;
     bool says = said.n;
     if (f->thinks && assistant)
       says = chat_put_thinking(&t, said, reasoning, i > user, i == count - 1, f->thinks == THINKS_FORCED);
     else if (f->tools == TOOLS_SMOL && assistant) chat_put(&t, chat_strip(said, true, true, false));
-    else chat_put(&t, f->trims ? chat_strip(said, false) : said);
+    else chat_put(&t, f->trims || (f->assistant[0] == ' ' && assistant) ? chat_strip(said, false) : said);
     chat_put_calls(c, &t, bpe_field(m, "tool_calls"), says);
     chat_turn(c, k, &t, header, assistant, off);
   }
@@ -402,7 +413,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
 static inline bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
   ChatText t = {};
   if (!chat_messages(c, k, messages)) return false;
-  chat_answer_header(c, &t, chat_smol_thinks(messages));
+  if (!c->form->closes) chat_answer_header(c, &t, chat_smol_thinks(messages));
   chat_append(c, k, t.p, t.n, SIZE_MAX, false);
   free(t.p);
   return true;

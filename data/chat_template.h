@@ -19,13 +19,16 @@ enum ChatThinks { THINKS_NOT, THINKS_FORCED, THINKS_FREE };
 // begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
 // first: before the first turn. date: with a system turn always, which has today's date: this one, unless another is
 // given. trims: texts lose white space at both ends. marks: what a template of that family says, as it is written
-// there. text: of a template.
+// there. text: of a template. assistant: an assistant's name. closes: stands behind what a user says, in place of
+// `stop`; then no role is written, `end` stands before what a user says, and `assistant` before an answer.
+enum ChatSystem { SYSTEM_TURN, SYSTEM_JOINS, SYSTEM_NONE };        // JOINS: what the first user says; NONE: refused
 struct ChatTemplate {
   const char *name, *begin, *end, *stop, *behind, *system, *first, *date;
   bool trims;
   ChatThinks thinks;
   ChatTools tools;
-  const char *marks[3], *text;
+  const char *marks[3], *text, *assistant = "assistant", *closes = NULL;
+  ChatSystem system_is = SYSTEM_TURN;            // other than TURN: users and assistants take turns
 };
 #define CHAT_ML "<|im_start|>", "\n", "<|im_end|>", "\n"
 #define CHAT_ML_TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
@@ -142,6 +145,20 @@ static const char chat_smollm3_text[] =
 {%- elif message.role == "assistant" %}{{- answer + content.lstrip("\n") + "<|im_end|>\n" }}{%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}{{- "<|im_start|>assistant\n" + ("" if mode == "/think" else "<think>\n\n</think>\n") }}
 {%- endif %})";
+#define CHAT_EOS "{% set eos_token = '</s>' %}"
+#define CHAT_GEMMA_TURN "'<start_of_turn>' + role + '\\n' + "
+#define CHAT_GEMMA(begins, said) "{{ '<bos>' }}{% if messages[0]['role'] == 'system' %}" begins "{% endif %}" \
+  "{% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}" said \
+  "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+#define CHAT_MISTRAL(user, answer) CHAT_EOS "{{- '<s>' }}{%- for message in messages %}" \
+  "{%- if message['role'] == 'user' %}" user "{%- else %}" answer "{%- endif %}{%- endfor %}"
+#define CHAT_V1_USER "{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+#define CHAT_V1_ANSWER "{{ message['content'] + eos_token}}"
+#define CHAT_V3_USER "{{- \"[INST] \" + message[\"content\"] + \"[/INST]\" }}"
+#define CHAT_V3_ANSWER "{{- \" \" + message[\"content\"]|trim + eos_token}}"
+#define CHAT_NEMO_USER "{{- \"[INST]\" + message[\"content\"] + \"[/INST]\" }}"
+#define CHAT_NEMO_ANSWER "{{- message[\"content\"] + eos_token}}"
+#define CHAT_ZEPHYR(role, blanks) "{{ '<|" role "|>\\n'" blanks "+ message['content'] + eos_token }}"
 static const ChatTemplate chat_templates[] = {
     {"qwen2.5", CHAT_ML, CHAT_QWEN, "", NULL, false, THINKS_NOT, TOOLS_QWEN, {CHAT_QWEN_SYSTEM, CHAT_QWEN_TURN, ""},
      CHAT_QWEN_TEXT("{%- if messages[0].role != 'system' %}{{- '" CHAT_QWEN "' }}{%- endif %}{{- '\\n\\n' }}",
@@ -170,9 +187,36 @@ static const ChatTemplate chat_templates[] = {
      {"{% set content = " CHAT_LLAMA_TURN " %}", " + content %}{% endif %}{{ content }}{% endfor %}", ""},
      "{% for message in messages %}{% set content = " CHAT_LLAMA_TURN " %}{% if loop.index0 == 0 %}"
      "{% set content = '<|begin_of_text|>' + content %}{% endif %}{{ content }}{% endfor %}" CHAT_LLAMA_ASKS},
+    {"zephyr", "<|", "|>\n", "</s>", "\n", NULL, "", NULL, false, THINKS_NOT, TOOLS_NONE,
+     {CHAT_ZEPHYR("user", " "), CHAT_ZEPHYR("assistant", "  "), ""},
+     CHAT_EOS "{% for message in messages %}{% if message['role'] == 'user' %}" CHAT_ZEPHYR("user", " ")
+     "{% elif message['role'] == 'system' %}" CHAT_ZEPHYR("system", " ") "{% else %}" CHAT_ZEPHYR("assistant", "  ")
+     "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {"gemma", "<start_of_turn>", "\n", "<end_of_turn>", "\n", NULL, "<bos>", NULL, true, THINKS_NOT, TOOLS_NONE,
+     {CHAT_GEMMA_TURN "message['content'] | trim + '<end_of_turn>\\n'", "'System role not supported'", ""},
+     CHAT_GEMMA("{{ raise_exception('System role not supported') }}",
+                "{{ " CHAT_GEMMA_TURN "message['content'] | trim + '<end_of_turn>\\n' }}"),
+     "model", NULL, SYSTEM_NONE},
+    {"gemma3", "<start_of_turn>", "\n", "<end_of_turn>", "\n", NULL, "<bos>", NULL, true, THINKS_NOT, TOOLS_NONE,
+     {CHAT_GEMMA_TURN "(first_user_prefix if loop.first else \"\")", "{{ message['content'] | trim }}", ""},
+     CHAT_GEMMA("{% set first_user_prefix = messages[0]['content'] + '\n\n' %}{% set messages = messages[1:] %}"
+                "{% else %}{% set first_user_prefix = '' %}",
+                "{{ " CHAT_GEMMA_TURN "(first_user_prefix if loop.first else \"\") }}{{ message['content'] | trim }}"
+                "{{ '<end_of_turn>\\n' }}"),
+     "model", NULL, SYSTEM_JOINS},
+    {"mistral-v1", "[INST]", " ", "</s>", "", NULL, "<s>", NULL, false, THINKS_NOT, TOOLS_NONE,
+     {CHAT_V1_USER, CHAT_V1_ANSWER, ""}, CHAT_MISTRAL(CHAT_V1_USER, CHAT_V1_ANSWER), "", " [/INST]", SYSTEM_NONE},
+    {"mistral-v3", "[INST]", " ", "</s>", "", NULL, "<s>", NULL, false, THINKS_NOT, TOOLS_NONE,
+     {CHAT_V3_USER, CHAT_V3_ANSWER, ""}, CHAT_MISTRAL(CHAT_V3_USER, CHAT_V3_ANSWER), " ", "[/INST]", SYSTEM_NONE},
+    {"mistral-nemo", "[INST]", "", "</s>", "", NULL, "<s>", NULL, false, THINKS_NOT, TOOLS_NONE,
+     {CHAT_NEMO_USER, CHAT_NEMO_ANSWER, ""}, CHAT_MISTRAL(CHAT_NEMO_USER, CHAT_NEMO_ANSWER), "", "[/INST]",
+     SYSTEM_NONE},
     {"chatml", CHAT_ML, NULL, "", NULL, false, THINKS_NOT, TOOLS_NONE, {CHAT_PLAIN, "", ""}, CHAT_PLAIN CHAT_ML_ASKS}};
-static const char chat_names[] = "chatml, qwen2.5, qwen3, qwen3-2507, qwen3-free, smollm2, smollm3, llama3, llama3.0";
+static const char chat_names[] = "chatml, qwen2.5, qwen3, qwen3-2507, qwen3-free, smollm2, smollm3, llama3, llama3.0, "
+                                 "zephyr, gemma, gemma3, mistral-v1, mistral-v3, mistral-nemo";
 
+// A token that conversations have by this template.
+static inline const char *chat_mark(const ChatTemplate *t) { return t->begin[2] ? t->begin : t->stop; }
 // What an option names; NULL: none.
 static inline const ChatTemplate *chat_template_named(const char *name) {
   for (const ChatTemplate &t : chat_templates) if (!strcmp(t.name, name)) return &t;
@@ -188,7 +232,7 @@ static inline bool chat_eat(const char **text, const char *word) {
 // Whether a template of this family writes such a piece: a turn's begin alone, with a role, or with all of the system
 // message that it has by default; thoughts where it thinks, but not their begin alone, which asks for them.
 static inline bool chat_piece_fits(const ChatTemplate *t, const char *piece) {
-  static const char *const roles[] = {"system", "user", "assistant", "ipython", ""};
+  const char *const roles[] = {"system", "user", "ipython", t->assistant, ""};
   const char *at = piece, *const think = strstr(piece, "<think>");
   if (think && t->tools == TOOLS_SMOL) return true;                        // its system message explains them
   if (think) return t->thinks && (think == piece + (piece[0] == '\n')) && strcmp(piece, "<think>\n");
@@ -196,7 +240,7 @@ static inline bool chat_piece_fits(const ChatTemplate *t, const char *piece) {
   if (!chat_eat(&at, t->begin)) return false;
   int role = 0;
   while (!chat_eat(&at, roles[role])) role++;
-  if (!*at) return true;
+  if (!strncmp(at, t->end, strlen(at))) return true;             // nothing, or a part of it
   if (!chat_eat(&at, t->end)) return false;
   const bool system = !role && t->system && chat_eat(&at, t->system) && chat_eat(&at, t->stop);
   return !*at || (system && !strcmp(at, t->behind));

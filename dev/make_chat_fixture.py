@@ -75,11 +75,16 @@ CASES = {
 }
 PUBLISHED = {"qwen2.5": ["Qwen-Qwen2.5-7B-Instruct", "qwen2_5"], "qwen3": ["Qwen-Qwen3-0.6B", "qwen3"],
              "qwen3-2507": ["qwen3_instruct_2507"], "qwen3-free": ["qwen3-free"], "smollm3": ["smollm3"],
-             "llama3": ["meta-llama-Llama-3.2-3B-Instruct", "llama3_1", "llama3_2"], "llama3.0": ["llama3"]}
+             "llama3": ["meta-llama-Llama-3.2-3B-Instruct", "llama3_1", "llama3_2"], "llama3.0": ["llama3"],
+             "zephyr": ["zephyr"], "gemma": ["gemma"], "gemma3": ["gemma3"], "mistral-v1": ["mistral-v1"],
+             "mistral-v3": ["mistral-v3"], "mistral-nemo": ["mistralai-Mistral-Nemo-Instruct-2407"]}
 # name: the tokenizer's
 MORE = {"tools": {"qwen2.5": "qwen2.5", "qwen3": "qwen3", "qwen3-2507": "qwen2.5", "smollm3": "qwen3",
                   "llama3": "llama3"},
-        "chat": {"qwen3-2507": "qwen2.5", "qwen3-free": "qwen3", "smollm3": "qwen3", "llama3.0": "llama3"}}
+        "chat": {"qwen3-2507": "qwen2.5", "qwen3-free": "qwen3", "smollm3": "qwen3", "llama3.0": "llama3",
+                 "zephyr": "others", "gemma": "others", "gemma3": "others", "mistral-v1": "others",
+                 "mistral-v3": "others", "mistral-nemo": "others"}}
+OTHERS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>"]
 
 
 def texts():
@@ -259,6 +264,10 @@ def rendered(hf, name, template, messages, tools):
         return None
     if name == "llama3" and any(len(m["tool_calls"]) > 1 or m["content"] for m in calls):
         return None
+    roles = [m["role"] for m in messages][messages[0]["role"] == "system" and name == "gemma3":]
+    turns = (["user", "assistant"] * len(roles))[:len(roles)]
+    if name.startswith(("gemma", "mistral")) and roles != turns:
+        return None
     messages = json.loads(json.dumps(messages))
     for m in messages:
         for c in m.get("tool_calls", []):
@@ -267,7 +276,9 @@ def rendered(hf, name, template, messages, tools):
                 c["function"]["arguments"] = as_it_is
     template = template.replace('strftime_now("%d %B %Y")', f'"{DATE}"').replace("26 July 2024", DATE)
     return hf.apply_chat_template(messages, chat_template=template, tokenize=False, tools=tools or None,
-                                  xml_tools=tools or None, date_string=DATE, bos_token="<|begin_of_text|>")
+                                  xml_tools=tools or None, date_string=DATE, eos_token="</s>",
+                                  bos_token="<bos>" if name.startswith("gemma") else
+                                  "<s>" if name.startswith("mistral") else "<|begin_of_text|>")
 
 
 def hashed(hf, text, masked):
@@ -291,6 +302,11 @@ def hashed(hf, text, masked):
 
 def write_more(args, here, own, chats, tokenizers):
     rng = random.Random(53)
+    t = Tokenizer.from_file(os.path.join(here, "tokenizer_qwen2.json"))
+    t.add_special_tokens([AddedToken(x, special=True, normalized=False) for x in OTHERS])
+    os.makedirs(os.path.join(args.out, "chat_others"), exist_ok=True)
+    t.save(os.path.join(args.out, "chat_others", "tokenizer.json"))
+    tokenizers["others"] = PreTrainedTokenizerFast(tokenizer_object=t)
     cases = {"tools": [tools_conversation(rng, i) for i in range(100)], "chat": [(None, m, []) for m in chats]}
     with open(os.path.join(args.out, "tools.jsonl"), "w", encoding="utf-8", newline="\n") as f:
         for i, (line, _, _) in enumerate(cases["tools"]):

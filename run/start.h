@@ -861,7 +861,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
   const Split *s = &corpus->split[SPLIT_TRAIN];
   const ChatTemplate *form = chat_template_named(o->chat_template);
   if (!form || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
-  const int32_t begin = chat_token(&corpus->tokenizer, form->begin);
+  const int32_t begin = chat_token(&corpus->tokenizer, chat_mark(form));
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
   strcpy(o->chat_template, "auto");
 }

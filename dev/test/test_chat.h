@@ -338,6 +338,7 @@ static const char *chat_marked(const char *name, const char *line, bool all = fa
   char path[256], error[512];
   Tokenizer t;
   snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
+  if (access(path, R_OK)) snprintf(path, sizeof path, "dev/fixtures/chat_others/tokenizer.json");
   if (!tokenizer_load(&t, path, error, sizeof error)) return error[0] ? "no tokenizer" : "";
   ChatOptions o = {name, chat_date, "", all};
   o.text = its_text;
@@ -419,7 +420,9 @@ TEST(chat_tools_equal_transformers,
   static const struct { const char *file, *name, *tokenizer; } cases[] = {
       {"tools", "qwen2.5", "qwen2.5"}, {"tools", "qwen3", "qwen3"}, {"tools", "qwen3-2507", "qwen2.5"},
       {"tools", "smollm3", "qwen3"}, {"tools", "llama3", "llama3"}, {"chat", "qwen3-2507", "qwen2.5"},
-      {"chat", "qwen3-free", "qwen3"}, {"chat", "smollm3", "qwen3"}, {"chat", "llama3.0", "llama3"}};
+      {"chat", "qwen3-free", "qwen3"}, {"chat", "smollm3", "qwen3"}, {"chat", "llama3.0", "llama3"},
+      {"chat", "zephyr", "others"}, {"chat", "gemma", "others"}, {"chat", "gemma3", "others"},
+      {"chat", "mistral-v1", "others"}, {"chat", "mistral-v3", "others"}, {"chat", "mistral-nemo", "others"}};
   int64_t bytes = 0, at = 0;
   uint64_t *want = (uint64_t *)file_get("dev/fixtures/tools.u64", 1 << 20, &bytes);
   for (const auto &x : cases) {
@@ -453,6 +456,9 @@ TEST(chat_tools_equal_transformers,
   free(want);
 }
 #define CHAT_TOOL "'tools': [{'type': 'function', 'function': {'name': 'f', 'n': [1.0, 1e5, {}]}}], "
+#define CHAT_TURN "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}"
+#define CHAT_TURNS "{'messages': [{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'q'}, {'role': " \
+  "'assistant', 'content': 'a'}]}"
 #define CHAT_ASKED "{" CHAT_TOOL "'messages': [{'role': 'user', 'content': 'q'}, "
 TEST(chat_tools_are_read,
      "calls in OpenAI's shape, alone, as its functions were, as ShareGPT has them and as Llama writes them are one "
@@ -492,6 +498,12 @@ TEST(chat_tools_are_read,
       {"llama3", CHAT_ASKED "{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}, {'role': 'tool', 'content': "
        "' a\\n'}]}", "[{\"name\": \"f\", \"parameters\": {}}<|eot_id|>]<|start_header_id|>ipython<|end_header_id|>\n\n"
        "\" a\\n\"<|eot_id|>"},
+      {"zephyr", CHAT_TURNS, "<|system|>\ns</s>\n<|user|>\nq</s>\n<|assistant|>\n[a</s>]\n"},
+      {"gemma3", CHAT_TURNS, "<bos><start_of_turn>user\ns\n\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"},
+      {"gemma", CHAT_TURNS, "a system message, which this chat template has no place for"},
+      {"mistral-v1", CHAT_TURN, "<s>[INST] q [/INST][a</s>]"}, {"mistral-v3", CHAT_TURN, "<s>[INST] q[/INST][ a</s>]"},
+      {"mistral-nemo", CHAT_TURN, "<s>[INST]q[/INST][a</s>]"},
+      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "do not take turns, a user first"},
       {"chatml", CHAT_ASKED "{'role': 'user', 'content': ''}]}", "it has tools, which this chat template leaves out"},
       {"chatml", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}]}", "a message has tool_calls, "},
       {"qwen3", "{'messages': [{'role': 'user', 'tool_calls': [{'name': 'f'}]}]}", "that is no answer has tool_calls"},
