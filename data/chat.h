@@ -3,13 +3,14 @@
 //   messages, in any form that records.h reads, by the model's chat template
 //   a prompt with its completion             as they are, each encoded alone, then the end-of-text token
 //   a text                                   as it is, then the end-of-text token
-// Other members of a record are ignored; members of a message that would change what is rendered are refused. A
-// message with train false, masked true, weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered
-// before, with the begin token at its beginning or an end token at its end, gets no second one.
+// Other members of a record are ignored; what a template would leave out is refused: thoughts, tools and calls where it
+// renders none. Calls are answers and trained on; what tools answer is seen. A message with train false, masked true,
+// weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered before, with the begin token at its
+// beginning or an end token at its end, gets no second one.
 //
 // A template is one of a table: what transformers' apply_chat_template renders from the published template of that
-// family for system, user and assistant messages, without tools. Each turn is encoded alone, which gives the ids of the
-// whole text, because every turn begins at a special token. Trained on: what the assistant says and the token that ends
+// family for system, user, assistant and tool messages. Each turn is encoded alone, which gives the ids of the whole
+// text, because every turn begins at a special token. Trained on: what the assistant says and the token that ends
 // it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
 // everything.
 //
@@ -21,11 +22,11 @@
 
 // template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
 // says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
-// messages.
+// messages. text: of the template that was found, NULL if it was named.
 struct ChatOptions {
   const char *template_name, *date, *why;
   bool train_all, last = false, pairs = false;
-  const char *fields = "";
+  const char *fields = "", *text = NULL;
 };
 // What of them decides tokens and masks, for hashes: CHAT_HOW texts.
 enum { CHAT_HOW = 5 };
@@ -90,16 +91,6 @@ static inline void chat_append_id(const Chat *c, ChatTokens *k, int32_t id, bool
   k->trained[k->count++] = trained;
 }
 
-// A stretch of text, and growing text.
-struct ChatSpan { const char *p; size_t n; };
-static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
-struct ChatText { char *p; size_t n, room; };
-static inline void chat_put(ChatText *t, ChatSpan s) {
-  if (t->n + s.n > t->room) t->p = (char *)bpe_resize(t->p, t->room = 2 * (t->n + s.n), 1);
-  memcpy(t->p + t->n, s.p, s.n);
-  t->n += s.n;
-}
-static inline void chat_put(ChatText *t, const char *text) { chat_put(t, chat_span(text)); }
 // Without white space as Python's str.strip has it, at both ends; newlines: without '\n' alone.
 static inline bool chat_is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
@@ -125,7 +116,7 @@ static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t h
                              bool off = false) {
   const ChatTemplate *f = c->form;
   const bool all = c->o.train_all && !off;
-  chat_put(t, f->stop);
+  chat_put(t, f->closes && !assistant ? f->closes : f->stop);
   const size_t said = t->n;
   const int64_t at = k->count;
   chat_put(t, f->behind);
@@ -135,15 +126,19 @@ static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t h
   t->n = 0;
 }
 static inline size_t chat_header(const Chat *c, ChatText *t, const char *role) {
-  chat_put(t, c->form->begin);
-  chat_put(t, role);
-  chat_put(t, c->form->end);
+  const ChatTemplate *f = c->form;
+  const bool assistant = !strcmp(role, "assistant");
+  if (!f->closes || !assistant) chat_put(t, f->begin);
+  if (!f->closes || assistant) chat_put(t, assistant ? f->assistant : role);
+  if (!f->closes || !assistant) chat_put(t, f->end);
   return t->n;
 }
-// What an assistant says where the model thinks: thoughts of answers before the last question are left out.
-static inline void chat_put_thinking(ChatText *t, ChatSpan content, const char *reasoning, bool after, bool last) {
+// What an assistant says where the model thinks: thoughts of answers before the last question are left out. Returns
+// whether it says anything beside them.
+static inline bool chat_put_thinking(ChatText *t, ChatSpan content, const char *reasoning, bool after, bool last,
+                                     bool forced) {
   ChatSpan thoughts = chat_span(reasoning ? reasoning : "");
-  const char *close = reasoning ? NULL : strstr(content.p, "</think>");
+  const char *close = reasoning || !forced ? NULL : strstr(content.p, "</think>");
   if (close) {
     thoughts = chat_strip(ChatSpan{content.p, (size_t)(close - content.p)}, true, false, true);
     for (const char *open; (open = (const char *)memmem(thoughts.p, thoughts.n, "<think>", 7));)
@@ -152,20 +147,17 @@ static inline void chat_put_thinking(ChatText *t, ChatSpan content, const char *
     for (const char *next; (next = strstr(close + 8, "</think>"));) close = next;
     content = chat_strip(chat_span(close + 8), true, true, false);
   }
-  if (after && (last || thoughts.n)) {
+  const bool says = content.n;
+  if (after && ((last && forced) || thoughts.n)) {
     chat_put(t, "<think>\n");
     chat_put(t, chat_strip(thoughts, true));
     chat_put(t, "\n</think>\n\n");
     content = chat_strip(content, true, true, false);
   }
   chat_put(t, content);
+  return says;
 }
 
-// Whether a member says nothing: absent, null, or empty.
-static inline bool chat_is_empty(const cJSON *x) {
-  return !x || cJSON_IsNull(x) || ((cJSON_IsArray(x) || cJSON_IsObject(x)) && !x->child) ||
-         (cJSON_IsString(x) && (!x->valuestring[0] || !strcmp(x->valuestring, "[]")));
-}
 // Whether a message says of itself that it is not trained on, in *off. False: it says what cannot be done.
 static inline bool chat_flags(ChatTokens *k, const cJSON *m, bool assistant, bool *off) {
   const cJSON *train = bpe_field(m, "train"), *masked = bpe_field(m, "masked");
@@ -190,7 +182,7 @@ static inline bool chat_thoughts(const Chat *c, ChatTokens *k, const cJSON *m, b
   for (const char *name : {"reasoning_content", "reasoning", "thinking"}) {
     const cJSON *x = bpe_field(m, name);
     const char *text = cJSON_GetStringValue(x);
-    if (chat_is_empty(x)) continue;
+    if (record_is_empty(x)) continue;
     if (!text || !c->form->thinks || !assistant)
       return chat_fail(k, !text ? "a message has %s, which is no text"
                        : assistant ? "a message has %s, which this chat template leaves out"
@@ -201,74 +193,217 @@ static inline bool chat_thoughts(const Chat *c, ChatTokens *k, const cJSON *m, b
   }
   return true;
 }
+static inline const char *chat_text(const cJSON *m, const char *name) {
+  return cJSON_GetStringValue(bpe_field(m, name));
+}
+static inline bool chat_is(const cJSON *m, const char *role) { return m && !strcmp(chat_text(m, "role"), role); }
+// Whether tools that a record has, and calls that a message has, are rendered by the template.
+static inline bool chat_check_tools(const Chat *c, ChatTokens *k, const cJSON *messages, const cJSON *tools) {
+  const ChatTools how = c->form->tools;
+  const cJSON *first = messages->child, *m;
+  const bool system = first && chat_is(first, "system");
+  const char *const said = system ? chat_text(first, "content") : "";
+  bool any = tools != NULL;
+  cJSON_ArrayForEach(m, messages) {
+    const cJSON *calls = bpe_field(m, "tool_calls");
+    any = any || !record_is_empty(calls) || chat_is(m, "tool");
+    if (record_is_empty(calls)) continue;
+    if (!chat_is(m, "assistant")) return chat_fail(k, "a message that is no answer has tool_calls");
+    if (how == TOOLS_NONE || how == TOOLS_SMOL)
+      return chat_fail(k, "a message has tool_calls, which this chat template leaves out: write them in its content");
+    if (how == TOOLS_LLAMA && calls->child->next)
+      return chat_fail(k, "a message has several tool_calls, and this chat template takes one");
+    if (how == TOOLS_LLAMA && *chat_text(m, "content"))
+      return chat_fail(k, "a message has content beside tool_calls, which this chat template leaves out");
+  }
+  if (any && how != TOOLS_NONE && c->o.text && !strstr(c->o.text, "tool"))
+    return chat_fail(k, "it has tools, which the model's own chat template leaves out; --chat_template %s renders them",
+                     c->form->name);
+  if (!tools) return true;
+  if (how == TOOLS_NONE || (how == TOOLS_SMOL && strstr(said, "/system_override")))
+    return chat_fail(k, "it has tools, which this chat template leaves out");
+  return how != TOOLS_LLAMA || chat_is(system ? first->next : first, "user") ||
+         chat_fail(k, "it has tools, which this chat template puts before a first user's message, and has none");
+}
 // The messages of a line are well formed; `user` receives the number of the last question, `count` how many there are.
-static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *messages, int *user, int *count) {
-  static const char *const foreign[] = {"tool_calls", "tool_call_id", "function_call"};
+static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *messages, const cJSON *tools, int *user,
+                              int *count) {
   const cJSON *m;
   *count = 0;
   if (!c->form)
     return chat_fail(k, "has messages, but no chat template is known: %s; name one by --chat_template", c->o.why);
-  if (c->stop_id < 0 || chat_token(c->tokenizer, c->form->begin) < 0)
-    return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs",
-                     c->stop_id < 0 ? c->form->stop : c->form->begin);
+  const char *const closes = c->form->closes ? c->form->closes + (c->form->closes[0] == ' ') : c->form->stop;
+  for (const char *token : {c->form->stop, chat_mark(c->form), closes})
+    if (chat_token(c->tokenizer, token) < 0)
+      return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs", token);
   *user = cJSON_GetArraySize(messages) - 1;
   int last = -1;
   cJSON_ArrayForEach(m, messages) {
-    const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
-    const char *content = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content"));
+    const char *role = chat_text(m, "role"), *content = chat_text(m, "content");
     if (!role || !content) return chat_fail(k, "a message is not {\"role\": TEXT, \"content\": TEXT}");
-    if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
+    const bool assistant = !strcmp(role, "assistant"), tool = !strcmp(role, "tool") && c->form->tools;
+    if (strcmp(role, "system") && strcmp(role, "user") && !assistant && !tool)
       return chat_fail(k, "role '%.40s' is not system, user or assistant", role);
-    for (const char *name : foreign)
-      if (!chat_is_empty(bpe_field(m, name))) return chat_fail(k, "a message has %s, which is not rendered", name);
-    const bool assistant = !strcmp(role, "assistant");
+    const bool system = !strcmp(role, "system");
+    if (system && c->form->system_is == SYSTEM_NONE)
+      return chat_fail(k, "a system message, which this chat template has no place for");
+    if (system && *count && (c->form->tools == TOOLS_SMOL || c->form->system_is))
+      return chat_fail(k, "a system message that is not the first, which this chat template leaves out");
+    if (c->form->system_is && !system && assistant != (m->prev && m != messages->child && chat_is(m->prev, "user")))
+      return chat_fail(k, "users and assistants do not take turns, a user first, which this chat template needs");
     const char *thoughts;
     bool off;
     if (!chat_thoughts(c, k, m, assistant, &thoughts) || !chat_flags(k, m, assistant, &off)) return false;
-    if (!strcmp(role, "user")) last = *count;
+    // To Qwen 3 a tool's answer that a user gives is no question.
+    const size_t n = strlen(content);
+    const bool answer = c->form->thinks == THINKS_FORCED && !strncmp(content, "<tool_response>", 15) && n >= 16 &&
+                        !strcmp(content + n - 16, "</tool_response>");
+    if (!strcmp(role, "user") && !answer) last = *count;
     ++*count;
   }
   if (last >= 0) *user = last;
-  return *count || chat_fail(k, "messages is empty");
+  return *count ? chat_check_tools(c, k, messages, tools) : chat_fail(k, "messages is empty");
 }
-static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages) {
+// SmolLM3 thinks unless the system message says otherwise.
+static inline bool chat_smol_thinks(const cJSON *messages) {
+  return !chat_is(messages->child, "system") || !strstr(chat_text(messages->child, "content"), "/no_think");
+}
+// Removes each `word` from a text, in place.
+static inline void chat_remove(char *text, const char *word) {
+  for (char *at = text; (at = strstr(at, word));) memmove(at, at + strlen(word), strlen(at + strlen(word)) + 1);
+}
+// SmolLM3's system turn; said: "" without a message. Returns whether it ends with the end of a turn, which it does not
+// without tools.
+static inline bool chat_put_smol(const Chat *c, ChatText *t, const char *said, const cJSON *tools, bool thinks) {
+  const bool whole = strstr(said, "/system_override");
+  char *own = strdup(said);
+  for (const char *word : {"/no_think", "/think"}) chat_remove(own, word);
+  ChatSpan kept = chat_strip(chat_span(own), false, false, true);
+  own[kept.n] = 0;
+  if (whole) chat_remove(own, "/system_override");
+  kept = chat_strip(chat_span(own), false, false, true);
+  if (!whole) {
+    chat_put(t, CHAT_SMOL3_DATE);
+    chat_put(t, strcmp(c->o.date, chat_date) ? c->o.date : c->form->date);
+    chat_put(t, thinks ? "\nReasoning Mode: /think\n\n## Custom Instructions\n\n"
+                       : "\nReasoning Mode: /no_think\n\n## Custom Instructions\n\n");
+    if (!kept.n) kept = chat_span(thinks ? CHAT_SMOL3_THINKS : CHAT_SMOL ".");
+  }
+  chat_put(t, kept);
+  free(own);
+  if (!whole) chat_put(t, "\n\n");
+  if (!tools) return whole;
+  chat_put(t, CHAT_TOOLS_SMOL);
+  for (const cJSON *x = tools->child; x; x = x->next) json_put(t, x, JSON_PYTHON), chat_put(t, "\n");
+  chat_put(t, "</tools>\n\n" CHAT_TOOLS_CALL "\n\n");
+  return true;
+}
+// What stands before the messages: the system turn, with the system message (NULL: none) and what else is in it.
+static inline void chat_system(const Chat *c, ChatTokens *k, const cJSON *system, const cJSON *tools, bool thinks) {
   const ChatTemplate *f = c->form;
-  int user, count, i = 0, answer = 0;
-  bool off = false;
-  if (!chat_check(c, k, messages, &user, &count)) return false;
-  for (const cJSON *x = messages->child; x; x = x->next, i++)
-    if (!strcmp(cJSON_GetStringValue(bpe_field(x, "role")), "assistant")) answer = i;
-  i = 0;
+  const bool listed = tools && f->tools >= TOOLS_QWEN;
+  const char *const own = system ? chat_text(system, "content") : NULL, *const said = own ? own : f->system;
+  bool off = false, stops = true;
   ChatText t = {};
-  const cJSON *m = messages->child;
-  const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
-  const bool has_system = !strcmp(role, "system");
-  if (f->dated) {
-    chat_put(&t, "<|begin_of_text|>");
-    const size_t header = chat_header(c, &t, "system");
+  chat_put(&t, f->first);
+  if (f->system_is || (!system && !f->system && !f->date && !listed)) {
+    chat_append(c, k, t.p, t.n, SIZE_MAX, c->o.train_all);
+    free(t.p);
+    return;
+  }
+  if (system) chat_flags(k, system, false, &off);
+  const size_t header = chat_header(c, &t, "system");
+  if (f->tools == TOOLS_SMOL) stops = chat_put_smol(c, &t, said ? said : "", tools, thinks);
+  else if (f->date) {
+    chat_put(&t, tools ? "Environment: ipython\n" : "");
     chat_put(&t, "Cutting Knowledge Date: December 2023\nToday Date: ");
     chat_put(&t, c->o.date);
     chat_put(&t, "\n\n");
-    const char *content = has_system ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")) : "";
-    chat_put(&t, chat_strip(chat_span(content), false));
-    if (has_system) chat_flags(k, m, false, &off);
-    chat_turn(c, k, &t, header, false, off);
-    if (has_system) m = m->next, i++;
-  } else if (f->system && !has_system) {
-    const size_t header = chat_header(c, &t, "system");
-    chat_put(&t, f->system);
-    chat_turn(c, k, &t, header, false);
   }
-  for (; m; m = m->next, i++) {
-    role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
-    const ChatSpan said = chat_span(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content")));
-    const bool assistant = !strcmp(role, "assistant");
+  if (said && f->tools != TOOLS_SMOL) chat_put(&t, f->trims ? chat_strip(chat_span(said), false) : chat_span(said));
+  if (listed) {
+    chat_put(&t, said ? "\n\n" CHAT_TOOLS_QWEN : CHAT_TOOLS_QWEN);
+    for (const cJSON *x = tools->child; x; x = x->next) chat_put(&t, "\n"), json_put(&t, x, JSON_DUMPS);
+    chat_put(&t, "\n</tools>\n\n" CHAT_TOOLS_CALL);
+  }
+  if (stops) chat_turn(c, k, &t, header, false, off);
+  else chat_append(c, k, t.p, t.n, SIZE_MAX, c->o.train_all && !off);
+  free(t.p);
+}
+// The calls of an answer; says: text stands before them.
+static inline void chat_put_calls(const Chat *c, ChatText *t, const cJSON *calls, bool says) {
+  const bool llama = c->form->tools == TOOLS_LLAMA;
+  for (const cJSON *x = calls ? calls->child : NULL; x; x = x->next, says = true) {
+    const char *text = c->form->tools == TOOLS_QWEN3 ? chat_text(x, "text") : NULL;
+    if (says) chat_put(t, "\n");
+    chat_put(t, llama ? "{\"name\": \"" : "<tool_call>\n{\"name\": \"");
+    chat_put(t, chat_text(x, "name"));
+    chat_put(t, llama ? "\", \"parameters\": " : "\", \"arguments\": ");
+    if (text) chat_put(t, text);
+    else json_put(t, bpe_field(x, "arguments"), JSON_DUMPS);
+    chat_put(t, llama ? "}" : "}\n</tool_call>");
+  }
+}
+// An answer of a tool, which ends its turn unless the next one joins it. False: it does.
+static inline bool chat_put_answer(const Chat *c, ChatText *t, const cJSON *m) {
+  const ChatTools how = c->form->tools;
+  const char *said = chat_text(m, "content");
+  if (how < TOOLS_QWEN) {
+    chat_header(c, t, how == TOOLS_LLAMA ? "ipython" : "user");
+    if (how == TOOLS_LLAMA) json_put_text(t, said, JSON_DUMPS);
+    else chat_put(t, said);
+    return true;
+  }
+  if (!t->n) chat_put(t, c->form->begin), chat_put(t, "user");
+  chat_put(t, "\n<tool_response>\n");
+  chat_put(t, said);
+  chat_put(t, "\n</tool_response>");
+  return !m->next || !chat_is(m->next, "tool");
+}
+// What stands before an answer is that of SmolLM3 thinking or not, too.
+static inline size_t chat_answer_header(const Chat *c, ChatText *t, bool thinks) {
+  chat_header(c, t, "assistant");
+  if (c->form->tools == TOOLS_SMOL && !thinks) chat_put(t, "<think>\n\n</think>\n");
+  return c->form->closes ? 0 : t->n;             // the blank is the answer's: a prompt has none
+}
+static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *messages, const cJSON *tools = NULL) {
+  const ChatTemplate *f = c->form;
+  int user, count, i = 0, answer = 0;
+  if (!chat_check(c, k, messages, tools, &user, &count)) return false;
+  for (const cJSON *x = messages->child; x; x = x->next, i++) if (chat_is(x, "assistant")) answer = i;
+  const cJSON *m = messages->child, *system = chat_is(m, "system") ? m : NULL;
+  const bool thinks = f->tools == TOOLS_SMOL && chat_smol_thinks(messages);
+  bool listed = tools && f->tools == TOOLS_LLAMA, joins = system && f->system_is, off, off_before = false;
+  ChatText t = {};
+  chat_system(c, k, system, tools, thinks);
+  if (joins) chat_flags(k, system, false, &off_before);
+  i = system != NULL;
+  for (m = system ? m->next : m; m; m = m->next, i++) {
+    const ChatSpan said = chat_span(chat_text(m, "content"));
+    const bool assistant = chat_is(m, "assistant");
     const char *reasoning;
     chat_thoughts(c, k, m, assistant, &reasoning), chat_flags(k, m, assistant, &off);
-    off = off || (c->o.last && i != answer);
-    const size_t header = chat_header(c, &t, role);
-    if (f->thinks && assistant) chat_put_thinking(&t, said, reasoning, i > user, i == count - 1);
-    else chat_put(&t, f->dated ? chat_strip(said, false) : said);
+    off = off || off_before || (c->o.last && i != answer);
+    off_before = false;
+    if (chat_is(m, "tool")) {
+      if (chat_put_answer(c, &t, m)) chat_turn(c, k, &t, SIZE_MAX, false, off);
+      else off_before = off;
+      continue;
+    }
+    const size_t header = assistant ? chat_answer_header(c, &t, thinks) : chat_header(c, &t, chat_text(m, "role"));
+    if (listed) {
+      chat_put(&t, CHAT_TOOLS_LLAMA);
+      for (const cJSON *x = tools->child; x; x = x->next) json_put(&t, x, JSON_INDENTED), chat_put(&t, "\n\n");
+      listed = false;
+    }
+    if (joins) chat_put(&t, chat_text(system, "content")), chat_put(&t, "\n\n");
+    joins = false;
+    bool says = said.n;
+    if (f->thinks && assistant)
+      says = chat_put_thinking(&t, said, reasoning, i > user, i == count - 1, f->thinks == THINKS_FORCED);
+    else if (f->tools == TOOLS_SMOL && assistant) chat_put(&t, chat_strip(said, true, true, false));
+    else chat_put(&t, f->trims || (f->assistant[0] == ' ' && assistant) ? chat_strip(said, false) : said);
+    chat_put_calls(c, &t, bpe_field(m, "tool_calls"), says);
     chat_turn(c, k, &t, header, assistant, off);
   }
   free(t.p);
@@ -278,7 +413,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
 static inline bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
   ChatText t = {};
   if (!chat_messages(c, k, messages)) return false;
-  chat_header(c, &t, "assistant");
+  if (!c->form->closes) chat_answer_header(c, &t, chat_smol_thinks(messages));
   chat_append(c, k, t.p, t.n, SIZE_MAX, false);
   free(t.p);
   return true;
@@ -341,16 +476,14 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   if (!chat_check_line(line, bytes, k->fault)) return false;
   char *copy = strndup((const char *)line, bytes);
   const char *end = NULL;
-  cJSON *json = copy ? cJSON_ParseWithOpts(copy, &end, 1) : NULL;
+  cJSON *json = copy ? json_parse_spelled(copy, &end) : NULL;
   ChatRecord r = {};
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
   else if (!record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all,
                         RecordFault{k->fault, sizeof k->fault})) {}
-  else if (r.messages && !chat_is_empty(bpe_field(json, "tools")))
-    chat_fail(k, "it has tools, which are not rendered");
-  else if (r.messages) ok = chat_messages(c, k, r.messages);
+  else if (r.messages) ok = chat_messages(c, k, r.messages, r.tools);
   else if (r.text) ok = chat_plain(c, k, NULL, r.text);
   else ok = chat_plain(c, k, r.prompt, r.completion);
   record_free(&r);

@@ -16,23 +16,32 @@
 // [[question, answer], ...], which goes before it. The option --fields gives other names of these members
 // (prompt=q,completion=a). A record that fits two forms is refused unless --fields names the members of one.
 //
+// Calls of tools, in OpenAI's shape or as the roles function_call and observation have them, become a message's
+// tool_calls, [{name, arguments, text}], text being arguments that were JSON in a text; messages may have tools, or
+// functions as OpenAI had them before.
+//
 // Defines: ChatRecord, record_read, record_free, record_fields_fault, RecordLines, records_of_json, records_of.
 #pragma once
 #include "forms.h"
 #include "base/errors.h"
 #include "base/liveness.h"
 #include "base/text.h"
+#include "chat_tools.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
-// What a record is: messages, or prompt and completion, or text. Pointers into the JSON but for `made`.
-struct ChatRecord { const cJSON *messages; const char *prompt, *completion, *text; cJSON *made; };
+// What a record is: messages, with tools or NULL, or prompt and completion, or text. Pointers into the JSON but for
+// `made` and `tools`.
+struct ChatRecord { const cJSON *messages; const char *prompt, *completion, *text; cJSON *made, *tools; };
 struct RecordFault { char *text; size_t bytes; };
 static inline bool record_fail(RecordFault f, const char *fmt, const char *what = "", const char *more = "") {
   snprintf(f.text, f.bytes, fmt, what, more);
   return false;
 }
-static inline void record_free(ChatRecord *r) { cJSON_Delete(r->made); }
+static inline void record_free(ChatRecord *r) {
+  cJSON_Delete(r->made);
+  cJSON_Delete(r->tools);
+}
 
 // ---- members
 // The member of a record that is called `name` here; given: fields name it. NULL: it is not there.
@@ -80,7 +89,8 @@ static inline cJSON *record_add(cJSON *messages, const char *role, const char *c
 static inline const char *record_role(const char *name) {
   static const char *const same[][7] = {{"user", "human", "Human", "User"},
                                         {"assistant", "gpt", "chatgpt", "model", "bot", "bing", "bard"},
-                                        {"system", "System"}};
+                                        {"system", "System"},
+                                        {"tool", "observation", "ipython", "function", "tool_response"}};
   for (const auto &row : same) for (const char *n : row) if (n && !strcmp(n, name)) return row[0];
   return name;
 }
@@ -103,6 +113,63 @@ static inline char *record_content(const cJSON *x) {
   }
   return all;
 }
+// Whether a member says nothing: absent, null, or empty.
+static inline bool record_is_empty(const cJSON *x) {
+  return !x || cJSON_IsNull(x) || ((cJSON_IsArray(x) || cJSON_IsObject(x)) && !x->child) ||
+         (cJSON_IsString(x) && (!x->valuestring[0] || !strcmp(x->valuestring, "[]")));
+}
+// Adds a call, or a list of them, or the JSON of either, to a message's tool_calls. False: it is none.
+static inline bool record_add_calls(cJSON *message, const cJSON *x, int depth = 0) {
+  const cJSON *each;
+  if (cJSON_IsString(x)) {
+    cJSON *parsed = depth < 2 ? json_parse_spelled(x->valuestring) : NULL;
+    const bool ok = parsed && record_add_calls(message, parsed, 2);
+    cJSON_Delete(parsed);
+    return ok;
+  }
+  if (cJSON_IsArray(x)) {
+    cJSON_ArrayForEach(each, x) if (cJSON_IsArray(each) || !record_add_calls(message, each, depth)) return false;
+    return true;
+  }
+  const cJSON *inner = cJSON_GetObjectItemCaseSensitive(x, "function");
+  if (cJSON_IsObject(inner)) x = inner;
+  const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x, "name"));
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(x, "arguments");
+  if (!given) given = cJSON_GetObjectItemCaseSensitive(x, "parameters");         // as Llama 3 writes calls
+  if (record_is_empty(given)) given = NULL;      // a call without arguments
+  cJSON *arguments = !given ? cJSON_CreateObject() : cJSON_IsString(given) ? json_parse_spelled(given->valuestring)
+                                                                           : cJSON_Duplicate(given, 1);
+  if (!name || !cJSON_IsObject(arguments)) { cJSON_Delete(arguments); return false; }
+  cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls"), *call = cJSON_CreateObject();
+  if (!calls) calls = cJSON_AddArrayToObject(message, "tool_calls");
+  cJSON_AddStringToObject(call, "name", name);
+  cJSON_AddItemToObject(call, "arguments", arguments);
+  if (cJSON_IsString(given)) cJSON_AddStringToObject(call, "text", given->valuestring);
+  cJSON_AddItemToArray(calls, call);
+  return true;
+}
+// The tools of a record: a list of objects, or its JSON. bare: those without {"type": "function", "function": ...}
+// around them, as ShareGPT and OpenAI's functions have them, get it. False: they are no such list.
+static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, RecordFault fault) {
+  const cJSON *x = cJSON_GetObjectItemCaseSensitive(json, "tools"), *each;
+  if (record_is_empty(x)) x = cJSON_GetObjectItemCaseSensitive(json, "functions"), bare = true;
+  if (record_is_empty(x)) return true;
+  cJSON *list = cJSON_IsString(x) ? json_parse_spelled(x->valuestring) : cJSON_Duplicate(x, 1);
+  bool ok = cJSON_IsArray(list);
+  r->tools = cJSON_CreateArray();
+  cJSON_ArrayForEach(each, list) {
+    cJSON *tool = cJSON_Duplicate(each, 1), *around = cJSON_CreateObject();
+    const bool wrap = bare && !cJSON_HasObjectItem(tool, "function");
+    ok = ok && cJSON_IsObject(tool);
+    if (wrap) {
+      cJSON_AddStringToObject(around, "type", "function");
+      cJSON_AddItemToObject(around, "function", tool);
+    } else cJSON_Delete(around);
+    cJSON_AddItemToArray(r->tools, wrap ? around : tool);
+  }
+  cJSON_Delete(list);
+  return ok || record_fail(fault, "its tools are no list of objects, and no text with the JSON of one");
+}
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
 // stay, but for null, as tables have where there is none. False: one is none.
 static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
@@ -112,17 +179,27 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     if (!role) role = record_member(m, fields, "from");
     if (!content) content = record_member(m, fields, "value");
     const char *who = cJSON_GetStringValue(role);
-    char *said = cJSON_IsNull(content) ? strdup("") : record_content(content);
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(m, "tool_calls");
+    if (record_is_empty(calls)) calls = cJSON_GetObjectItemCaseSensitive(m, "function_call");
+    const bool called = who && (!strcmp(who, "function_call") || !strcmp(who, "tool_call"));
+    const bool nothing = called || cJSON_IsNull(content) || (!content && !record_is_empty(calls));
+    char *said = nothing ? strdup("") : record_content(content);
     if (!who || !said) {
       free(said);
       return record_fail(fault, cJSON_IsArray(content)
                          ? "a message has content of another kind than text"
                          : "a message is not {\"role\": TEXT, \"content\": TEXT} or {\"from\": TEXT, \"value\": TEXT}");
     }
-    cJSON *made = record_add(to, record_role(who), said);
+    cJSON *made = record_add(to, called ? "assistant" : record_role(who), said);
     free(said);
+    if (called) calls = content;
+    if ((called || !record_is_empty(calls)) &&
+        (!record_add_calls(made, calls) || !cJSON_HasObjectItem(made, "tool_calls")))
+      return record_fail(fault, "a call is not {\"name\": TEXT, \"arguments\": OBJECT}, in \"function\" or not, the "
+                         "object as it is or as JSON in a text");
     cJSON_ArrayForEach(x, m)
-      if (x != role && x != content && !cJSON_IsNull(x) && !cJSON_HasObjectItem(made, x->string))
+      if (x != role && x != content && !cJSON_IsNull(x) && strcmp(x->string, "function_call") &&
+          strcmp(x->string, "tool_calls") && !cJSON_HasObjectItem(made, x->string))
         cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
   }
   return true;
@@ -178,7 +255,7 @@ static const RecordForm record_forms[] = {
     {"responses", FORM_ASK, "prompt", "response"}, {"pairs", FORM_PAIR, "prompt", "completion"},
     {"text", FORM_TEXT, "text", NULL}};
 // What else is read of a record, beside the members of its form: of a table only these columns are.
-static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "prompt"};
+static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt"};
 
 // The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
 static inline const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault,
@@ -235,12 +312,15 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
                        "chosen: --fields messages=chosen, or prompt=prompt,completion=chosen");
   if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
   r->messages = r->made = cJSON_CreateArray();
-  if (f->kind == FORM_ASK) return record_ask(r, json, fields, f->first, f->second, fault);
+  const bool bare = f->kind == FORM_ASK || (f->kind == FORM_MESSAGES && strcmp(f->first, "messages"));
+  if (f->kind == FORM_ASK)
+    return record_tools(r, json, bare, fault) && record_ask(r, json, fields, f->first, f->second, fault);
   const bool lists = cJSON_IsArray(a) && (f->kind == FORM_MESSAGES || cJSON_IsArray(b));
   r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
   if (!lists && (!r->prompt || !r->completion))
     return record_fail(fault, "its prompt and completion are neither texts nor messages");
   if (!lists && !pairs_chat) { r->messages = NULL; return true; }
+  if (!record_tools(r, json, bare, fault)) return false;
   // A system message beside a list of messages counts where the list has none. Beside "messages" it is another thing.
   const cJSON *begin = lists ? a->child : NULL;
   const char *system = "", *who = begin ? record_text(begin, fields, "role") : NULL;

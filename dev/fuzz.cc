@@ -435,11 +435,12 @@ static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written her
   }
   return &t[i];
 }
-// A line: by a template that thinks and by one with a begin token.
+// A line: by a template that thinks, by one with a begin token, and by one that writes tools as Python does.
 static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
-  for (int i = 0; i < 2; i++) {
-    const Tokenizer *t = fuzz_chat_tokenizer(i);
-    const ChatOptions o = {i ? "llama3" : "qwen3", chat_date, "", false};
+  static const char *const names[] = {"qwen3", "llama3", "smollm3"};
+  for (int i = 0; i < 3; i++) {
+    const Tokenizer *t = fuzz_chat_tokenizer(i % 2);
+    const ChatOptions o = {names[i], chat_date, "", false};
     const Chat c = chat_open(&o, t);
     ChatTokens k = {};
     DataError e;
@@ -467,6 +468,11 @@ static void fuzz_seeds_chat_line() {
                  "\"weight\": 1}]}");
   fuzz_seed_text("{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\\ude00\"},{\"role\":\"assistant\","
                  "\"content\":\"b\",\"loss_weight\":0,\"masked\":true,\"tool_calls\":[]}],\"tools\":null}");
+  fuzz_seed_text("{\"tools\": [{\"name\": \"f\", \"x\": [-1.0e5, null, true, \"it's\\u200b\"]}], \"messages\": "
+                 "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"tool_calls\": [{\"function\": "
+                 "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]}, {\"role\": \"tool\", \"content\": \"2\"}]}");
+  fuzz_seed_text("{\"tools\": \"[{}]\", \"conversations\": [{\"from\": \"system\", \"value\": \"/no_think "
+                 "/system_override\"}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\"}\"}]}");
   fuzz_seed_text("{\"prompt\": \"<|begin_of_text|>p\", \"completion\": \"c<|eot_id|>\\n\"}");
   fuzz_seed_text("{\"text\": \"t\", \"id\": [1, {\"a\": \"]\"}]}");
 }

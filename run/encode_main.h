@@ -18,14 +18,15 @@ static int encode_main(Call *call) {
   const int here = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
   char why[1024] = "";
   const bool chosen = strcmp(o->chat_template, "auto");
-  const ChatTemplate *found = chosen ? NULL : start_template(o->tokenizer, why, sizeof why);
+  char *text = NULL;
+  const ChatTemplate *found = chosen ? NULL : start_template(o->tokenizer, why, sizeof why, &text);
   EncodeOptions e = {};
   e.out = o->encode, e.file = call->argv + o->encode_at, e.files = o->encode_files;
   e.data = o->data, e.val_data = o->val_data, e.tokenizer = o->tokenizer, e.column = o->text_column;
   e.vocab_size = (int)vocab_size, e.threads = o->threads > 0 ? (int)o->threads : here;
   e.documents = (EncodeDocuments)o->document_token, e.documents_given = o->given[OPT_document_token];
   e.column_given = o->given[OPT_text_column], e.as_text = o->data_as == OPT_data_as_text;
-  e.chat = chat_options(o, found ? found->name : o->chat_template, why);
+  e.chat = chat_options(o, found ? found->name : o->chat_template, why, text);
   e.add_tokens = o->add_tokens;
   e.say = encode_say;
   DataError error;

@@ -129,9 +129,11 @@ enum { LAYERS_MOST = 1000 };
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \
   TEXT(text_column, "", NULL, QUIET, "the column of .parquet files (default: text, or the only one of strings)") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \
-  TEXT(chat_template, "auto", "auto|chatml|qwen2.5|qwen3|smollm2|llama3", ORDER, \
+  TEXT(chat_template, "auto", \
+       "auto|chatml|qwen2.5|qwen3|qwen3-2507|qwen3-free|smollm2|smollm3|llama3|llama3.0|zephyr|gemma|gemma3|" \
+       "mistral-v1|mistral-v3|mistral-nemo", ORDER, \
       "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
-  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's template: the same whenever one trains") \
+  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's and smollm3's templates, the same at any time") \
   CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
          "conversations: the loss is of all answers, the last one, or everything") \
   CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \

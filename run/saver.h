@@ -402,30 +402,38 @@ static char *token_text(const Tokenizer *k, int32_t id) {
   const uint8_t *text = id < 0 ? NULL : tokenizer_token_bytes(k, id, &bytes);
   return text ? strndup((const char *)text, (size_t)bytes) : NULL;
 }
+// The text of a chat template: the published one, byte for byte, if it is of that family and renders tools where that
+// was asked for by name; else that of chat_template.h. malloc'ed.
+static char *chat_text_exported(const ChatTemplate *form, const char *date, const cJSON *published, bool named) {
+  const char *text = published_text(published, "chat_template");
+  const ChatTemplate *of = text ? chat_template_of(text) : NULL;
+  const bool whole = !named || !form->tools || (text && strstr(text, "tool"));
+  return of && whole && !strcmp(of->name, form->name) ? strdup(text) : chat_template_text(form, date);
+}
 // The end is the special token that is named as GPT-2's, Qwen's and SmolLM2's or as Llama 3's, or the only one. It
 // begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, whose
 // template is `form`, the end is that of a turn. Those that were published, and that of a text, are ends too; a
-// published begin stays. k: NULL has none. See text_ends_free.
+// published begin stays. k: NULL has none. named: the template was, by its option. See text_ends_free.
 static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date,
-                          const cJSON *published = NULL) {
+                          const cJSON *published = NULL, bool named = false) {
   static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
-  int32_t only = -1, named = -1;
+  int32_t only = -1, known = -1;
   int specials = 0;
   for (int i = 0; k && i < k->added_count; i++) {
     if (!k->added[i].special) continue;
     char *text = token_text(k, k->added[i].id);
     only = k->added[i].id;
     specials++;
-    for (const char *name : names) if (!strcmp(text, name)) named = only;
+    for (const char *name : names) if (!strcmp(text, name)) known = only;
     free(text);
   }
-  const int32_t end = named >= 0 ? named : specials == 1 ? only : -1;
+  const int32_t end = known >= 0 ? known : specials == 1 ? only : -1;
   const int32_t stop = k && form ? chat_token(k, form->stop) : -1, eos = stop >= 0 ? stop : end;
   const char *begin = published_text(published, "bos_token");
   int32_t bos = k && k->adds_bos ? k->bos_id : end;
   if (published && !(k && k->adds_bos)) bos = k && begin ? chat_token(k, begin) : -1;
-  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos), stop >= 0 ? chat_template_text(form, date) : NULL,
-                published};
+  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos),
+                stop >= 0 ? chat_text_exported(form, date, published, named) : NULL, published};
   if (bos < 0) e.bos = published_id(published, "bos_token_id");  // an id that no token of tokenizer_config.json is
   for (const char *file : {"generation_config", "config"}) {
     const cJSON *ids = published_item(published, file, "eos_token_id"), *id = cJSON_IsArray(ids) ? ids->child : ids;
@@ -438,7 +446,8 @@ static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, c
 }
 static TextEnds text_ends_of(const RunView *run) {
   return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL,
-                   chat_template_named(run->opt->chat_template), run->opt->chat_date, run->published);
+                   chat_template_named(run->opt->chat_template), run->opt->chat_date, run->published,
+                   run->opt->given[OPT_chat_template]);
 }
 static void text_ends_free(TextEnds *e) {
   free(e->bos_text);

@@ -26,6 +26,7 @@ struct Start {
   char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
   char notices[2048];                            // lines, each ended by '\n'
   char chat_template[16], chat_why[640];         // of the model's directory; "", and why none is known
+  char *chat_text;                               // its text, rank 0's
   ModelShape shape;
   int64_t text_bytes;                            // of trainer.json
   uint32_t text_checksum;
@@ -180,17 +181,18 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   n = strlen(error);
   if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
 }
-// The chat template beside a tokenizer, a file or a directory, or in a GGUF. NULL: there is none, and why.
-static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes) {
+// The chat template beside a tokenizer, a file or a directory, or in a GGUF, and its text, malloc'ed. NULL: there is
+// none, and why.
+static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes, char **text) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
   if (gguf_is(tokenizer)) {
     GgufFile g;
-    char *text = gguf_open(&g, tokenizer, why, bytes) ? gguf_string(&g, "tokenizer.chat_template") : NULL;
-    const ChatTemplate *t = text ? chat_template_of(text) : NULL;
-    if (text && !t) snprintf(why, bytes, "that of %s is none of those known", tokenizer);
+    *text = gguf_open(&g, tokenizer, why, bytes) ? gguf_string(&g, "tokenizer.chat_template") : NULL;
+    const ChatTemplate *t = *text ? chat_template_of(*text) : NULL;
+    if (*text && !t) snprintf(why, bytes, "that of %s is none of those known", tokenizer);
     else if (g.keys) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
-    free(text);
+    if (!t) free(*text), *text = NULL;
     gguf_close(&g);
     return t;
   }
@@ -200,7 +202,7 @@ static const ChatTemplate *start_template(const char *tokenizer, char *why, size
     if (slash) *slash = 0;
     else snprintf(dir, sizeof dir, ".");
   }
-  return chat_template_in(dir, why, bytes);
+  return chat_template_in(dir, why, bytes, text);
 }
 // An option's value in a checkpoint's record, or "".
 static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
@@ -236,7 +238,7 @@ static void start_find_template(Start *s, const Options *o) {
   const bool asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
-  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why);
+  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why, &s->chat_text);
   if (!t && s->kind == START_CHECKPOINT)
     t = chat_template_named(start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded));
   if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
@@ -389,6 +391,7 @@ static void start_share(Start *s, MPI_Comm comm) {
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
   s->published = own.published;
+  s->chat_text = own.chat_text;
   s->base = own.base;
   if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
   if (s->on_base) start_share(s->base, comm);
@@ -821,6 +824,7 @@ static void start_free(Start *s) {
   free(s->text);
   cJSON_Delete(s->json);
   cJSON_Delete(s->published);
+  free(s->chat_text);
   memset((void *)s, 0, sizeof *s);
 }
 
@@ -897,10 +901,11 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
-// How conversations become tokens. why: why no template is known.
-static ChatOptions chat_options(const Options *o, const char *template_name, const char *why) {
+// How conversations become tokens. why: why no template is known. text: of the one that was found.
+static ChatOptions chat_options(const Options *o, const char *template_name, const char *why, const char *text) {
   ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
   c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
+  c.text = o->given[OPT_chat_template] ? NULL : text;
   return c;
 }
 static void encode_say(const char *line) { say("%s\n", line); }
@@ -970,7 +975,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
   const Split *s = &corpus->split[SPLIT_TRAIN];
   const ChatTemplate *form = chat_template_named(o->chat_template);
   if (!form || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
-  const int32_t begin = chat_token(&corpus->tokenizer, form->begin);
+  const int32_t begin = chat_token(&corpus->tokenizer, chat_mark(form));
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
   strcpy(o->chat_template, "auto");
 }
@@ -979,7 +984,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
 static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     chat_options(o, o->chat_template, start->chat_why),
+                     chat_options(o, o->chat_template, start->chat_why, start->chat_text),
                      o->val_data, o->data_as == OPT_data_as_text};
   c.add_tokens = o->add_tokens;
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");

@@ -694,10 +694,10 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
 
 // What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
 // `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
-static const struct { const char *name, *members[4]; } published_files[] = {
+static const struct { const char *name, *members[5]; } published_files[] = {
     {"generation_config", {}},
     {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
-    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token"}}};
+    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template"}}};
 static inline cJSON *import_published(const char *directory) {
   cJSON *all = NULL;
   for (const auto &file : published_files) {
@@ -714,6 +714,16 @@ static inline cJSON *import_published(const char *directory) {
     if (!all) all = cJSON_CreateObject();
     cJSON_AddItemToObject(all, file.name, kept);
   }
+  char path[MAP_PATH_BYTES + 32];                // comes before the one in tokenizer_config.json
+  int64_t bytes;
+  snprintf(path, sizeof path, "%.1200s/chat_template.jinja", directory);
+  char *text = file_get(path, 1 << 20, &bytes);
+  cJSON *config = cJSON_GetObjectItemCaseSensitive(all, "tokenizer_config");
+  if (text && !all) all = cJSON_CreateObject();
+  if (text && !config) config = cJSON_AddObjectToObject(all, "tokenizer_config");
+  cJSON_DeleteItemFromObjectCaseSensitive(config, "chat_template");
+  if (text) cJSON_AddStringToObject(config, "chat_template", text);
+  free(text);
   return all;
 }
 static inline const cJSON *published_item(const cJSON *published, const char *file, const char *name) {

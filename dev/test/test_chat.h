@@ -225,7 +225,7 @@ TEST(chat_templates_are_written,
     char *ours = chat_plain_text(text), *wanted = chat_plain_text(theirs);
     EXPECT(!strcmp(ours, wanted), "%s: %s\n%s", name, ours, wanted);
     EXPECT(chat_template_of(text) == form, "%s is not recognised", name);
-    EXPECT(form->dated ? strstr(later, "\"07 Mar 2031\"") && !strstr(later, chat_date) : !strcmp(text, later),
+    EXPECT(form->date ? strstr(later, "\"07 Mar 2031\"") && !strstr(later, chat_date) : !strcmp(text, later),
            "%s: the date: %s", name, later);
     Tokenizer t;
     snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
@@ -255,8 +255,8 @@ TEST(chat_lines_are_checked,
       {"{\"text\": \"a\\u0000b\"}", "line 3: it has a NUL character"},
       {"{\"messages\": []}", "line 3: messages is empty"},
       {"{\"messages\": [{\"role\": \"user\"}]}", "line 3: a message is not"},
-            {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "line 3: role 'tool' is not"},
-      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [1]}]}", "has tool_calls"},
+      {"{\"messages\": [{\"role\": \"teller\", \"content\": \"x\"}]}", "line 3: role 'teller' is not"},
+      {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": [1]}]}", "a call is not {"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning_content\": \"y\"}]}",
        "reasoning_content"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"thinking\": \"y\"}]}", "has thinking, which"},
@@ -264,7 +264,7 @@ TEST(chat_lines_are_checked,
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0.5}]}", "weight that is neither"},
       {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"train\": \"no\"}]}", "train that is neither"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"train\": true}]}", "that is --train_on all"},
-      {"{\"messages\": [], \"tools\": [1]}", "line 3: it has tools"},
+      {"{\"messages\": [], \"tools\": [1]}", "line 3: its tools are no list of objects"},
       {"{\"messages\": [{\"role\": \"u\u202e\\u001b[2J\u0085\", \"content\": \"x\"}]}",
        "role 'u\\xe2\\x80\\xae\\x1b[2J\\xc2\\x85' is not"},
       {"{\"text\": \"a \\ud83d b\"}", "\\ud83d at byte 13 is half of a character"},
@@ -275,7 +275,7 @@ TEST(chat_lines_are_checked,
       {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "it has two forms, messages and preferences"},
       {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "line 3: it is a preference"},
       {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
-      {"{\"conversations\": [{\"from\": \"tool\", \"value\": \"b\"}]}", "line 3: role 'tool' is not"},
+      {"{\"conversations\": [{\"from\": \"function_call\", \"value\": \"b\"}]}", "line 3: a call is not {"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "another kind than text"},
       {"[1]", "line 3: it is no object with members"}};
   const char *path = data_path("c.jsonl");
@@ -333,13 +333,15 @@ TEST(chat_lines_are_checked,
 }
 
 // Trained tokens of one line by a template, as text with [ ] around them; "": the fault.
-static const char *chat_marked(const char *name, const char *line, bool all = false) {
+static const char *chat_marked(const char *name, const char *line, bool all = false, const char *its_text = NULL) {
   static char text[2048];
   char path[256], error[512];
   Tokenizer t;
   snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
+  if (access(path, R_OK)) snprintf(path, sizeof path, "dev/fixtures/chat_others/tokenizer.json");
   if (!tokenizer_load(&t, path, error, sizeof error)) return error[0] ? "no tokenizer" : "";
-  const ChatOptions o = {name, chat_date, "", all};
+  ChatOptions o = {name, chat_date, "", all};
+  o.text = its_text;
   const Chat c = chat_open(&o, &t);
   ChatTokens k = {};
   size_t n = 0;
@@ -398,6 +400,133 @@ TEST(chat_messages_say_what_is_trained,
   for (const auto &x : texts) {
     const char *got = chat_marked(x.name, x.line);
     EXPECT(!strcmp(got, x.want), "%s: %s", x.line, got);
+  }
+}
+
+// ---- tools ----------------------------------------------------------------------------------------------------------
+// FNV-1a of ids of two bytes; masked: bit 15 is set where one is trained on.
+static uint64_t chat_hashed(const ChatTokens *k, bool masked) {
+  uint64_t hash = 14695981039346656037u;
+  for (int64_t i = 0; i < k->count; i++) {
+    const int word = k->ids[i] | (masked && k->trained[i]) << 15;
+    for (int byte : {word & 255, word >> 8}) hash = (hash ^ (uint64_t)byte) * 1099511628211u;
+  }
+  return hash;
+}
+TEST(chat_tools_equal_transformers,
+     "a hundred conversations with tools, calls and answers of tools, in each shape that people keep them in, have the "
+     "ids and masks of transformers' apply_chat_template by the published templates of Qwen 2.5, Qwen 3, SmolLM3 and "
+     "Llama 3.1; those without tools the ids by further templates; what a template leaves out is refused") {
+  static const struct { const char *file, *name, *tokenizer; } cases[] = {
+      {"tools", "qwen2.5", "qwen2.5"}, {"tools", "qwen3", "qwen3"}, {"tools", "qwen3-2507", "qwen2.5"},
+      {"tools", "smollm3", "qwen3"}, {"tools", "llama3", "llama3"}, {"chat", "qwen3-2507", "qwen2.5"},
+      {"chat", "qwen3-free", "qwen3"}, {"chat", "smollm3", "qwen3"}, {"chat", "llama3.0", "llama3"},
+      {"chat", "zephyr", "others"}, {"chat", "gemma", "others"}, {"chat", "gemma3", "others"},
+      {"chat", "mistral-v1", "others"}, {"chat", "mistral-v3", "others"}, {"chat", "mistral-nemo", "others"}};
+  int64_t bytes = 0, at = 0;
+  uint64_t *want = (uint64_t *)file_get("dev/fixtures/tools.u64", 1 << 20, &bytes);
+  for (const auto &x : cases) {
+    char path[256], error[512];
+    Tokenizer t;
+    snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", x.tokenizer);
+    REQUIRE(want && tokenizer_load(&t, path, error, sizeof error), "%s", error);
+    snprintf(path, sizeof path, "dev/fixtures/%s.jsonl", x.file);
+    const ChatOptions o = {x.name, "07 Mar 2031", "", false};
+    const Chat c = chat_open(&o, &t);
+    FILE *f = fopen(path, "r");
+    REQUIRE(f, "no %s", path);
+    char *line = NULL;
+    size_t room = 0;
+    int wrong = 0, lines = 0;
+    for (ssize_t n; (n = getline(&line, &room, f)) > 0 && at * 8 < bytes; at++, lines++) {
+      ChatTokens k = {};
+      const bool ok = chat_line(&c, &k, (const uint8_t *)line, (size_t)n);
+      if (ok ? chat_hashed(&k, !strcmp(x.file, "tools")) != want[at] : want[at] != 0)
+        EXPECT(wrong++ > 2, "%s, %s: conversation %d: %lld tokens, not those of transformers%s: %s", x.file, x.name,
+               lines, (long long)k.count, want[at] ? "" : ", which leaves something out", k.fault);
+      free(k.ids);
+      free(k.trained);
+    }
+    EXPECT(lines == 100, "%s: %d lines", path, lines);
+    free(line);
+    fclose(f);
+    tokenizer_free(&t);
+  }
+  EXPECT(at * 8 == bytes, "%lld conversations", (long long)at);
+  free(want);
+}
+#define CHAT_TOOL "'tools': [{'type': 'function', 'function': {'name': 'f', 'n': [1.0, 1e5, {}]}}], "
+#define CHAT_TURN "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}"
+#define CHAT_TURNS "{'messages': [{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'q'}, {'role': " \
+  "'assistant', 'content': 'a'}]}"
+#define CHAT_ASKED "{" CHAT_TOOL "'messages': [{'role': 'user', 'content': 'q'}, "
+TEST(chat_tools_are_read,
+     "calls in OpenAI's shape, alone, as its functions were, as ShareGPT has them and as Llama writes them are one "
+     "text, trained on; what a tool answers is not; numbers keep their spelling; thoughts stand before calls; what a "
+     "template or the model's own text leaves out is refused by name; each text that exports have is recognised") {
+  static const char tail[] =
+      "\n<|im_start|>assistant\n[<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1.50, null], \"a\": \"\u00e9\"}"
+      "}\n</tool_call><|im_end|>]\n<|im_start|>user\n<tool_response>\n7.0\n</tool_response>\n<tool_response>\n\n"
+      "</tool_response><|im_end|>\n";
+  static const char *const shapes[] = {
+      "{'role': 'assistant', 'tool_calls': [{'id': 'i', 'type': 'function', 'function': {'name': 'f', 'arguments': "
+      "{'x': [1.50, null], 'a': '\u00e9'}}}]}, {'role': 'tool', 'tool_call_id': 'i', 'content': '7.0'}",
+      "{'role': 'assistant', 'content': null, 'tool_calls': [{'name': 'f', 'parameters': {'x': [1.50, null], 'a': "
+      "'\\u00e9'}}]}, {'role': 'ipython', 'content': [{'type': 'text', 'text': '7.0'}]}",
+      "{'role': 'assistant', 'content': '', 'function_call': {'name': 'f', 'arguments': '{\\'x\\': [1.50, null], "
+      "\\'a\\': \\'\u00e9\\'}'}}, {'role': 'function', 'name': 'f', 'content': '7.0'}",
+      "{'role': 'function_call', 'content': '[{\\'name\\': \\'f\\', \\'arguments\\': {\\'x\\': [1.50, null], "
+      "\\'a\\': \\'\u00e9\\'}}]'}, {'role': 'observation', 'content': '7.0'}"};
+  auto marked = [](const char *name, const char *line) {
+    char *copy = strdup(line);
+    for (char *c = copy; *c; c++) if (*c == '\'') *c = '"';
+    const char *got = chat_marked(name, copy);
+    free(copy);
+    return got;
+  };
+  char line[1024];
+  for (const char *shape : shapes) {
+    snprintf(line, sizeof line, "%s%s, {'role': 'tool', 'content': ''}]}", CHAT_ASKED, shape);
+    const char *got = marked("qwen2.5", line), *at = strstr(got, "\n<|im_start|>assistant");
+    EXPECT(strstr(got, "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"n\": [1.0, 1e5, {}]}}\n") &&
+               at && !strcmp(at, tail), "%s: %s", shape, got);
+  }
+  static const struct { const char *name, *line, *want; } others[] = {
+      {"qwen3", CHAT_ASKED "{'role': 'assistant', 'content': '', 'reasoning': 'hm', 'tool_calls': [{'name': 'f', "
+       "'arguments': '{ }'}]}]}", "assistant\n[<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+       "{ }}\n</tool_call><|im_end|>]\n"},
+      {"llama3", CHAT_ASKED "{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}, {'role': 'tool', 'content': "
+       "' a\\n'}]}", "[{\"name\": \"f\", \"parameters\": {}}<|eot_id|>]<|start_header_id|>ipython<|end_header_id|>\n\n"
+       "\" a\\n\"<|eot_id|>"},
+      {"zephyr", CHAT_TURNS, "<|system|>\ns</s>\n<|user|>\nq</s>\n<|assistant|>\n[a</s>]\n"},
+      {"gemma3", CHAT_TURNS, "<bos><start_of_turn>user\ns\n\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"},
+      {"gemma", CHAT_TURNS, "a system message, which this chat template has no place for"},
+      {"mistral-v1", CHAT_TURN, "<s>[INST] q [/INST][a</s>]"}, {"mistral-v3", CHAT_TURN, "<s>[INST] q[/INST][ a</s>]"},
+      {"mistral-nemo", CHAT_TURN, "<s>[INST]q[/INST][a</s>]"},
+      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "do not take turns, a user first"},
+      {"chatml", CHAT_ASKED "{'role': 'user', 'content': ''}]}", "it has tools, which this chat template leaves out"},
+      {"chatml", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}]}", "a message has tool_calls, "},
+      {"qwen3", "{'messages': [{'role': 'user', 'tool_calls': [{'name': 'f'}]}]}", "that is no answer has tool_calls"},
+      {"qwen3", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f', 'arguments': '{'}]}]}",
+       "a call is not {\"name\": TEXT"},
+      {"llama3", "{" CHAT_TOOL "'messages': [{'role': 'assistant', 'content': 'x'}]}", "before a first user's message"},
+      {"llama3", CHAT_ASKED "{'role': 'assistant', 'content': 'x', 'tool_calls': [{'name': 'f'}]}]}",
+       "content beside tool_calls"}};
+  for (const auto &x : others) {
+    const char *got = marked(x.name, x.line);
+    EXPECT(strstr(got, x.want), "%s, %s: %s", x.name, x.line, got);
+  }
+  const char *without = chat_marked("qwen3", "{\"tools\": [{}], \"messages\": [{\"role\": \"user\", \"content\": "
+                                    "\"q\"}]}", false, "{{ messages }}");
+  EXPECT(strstr(without, "it has tools, which the model's own chat template leaves out; --chat_template qwen3 renders"),
+         "%s", without);
+  for (const ChatTemplate &form : chat_templates) {
+    char *text = NULL;
+    if (!*form.text || asprintf(&text, "%s{#- its own #}\n", form.text) < 0) continue;
+    const ChatTemplate *of = chat_template_of(text);
+    EXPECT(chat_template_of(form.text) == &form && of && !strcmp(of->name, form.name), "%s is taken for %s", form.name,
+           of ? of->name : "none");
+    free(text);
   }
 }
 

@@ -62,9 +62,21 @@ TEST(cli_chat_runs_and_resumes,
     cli_free(&r);
   }
 }
+// A file of a directory as JSON; the caller deletes it.
+static cJSON *chat_cli_json(const char *dir, const char *name) {
+  char path[700];
+  int64_t bytes;
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  char *text = file_get(path, 1 << 20, &bytes);
+  cJSON *json = text ? cJSON_ParseWithLength(text, (size_t)bytes) : NULL;
+  if (!json) die_missing("no %s", path);
+  free(text);
+  return json;
+}
 TEST(cli_chat_exports_its_template,
      "a model that was tuned on conversations is exported with their template and the end of a turn as its end, for "
-     "transformers and llama.cpp; its prompt is a user's message unless that is unasked, from the export too") {
+     "transformers and llama.cpp, a published one byte for byte; its prompt is a user's message unless that is "
+     "unasked, from the export too") {
   CliRun r;
   static const char asks[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
   static const char says[] = ", the prompt as a user's message by qwen2.5";
@@ -113,11 +125,22 @@ TEST(cli_chat_exports_its_template,
   EXPECT(!r.code && strstr(r.text, "conversations in dev/fixtures/chat.jsonl (--val_data)") &&
              strstr(r.text, "valid: loss "), "conversations by --val_data alone:\n%.2000s", r.text);
   cli_free(&r);
-  char name[700];
+  char name[700], published[8192];
+  snprintf(published, sizeof published, "%s{#- \"its\" \\ own #}\n\n", form->text);
+  snprintf(path, sizeof path, "%s/chat_template.jinja", cli_path("exported"));
+  cli_write(path, published, strlen(published));
   CLI_RUN(&r, "%s --init_from %s --data dev/fixtures/chat.jsonl --max_steps 1 --eval_every -1 --save_every -1 --cache= "
-          "--sample_tokens 0 --report off --threads 1 --out %s", cli_program(), cli_path("exported"),
-          cli_path("again"));
+          "--sample_tokens 0 --report off --threads 1 --export_gguf f16 --export_hf %s --out %s", cli_program(),
+          cli_path("exported"), cli_path("after"), cli_path("again"));
   cli_expect_done(&r, "tuned at defaults");
+  cJSON *after = chat_cli_json(cli_path("after"), "tokenizer_config.json");
+  const char *theirs = cJSON_GetStringValue(cJSON_GetObjectItem(after, "chat_template"));
+  snprintf(path, sizeof path, "%s/model.gguf", cli_path("again"));
+  gguf = file_get(path, 1 << 24, &bytes);
+  EXPECT(theirs && !strcmp(theirs, published) && gguf && memmem(gguf, (size_t)bytes, published, strlen(published)),
+         "its own template, exported: %s", theirs ? theirs : "none");
+  free(gguf);
+  cJSON_Delete(after);
   snprintf(name, sizeof name, "\n  model     gpt2 of %s, ", cli_path("exported"));
   EXPECT(strstr(r.text, name) && strstr(r.text, "\n  tuning    what no option says is chosen for weights that") &&
              strstr(r.text, " 2e-05 (") && strstr(r.text, "decay 0 (") &&
@@ -125,17 +148,6 @@ TEST(cli_chat_exports_its_template,
   cli_free(&r);
 }
 
-// A file of a directory as JSON; the caller deletes it.
-static cJSON *chat_cli_json(const char *dir, const char *name) {
-  char path[700];
-  int64_t bytes;
-  snprintf(path, sizeof path, "%s/%s", dir, name);
-  char *text = file_get(path, 1 << 20, &bytes);
-  cJSON *json = text ? cJSON_ParseWithLength(text, (size_t)bytes) : NULL;
-  if (!json) die_missing("no %s", path);
-  free(text);
-  return json;
-}
 static void chat_cli_put(const char *dir, const char *name, cJSON *json) {
   char path[700], *text = cJSON_PrintUnformatted(json);
   snprintf(path, sizeof path, "%s/%s", dir, name);
