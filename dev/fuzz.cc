@@ -1086,7 +1086,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"encode_state", fuzz_encode_state, fuzz_seeds_encode_state, 1024},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
-    {"gguf", fuzz_gguf, fuzz_seeds_gguf, 32768},
+    {"gguf", fuzz_gguf, fuzz_seeds_gguf, 16384},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
     {"config", fuzz_config, fuzz_seeds_config, 2048},
     {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192},
