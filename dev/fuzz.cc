@@ -717,7 +717,7 @@ static void fuzz_seeds_hf() {
   free(param);
 }
 
-// The header of a GGUF; zeros follow, as many as its tensors need, if not too many.
+// The header of a GGUF and perhaps some of its data; zeros follow, as many as its tensors need, if not too many.
 static void fuzz_gguf(const uint8_t *bytes, size_t count) {
   enum { DATA_BYTES = 1 << 16 };
   fuzz_write_file(fuzz_path("x.gguf").text, bytes, count, (int64_t)count + DATA_BYTES);
@@ -744,7 +744,7 @@ static void fuzz_seeds_gguf() {
       fprintf(stderr, "fuzz: %s cannot be read\n", path);
       _exit(1);
     }
-    fuzz_seed(file, (size_t)g.data_at);
+    fuzz_seed(file, (size_t)g.data_at + GGUF_ALIGNMENT);   // rope's divisors are the first tensor of some
     gguf_close(&g);
     free(file);
   }
