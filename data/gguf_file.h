@@ -89,7 +89,7 @@ static inline bool gguf_take_name(GgufReader *r, const char **name, uint32_t *be
   return true;
 }
 // Puts one more behind `count` in an array whose room doubles.
-template <typename T> static inline void gguf_put(T **array, int *count, T x) {
+template <class T> static inline void gguf_put(T **array, int *count, T x) {
   const size_t n = (size_t)(*count)++;
   if (!(n & (n - 1)) && !(*array = (T *)realloc(*array, (n ? 2 * n : 1) * sizeof x)))
     die_missing("no memory for a GGUF header of more than %zu entries", n);

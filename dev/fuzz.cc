@@ -740,7 +740,7 @@ static void fuzz_seeds_hf() {
   free(param);
 }
 
-// The header of a GGUF; zeros follow, as many as its tensors need, if not too many.
+// The header of a GGUF and perhaps some of its data; zeros follow, as many as its tensors need, if not too many.
 static void fuzz_gguf(const uint8_t *bytes, size_t count) {
   enum { DATA_BYTES = 1 << 16 };
   fuzz_write_file(fuzz_path("x.gguf").text, bytes, count, (int64_t)count + DATA_BYTES);
@@ -767,7 +767,7 @@ static void fuzz_seeds_gguf() {
       fprintf(stderr, "fuzz: %s cannot be read\n", path);
       _exit(1);
     }
-    fuzz_seed(file, (size_t)g.data_at);
+    fuzz_seed(file, (size_t)g.data_at + GGUF_ALIGNMENT);   // rope's divisors are the first tensor of some
     gguf_close(&g);
     free(file);
   }
@@ -1110,7 +1110,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"encode_state", fuzz_encode_state, fuzz_seeds_encode_state, 1024},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
-    {"gguf", fuzz_gguf, fuzz_seeds_gguf, 32768},
+    {"gguf", fuzz_gguf, fuzz_seeds_gguf, 16384},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
     {"config", fuzz_config, fuzz_seeds_config, 2048},
     {"checkpoint", fuzz_checkpoint, fuzz_seeds_checkpoint, 8192},

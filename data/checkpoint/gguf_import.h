@@ -95,7 +95,7 @@ static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, ch
   IMPORT_REFUSE(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
   return true;
 }
-// A number of a model that was split, or what it is where nothing says so.
+// A number of a model that was split; where nothing says it, `absent`.
 static inline int gguf_split(const GgufFile *g, const char *name, int absent) {
   double x = absent;
   gguf_number(g, name, &x);
@@ -233,12 +233,10 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   IMPORT_REFUSE(!fits, "%s: rope_freqs.weight is not Llama 3's with low_freq_factor 1 and high_freq_factor 4, and no "
                 "other is known: name the directory that it was made from, with config.json", path);
   const RopeScaling *r = &m.block.rope_scaling;
-  cJSON *rope = cJSON_AddObjectToObject(c, "rope_scaling");
-  cJSON_AddStringToObject(rope, "rope_type", "llama3");
-  cJSON_AddNumberToObject(rope, "factor", r->factor);
-  cJSON_AddNumberToObject(rope, "low_freq_factor", r->low);
-  cJSON_AddNumberToObject(rope, "high_freq_factor", r->high);
-  cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)r->original);
+  char text[200];
+  snprintf(text, sizeof text, "{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+           "\"original_max_position_embeddings\":%lld}", r->factor, (long long)r->original);
+  cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }
 // The fields of a config.json, in c. False: one line in `error`.
@@ -263,7 +261,8 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
     cJSON_AddBoolToObject(c, "tie_word_embeddings", !set_entry(s, "output.weight", NULL));
     cJSON_AddBoolToObject(c, "attention_bias", set_entry(s, "blk.0.attn_q.bias", NULL) != NULL);
     cJSON_AddBoolToObject(c, "mlp_bias", set_entry(s, "blk.0.ffn_up.bias", NULL) != NULL);
-    cJSON_AddBoolToObject(c, "use_sliding_window", cJSON_HasObjectItem(c, "sliding_window"));
+    const cJSON *window = cJSON_GetObjectItemCaseSensitive(c, "sliding_window");
+    cJSON_AddBoolToObject(c, "use_sliding_window", window && window->valuedouble != 0);
     for (const char *name : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) cJSON_AddNumberToObject(c, name, 0);
   }
   free(arch);
