@@ -339,10 +339,14 @@ TEST(records_of_several_files,
   Packing packing;
   Sampler sampler;
   static uint32_t memory[64];
-  packing_make(&packing, s, 128, false);
-  const SamplerOptions so = {1, 128, 1, true, true, 5};
+  packing_make(&packing, s, 420, false);      // four in a sequence
+  const SamplerOptions so = {1, 420, 1, true, true, 5};
   EXPECT(packing.rows == packing.first[2] && packing.first[1] > 1, "%lld sequences", (long long)packing.rows);
   REQUIRE(sampler_init(&sampler, s, so, memory, &e, &packing), "%s", e.text);
+  for (int64_t row = 0; row < packing.rows; row++)
+    for (uint32_t d = packing.head[row]; d != PACKING_NONE; d = packing.next[d])
+      EXPECT((packing.start[d] < s->source[1].first) == (row < packing.first[1]), "sequence %lld has both sources'",
+             (long long)row);
   int of[2] = {};
   for (int64_t p = 0; p < 8; p++) of[sampler_first(&sampler, p) >= packing.first[1]]++;
   EXPECT(of[0] == 6 && of[1] == 2, "%d and %d sequences, must be 6 and 2", of[0], of[1]);
