@@ -220,8 +220,8 @@ static inline bool chat_check_tools(const Chat *c, ChatTokens *k, const cJSON *m
     return chat_fail(k, "it has tools, which the model's own chat template leaves out; --chat_template %s renders them",
                      c->form->name);
   if (!tools) return true;
-  if (how == TOOLS_NONE || (how == TOOLS_SMOL && strstr(said, "/system_override")))
-    return chat_fail(k, "it has tools, which this chat template leaves out");
+  if (how == TOOLS_SMOL && strstr(said, "/system_override"))
+    return chat_fail(k, "it has tools, which this chat template leaves out at /system_override");
   return how != TOOLS_LLAMA || chat_is(system ? first->next : first, "user") ||
          chat_fail(k, "it has tools, which this chat template puts before a first user's message, and has none");
 }
@@ -236,6 +236,9 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
   for (const char *token : {c->form->stop, chat_mark(c->form), closes})
     if (chat_token(c->tokenizer, token) < 0)
       return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs", token);
+  if (tools && c->form->tools == TOOLS_NONE)
+    return chat_fail(k, "it has tools, which chat template %s leaves out; qwen2.5, qwen3, qwen3-2507 and llama3 render "
+                     "them", c->form->name);
   *user = cJSON_GetArraySize(messages) - 1;
   int last = -1;
   cJSON_ArrayForEach(m, messages) {

@@ -692,6 +692,14 @@ static inline bool parquet_put_text(Parquet *q, const uint8_t *p, size_t n, Data
   }
   return ok && parquet_put(q, "\"", e);
 }
+// A number as Python has it, for tools are rendered so: the fewest digits that are it, 1.0, 0.1, 100000.0, 1e+16.
+static inline void parquet_number(char text[40], double d) {
+  int digits = 0;
+  do snprintf(text, 40, "%.*e", digits, d); while (strtod(text, NULL) != d && ++digits < 17);
+  const char *e = strchr(text, 'e');
+  const int power = e ? atoi(e + 1) : 0;
+  if (e && power >= -4 && power < 16) snprintf(text, 40, "%.*f", digits > power + 1 ? digits - power : 1, d);
+}
 static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataError *e) {
   char text[40];
   int32_t i;
@@ -702,8 +710,8 @@ static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataErr
   if (c->type == PARQUET_BOOLEAN) return parquet_put(q, *c->value ? "true" : "false", e);
   if (c->type == PARQUET_INT32) memcpy(&i, c->value, 4), snprintf(text, sizeof text, "%d", i);
   if (c->type == PARQUET_INT64) memcpy(&l, c->value, 8), snprintf(text, sizeof text, "%lld", (long long)l);
-  if (c->type == PARQUET_FLOAT) memcpy(&f, c->value, 4), snprintf(text, sizeof text, "%.9g", d = f);
-  if (c->type == PARQUET_DOUBLE) memcpy(&d, c->value, 8), snprintf(text, sizeof text, "%.17g", d);
+  if (c->type == PARQUET_FLOAT) memcpy(&f, c->value, 4), parquet_number(text, d = f);
+  if (c->type == PARQUET_DOUBLE) memcpy(&d, c->value, 8), parquet_number(text, d);
   return parquet_put(q, isfinite(d) ? text : "null", e);
 }
 // Node i is nothing, which each of its columns has an entry for: below level `defined`.

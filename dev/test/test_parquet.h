@@ -57,7 +57,16 @@ static inline cJSON *parquet_records(const char *path, int64_t piece, DataError 
 TEST(parquet_records_are_jsonl,
      "the columns of a form are records as their .jsonl has them: lists of structures and of lists, numbers, true and "
      "false, nulls and empty lists in every place, older spellings of lists, row groups of one row, pages of both "
-     "versions; other columns, also of types that are not read, are left out") {
+     "versions; other columns, also of types that are not read, are left out; numbers are spelled as Python does") {
+  static const struct { double d; const char *text; } numbers[] = {
+      {1, "1.0"}, {0.1, "0.1"}, {-0.0, "-0.0"}, {1e5, "100000.0"}, {123456.75, "123456.75"}, {1e16, "1e+16"},
+      {1e15, "1000000000000000.0"}, {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {1e-5, "1e-05"},
+      {(double)0.1f, "0.10000000149011612"}};
+  for (const auto &x : numbers) {
+    char text[40];
+    parquet_number(text, x.d);
+    EXPECT(!strcmp(text, x.text), "%s is %s", x.text, text);
+  }
   static const struct { const char *name, *rows; } table[] = {
       {"nested_plain", "nested"}, {"nested_v2", "nested"}, {"nested_item", "nested"}, {"chats", "chats"},
       {"chats_required", "chats_required"}, {"chats_older", "chats_required"}, {"alpaca", "alpaca"}};
