@@ -909,8 +909,8 @@ static const OptionClass option_classes[] = {
             "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "
             "verbose sample_only prompt prompt_as prompts stop interactive eval eval_style "
             "out log_every log_layers report trace trace_steps "
-            "add_tokens export_dtype tensorboard save_model export_hf resume init_from config export_gguf merge lora_from plan world "
-            "ranks_per_host on tokens json"}};
+            "add_tokens export_dtype tensorboard save_model export_hf resume init_from config export_gguf merge "
+            "lora_from plan world ranks_per_host on tokens json"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =
