@@ -111,7 +111,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
   TEXT(train_rows, "", NULL, ORDER, \
-      "FIRST:LAST: rows of embedding and head that train beside adapters (default: of --add_tokens)") \
+      "FIRST:LAST: rows of embedding and head to train beside adapters") \
   GROUP(DATA, "data") \
   TEXT(data, "", NULL, QUIET, \
       "text, directory, .bin, a.bin:0.7,b.bin:0.3, random, generated (default: WikiText-2)", \
@@ -123,7 +123,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(add_tokens, "", "auto|...", OWN, \
-      "file of tokens, lines or a JSON array, to add to --init_from; auto: rows for those without") \
+      "file of tokens to add to --init_from, as lines or a JSON array; auto: those without rows") \
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \

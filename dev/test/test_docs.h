@@ -184,8 +184,8 @@ TEST(docs_options_are_there,
 // Paths that a run, make or another program creates, and words with a slash that are not files. With a slash at its end
 // an entry matches all paths that begin with it.
 static const char *const docs_not_here[] = {
-    "out/", "out-compare/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/",
-    "train_gpt_fsdp", "ckpt/", "lost-N/",
+    "out/", "out-compare/", "OUT/", "DIR/", "build/", "data/cache/", "data/wikitext-2/", "exported/", "chat/", "chats/",
+    "more/", "train_gpt_fsdp", "ckpt/", "lost-N/",
     "step_", "openai-community/gpt2", "tokens/s", "tensorboard/", "train/", "valid/", "test/loss", "test/accuracy"};
 static bool docs_is_listed(const char *word) {
   for (const char *listed : docs_not_here) {
