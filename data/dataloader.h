@@ -120,7 +120,8 @@ static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
     s->flags = (uint8_t *)bpe_resize(s->flags, (size_t)s->room, 1);
   }
   memcpy(s->ids + s->count, k->ids, (size_t)k->count * sizeof *k->ids);
-  for (int64_t i = 0; i < k->count; i++) s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i ? 0 : 2));
+  for (int64_t i = 0; i < k->count; i++)
+    s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i && i != k->second ? 0 : 2));
   s->count += k->count;
 }
 // Encodes lines of conversations into memory that the split owns. line: that of the file before the first; counted on.
@@ -148,7 +149,7 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
       if (ok && k[i].fault[0])
         ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, text->container > CONTAINER_JSON_LINES ? "record"
                        : "line", (long long)*line, k[i].fault);
-      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents++;
+      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents += k[i].second ? 2 : 1;
       free(k[i].ids);
       free(k[i].trained);
       k[i] = ChatTokens{};
@@ -561,6 +562,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!texts[i].numel) continue;
+    s->pairs = chats && o->chat.preferences;
     if (chats && !split_check_mask(s, chats[i], e)) return false;
     s->hash = split_hash(s);
     if (chats) continue;
@@ -640,7 +642,9 @@ static inline void corpus_say_form(Corpus *c, const Text *t, const ChatOptions *
   char fault[256];
   const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
   const size_t n = strlen(c->source);
-  if (f) snprintf(c->source + n, sizeof c->source - n, ": %s of %s", containers[t->container], f->name);
+  if (f || o->preferences)
+    snprintf(c->source + n, sizeof c->source - n, ": %s of %s", containers[t->container], o->preferences ? "preferences"
+             : f->name);
   cJSON_Delete(json);
 }
 // Loads the texts or token files that were found, and frees f.

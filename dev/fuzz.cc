@@ -418,17 +418,18 @@ static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written her
   }
   return &t[i];
 }
-// A line: by a template that thinks and by one with a begin token.
+// A line: by a template that thinks, by one with a begin token, and as a preference.
 static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
-  for (int i = 0; i < 2; i++) {
-    const Tokenizer *t = fuzz_chat_tokenizer(i);
-    const ChatOptions o = {i ? "llama3" : "qwen3", chat_date, "", false};
+  for (int i = 0; i < 3; i++) {
+    const Tokenizer *t = fuzz_chat_tokenizer(i % 2);
+    ChatOptions o = {i % 2 ? "llama3" : "qwen3", chat_date, "", false};
+    o.preferences = i == 2, o.pairs = count % 2;
     const Chat c = chat_open(&o, t);
     ChatTokens k = {};
     DataError e;
     if (chat_line(&c, &k, bytes, count)) {
       fuzz_accepted = true;
-      HOLDS(k.count > 0 && !k.fault[0]);
+      HOLDS(k.count > 0 && !k.fault[0] && (i < 2 ? !k.second : k.second > 0 && k.second < k.count));
       for (int64_t x = 0; x < k.count; x++) HOLDS(k.ids[x] >= 0 && k.ids[x] < t->vocab_size && k.trained[x] <= 1);
     } else {
       data_fail(&e, EXIT_MISSING, "%s", k.fault);
@@ -452,6 +453,9 @@ static void fuzz_seeds_chat_line() {
                  "\"content\":\"b\",\"loss_weight\":0,\"masked\":true,\"tool_calls\":[]}],\"tools\":null}");
   fuzz_seed_text("{\"prompt\": \"<|begin_of_text|>p\", \"completion\": \"c<|eot_id|>\\n\"}");
   fuzz_seed_text("{\"text\": \"t\", \"id\": [1, {\"a\": \"]\"}]}");
+  fuzz_seed_text("{\"prompt\": \"p\", \"chosen\": \"x\\u00e9\", \"rejected\": \"x\\u00f6\"}");
+  fuzz_seed_text("{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": "
+                 "{\"from\": \"gpt\", \"value\": \"a\"}, \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}]}");
 }
 // A file of records, from the search to packed sequences: the first byte says of which name.
 static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
