@@ -76,6 +76,7 @@
 #include "dev/test/test_records.h"
 #include "dev/test/test_tokens.h"
 #include "dev/test/test_parquet.h"
+#include "dev/test/test_preference.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"

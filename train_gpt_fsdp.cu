@@ -80,6 +80,7 @@ struct Model {
   float dropout;
   int64_t head_chunk_bytes;
   bool documents;                                // sequences hold several, which do not see each other
+  PreferenceArgs preference;                     // the loss of pairs of documents; else it is of tokens
   bool dlogits_apart;                            // from logits of another dtype, in memory of their own
   Dtype logits_dtype;                            // in training; other passes have fp32
   Recompute recompute[LAYERS_MOST];
@@ -219,7 +220,8 @@ static Model model_of(const Options *o) {
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
   recompute_parse(o, m.recompute, NULL, 0);
-  m.documents = data_is_packed_whole(o);         // a run knows better, by its corpus
+  if (!o->sample_only) m.preference = preference_args(o);
+  m.documents = data_is_packed_whole(o) || m.preference.loss;                    // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == OPT_fp8_matmul;
   return m;
 }
@@ -247,6 +249,7 @@ struct BlockActs {
 struct Acts {
   int B, T;
   Tensor tokens, targets, starts;                // I32 (B,T), (B T); (B,T) where sequences hold documents (ops.h)
+  Tensor weights;                                // F32 (R) of tokens' gradients, preference.cuh; training on pairs only
   BlockActs *block;
   Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only with one
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
@@ -316,6 +319,7 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   x->tokens = declare(d, "tokens", -1, I32, B, T);
   x->targets = declare(d, "targets", -1, I32, R);
   x->starts = documents || cached ? declare(d, "starts", -1, I32, B, T) : Tensor{};
+  x->weights = training && m->preference.loss ? declare(d, "token_weights", -1, F32, R) : Tensor{};
   for (int l = 0; l < m->L; l++) {
     block_declare(&x->block[l], d, l, m, dt, B, T, training);
     x->block[l].cache = cached ? declare(d, "cache", l, dt, cached, m->P, 2 * m->KV * m->hs) : Tensor{};
@@ -376,6 +380,7 @@ struct HostBuffers {
   StepState *state;
   double *losses;                                // [M]
   int32_t *inputs, *targets, *starts;            // [A][B][T] of a step, or one batch of evaluation
+  float *weights;                                // the same of pairs, preference.cuh; else NULL
   float *row_losses, *logits;                    // evaluation: per token; sampling: (sequences,Vp)
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
@@ -405,6 +410,7 @@ struct Trainer {
   StepBuffers buffers;
   HostBuffers host;
   PassKind carved;                               // the pass that acts is for
+  bool bare;                                     // a pass leaves the adapters out
   int fills;                                     // the sequence of the cache that a sample's pass fills from its
                                                  // beginning; -1: it adds one token to each
   int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
@@ -443,7 +449,11 @@ static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   trainer_declare_pass(t, there, B, T, pass);
 }
 
-static size_t trainer_exchange_bytes(const Trainer *t) { return exchange_bytes((int)t->opt.grad_accum); }
+// Numbers that a rank tells of each of its microbatches.
+static int trainer_values(const Trainer *t) { return t->model.preference.loss ? PREFERENCE_SUMS : 1; }
+static size_t trainer_exchange_bytes(const Trainer *t) {
+  return exchange_bytes((int)t->opt.grad_accum * trainer_values(t));
+}
 // Lays out StepBuffers on the device and HostBuffers on the host, in their arenas. Returns the bytes of both.
 struct StepBytes { size_t device, host; };
 static StepBytes trainer_carve_buffers(Trainer *t) {
@@ -465,6 +475,7 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   t->host.targets = (int32_t *)arena_bytes(host, 4 * tokens);
   // Without documents only samples have starts, and they have no targets.
   t->host.starts = t->model.documents ? (int32_t *)arena_bytes(host, 4 * tokens) : t->host.targets;
+  t->host.weights = t->model.preference.loss ? (float *)arena_bytes(host, 4 * tokens) : NULL;
   t->host.row_losses = (float *)arena_bytes(host, 4 * t->rows_max);
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
   t->host.logits = (float *)arena_bytes(host, 4 * sample_sequences(t) * t->model.Vp);
@@ -555,7 +566,7 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (!products_take_e4m3(t)) {
     matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias),
                                                                           adapts ? Tensor{} : gelu});
-    if (adapts) lora_forward(t, out, in, l, matrix);
+    if (adapts && !t->bare) lora_forward(t, out, in, l, matrix);
     if (adapts && gelu.data) gelu_forward(c, gelu, out);
     return;
   }
@@ -729,6 +740,20 @@ static void lora_backward(Trainer *t, int l, int matrix, Tensor din, Tensor dout
   fsdp_poll(&t->fsdp);
 }
 
+// Head and loss, forward, over chunks of rows: x->losses, x->correct.
+static void head_forward(Trainer *t) {
+  Acts *x = &t->acts;
+  const int64_t R = (int64_t)x->B * x->T, step = x->logits.shape[0];
+  for (int64_t at = 0; at < R; at += step) {
+    const int64_t n = min64(step, R - at);
+    Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
+    head_logits(t, logits, rows_of(rows2d(x->ln_f), at, n));
+    liveness_progress();
+    cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
+                          tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
+                          tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
+  }
+}
 // Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in its memory, the head's
 // weight gradient (written by the first chunk as `mode` says, added to by the others). The full (B T, V) never exists.
 static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, float scale) {
@@ -742,7 +767,8 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
     head_logits(t, logits, rows_of(ln_f, at, n));
     cross_entropy_forward_backward(c, tensor_of((float *)x->losses.data + at, F32, n), dlogits, logits,
                                    tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V, scale,
-                                   (float)t->model.shape.block.logit_softcap);
+                                   (float)t->model.shape.block.logit_softcap, x->weights.data
+                                   ? tensor_of((float *)x->weights.data + at, F32, n) : x->weights);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
     liveness_progress();
@@ -803,6 +829,18 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
                      block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);
 }
 
+// The loss of the a-th microbatch into this rank's exchange record, and x->losses, the head's gradients, that of ln_f:
+// of tokens their mean; of pairs a first pass over the head gives the sums that each token's gradient depends on.
+static void loss_forward_backward(Trainer *t, int a, Accumulate mode) {
+  Acts *x = &t->acts;
+  double *to = (double *)(t->buffers.exchange + 1) + a * trainer_values(t);
+  if (x->weights.data) {
+    head_forward(t);
+    preference(&t->ctx, to, x->weights, x->losses, x->targets, x->starts, t->model.preference);
+  }
+  head_forward_backward(t, root_grad(t, head_param(t)), mode, 1.0f / (float)((int64_t)x->B * x->T));
+  if (!x->weights.data) loss_mean(&t->ctx, to, x->losses);
+}
 // Forward and backward of the a-th microbatch of this rank. On return its gradients are on their way to their owners,
 // unless they wait for the step's other microbatches, and the mean loss over its tokens is in this rank's exchange
 // record. Backward stops where nothing below is trained.
@@ -811,7 +849,6 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Acts *x = &t->acts;
   Ctx *c = &t->ctx;
   const int L = t->model.L, A = (int)t->opt.grad_accum, lowest = f->cfg.first_backward;
-  const int64_t R = (int64_t)x->B * x->T;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
   note_phase(f, "forward", a, 0);
   gpt_forward(t, mb);
@@ -820,8 +857,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   fsdp_grads(f, 0);
   Tensor dwte = root_grad(t, WTE), dwpe = root_grad(t, WPE), dembedded = x->dresidual;
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
-  head_forward_backward(t, root_grad(t, head_param(t)), mode, 1.0f / (float)R);
-  loss_mean(c, (double *)(t->buffers.exchange + 1) + a, x->losses);
+  loss_forward_backward(t, a, mode);
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, root_grad(t, LN_F_W), root_grad(t, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
@@ -895,7 +931,7 @@ static void trainer_update(Trainer *t) {
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
               StepRule{fsdp_world(f), A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
-                       t->opt.global_batch * t->model.T});
+                       t->opt.global_batch * t->model.T, trainer_values(t)});
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
   if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
   fsdp_update(f, optimizer_args(&t->opt));
@@ -911,6 +947,8 @@ static void trainer_load_batch(Trainer *t, int a, int B, int T) {
   t->ctx.ops->copy(&t->ctx, t->acts.targets.data, t->host.targets + (size_t)a * n, sizeof(int32_t) * n);
   if (t->acts.starts.data)
     t->ctx.ops->copy(&t->ctx, t->acts.starts.data, t->host.starts + (size_t)a * n, sizeof(int32_t) * n);
+  if (t->acts.weights.data)
+    t->ctx.ops->copy(&t->ctx, t->acts.weights.data, t->host.weights + (size_t)a * n, sizeof(float) * n);
 }
 
 // The first part of a step: copies the input of t->host to the device and clears the exchange record.
@@ -960,6 +998,18 @@ static void trainer_run_step(Trainer *t) {
   t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
 }
 
+// Pairs in the first `rows` sequences of t->host: half of the documents that have targets.
+static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
+  const int64_t T = t->model.T;
+  int64_t documents = 0;
+  for (int64_t b = 0; b < rows; b++)
+    for (int64_t i = b * T, last = -1; i < (b + 1) * T; i++) {
+      if (t->host.targets[i] < 0 || t->host.starts[i] == last) continue;
+      documents++;
+      last = t->host.starts[i];
+    }
+  return documents / 2;
+}
 // One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: what this rank was
 // asked for (enum Stop). Collective.
 static StepResult train_step(Trainer *t, int stop) {
@@ -970,13 +1020,15 @@ static StepResult train_step(Trainer *t, int stop) {
   trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
     microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(&t->fsdp), t->host.inputs + (int64_t)a * B * T,
-                    t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T);
+                    t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T,
+                    t->host.weights ? t->host.weights + (int64_t)a * B * T : NULL);
   for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(&t->fsdp));
   const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
   t->before = *t->host.state;
   for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
   int64_t untrained = 0;
   for (int64_t i = 0; i < (int64_t)A * B * T; i++) untrained += t->host.targets[i] < 0;
+  if (t->host.weights) untrained = (int64_t)A * B * T - trainer_pairs(t, A * B);         // the mean is over pairs
   *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop, untrained};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
@@ -989,33 +1041,25 @@ static StepResult train_step(Trainer *t, int stop) {
   const StepState *s = t->host.state;
   record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->loss_scale = s->loss_scale;
-  return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained};
+  return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained,
+                    {s->rewards[0], s->rewards[1], s->rewards[2]}};
 }
 
 // ================================================================================================ 6 eval, sample
 // A batch of E windows of T tokens, from t->host to t->host.
 static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   Acts *x = &t->acts;
-  const int64_t R = (int64_t)E * T, step = x->logits.shape[0];
+  const int64_t R = (int64_t)E * T;
   trainer_load_batch(t, 0, E, T);
   gpt_forward(t, Microbatch{0, PASS_EVAL});
-  for (int64_t at = 0; at < R; at += step) {
-    const int64_t n = min64(step, R - at);
-    Tensor logits = tensor_of(x->logits.data, F32, n, t->model.Vp);
-    head_logits(t, logits, rows_of(rows2d(x->ln_f), at, n));
-    liveness_progress();
-    cross_entropy_forward(&t->ctx, tensor_of((float *)x->losses.data + at, F32, n),
-                          tensor_of((int32_t *)x->correct.data + at, I32, n), logits,
-                          tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
-  }
+  head_forward(t);
   fsdp_release(&t->fsdp, 0);
   t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
   t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
 }
-// Mean loss and next-token accuracy over every token of a split. Windows of T tokens, E of them a batch, batches dealt
-// to the ranks in turn; per-window sums are added in order of windows, so the result depends on neither N nor E
-// (except with --fp8 matmul, which scales a batch's activations together).
-// Collective.
+// Mean loss and next-token accuracy over every token of a split, or over its pairs. Windows of T tokens, E of them a
+// batch, batches dealt to the ranks in turn; per-window sums are added in order of windows, so the result depends on
+// neither N nor E (except with --fp8 matmul, which scales a batch's activations together). Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
@@ -1032,11 +1076,18 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
     const int64_t batch = round * N + fsdp_rank(&t->fsdp);
     for (int e = 0; e < E; e++)
       if (packed)
-        packing_fill(packed, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T, t->host.starts + e * T);
+        packing_fill(packed, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T, t->host.starts + e * T,
+                     t->host.weights ? t->host.weights + e * T : NULL);
       else eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_enqueue_eval(t, E, T);
     fsdp_sync(&t->fsdp);
-    for (int64_t i = 0; i < (int64_t)E * T; i++) {
+    for (int e = 0; e < E && t->host.weights; e++) {
+      double sum[PREFERENCE_SUMS] = {}, *w = mine + (round * E + e) * 3;
+      w[2] = (double)preference_row(t->model.preference, T, t->host.row_losses + e * T, t->host.targets + e * T,
+                                    t->host.starts + e * T, t->host.weights + e * T, sum);
+      w[0] = sum[0], w[1] = sum[3];
+    }
+    for (int64_t i = 0; i < (int64_t)E * T && !t->host.weights; i++) {
       double *w = mine + (round * E + i / T) * 3;
       w[0] += t->host.row_losses[i];
       w[1] += t->host.row_correct[i];
@@ -1060,6 +1111,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
 #include "trainer/generate.h"
 #include "trainer/interactive.h"
 #include "trainer/evaluate.h"
+#include "trainer/preference.h"
 
 // ================================================================================================ 7 loop
 // A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
@@ -1246,6 +1298,7 @@ static int train(Call *call) {
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
+  trainer_reference(&t, &start);
   const int code = trainer_run(&t, &log, &saver, answers);
   line_end();
   liveness_phase("end");

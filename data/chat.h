@@ -3,6 +3,7 @@
 //   messages, in any form that records.h reads, by the model's chat template
 //   a prompt with its completion             as they are, each encoded alone, then the end-of-text token
 //   a text                                   as it is, then the end-of-text token
+//   a preference                             two of these, the answer that was chosen and the one that was rejected
 // Other members of a record are ignored; what a template would leave out is refused: thoughts, tools and calls where it
 // renders none. Calls are answers and trained on; what tools answer is seen. A message with train false, masked true,
 // weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered before, with the begin token at its
@@ -22,17 +23,19 @@
 
 // template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
 // says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
-// messages. text: of the template that was found, NULL if it was named.
+// messages. text: of the template that was found, NULL if it was named. preferences: each record is one, and nothing
+// else is read.
 struct ChatOptions {
   const char *template_name, *date, *why;
-  bool train_all, last = false, pairs = false;
+  bool train_all, last = false, pairs = false, preferences = false;
   const char *fields = "", *text = NULL;
 };
 // What of them decides tokens and masks, for hashes: CHAT_HOW texts.
 enum { CHAT_HOW = 5 };
 static inline void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
   const char *const words[CHAT_HOW] = {o->template_name, o->date, o->train_all ? "all" : o->last ? "last" : "assistant",
-                                       o->pairs ? "pairs" : "", o->fields};
+                                       o->preferences ? o->pairs ? "preferences, chats" : "preferences"
+                                       : o->pairs ? "pairs" : "", o->fields};
   memcpy(how, words, sizeof words);
 }
 struct Chat {
@@ -58,8 +61,9 @@ static inline Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
   return c;
 }
 
-// A conversation. Zeroed it is empty; the caller frees ids and trained. fault: "" or what is wrong with its line.
-struct ChatTokens { int32_t *ids; uint8_t *trained; int64_t count, room; char fault[256]; };
+// A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
+// begins. fault: "" or what is wrong with its line.
+struct ChatTokens { int32_t *ids; uint8_t *trained; int64_t count, room, second; char fault[256]; };
 static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = "") {
   snprintf(k->fault, sizeof k->fault, fmt, what);
   return false;
@@ -473,7 +477,24 @@ static inline bool chat_check_line(const uint8_t *line, size_t bytes, char fault
   }
   return !fault[0];
 }
-// The conversation of one line. False: k->fault says what is wrong.
+// A record, as messages, or as it is.
+static inline bool chat_record(const Chat *c, ChatTokens *k, const ChatRecord *r) {
+  if (r->messages) return chat_messages(c, k, r->messages, r->tools);
+  return r->text ? chat_plain(c, k, NULL, r->text) : chat_plain(c, k, r->prompt, r->completion);
+}
+// A preference: what was chosen, then what was rejected.
+static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *json) {
+  bool ok = true;
+  for (int rejected = 0; ok && rejected < 2; rejected++) {
+    ChatRecord r = {};
+    if (rejected) k->second = k->count;
+    ok = record_answer(&r, json, c->o.fields, c->o.pairs, rejected, RecordFault{k->fault, sizeof k->fault}) &&
+         chat_record(c, k, &r);
+    record_free(&r);
+  }
+  return ok;
+}
+// The conversation of one line, or its preference. False: k->fault says what is wrong.
 static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
   if (bytes > TEXT_WORD_BYTES) return chat_fail(k, "it has more than 64 MiB");
   if (!chat_check_line(line, bytes, k->fault)) return false;
@@ -484,11 +505,10 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   bool ok = false;
   if (!json)
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
-  else if (!record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all,
-                        RecordFault{k->fault, sizeof k->fault})) {}
-  else if (r.messages) ok = chat_messages(c, k, r.messages, r.tools);
-  else if (r.text) ok = chat_plain(c, k, NULL, r.text);
-  else ok = chat_plain(c, k, r.prompt, r.completion);
+  else if (c->o.preferences) ok = chat_preference(c, k, json);
+  else
+    ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, RecordFault{k->fault, sizeof k->fault}) &&
+         chat_record(c, k, &r);
   record_free(&r);
   cJSON_Delete(json);
   free(copy);

@@ -120,7 +120,8 @@ static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
     s->flags = (uint8_t *)bpe_resize(s->flags, (size_t)s->room, 1);
   }
   memcpy(s->ids + s->count, k->ids, (size_t)k->count * sizeof *k->ids);
-  for (int64_t i = 0; i < k->count; i++) s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i ? 0 : 2));
+  for (int64_t i = 0; i < k->count; i++)
+    s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i && i != k->second ? 0 : 2));
   s->count += k->count;
 }
 // Encodes lines of conversations into memory that the split owns.
@@ -150,7 +151,7 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
       if (ok && k[i].fault[0])
         ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", part->path, name_ends(part->path, ".parquet") ? "row"
                        : part->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)line, k[i].fault);
-      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents++;
+      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents += k[i].second ? 2 : 1;
       free(k[i].ids);
       free(k[i].trained);
       k[i] = ChatTokens{};
@@ -564,6 +565,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!texts[i].numel) continue;
+    s->pairs = chats && o->chat.preferences;
     if (chats && !split_check_mask(s, chats[i], e)) return false;
     s->hash = split_hash(s);
     if (chats) continue;
@@ -646,11 +648,12 @@ static inline void corpus_say_form(Corpus *c, const Text *t, const ChatOptions *
     line = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
     cJSON *json = cJSON_ParseWithLength((const char *)p, (size_t)((line ? line : end) - p));
     const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
+    const char *form = o->preferences ? "preferences" : f ? f->name : NULL;
     const size_t n = strlen(words), source = strlen(c->source);
-    if (t->parts == 1 && f)
-      snprintf(c->source + source, sizeof c->source - source, ": %s of %s", containers[part->container], f->name);
+    if (t->parts == 1 && form)
+      snprintf(c->source + source, sizeof c->source - source, ": %s of %s", containers[part->container], form);
     else if (!data_format(words + n, sizeof words - n, "%s%s: %lld as %s of %s", i ? "; " : "", path_base(part->path),
-                          (long long)part->records, containers[part->container], f ? f->name : "no form")) {
+                          (long long)part->records, containers[part->container], form ? form : "no form")) {
       words[n] = 0;
       snprintf(more, sizeof more, "; and %d files more", t->parts - i);
     }
@@ -668,7 +671,7 @@ static inline void corpus_place_sources(Split *s, const Found *f) {
     *source = f->mixed[k];
     source->first = at;
     for (int i = 0; i < f->source_files[k]; i++, part++)
-      for (int64_t n = 0; n < part->records; n++)
+      for (int64_t n = 0; n < part->records * (s->pairs ? 2 : 1); n++)
         do at++; while (at < s->tokens_numel && !split_begins(s, at));
     source->tokens_numel = at - source->first;
   }

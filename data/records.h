@@ -11,6 +11,8 @@
 //   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
 //               prompt, completion: [{role, content}, ...]                      messages
 //   text        text                                                            as it is, where no other form fits
+//   preference  chosen, rejected: TEXT, a message or messages, behind any of these questions, or behind what both have
+//               in common at their beginning                                    two records (record_answer)
 //
 // The four that ask a question may also have input or context, which goes below it, a system message, and history,
 // [[question, answer], ...], which goes before it. The option --fields gives other names of these members
@@ -20,7 +22,8 @@
 // tool_calls, [{name, arguments, text}], text being arguments that were JSON in a text; messages may have tools, or
 // functions as OpenAI had them before.
 //
-// Defines: ChatRecord, record_read, record_free, record_fields_fault, RecordLines, records_of_json, records_of.
+// Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, RecordLines, records_of_json,
+// records_of.
 #pragma once
 #include "forms.h"
 #include "base/errors.h"
@@ -63,7 +66,8 @@ static inline const char *record_text(const cJSON *json, const char *fields, con
 // The names that fields may give members to. What is wrong with a list of them, or NULL.
 static const char *const record_names[] = {"messages", "conversations", "role", "content", "from", "value", "system",
                                            "instruction", "input", "output", "history", "context", "response",
-                                           "question", "answer", "prompt", "completion", "text"};
+                                           "question", "answer", "prompt", "completion", "chosen", "rejected",
+                                           "text"};
 static inline const char *record_fields_fault(const char *fields) {
   for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',') {
     const size_t name = strcspn(at, "=,"), all = strcspn(at, ",");
@@ -204,6 +208,20 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
   }
   return true;
 }
+// The first n messages are not trained on.
+static inline void record_untrained(cJSON *made, int n) {
+  for (cJSON *m = made->child; m && n > 0; m = m->next, n--) {
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "train");
+    cJSON_AddFalseToObject(m, "train");
+  }
+}
+// Who speaks first in a list of messages, under the name that templates have; "": it cannot be told.
+static inline const char *record_first(const cJSON *list, const char *fields) {
+  const cJSON *m = cJSON_IsArray(list) ? list->child : NULL;
+  const char *who = m ? record_text(m, fields, "role") : NULL;
+  if (m && !who) who = record_text(m, fields, "from");
+  return who ? record_role(who) : "";
+}
 
 // ---- forms
 // A member that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
@@ -308,8 +326,8 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
   const cJSON *a = record_member(json, fields, f->first);
   const cJSON *b = f->second ? record_member(json, fields, f->second) : NULL;
   if (f->kind == FORM_PREFERENCE)
-    return record_fail(fault, "it is a preference (chosen and rejected), which is not trained on; to train on what was "
-                       "chosen: --fields messages=chosen, or prompt=prompt,completion=chosen");
+    return record_fail(fault, "it is a preference (chosen and rejected): --loss dpo trains on it; to train on what was "
+                       "chosen alone: --fields messages=chosen, or prompt=prompt,completion=chosen");
   if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
   r->messages = r->made = cJSON_CreateArray();
   const bool bare = f->kind == FORM_ASK || (f->kind == FORM_MESSAGES && strcmp(f->first, "messages"));
@@ -322,24 +340,102 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
   if (!lists && !pairs_chat) { r->messages = NULL; return true; }
   if (!record_tools(r, json, bare, fault)) return false;
   // A system message beside a list of messages counts where the list has none. Beside "messages" it is another thing.
-  const cJSON *begin = lists ? a->child : NULL;
-  const char *system = "", *who = begin ? record_text(begin, fields, "role") : NULL;
-  if (begin && !who) who = record_text(begin, fields, "from");
+  const char *system = "";
   if (strcmp(f->first, "messages") && !record_optional(json, fields, "system", &system, fault)) return false;
-  if (*system && (!who || strcmp(record_role(who), "system"))) record_add(r->made, "system", system);
+  if (*system && (!lists || strcmp(record_first(a, fields), "system"))) record_add(r->made, "system", system);
   if (!lists) {
     record_add(r->made, "user", r->prompt);
     record_add(r->made, "assistant", r->completion);
     return true;
   }
   if (!record_add_list(r->made, a, fields, fault)) return false;
-  cJSON *m;
-  if (b && !all)
-    cJSON_ArrayForEach(m, r->made) {             // trained on is the completion
-      cJSON_DeleteItemFromObjectCaseSensitive(m, "train");
-      cJSON_AddFalseToObject(m, "train");
-    }
+  if (b && !all) record_untrained(r->made, cJSON_GetArraySize(r->made));         // trained on is the completion
   return !b || record_add_list(r->made, b, fields, fault);
+}
+
+// ---- preferences
+// Adds an answer: a text, a message, or messages.
+static inline bool record_add_answer(cJSON *to, const cJSON *x, const char *fields, RecordFault fault) {
+  if (cJSON_IsString(x)) return record_add(to, "assistant", x->valuestring);
+  cJSON *one = cJSON_IsObject(x) ? cJSON_CreateArray() : NULL;
+  if (one) cJSON_AddItemReferenceToArray(one, (cJSON *)x);
+  const bool ok = record_add_list(to, one ? one : x, fields, fault);
+  cJSON_Delete(one);
+  return ok;
+}
+// Two texts without a prompt: it is what both begin with, but for a blank at its end, which the answers have.
+static inline bool record_common_text(ChatRecord *r, const char *mine, const char *other) {
+  size_t n = 0;
+  while (mine[n] && mine[n] == other[n]) n++;
+  while (n && ((uint8_t)mine[n] & 0xc0) == 0x80) n--;            // a character stays whole
+  n -= n && mine[n - 1] == ' ';
+  char *prompt = strndup(mine, n);
+  r->made = cJSON_CreateArray();
+  cJSON_AddItemToArray(r->made, cJSON_CreateString(prompt));
+  free(prompt);
+  r->prompt = r->made->child->valuestring, r->completion = mine + n;
+  return true;
+}
+// Two whole conversations: what stands before the answers is the messages that both begin with. Each answer has one
+// message at least.
+static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJSON *other, const char *fields,
+                                      RecordFault fault) {
+  cJSON *theirs = cJSON_CreateArray();
+  int n = cJSON_GetArraySize(r->made);           // a system message beside them
+  const bool ok = record_add_list(r->made, mine, fields, fault) && record_add_list(theirs, other, fields, fault);
+  const cJSON *a = cJSON_GetArrayItem(r->made, n), *b = theirs->child;
+  for (; ok && a && b && a->next && b->next && cJSON_Compare(a, b, 1); a = a->next, b = b->next) n++;
+  record_untrained(r->made, n);
+  cJSON_Delete(theirs);
+  return ok;
+}
+// Reads one answer of a preference as the record that it would be alone. Answers that are lists beginning with a
+// question or a system message are whole conversations. Else what stands before them is in prompt (a text, or
+// messages), in messages, conversations or conversation, or is asked as instruction or question; of two texts it may be
+// what both have in common. False: `fault`. To be freed in any case.
+static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool rejected,
+                                 RecordFault fault) {
+  const char *const names[] = {"chosen", "rejected"};
+  const cJSON *const both[] = {record_member(json, fields, "chosen"), record_member(json, fields, "rejected")};
+  const cJSON *mine = both[rejected], *other = both[!rejected], *before = NULL;
+  *r = {};
+  for (int i = 0; i < 2; i++)
+    if (!cJSON_IsString(both[i]) && !cJSON_IsArray(both[i]) && !cJSON_IsObject(both[i]))
+      return record_fail(fault, "it is no preference: its %s is no text, message or messages; --fields tells other "
+                         "names", names[i]);
+  if (mine->type != other->type) return record_fail(fault, "its chosen and rejected are of different kinds");
+  const char *system, *prompt = record_text(json, fields, "prompt");
+  if (!record_optional(json, fields, "system", &system, fault)) return false;
+  for (const char *name : {"prompt", "messages", "conversations", "conversation"})
+    if (!before && cJSON_IsArray(record_member(json, fields, name))) before = record_member(json, fields, name);
+  const char *asked = record_text(json, fields, "instruction") ? "instruction" : "question";
+  const bool text = cJSON_IsString(mine), asks = text && !before && !prompt && record_text(json, fields, asked);
+  if (!prompt && !asks) prompt = record_text(json, fields, asked);
+  if (text && !before && !asks && (!pairs_chat || !prompt)) {
+    if (*system || pairs_chat)
+      return record_fail(fault, pairs_chat
+                         ? "it has no prompt, without which --pairs chat makes no messages"
+                         : "it has a system message beside texts: --pairs chat makes messages of them");
+    r->prompt = prompt, r->completion = mine->valuestring;
+    return prompt || record_common_text(r, mine->valuestring, other->valuestring);
+  }
+  r->messages = r->made = cJSON_CreateArray();
+  if (!record_tools(r, json, true, fault)) return false;
+  if (asks) {
+    if (!record_ask(r, json, fields, asked, names[rejected], fault)) return false;
+    record_untrained(r->made, cJSON_GetArraySize(r->made) - 1);
+    return true;
+  }
+  const bool whole = cJSON_IsArray(mine) && strcmp(record_first(mine, fields), "assistant");
+  if (*system && strcmp(record_first(whole ? mine : before, fields), "system")) record_add(r->made, "system", system);
+  if (whole && before && before == record_member(json, fields, "prompt"))
+    return record_fail(fault, "it has messages as its prompt, and answers that begin with a question themselves");
+  if (whole) return record_common_list(r, mine, other, fields, fault);
+  if (before && !record_add_list(r->made, before, fields, fault)) return false;
+  if (!before && prompt) record_add(r->made, "user", prompt);
+  if (!before && !prompt) return record_fail(fault, "it has no prompt, messages or conversations before its answers");
+  record_untrained(r->made, cJSON_GetArraySize(r->made));
+  return record_add_answer(r->made, mine, fields, fault);
 }
 
 // ---- containers

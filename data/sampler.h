@@ -19,50 +19,65 @@
 // Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
 // sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
 // conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets. A
-// conversation that has nothing to train on in its places is left out.
+// conversation that has nothing to train on in its places is left out. A preference is both its answers, side by side
+// in one sequence; none is cut, and one of which an answer has nothing to train on is left out.
 enum : uint32_t { PACKING_NONE = UINT32_MAX };
 struct Packing {
   const Split *split;                            // NULL: not packed
-  // sequences; conversations in them; those too long, cut or left out; without a target; targets trained on
+  // sequences; conversations, or pairs, in them; those too long, cut or left out; without a target; targets trained on
   int64_t seq_len, rows, kept, cut, dropped, untrained, trained;
   int64_t *start;                                // (documents + 1) of conversations
   uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
   int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its
+  float *reference;                              // (documents) of pairs: log-probabilities by the reference (or NULL)
 };
 static inline void packing_free(Packing *p) {
   free(p->start);
   free(p->head);
   free(p->next);
+  free(p->reference);
   *p = {};
 }
 static inline size_t packing_bytes(const Packing *p) {
-  return p->split ? (size_t)(p->split->documents + 1) * 8 + (size_t)p->split->documents * 8 : 0;
+  const size_t n = p->split ? (size_t)p->split->documents : 0;
+  return p->split ? (n + 1) * 8 + n * 8 + (p->reference ? n * 4 : 0) : 0;
+}
+// Places of conversations d .. d + n - 1, and targets within seq_len; *least: of each of them at least so many.
+static inline int64_t packing_places(const Packing *p, uint32_t d, uint32_t n, int64_t *trained, int64_t *least) {
+  int64_t places = 0;
+  *trained = 0, *least = INT64_MAX;
+  for (const uint32_t end = d + n; d < end; d++) {
+    int64_t own = 0, n_places = p->start[d + 1] - p->start[d] - 1;
+    for (int64_t i = 1; i <= n_places && i <= p->seq_len; i++) own += split_trained(p->split, p->start[d] + i);
+    places += n_places, *trained += own;
+    if (own < *least) *least = own;
+  }
+  return places;
 }
 // drop: leaves out what is too long, instead of cutting its end.
 static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
   *p = {split, seq_len, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
-        (uint32_t *)data_alloc(n, 4), {}};
+        (uint32_t *)data_alloc(n, 4), {}, split->pairs ? (float *)calloc(n + 1, 4) : NULL};
   // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
   uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
-  uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0;
+  uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0, each = split->pairs ? 2 : 1;
   for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
   for (int64_t i = 0; i < split->tokens_numel; i++) if (split_begins(split, i)) p->start[d++] = i;
   p->start[d] = split->tokens_numel;
   int source = 0;
-  for (d = 0; d < (uint32_t)n; d++) {
+  for (d = 0; d + each <= (uint32_t)n; d += each) {
     while (source < split->sources && p->start[d] >= split->source[source].first) {
       p->first[source++] = p->rows;
       for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
     }
-    int64_t places = p->start[d + 1] - p->start[d] - 1;
+    int64_t trained, least, places = packing_places(p, d, each, &trained, &least);
     const bool too_long = places > seq_len;
-    p->dropped += too_long && drop;
-    if (too_long && drop) continue;
+    p->dropped += too_long && (drop || split->pairs);
+    if (too_long && (drop || split->pairs)) continue;
     if (too_long) places = seq_len;
-    int64_t room = places, trained = 0;
-    for (int64_t i = 1; i <= places; i++) trained += split_trained(split, p->start[d] + i);
-    if (!trained) { p->untrained++; continue; }
+    int64_t room = places;
+    if (!least) { p->untrained++; continue; }
     p->cut += too_long, p->trained += trained, p->kept++;
     while (room <= seq_len && top[room] == PACKING_NONE) room++;
     uint32_t row;
@@ -78,17 +93,22 @@ static inline void packing_make(Packing *p, const Split *split, int64_t seq_len,
   free(below);
   free(last);
 }
-// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten.
-static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts) {
+// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten; of pairs weights too
+// (preference.cuh).
+static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts,
+                                float *weights = NULL) {
   int64_t t = 0;
-  for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d]) {
-    const int64_t first = p->start[d], begin = t;
-    for (int64_t i = first; i < p->start[d + 1] - 1 && t < p->seq_len; i++, t++) {
-      inputs[t] = split_token(p->split, i);
-      targets[t] = split_target(p->split, i + 1);
-      starts[t] = (int32_t)begin;
+  for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d])
+    for (uint32_t k = d; k < d + (p->split->pairs ? 2 : 1); k++) {
+      const int64_t begin = t;
+      for (int64_t i = p->start[k]; i < p->start[k + 1] - 1 && t < p->seq_len; i++, t++) {
+        inputs[t] = split_token(p->split, i);
+        targets[t] = split_target(p->split, i + 1);
+        starts[t] = (int32_t)begin;
+        if (weights) weights[t] = t == begin ? p->reference[k] : 0;
+      }
     }
-  }
+  for (int64_t i = t; weights && i < p->seq_len; i++) weights[i] = 0;
   for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
 }
 
@@ -225,9 +245,9 @@ static inline int64_t sampler_first(const Sampler *s, int64_t p) {
 }
 
 // Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
-// conversations.
+// conversations, weights of pairs.
 static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
-                                   int32_t *targets, int32_t *starts = NULL) {
+                                   int32_t *targets, int32_t *starts = NULL, float *weights = NULL) {
   const SamplerOptions *o = &s->options;
   CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
         "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
@@ -235,7 +255,8 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
   for (int64_t b = 0; b < o->batch; b++) {
     const int64_t p = (step_in_epoch * o->microbatches + m) * o->batch + b, to = b * o->seq_len;
     if (s->packing) {
-      packing_fill(s->packing, sampler_first(s, p), inputs + to, targets + to, starts + to);
+      packing_fill(s->packing, sampler_first(s, p), inputs + to, targets + to, starts + to,
+                   weights ? weights + to : NULL);
       continue;
     }
     split_read_sample(s->split, sampler_first(s, p), o->seq_len, inputs + to, targets + to);

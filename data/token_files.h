@@ -37,6 +37,7 @@ struct Split {
   int64_t tokens_numel;        // context token included
   bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
   int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
+  bool pairs;                  // each two of them are a preference: the answer that was chosen, the rejected one
   bool has_context;            // token 0 is not of the text: a newline, or what it begins with
   int64_t texts;               // documents that <|endoftext|> stands before, token 0 included; 0: not divided
   int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
@@ -63,11 +64,14 @@ static inline uint8_t *split_bits(const Split *s, bool begins) {
 static inline bool split_begins(const Split *s, int64_t i) {
   return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
-// Tokens of the longest conversation; 0: there are none.
+// Tokens of the longest conversation, or of the longest pair less one; 0: there are none.
 static inline int64_t split_longest(const Split *s) {
-  int64_t longest = 0, from = 0;
-  for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++)
-    if (i == s->tokens_numel || split_begins(s, i)) longest = i - from > longest ? i - from : longest, from = i;
+  int64_t longest = 0, from = 0, ends = 0;
+  for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++) {
+    if ((i < s->tokens_numel && !split_begins(s, i)) || (++ends % 2 && s->pairs)) continue;
+    const int64_t n = i - from - s->pairs;
+    longest = n > longest ? n : longest, from = i;
+  }
   return longest;
 }
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets = false);

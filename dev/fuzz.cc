@@ -435,18 +435,20 @@ static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written her
   }
   return &t[i];
 }
-// A line: by a template that thinks, by one with a begin token, and by one that writes tools as Python does.
+// A line: by a template that thinks, by one with a begin token, by one that writes tools as Python does, and as a
+// preference.
 static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
-  static const char *const names[] = {"qwen3", "llama3", "smollm3"};
-  for (int i = 0; i < 3; i++) {
+  static const char *const names[] = {"qwen3", "llama3", "smollm3", "qwen3"};
+  for (int i = 0; i < 4; i++) {
     const Tokenizer *t = fuzz_chat_tokenizer(i % 2);
-    const ChatOptions o = {names[i], chat_date, "", false};
+    ChatOptions o = {names[i], chat_date, "", false};
+    o.preferences = i == 3, o.pairs = count % 2;
     const Chat c = chat_open(&o, t);
     ChatTokens k = {};
     DataError e;
     if (chat_line(&c, &k, bytes, count)) {
       fuzz_accepted = true;
-      HOLDS(k.count > 0 && !k.fault[0]);
+      HOLDS(k.count > 0 && !k.fault[0] && (i < 2 ? !k.second : k.second > 0 && k.second < k.count));
       for (int64_t x = 0; x < k.count; x++) HOLDS(k.ids[x] >= 0 && k.ids[x] < t->vocab_size && k.trained[x] <= 1);
     } else {
       data_fail(&e, EXIT_MISSING, "%s", k.fault);
@@ -475,6 +477,9 @@ static void fuzz_seeds_chat_line() {
                  "/system_override\"}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\"}\"}]}");
   fuzz_seed_text("{\"prompt\": \"<|begin_of_text|>p\", \"completion\": \"c<|eot_id|>\\n\"}");
   fuzz_seed_text("{\"text\": \"t\", \"id\": [1, {\"a\": \"]\"}]}");
+  fuzz_seed_text("{\"prompt\": \"p\", \"chosen\": \"x\\u00e9\", \"rejected\": \"x\\u00f6\"}");
+  fuzz_seed_text("{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": "
+                 "{\"from\": \"gpt\", \"value\": \"a\"}, \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}]}");
 }
 // A file of records, from the search to packed sequences: the first byte says of which name.
 static void fuzz_chat_file(const uint8_t *bytes, size_t count) {

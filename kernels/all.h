@@ -11,6 +11,7 @@
 #include "attention.cuh"
 #include "attention_cached.cuh"
 #include "cross_entropy.cuh"
+#include "preference.cuh"
 #include "master.cuh"
 #include "optimizer.cuh"
 #include "muon.cuh"

@@ -4,10 +4,12 @@
 //   correct[r]   = 1 if the first largest logit is the target's, else 0
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
+//   weights[r]   a factor of the row's gradient, not of its loss; absent: 1
 //   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is z's gradient, 1 - (x/cap)^2
 //                times that of x
 //
-//   logits (R,Vp) fp32, or with dlogits bf16   losses (R) fp32   correct, targets (R) int32   dlogits (R,Vp) any dtype
+//   logits (R,Vp) fp32, or with dlogits bf16   losses, weights (R) fp32   correct, targets (R) int32
+//   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in their dtype at the same address, in 16 bits under fp32 when it starts at least one of
 // its own rows before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at`
 // are done, rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is
@@ -40,8 +42,9 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
 
 // Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
 static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                  int64_t vocab, float scale, float softcap) {
+                                                  int64_t vocab, float scale, float softcap, Tensor weights = {}) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
+  if (weights.data) CHECK_SHAPE(weights, R);
   CHECK_SHAPE(logits, R, Vp);
   CHECK_SHAPE(dlogits, R, Vp);
   CHECK_SHAPE(losses, R);
@@ -59,7 +62,8 @@ static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor 
   for (int64_t at = 0, n = R; at < R; at += n) {
     n = in_turn && at + 1 < R - at ? at + 1 : R - at;
     CALL_OP(c, cross_entropy_forward_backward, tensor_of((float *)losses.data + at, F32, n), rows_of(dlogits, at, n),
-            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale, softcap);
+            rows_of(logits, at, n), tensor_of((int32_t *)targets.data + at, I32, n), vocab, scale, softcap,
+            weights.data ? tensor_of((float *)weights.data + at, F32, n) : weights);
   }
 }
 #endif
@@ -182,8 +186,8 @@ static void cross_entropy_gradient_row(T *to, const X *x, const float *kept, con
 // One thread's rows [from, to).
 template <class T, class X>
 static void cross_entropy_backward_rows(float *losses, T *dlogits, const X *logits, const int32_t *targets,
-                                        int64_t vocab, int64_t Vp, float scale, float softcap, float *kept,
-                                        int64_t from, int64_t to) {
+                                        const float *weights, int64_t vocab, int64_t Vp, float scale, float softcap,
+                                        float *kept, int64_t from, int64_t to) {
   for (int64_t r = from; r < to; r++) {
     const X *x = logits + r * Vp;
     cross_entropy_check(targets[r], r, vocab);
@@ -194,11 +198,12 @@ static void cross_entropy_backward_rows(float *losses, T *dlogits, const X *logi
     }
     const CrossEntropyRow row = cross_entropy_row<true>(x, vocab, kept, kept + Vp);
     losses[r] = cross_entropy_loss(row, to_f32(x[targets[r]]));
-    cross_entropy_gradient_row(dlogits + r * Vp, x, kept, kept + Vp, row, targets[r], vocab, Vp, scale, softcap);
+    cross_entropy_gradient_row(dlogits + r * Vp, x, kept, kept + Vp, row, targets[r], vocab, Vp,
+                               weights ? scale * weights[r] : scale, softcap);
   }
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale, float softcap) {
+                                                int64_t vocab, float scale, float softcap, Tensor weights) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK(c->workspace_bytes >= cross_entropy_kept_bytes(c, Vp),
         "cross_entropy_forward_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes,
@@ -208,12 +213,13 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
     float *kept = (float *)c->workspace + thread * cross_entropy_kept(Vp), *const loss = (float *)losses.data;
     const int64_t from = R * thread / c->threads, to = R * (thread + 1) / c->threads;
     const int32_t *t = (const int32_t *)targets.data;
+    const float *w = (const float *)weights.data;
     if (logits.dtype == BF16)
-      cross_entropy_backward_rows(loss, (bf16 *)dlogits.data, (const bf16 *)logits.data, t, vocab, Vp, scale, softcap,
-                                  kept, from, to);
+      cross_entropy_backward_rows(loss, (bf16 *)dlogits.data, (const bf16 *)logits.data, t, w, vocab, Vp, scale,
+                                  softcap, kept, from, to);
     else
       DISPATCH(dlogits.dtype, T,
-               cross_entropy_backward_rows(loss, (T *)dlogits.data, (const float *)logits.data, t, vocab, Vp, scale,
+               cross_entropy_backward_rows(loss, (T *)dlogits.data, (const float *)logits.data, t, w, vocab, Vp, scale,
                                            softcap, kept, from, to));
   });
 }
@@ -409,8 +415,9 @@ template <class T, class X, int W, CrossEntropyForm FORM>
 __global__ static void __launch_bounds__(FORM == CROSS_ENTROPY_CLUSTER ? CROSS_ENTROPY_PART_THREADS
                                                                        : CROSS_ENTROPY_THREADS,
                                          FORM == CROSS_ENTROPY_CLUSTER ? 4 : W == 1 ? 1 : 2)
-cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const int32_t *targets, int64_t vocab,
-                              CrossEntropyParts p, float scale, float inverse_cap, const StepState *state) {
+cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const int32_t *targets, const float *weights,
+                              int64_t vocab, CrossEntropyParts p, float scale, float inverse_cap,
+                              const StepState *state) {
   constexpr bool CLUSTER = FORM == CROSS_ENTROPY_CLUSTER;
   SHARED(float2, found, WARP);
   SHARED_DYNAMIC(X, row);                        // the whole row, or with CLUSTER this block's part of it
@@ -468,6 +475,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
   if (threadIdx.x == 0 && rank == 0) losses[r] = cross_entropy_loss(s, target_logit);
   const float inverse_sum = 1.0f / s.sum;
   scale *= state->loss_scale;
+  if (weights) scale *= weights[r];
   for (int part = first + (p.parts - 1 - first) / groups * groups; part >= 0; part -= groups) {
     const CrossEntropyRange range = cross_entropy_range(p, part, thread, W);
     const X *from = FORM == CROSS_ENTROPY_TWICE ? x + range.from : CLUSTER ? row : row + range.from;
@@ -482,49 +490,51 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
 
 template <class T, class X, int W>
 static void cross_entropy_backward(Ctx *c, float *losses, T *dlogits, const X *logits, const int32_t *targets,
-                                   int64_t rows, int64_t vocab, CrossEntropyParts p, float scale, float inverse_cap) {
+                                   const float *weights, int64_t rows, int64_t vocab, CrossEntropyParts p, float scale,
+                                   float inverse_cap) {
   const CrossEntropyForm form = cross_entropy_form<X>(DEVICE(c), p);
   const unsigned R = (unsigned)rows;
   if (form == CROSS_ENTROPY_TWICE) {
     LAUNCH((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_TWICE>), R, p.block, 0, STREAM(c), losses, dlogits,
-           logits, targets, vocab, p, scale, inverse_cap, c->state);
+           logits, targets, weights, vocab, p, scale, inverse_cap, c->state);
     return;
   }
   if constexpr (W > 1) {       // the forms with shared memory copy 16 bytes at a time
     if (form == CROSS_ENTROPY_CLUSTER)
       LAUNCH_CLUSTER((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_CLUSTER>), CROSS_ENTROPY_PARTS,
                      R * CROSS_ENTROPY_PARTS, CROSS_ENTROPY_PART_THREADS, sizeof(X) * (size_t)p.each, STREAM(c),
-                     losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
+                     losses, dlogits, logits, targets, weights, vocab, p, scale, inverse_cap, c->state);
     else
       LAUNCH((cross_entropy_backward_kernel<T, X, W, CROSS_ENTROPY_KEPT>), R, p.block, sizeof(X) * (size_t)p.columns,
-             STREAM(c), losses, dlogits, logits, targets, vocab, p, scale, inverse_cap, c->state);
+             STREAM(c), losses, dlogits, logits, targets, weights, vocab, p, scale, inverse_cap, c->state);
   }
 }
 template <class T, class X>
 static void cross_entropy_backward_rows(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                        int64_t vocab, float scale, float softcap) {
+                                        int64_t vocab, float scale, float softcap, Tensor weights) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   const float inverse_cap = softcap > 0.0f ? 1.0f / softcap : 0.0f;
   const int32_t *t = (const int32_t *)targets.data;
   const X *x = (const X *)logits.data;
   T *const to = (T *)dlogits.data;
   float *loss = (float *)losses.data;
+  const float *w = (const float *)weights.data;
   const bool wide = Vp % CROSS_ENTROPY_WIDE<X> == 0;
   const CrossEntropyParts p = cross_entropy_parts(Vp);
   CHECK(!wide || lanes_aligned(x, to),
         "cross_entropy_forward_backward: logits begin at %p, dlogits at %p, not on 16 bytes", (const void *)x,
         (const void *)to);
   if (wide)
-    cross_entropy_backward<T, X, CROSS_ENTROPY_WIDE<X>>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
-  else cross_entropy_backward<T, X, 1>(c, loss, to, x, t, R, vocab, p, scale, inverse_cap);
+    cross_entropy_backward<T, X, CROSS_ENTROPY_WIDE<X>>(c, loss, to, x, t, w, R, vocab, p, scale, inverse_cap);
+  else cross_entropy_backward<T, X, 1>(c, loss, to, x, t, w, R, vocab, p, scale, inverse_cap);
 }
 static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale, float softcap) {
+                                                int64_t vocab, float scale, float softcap, Tensor weights) {
   if (logits.shape[0] == 0) return;
   if (logits.dtype == BF16)
-    cross_entropy_backward_rows<bf16, bf16>(c, losses, dlogits, logits, targets, vocab, scale, softcap);
+    cross_entropy_backward_rows<bf16, bf16>(c, losses, dlogits, logits, targets, vocab, scale, softcap, weights);
   else
-    DISPATCH(dlogits.dtype, T,
-             cross_entropy_backward_rows<T, float>(c, losses, dlogits, logits, targets, vocab, scale, softcap));
+    DISPATCH(dlogits.dtype, T, cross_entropy_backward_rows<T, float>(c, losses, dlogits, logits, targets, vocab, scale,
+                                                                     softcap, weights));
 }
 #endif

@@ -54,12 +54,14 @@ struct StepState {
   float bias_correction1, bias_correction2;      // 1 - beta^t of this update
   double grad_norm, loss;
   int64_t untrained;                             // of all ranks
+  double rewards[3];                             // of pairs: of what was chosen, of what was rejected, share told apart
 };
 enum Skip { SKIP_NOT, SKIP_NOT_FINITE, SKIP_NOTHING_TRAINED };
-// What every rank sends to every other once per step. This rank's losses follow, one double per microbatch.
+// What every rank sends to every other once per step. This rank's losses follow, one double per microbatch, or with
+// pairs PREFERENCE_SUMS.
 enum { NORM_LIMBS = 14 };                        // of the exact norm, optimizer.cuh
 struct Exchange { int64_t limbs[NORM_LIMBS], stop, untrained; };
-HD size_t exchange_bytes(int microbatches) { return sizeof(Exchange) + sizeof(double) * (size_t)microbatches; }
+HD size_t exchange_bytes(int values) { return sizeof(Exchange) + sizeof(double) * (size_t)values; }
 
 // Rules for step_decide. clip: bound of the global norm, 0: no clipping. dynamic_scale: adapt to overflows (fp16).
 // targets: of all microbatches of all ranks, masked ones included; 0 where none can be.
@@ -69,7 +71,14 @@ struct StepRule {
   double clip;
   bool dynamic_scale;
   int64_t targets = 0;
+  int values = 1;                                // of a microbatch in an exchange record; its loss is the first
 };
+
+// The loss of a pair of answers, preference.cuh.
+enum PreferenceLoss { PREFERENCE_NONE, PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO,
+                      PREFERENCE_ORPO };
+struct PreferenceArgs { PreferenceLoss loss; double beta, smoothing, gamma; };
+enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen answer, of the rejected one, told apart
 
 // lr, corrections, scale and skip are in c->state. lr_scale: a factor of lr for these parameters.
 struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
@@ -175,9 +184,13 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                   int64_t vocab), \
                                  WRITES(losses) WRITES(correct) READS(logits) READS(targets)) \
   X(cross_entropy_forward_backward, (Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, \
-                                  int64_t vocab, float scale, float softcap), \
-                                 WRITES(losses) WRITES(dlogits) READS(logits) READS(targets) \
+                                  int64_t vocab, float scale, float softcap, Tensor weights), \
+                                 WRITES(losses) WRITES(dlogits) READS(logits) READS(targets) READS(weights) \
                                  IN_PLACE(dlogits, logits) READS_VALUE(c->state->loss_scale, true) USES_WORKSPACE) \
+  X(preference,                  (Ctx *c, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts, \
+                                  PreferenceArgs a), \
+                                 WRITES_BYTES(to, PREFERENCE_SUMS * sizeof *to) UPDATES(weights) READS(losses) \
+                                 READS(targets) READS(starts)) \
   X(adamw_update,                (Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a), \
                                  UPDATES(param) UPDATES(master) UPDATES(m) UPDATES(v) READS(grad) \
                                  READS_VALUE(*c->state, true)) \
@@ -203,7 +216,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(step_decide,                 (Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule), \
                                  UPDATES_BYTES(state, sizeof *state) \
                                  WRITES_BYTES(losses, sizeof(double) * (size_t)rule.microbatches * (size_t)rule.world) \
-                                 READS_BYTES(exchange, exchange_bytes(rule.microbatches) * (size_t)rule.world)) \
+                                 READS_BYTES(exchange, exchange_bytes(rule.microbatches * rule.values) * \
+                                                       (size_t)rule.world)) \
   X(fill,                        (Ctx *c, Tensor out, float value), WRITES(out)) \
   X(convert,                     (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
   X(accumulate,                  (Ctx *c, Tensor sum, Summands in, Accumulate mode), \

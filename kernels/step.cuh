@@ -6,7 +6,8 @@
 //   step_decide   reads `exchange`, one record per rank (struct Exchange, then `microbatches` losses, fp64) in rank
 //                 order, and decides the same on every rank:
 //                   losses[a world + r]   rank r's a-th loss: the order of the step's microbatches; state->loss is
-//                                         their mean, added in that order
+//                                         their mean, added in that order; of pairs, whose records have `values` for
+//                                         each microbatch (preference.cuh), the rewards are means too
 //                   untrained             the masked targets of all ranks. Microbatches divide by all their targets;
 //                                         mean = theirs x targets / (targets - untrained): over trained targets of the
 //                                         whole step, however microbatches have them. Exactly 1 without a mask
@@ -30,7 +31,7 @@ static inline void loss_mean(Ctx *c, double *to, Tensor losses) {
   CALL_OP(c, loss_mean, to, losses);
 }
 // Updates *state (beyond state->in, which it reads) and overwrites losses (microbatches world). exchange: `world`
-// records of exchange_bytes(microbatches). All in device memory.
+// records of exchange_bytes(microbatches values). All in device memory.
 static inline void step_decide(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   CHECK(rule.world > 0 && rule.microbatches > 0, "step_decide: %d ranks, %d microbatches", rule.world,
         rule.microbatches);
@@ -43,20 +44,29 @@ static inline void step_decide(Ctx *c, StepState *state, double *losses, const v
 HD void step_decide_now(StepState *s, double *losses, const void *exchange, StepRule rule) {
   int64_t limbs[NORM_LIMBS] = {};
   const int M = rule.world * rule.microbatches;
+  const size_t bytes = exchange_bytes(rule.microbatches * rule.values);
   s->stop = 0;
   s->untrained = 0;
   for (int r = 0; r < rule.world; r++) {
-    const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * exchange_bytes(rule.microbatches));
+    const Exchange *e = (const Exchange *)((const char *)exchange + (size_t)r * bytes);
     norm_add_carried(limbs, e->limbs);
     s->stop = e->stop > s->stop ? (int32_t)e->stop : s->stop;
     s->untrained += e->untrained;
-    for (int a = 0; a < rule.microbatches; a++) losses[a * rule.world + r] = ((const double *)(e + 1))[a];
+    for (int a = 0; a < rule.microbatches; a++)
+      losses[a * rule.world + r] = ((const double *)(e + 1))[a * rule.values];
   }
   double loss = 0;
   for (int m = 0; m < M; m++) loss += losses[m];
   const int64_t trained = rule.targets - s->untrained;
   const double share = s->untrained && trained ? (double)rule.targets / (double)trained : 1.0;
   s->loss = loss / M * share;
+  for (int k = 1; k < rule.values; k++) {
+    double sum = 0;
+    for (int m = 0; m < M; m++)
+      sum += ((const double *)((const Exchange *)((const char *)exchange + (size_t)(m % rule.world) * bytes) + 1))
+          [m / rule.world * rule.values + k];
+    s->rewards[k - 1] = sum / M * share;
+  }
   const double unscale = share / ((double)M * (double)s->loss_scale);
   s->grad_norm = norm_finish(limbs) * unscale;
   const double most = 1.7976931348623157e308;

@@ -12,6 +12,9 @@ static int encode_main(Call *call) {
              "--data");
   const char *fields = record_fields_fault(o->fields);
   if (fields) die_user("train_gpt_fsdp: --fields '%.200s' %s", o->fields, fields);
+  if (o->loss != OPT_loss_tokens)
+    die_user("train_gpt_fsdp: --loss %s reads records, and --encode writes one stream: name the records by --data",
+             option_word(o, OPT_loss));
   int64_t vocab_size = o->vocab_size;
   for (const Preset &p : presets) if (!vocab_size && !strcmp(p.name, o->model)) vocab_size = p.vocab_size;
   cpu_set_t cores;

@@ -69,6 +69,13 @@ enum { LAYERS_MOST = 1000 };
   INT(grad_accum, 0, 0, 1 << 20, OWN, "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
       "global_batch_size") \
+  CHOICE(loss, tokens, (tokens, dpo, ipo, hinge, simpo, orpo), ORDER, \
+      "of every token; or of preferences, records with chosen and rejected") \
+  NUM(dpo_beta, 0.0, 0.0, 1e6, ORDER, "preferences: beta, what rewards are multiplied by (0: 0.1; simpo: 2)", \
+      "pref_beta") \
+  NUM(dpo_smoothing, 0.0, 0.0, 0.5, ORDER, "dpo, simpo: probability that a preference is the wrong way round", \
+      "label_smoothing dpo_label_smoothing") \
+  NUM(simpo_gamma, 1.0, 0.0, 1e6, ORDER, "simpo: margin by which the chosen answer is to win") \
   CHOICE(on_nan, stop, (stop, skip, dump), STEP, "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, ORDER, "seed of initialisation, data order, dropout and sampling", \
       "random_seed manual_seed") \

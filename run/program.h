@@ -60,6 +60,10 @@ static inline ModelShape shape_of(const Options *o) {
   if (o->lora) lora_targets(&s.lora, &s, o->lora_targets, unused, sizeof unused);
   return s;
 }
+// The loss of pairs that resolved options describe. Choices are in the order of their enum.
+static inline PreferenceArgs preference_args(const Options *o) {
+  return PreferenceArgs{(PreferenceLoss)o->loss, o->dpo_beta, o->dpo_smoothing, o->simpo_gamma};
+}
 // The options that describe a shape.
 static inline void options_of_shape(Options *o, const ModelShape *s) {
   const Block *b = &s->block;

@@ -286,6 +286,9 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - *run->step) / 1e3));
   snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)*run->step, (long long)run->steps_total);
   snprintf(p.text[PROGRESS_LOSS], BYTES, "loss %.4f", r->loss);
+  if (run->opt->loss != OPT_loss_tokens)
+    snprintf(p.text[PROGRESS_PAIRS], BYTES, "margin %.3f  right %.0f %%", r->rewards[0] - r->rewards[1],
+             100 * r->rewards[2]);
   snprintf(p.text[PROGRESS_LR], BYTES, "lr %.2e", r->lr);
   snprintf(p.text[PROGRESS_NORM], BYTES, "|g| %.3f", r->grad_norm);
   snprintf(p.text[PROGRESS_RATE], BYTES, "%.0f tok/s", rate);
@@ -330,9 +333,17 @@ static void log_layers(FILE *to, const RunView *run, double grad_norm) {
   }
   fprintf(to, "]");
 }
+// Of pairs, under TRL's names.
+static void log_rewards(FILE *to, const StepResult *r) {
+  json_number(to, "rewards/chosen", r->rewards[0]);
+  json_number(to, "rewards/rejected", r->rewards[1]);
+  json_number(to, "rewards/margins", r->rewards[0] - r->rewards[1]);
+  json_number(to, "rewards/accuracies", r->rewards[2]);
+}
 static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (fsdp_rank(run->fsdp)) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
+  const bool pairs = run->opt->loss != OPT_loss_tokens;
   log->steps++;
   log->skipped += r->skipped;
   restarts_step(*run->step);
@@ -346,8 +357,10 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
     fprintf(log->metrics, ",\"tokens_per_s\":%.1f,\"ms\":%.3f", tokens / ms * 1e3, ms);
+    if (pairs) log_rewards(log->metrics, r);
     if (run->corpus->split[SPLIT_TRAIN].masked)
-      fprintf(log->metrics, ",\"trained_tokens\":%lld", (long long)tokens - (long long)r->untrained);
+      fprintf(log->metrics, ",\"%s\":%lld", pairs ? "pairs" : "trained_tokens", (long long)tokens -
+              (long long)r->untrained);
     if (run->device->peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
     const Traffic *w = run->step_traffic;
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
@@ -366,8 +379,10 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
   const TensorboardScalar scalars[] = {{"train/loss", r->loss},
                                        {"train/lr", r->lr},
                                        {"train/grad_norm", r->grad_norm},
-                                       {"train/tokens_per_s", tokens / ms * 1e3}};
-  log_board(log, *run->step, scalars, 4);
+                                       {"train/tokens_per_s", tokens / ms * 1e3},
+                                       {"train/rewards/margins", r->rewards[0] - r->rewards[1]},
+                                       {"train/rewards/accuracies", r->rewards[2]}};
+  log_board(log, *run->step, scalars, pairs ? 6 : 4);
   const bool last = *run->step == run->steps_total;
   if (terminal.out || *run->step % log->every == 0 || *run->step == 1 || last) log_draw(log, run, r);
   log_watch_cores(log);
@@ -376,7 +391,9 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
 
 static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
   if (fsdp_rank(run->fsdp)) return;
-  say("%s: loss %.4f over %lld tokens, token perplexity %.2f", name, e->loss, (long long)e->tokens, exp(e->loss));
+  const bool pairs = run->opt->loss != OPT_loss_tokens;
+  say("%s: loss %.4f over %lld %s", name, e->loss, (long long)e->tokens, pairs ? "pairs" : "tokens");
+  if (!pairs) say(", token perplexity %.2f", exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   if (split->text_bytes) say(", %.4f bits per byte", bits_per_byte(e, split));
   say(", accuracy %.2f %%, %.1f s\n", 100 * e->accuracy, e->ms / 1e3);
@@ -390,11 +407,11 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)*run->step);
   json_number(log->metrics, "loss", e->loss);
-  json_number(log->metrics, "perplexity", exp(e->loss));
+  if (!pairs) json_number(log->metrics, "perplexity", exp(e->loss));
   if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
   if (split->text_bytes) json_number(log->metrics, "bits_per_byte", bits_per_byte(e, split));
   json_number(log->metrics, "accuracy", e->accuracy);
-  fprintf(log->metrics, ",\"tokens\":%lld,\"ms\":%.3f}\n", (long long)e->tokens, e->ms);
+  fprintf(log->metrics, ",\"%s\":%lld,\"ms\":%.3f}\n", pairs ? "pairs" : "tokens", (long long)e->tokens, e->ms);
   log_flush(log, run);
 }
 

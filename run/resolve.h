@@ -75,11 +75,37 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   return true;
 }
 
+// What belongs to preferences, and what they do not go with.
+static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
+  static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma};
+  const char *word = option_word(o, OPT_loss);
+  for (OptionId k : of_preferences)
+    REFUSE(o->given[k] && o->loss == OPT_loss_tokens, "--%s belongs to --loss dpo and its kin: give that too, or "
+           "leave it out", option_specs[k].name);
+  if (o->loss == OPT_loss_tokens) return true;
+  const bool smooth = o->loss == OPT_loss_dpo || o->loss == OPT_loss_simpo;
+  REFUSE(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
+  REFUSE(o->given[OPT_simpo_gamma] && o->loss != OPT_loss_simpo, "--simpo_gamma belongs to --loss simpo, not to %s",
+         word);
+  REFUSE(o->pack != OPT_pack_whole, "--loss %s packs both answers of a pair whole: leave --pack stream out", word);
+  REFUSE(o->given[OPT_too_long] && o->too_long == OPT_too_long_cut, "--loss %s leaves pairs out that are longer than "
+         "--seq_len: leave --too_long cut out", word);
+  REFUSE(o->train_on == OPT_train_on_all, "--loss %s is of answers: leave --train_on all out", word);
+  REFUSE(o->data_as == OPT_data_as_text, "--loss %s reads records: leave --data_as text out", word);
+  REFUSE(o->logits_dtype == OPT_logits_dtype_bf16, "--loss %s adds log-probabilities of fp32 logits: leave "
+         "--logits_dtype bf16 out", word);
+  REFUSE(o->fp8 == OPT_fp8_matmul, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: "
+         "leave it out", word);
+  o->too_long = OPT_too_long_drop;
+  if (o->dpo_beta == 0) o->dpo_beta = o->loss == OPT_loss_simpo ? 2 : 0.1;
+  return true;
+}
+
 // What a tuning (--init_from) does with options that were not given, instead of what a training from nothing does. Of
 // adapters, which begin at zero, the rate is ten times as large. tuning_fit_length does the rest, when texts are there.
 static void tuning_resolve(Options *o, int world, int ranks_per_host) {
   if (!o->tuning) return;
-  if (!o->given[OPT_lr]) o->lr = o->lora ? 2e-4 : 2e-5;
+  if (!o->given[OPT_lr]) o->lr = (o->lora ? 2e-4 : 2e-5) / (o->loss == OPT_loss_tokens ? 1 : 20);
   if (!o->given[OPT_weight_decay]) o->weight_decay = 0;
   if (!o->given[OPT_warmup]) o->warmup = 0.03;
   if (o->given[OPT_batch_size] || o->given[OPT_grad_accum] || !ranks_per_host) return;
@@ -132,7 +158,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!block_resolve(o, p, error, error_bytes)) return false;
   // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
   if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPT_optimizer_muon ? p->lr / 4 : p->lr;
-  if (!lora_resolve(o, error, error_bytes)) return false;
+  if (!lora_resolve(o, error, error_bytes) || !preference_resolve(o, error, error_bytes)) return false;
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,

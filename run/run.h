@@ -40,8 +40,10 @@ struct ModelFigures {
   double flops_per_token;
 };
 
-// skipped: not finite. untrained: targets that a mask left out; where all are, the step changed nothing either.
-struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; int64_t untrained; };
+// rewards: of pairs, as in StepState. skipped: not finite. untrained: targets that a mask left out; where all are, the
+// step changed nothing either.
+struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; int64_t untrained; double rewards[3]; };
+// Of pairs `tokens` counts them, and accuracy is the share that is told apart.
 struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 // Perplexity per word of the text. Each end of line counts as a word, as in reported WikiText-2 results (Merity et al.
 // 2016).

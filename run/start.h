@@ -906,6 +906,7 @@ static ChatOptions chat_options(const Options *o, const char *template_name, con
   ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
   c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
   c.text = o->given[OPT_chat_template] ? NULL : text;
+  c.preferences = o->loss != OPT_loss_tokens;
   return c;
 }
 static void encode_say(const char *line) { say("%s\n", line); }
@@ -929,6 +930,9 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
+  if (c->chat.preferences)
+    return data_fail(e, EXIT_USAGE, "--data %s is encoded into files as one stream, and pairs are packed whole: unpack "
+                     "it, or write it as .jsonl", c->data);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
@@ -944,6 +948,9 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
                                        OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
+  if (o->loss != OPT_loss_tokens && !train->pairs)
+    return data_fail(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected in a .jsonl, .json, "
+                     ".csv or .tsv; this is %.900s", option_word(o, OPT_loss), corpus->source);
   for (OptionId k : of_chats) {
     const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream) : train->documents;
     if (o->given[k] && !fits)

@@ -369,6 +369,18 @@ static void training_words(FILE *to, const RunView *run) {
           run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T,
           option_word(o, OPT_optimizer), o->lr, option_word(o, OPT_schedule));
 }
+// The loss of pairs, and what it must be before anything is learned.
+static void preference_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const bool same = !o->lora_from[0] && o->dropout == 0 && !o->resume[0];
+  fprintf(to, "--loss %s, beta %g", option_word(o, OPT_loss), o->dpo_beta);
+  if (o->dpo_smoothing > 0) fprintf(to, ", label smoothing %g", o->dpo_smoothing);
+  if (o->loss == OPT_loss_simpo) fprintf(to, ", gamma %g", o->simpo_gamma);
+  if (!preference_compares((PreferenceLoss)o->loss)) { fprintf(to, "; there is no reference"); return; }
+  fprintf(to, "; the reference is these weights %s", o->lora ? "without their adapters" : "as they begin");
+  double unused[2];
+  if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
+}
 // What a tuning chose where no option says it, and why.
 static void tuning_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
@@ -448,8 +460,8 @@ enum { CONVERSATION_TOKENS_MOST = 400 };
 static void print_conversation(const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
   if (!s->documents || !run->corpus->has_tokenizer) return;
-  int64_t end = 1;
-  while (end < s->tokens_numel && !split_begins(s, end)) end++;
+  int64_t end = 1, left = s->pairs;              // of a pair both
+  while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
   const int64_t shown = min64(end, CONVERSATION_TOKENS_MOST);
   char *text = NULL;
   size_t bytes = 0;
@@ -460,6 +472,7 @@ static void print_conversation(const RunView *run) {
     const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
     if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
     inside = split_trained(s, i);
+    if (i && split_begins(s, i)) fputs("\nand the answer that was rejected:\n", to);
     fwrite(p, 1, (size_t)n, to);
   }
   fputs(inside ? "]]" : "", to);
@@ -479,6 +492,7 @@ static void print_start(const RunView *run) {
   print_block(run);
   start_words("data", run, data_words);
   if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
+  if (run->opt->loss != OPT_loss_tokens && run->packing->split) start_words("loss", run, preference_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run->opt->tuning) start_words("tuning", run, tuning_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);

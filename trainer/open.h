@@ -353,7 +353,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   trainer_configure(t, o, device, threads);
   const Ops *ops = device.ops;
   t->corpus = corpus;
-  t->model.documents = corpus->split[SPLIT_TRAIN].documents && o->pack == OPT_pack_whole;
+  t->model.documents = (corpus->split[SPLIT_TRAIN].documents && o->pack == OPT_pack_whole) || t->model.preference.loss;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = sampler_options(o);
   for (int i = 0; i < SPLIT_COUNT && t->model.documents; i++)
@@ -364,7 +364,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
     if (p.split && !p.trained)
       snprintf(error, sizeof error, "%s: no %s conversation has a token to train on within --seq_len %lld; raise it%s",
                corpus->source, split_names[&p - t->packing], (long long)o->seq_len,
-               p.dropped ? ", or --too_long cut" : "");
+               p.dropped && !p.reference ? ", or --too_long cut" : "");
   agree_no_error(comm, error, EXIT_USAGE);
   const Packing *packing = t->packing[SPLIT_TRAIN].split ? &t->packing[SPLIT_TRAIN] : NULL;
   t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so, packing);

@@ -146,6 +146,8 @@ static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, C
   fprintf(f, "%s},\n", saved->corpus->split[SPLIT_TRAIN].texts ? ",\"divided\":true" : "");
   if (saved->part == SAVED_ADAPTERS)
     fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
+  if (saved->store->reference_hash)
+    fprintf(f, "\"reference\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->reference_hash);
   char *published = saved->published ? cJSON_PrintUnformatted(saved->published) : NULL;
   if (published) fprintf(f, "\"published\":%s,\n", published);
   cJSON_free(published);

@@ -179,6 +179,7 @@ struct Store {
   StoreRecord *result;                           // of the last save, on every rank
   double ended_ms;                               // when it was known
   uint64_t base_hash;                            // of what adapters are for; 0: there are none
+  uint64_t reference_hash;                       // of the weights that preferences are compared with; 0: there are none
   // NULL, or adds to elements [first, first + n) of a parameter what its adapters change; all are whole in `adapters`.
   void (*merge)(const Fsdp *f, int param, int64_t first, float *values, int64_t n, const void *merge_of);
   const void *merge_of;

@@ -48,8 +48,8 @@ static inline void nan_matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbi
     nan_put(c, dweight, 5, -INFINITY);
 }
 static inline void nan_cross_entropy(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                     int64_t vocab, float scale, float softcap) {
-  nan_in.ops->cross_entropy_forward_backward(c, losses, dlogits, logits, targets, vocab, scale, softcap);
+                                     int64_t vocab, float scale, float softcap, Tensor weights) {
+  nan_in.ops->cross_entropy_forward_backward(c, losses, dlogits, logits, targets, vocab, scale, softcap, weights);
   if (nan_is_at("losses")) nan_put(c, losses, 2, INFINITY);
 }
 static inline void nan_accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {

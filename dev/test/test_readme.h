@@ -135,6 +135,11 @@ static const ReadmeException readme_exceptions[] = {
      "--out chat", NULL, "there is no such file; gguf_ runs it", "true"},
     {"docs/checkpoints.md", "./train_gpt_fsdp --init_from model.gguf --sample_only", NULL, "there is no such file; "
      "gguf_ runs it", "true"},
+    {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data pairs.jsonl --lora 16 --loss dpo", NULL, "there "
+           "is no "
+     "model with a chat template", "for i in 1 2 3 4 5 6 7 8 9; do echo '{\"instruction\": \"'$i'?\", \"chosen\": "
+     "\"'$i'!\", \"rejected\": \"No.\"}'; done >pairs.jsonl; ./train_gpt_fsdp --tokenizer model --data pairs.jsonl "
+     "--seq_len 256 --batch_size 2 --loss dpo"},
     {"docs/finetune.md", "pip install huggingface_hub llama-cpp-python", NULL, "a download", "true"},
     {"docs/finetune.md", "hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir model", NULL, "a download",
      "[ -s model/tokenizer.json ]"},

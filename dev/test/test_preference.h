@@ -1,0 +1,394 @@
+// test_preference.h: --loss dpo and its kin. Losses, rewards and gradients beside PyTorch's
+// (dev/make_preference_fixture.py makes dev/fixtures/preference.safetensors); records of preferences, and how they are
+// packed; bits over ranks, after a kill; what is refused.
+
+// The fixture's batch in t->host, with the reference's sums where answers begin.
+static inline void preference_batch(Trainer *t, const Tensor batch[3], const float *reference) {
+  const int64_t R = numel(batch[0]);
+  memcpy(t->host.inputs, batch[0].data, (size_t)R * 4);
+  memcpy(t->host.targets, batch[1].data, (size_t)R * 4);
+  memcpy(t->host.starts, batch[2].data, (size_t)R * 4);
+  memset(t->host.weights, 0, (size_t)R * 4);
+  const int32_t *starts = t->host.starts, T = (int32_t)t->model.T;
+  for (int i = 0; i < R; i++) {
+    bool trained = false;                        // else padding
+    for (int k = i; k < R && k / T == i / T && starts[k] == starts[i]; k++)
+      trained = trained || t->host.targets[k] >= 0;
+    if (starts[i] == i % T && trained) t->host.weights[i] = *reference++;
+  }
+}
+// Sums of the answers of t->host by a pass without adapters, beside the fixture's.
+static inline void preference_reference(Trainer *t, const Tensor batch[3], const float *want, float *sums) {
+  const int64_t B = batch[0].shape[0], T = batch[0].shape[1];
+  float none[16] = {};
+  int n = 0;
+  trainer_carve(t, (int)B, (int)T, PASS_EVAL);
+  preference_batch(t, batch, none);
+  fsdp_step_begin(&t->fsdp, false);
+  t->bare = true;
+  trainer_enqueue_eval(t, (int)B, (int)T);
+  t->bare = false;
+  fsdp_sync(&t->fsdp);
+  fsdp_step_end(&t->fsdp);
+  for (int64_t b = 0; b < B; b++)
+    for (int64_t at = 0; at < T;) {
+      const PreferenceSide s = preference_side(at, T, t->host.row_losses + b * T, t->host.targets + b * T,
+                                               t->host.starts + b * T, t->host.weights + b * T);
+      at = s.to;
+      if (!s.tokens) continue;
+      EXPECT(fabs((double)s.logp / (double)want[n] - 1) < 1e-5, "%s: answer %d: %.9g by the reference, PyTorch's %.9g",
+             t->ctx.ops->name, n, (double)s.logp, (double)want[n]);
+      sums[n++] = s.logp;
+    }
+}
+TEST_MPI(preference_equals_pytorch, 1,
+         "dpo with label smoothing, ipo, hinge, simpo and orpo of pairs that are packed side by side, beside PyTorch "
+         "with "
+         "one "
+         "answer a sequence: the reference's sums, loss and rewards within 1e-5, every gradient within 1e-5 of its "
+         "largest; each instruction set, emulated CUDA") {
+  static const char *const losses[] = {"dpo --dpo_beta 0.3 --dpo_smoothing 0.1", "ipo --dpo_beta 0.2",
+                                       "hinge --dpo_beta 0.3", "simpo --dpo_beta 2 --simpo_gamma 1", "orpo --dpo_beta "
+                                              "0.7"};
+  SafetensorsFile expected;
+  if (!safetensors_open(&expected, "dev/fixtures/preference.safetensors")) die_missing("%s", expected.error);
+  Tensor batch[3], reference, loss, rewards;
+  REQUIRE(safetensors_find(&expected, "inputs", I32, &batch[0]) &&
+          safetensors_find(&expected, "targets", I32, &batch[1]) &&
+          safetensors_find(&expected, "starts", I32, &batch[2]) &&
+          safetensors_find(&expected, "reference", F32, &reference), "%s", expected.error);
+  const double R = (double)numel(batch[0]), pairs = (double)numel(reference) / 2;
+  for (const char *words : losses) for (int i = 0; i <= cpu_best_table() + 1; i++) {
+    static FamilyRun x;
+    char extra[512], name[16], key[64], prefix[64];
+    float sums[16] = {};
+    snprintf(extra, sizeof extra, "--lora_from dev/fixtures/lora_llama --dropout 0 --clip 0 --loss %s", words);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(words, " "), words);
+    family_open(&x, "dev/fixtures/family_llama", i > cpu_best_table() ? &ops_cuda_emulated : cpu_tables[i].ops, extra,
+                (int)batch[0].shape[1]);
+    Trainer *t = &x.trainer;
+    preference_reference(t, batch, (const float *)reference.data, sums);
+    if (!preference_compares(t->model.preference.loss)) memset(sums, 0, sizeof sums);
+    trainer_carve(t, 2, (int)t->model.T, PASS_TRAIN);
+    preference_batch(t, batch, sums);
+    EXPECT(trainer_pairs(t, 2) == (int64_t)pairs, "%lld pairs", (long long)trainer_pairs(t, 2));
+    *t->host.input = StepInput{};
+    trainer_step_begin(t);
+    trainer_load_batch(t, 0, 2, (int)t->model.T);
+    gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
+    fsdp_reduce_finish(&t->fsdp);
+    fsdp_reduce_join(&t->fsdp);
+    double got[PREFERENCE_SUMS];
+    t->ctx.ops->copy(&t->ctx, got, t->buffers.exchange + 1, sizeof got);
+    t->ctx.ops->sync(&t->ctx);
+    snprintf(key, sizeof key, "%s.loss", name);
+    REQUIRE(safetensors_find(&expected, key, F32, &loss), "%s", expected.error);
+    snprintf(key, sizeof key, "%s.rewards", name);
+    REQUIRE(safetensors_find(&expected, key, F32, &rewards), "%s", expected.error);
+    for (int k = 0; k < PREFERENCE_SUMS; k++) {
+      const double want = k ? ((const float *)rewards.data)[k - 1] : *(const float *)loss.data;
+      EXPECT(fabs(got[k] * R / pairs - want) <= 1e-5 * fmax(1, fabs(want)), "%s on %s: number %d is %.9g, PyTorch's "
+             "%.9g",
+             name, t->ctx.ops->name, k, got[k] * R / pairs, want);
+    }
+    snprintf(prefix, sizeof prefix, "%s.grad.", name);
+    for (int p = 0; p < t->fsdp.lay.params; p++) {
+      const Param *q = &t->fsdp.lay.param[p];
+      if (!q->adapter) continue;
+      float *grad = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
+      const float *at = grad;
+      fsdp_read_param(&t->fsdp, STATE_GRAD, p, grad);
+      for (int64_t k = 0; k < q->numel_padded; k++) grad[k] *= (float)(R / pairs);
+      for (int part = 0; part < q->matrices; part++) {
+        char tensor[160], full[256];
+        lora_tensor_name(tensor, &t->model.shape, t->fsdp.lay.param, p, part);
+        snprintf(full, sizeof full, "%s%s", prefix, tensor);
+        family_compare_tensor(&x, &expected, full, &at, param_cols(q),
+                              lora_half_rows(&t->model.shape, t->fsdp.lay.param, p, part), 1e-5, name);
+      }
+      free(grad);
+    }
+    family_close(&x);
+  }
+  safetensors_close(&expected);
+}
+
+TEST(preference_on_cuda, "the CUDA op of pairs has the CPU's bits for more rows than it has threads, and rows of "
+                         "padding") {
+  const int64_t B = 131, T = 12;
+  uint64_t seed = 9;
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
+    Tensor losses = op_tensor(F32, B * T), weights = op_random_tensor(4, 3.0, F32, B * T);
+    Tensor targets = op_tensor(I32, B * T), starts = op_tensor(I32, B, T);
+    for (int64_t k = 0; k < B * T; k++) {
+      const int32_t t = (int32_t)(k % T), begin = t < 3 ? 0 : t < 7 ? 3 : t < 9 ? 7 : 9;      // the last is padding, or
+      const bool trained = k / T % 5 && t % 3 && (begin < 7 || k / T % 2);                    // half a pair more
+      ((int32_t *)starts.data)[k] = begin;
+      ((int32_t *)targets.data)[k] = trained ? 1 : -1;
+      ((float *)losses.data)[k] = trained ? (float)op_uniform(&seed) : 0;
+    }
+    for (PreferenceLoss loss : {PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO, PREFERENCE_ORPO}) {
+      double want[PREFERENCE_SUMS], got[PREFERENCE_SUMS];
+      double *to = (double *)device_block(&o.gpu, sizeof got);
+      Tensor d_weights = device_upload(&o.gpu, weights), cpu = op_tensor(F32, B * T);
+      memcpy(cpu.data, weights.data, (size_t)(B * T) * 4);
+      const PreferenceArgs a = {loss, 0.7, 0.1, 0.5};
+      preference(&o.cpu, want, cpu, losses, targets, starts, a);
+      preference(&o.gpu, to, d_weights, device_upload(&o.gpu, losses), device_upload(&o.gpu, targets),
+                 device_upload(&o.gpu, starts), a);
+      o.gpu.ops->copy(&o.gpu, got, to, sizeof got);
+      o.gpu.ops->sync(&o.gpu);
+      device_expect_same_bits("preference weights", &o.gpu, d_weights, cpu);
+      EXPECT(!memcmp(got, want, sizeof got), "%s: loss %.17g, CPU %.17g", ops->name, got[0], want[0]);
+    }
+    cuda_ops_close(&o);
+  }
+}
+
+// Three pairs as TRL's messages, and the same in other forms; the last of two texts.
+static const char preference_messages[] =
+    "{'prompt': [{'role': 'user', 'content': 'A?'}], 'chosen': [{'role': 'assistant', 'content': 'B.'}], "
+    "'rejected': [{'role': 'assistant', 'content': 'C, no.'}]}\n"
+    "{'prompt': [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'A?'}, "
+    "{'role': 'assistant', 'content': 'B.'}, {'role': 'user', 'content': 'D?'}], 'chosen': "
+    "[{'role': 'assistant', 'content': 'E'}], 'rejected': [{'role': 'assistant', 'content': 'F'}]}\n"
+    "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n";
+TEST(preference_forms_are_pairs,
+     "preferences in TRL's forms with and without a prompt, LLaMA-Factory's two, UltraFeedback's and axolotl's have "
+     "the "
+     "ids and masks of TRL's lists of messages; what is none, or is not told apart, is refused by name") {
+  static const char *const same[] = {
+      // whole conversations, UltraFeedback's with the prompt once more
+      "{'prompt': 'A?', 'prompt_id': 'x', 'chosen': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
+      "'content': "
+      "'B.'}], 'rejected': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'C, no.'}], "
+      "'messages': "
+      "[{'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'B.'}], 'score_chosen': 7}\n"
+      "{'system': 'Be brief.', 'chosen': [{'from': 'human', 'value': 'A?'}, {'from': 'gpt', 'value': 'B.'}, {'from': "
+      "'human', 'value': 'D?'}, {'from': 'gpt', 'value': 'E'}], 'rejected': [{'from': 'human', 'value': 'A?'}, "
+      "{'from': "
+      "'gpt', 'value': 'B.'}, {'from': 'human', 'value': 'D?'}, {'from': 'gpt', 'value': 'F'}]}\n"
+      "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d', 'system': null}\n",
+      // LLaMA-Factory's
+      "{'instruction': 'A?', 'input': '', 'chosen': 'B.', 'rejected': 'C, no.'}\n"
+      "{'system': 'Be brief.', 'conversations': [{'from': 'human', 'value': 'A?'}, {'from': 'gpt', 'value': 'B.'}, "
+      "{'from': 'human', 'value': 'D?'}], 'chosen': {'from': 'gpt', 'value': 'E'}, 'rejected': {'from': 'gpt', "
+      "'value': "
+      "'F'}}\n{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n",
+      // axolotl's, and history
+      "{'messages': [{'role': 'user', 'content': 'A?'}], 'chosen': {'role': 'assistant', 'content': 'B.'}, 'rejected': "
+      "{'role': 'assistant', 'content': 'C, no.'}}\n{'system': 'Be brief.', 'history': [['A?', 'B.']], 'question': "
+      "'D?', "
+      "'chosen': 'E', 'rejected': 'F'}\n{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n",
+      // a text in front of messages, and a message behind messages
+      "{'prompt': 'A?', 'chosen': [{'role': 'assistant', 'content': 'B.'}], 'rejected': [{'role': 'assistant', "
+      "'content': "
+      "'C, no.'}]}\n{'system': 'Be brief.', 'prompt': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
+      "'content': 'B.'}, {'role': 'user', 'content': 'D?'}], 'chosen': 'E', 'rejected': 'F'}\n"
+      "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n"};
+  ChatOptions chat = {"qwen2.5", "07 Mar 2031", "none", false};
+  chat.preferences = true;
+  int64_t n, m;
+  const char *path = data_path("messages.jsonl");
+  records_write(path, preference_messages);
+  int32_t *want = records_ids(path, &chat, &n);
+  REQUIRE(want && n > 100, "%lld ids", (long long)n);
+  for (const char *text : same) records_expect(text, "p.jsonl", text, want, n, &chat);
+  free(want);
+  // Texts without a prompt: what they have in common, but for the blank; characters stay whole.
+  static const char prompts[] = "{'prompt': 'Say a', 'chosen': ' b', 'rejected': ' c'}\n"
+                                "{'prompt': 'The sky is bl', 'chosen': '\\u00fc', 'rejected': '\\u00f6'}\n";
+  records_write(path, prompts);
+  want = records_ids(path, &chat, &m);
+  REQUIRE(want && m > 10, "%lld ids", (long long)m);
+  records_expect("no prompt", "p.jsonl", "{'chosen': 'Say a b', 'rejected': 'Say a c'}\n{'chosen': 'The sky is "
+                                         "bl\\u00fc', "
+                 "'rejected': 'The sky is bl\\u00f6'}\n", want, m, &chat);
+  records_expect("a table", "p.csv", "prompt,chosen,rejected\nSay a, b, c\nThe sky is bl,\303\274,\303\266\n", want, m,
+                 &chat);
+  chat.fields = "chosen=yes,rejected=no";
+  records_expect("--fields", "p.jsonl", "{'prompt': 'Say a', 'yes': ' b', 'no': ' c'}\n"
+                 "{'prompt': 'The sky is bl', 'yes': '\\u00fc', 'no': '\\u00f6'}\n", want, m, &chat);
+  free(want);
+  static const struct { const char *text, *says; bool chats; } bad[] = {
+      {"{'prompt': 'a', 'chosen': 'b'}", "line 1: it is no preference: its rejected is no text, message", false},
+      {"{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}",
+       "it is no preference: its chosen is no text", false},
+      {"{'prompt': 'a', 'chosen': 'b', 'rejected': ['c']}", "chosen and rejected are of different kinds", false},
+      {"{'prompt': 'a', 'system': 's', 'chosen': 'b', 'rejected': 'c'}", "a system message beside texts: --pairs chat",
+       false},
+      {"{'chosen': 'b', 'rejected': 'c'}", "it has no prompt, without which --pairs chat", true},
+      {"{'chosen': {'role': 'assistant', 'content': 'b'}, 'rejected': {'role': 'assistant', 'content': 'c'}}",
+       "it has no prompt, messages or conversations before its answers", false},
+      {"{'prompt': [{'role': 'user', 'content': 'q'}], 'chosen': [{'role': 'user', 'content': 'q'}, {'role': "
+       "'assistant', 'content': 'a'}], 'rejected': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': "
+       "'b'}]}", "messages as its prompt, and answers that begin with a question themselves", false}};
+  chat.fields = "";
+  for (const auto &x : bad) {
+    Corpus c;
+    DataError e;
+    chat.pairs = x.chats;
+    char two[1024];
+    snprintf(two, sizeof two, "%s\n%s\n", x.text, x.text);
+    records_write(path, two);
+    CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+    o.chat = chat;
+    EXPECT(!corpus_load(&c, o, &e) && strstr(e.text, x.says), "%s: %s", x.text, e.text);
+  }
+}
+
+TEST(preference_pairs_are_packed,
+     "both answers of a pair lie in one sequence, the chosen one first, each once and whole, with the reference's sums "
+     "where they begin; a pair that is too long, or has an answer with nothing to train on, is left out and counted") {
+  static int length[120];
+  uint64_t state = 6;
+  for (int &n : length) n = 2 + (int)(op_random(&state) % 20);
+  length[8] = length[9] = 18;
+  const int64_t T = 32;
+  Split s = chat_split(length, 120, 1000);
+  s.pairs = true;
+  Packing p;
+  packing_make(&p, &s, T, false);
+  int64_t kept = 0, dropped = 0, untrained = 0, longest = 0;
+  for (int d = 0; d < 120; d += 2) {
+    bool trained[2] = {};
+    for (int k = 0; k < 2; k++)
+      for (int64_t i = p.start[d + k] + 1; i < p.start[d + k + 1]; i++) trained[k] = trained[k] || split_trained(&s, i);
+    const bool too_long = length[d] + length[d + 1] - 2 > T, off = !trained[0] || !trained[1];
+    dropped += too_long, untrained += !too_long && off, kept += !too_long && !off;
+    longest = max64(longest, length[d] + length[d + 1] - 1);
+    p.reference[d] = (float)(-d - 1), p.reference[d + 1] = (float)(-d - 2);
+  }
+  EXPECT(p.kept == kept && p.dropped == dropped && dropped && p.untrained == untrained && untrained && !p.cut,
+         "%lld kept of %lld, %lld left out of %lld, %lld without a target of %lld", (long long)p.kept, (long long)kept,
+         (long long)p.dropped, (long long)dropped, (long long)p.untrained, (long long)untrained);
+  EXPECT(split_longest(&s) == longest, "the longest pair: %lld, %lld", (long long)split_longest(&s),
+         (long long)longest);
+  int64_t seen = 0;
+  for (int64_t row = 0; row < p.rows; row++) {
+    int32_t inputs[32], targets[32], starts[32];
+    float weights[32];
+    packing_fill(&p, row, inputs, targets, starts, weights);
+    for (int64_t t = 0; t < T && weights[t] != 0; seen++) {
+      const int d = (int)-weights[t] - 1;
+      for (int k = 0; k < 2; k++) {
+        const int64_t begin = t;
+        EXPECT(weights[t] == p.reference[d + k], "sequence %lld, place %lld: %g", (long long)row, (long long)t,
+               (double)weights[t]);
+        for (int64_t i = p.start[d + k]; i < p.start[d + k + 1] - 1; i++, t++)
+          EXPECT(inputs[t] == split_token(&s, i) && targets[t] == split_target(&s, i + 1) && starts[t] == begin &&
+                 (t == begin || weights[t] == 0), "sequence %lld, place %lld", (long long)row, (long long)t);
+      }
+    }
+  }
+  EXPECT(seen == kept, "%lld pairs in sequences, %lld kept", (long long)seen, (long long)kept);
+  packing_free(&p);
+  split_free(&s);
+}
+
+// A file of preferences: 24 short questions with answers.
+static inline const char *preference_file() {
+  char *text = NULL;
+  size_t bytes;
+  const char *path = cli_path("pairs.jsonl");
+  FILE *f = open_memstream(&text, &bytes);
+  for (int i = 0; i < 24; i++)
+    fprintf(f, "{\"prompt\": [{\"role\": \"user\", \"content\": \"%d and %d?\"}], \"chosen\": [{\"role\": "
+               "\"assistant\", "
+            "\"content\": \"That is %d.\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"%s\"}]}\n", i,
+            i % 7,
+            i + i % 7, i % 3 ? "I do not know that." : "No.");
+  fclose(f);
+  cli_write(path, text, bytes);
+  free(text);
+  return path;
+}
+static inline void preference_expect_first(const char *out, const char *what) {
+  CliMetrics m;
+  cli_metrics(&m, out);
+  const cJSON *step = NULL;
+  for (int i = 0; i < m.lines && !step; i++) if (cli_is_kind(m.line[i], "step")) step = m.line[i];
+  REQUIRE(step, "%s: no step", what);
+  const char *const zero[] = {"rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"};
+  EXPECT((float)cJSON_GetNumberValue(cJSON_GetObjectItem(step, "loss")) == (float)M_LN2, "%s: the first loss is %.17g, "
+         "not ln 2", what, cJSON_GetNumberValue(cJSON_GetObjectItem(step, "loss")));
+  for (const char *key : zero)
+    EXPECT(cJSON_GetNumberValue(cJSON_GetObjectItem(step, key)) == 0, "%s: %s is not 0", what, key);
+  EXPECT(cJSON_GetNumberValue(cJSON_GetObjectItem(step, "pairs")) > 0, "%s: no pairs", what);
+  cli_metrics_free(&m);
+}
+TEST(cli_preferences,
+     "--loss dpo says what it compares with and what the first loss must be, and it is ln 2 to fp32's last digit, with "
+     "adapters and of whole weights; a run of whole weights that was killed on 2 ranks and goes on with 3 ends with "
+     "the "
+     "bits of one rank's, and so do 6; without its reference's sums it is refused, and so is what does not go with "
+     "pairs") {
+  CliRun r;
+  char shape[2048], path[600], data[600];
+  snprintf(data, sizeof data, "%s", preference_file());
+  snprintf(shape, sizeof shape, "--n_layer 2 --n_head 2 --n_embd 24 --n_positions 256 --seq_len 256 --threads 1 "
+           "--batch_size 1 --global_batch 6 --test_batch_size 3 --sample_tokens 0 --cache= --save_model --report off "
+           "--data %s --val_data %s --lr 0.01 --loss dpo", data, data);
+  const char *from = "--tokenizer dev/fixtures/chat_qwen2.5";
+  CLI_RUN(&r, "%s %s %s --max_steps 6 --export_hf %s --out %s", cli_program(), shape, from, cli_path("model"),
+          cli_path("whole"));
+  cli_expect_done(&r, "one rank");
+  for (const char *says : {"and the answer that was rejected:", "the reference is these weights as they begin:",
+                           "the first step's loss is 0.6931", " over 24 pairs, accuracy ",
+                           "reference: log-probabilities of 96 answers by the first weights"})
+    EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
+  cli_free(&r);
+  preference_expect_first(cli_path("whole"), "whole weights");
+  cli_start(&r, "%s %s %s --max_steps 6 --save_every 2 --out %s", cli_ranks(2), shape, from, cli_path("killed"));
+  snprintf(path, sizeof path, "%s/ckpt/step_00000002/trainer.json", cli_path("killed"));
+  const TestClock since = test_clock();
+  while (access(path, F_OK) && cli_in_time(&since, CLI_LIMIT_S)) usleep(2000);
+  cli_find_process(1, true);
+  cli_wait(&r, CLI_LIMIT_S);
+  cli_free(&r);
+  CLI_RUN(&r, "sh -c 'mkdir %s/aside && mv %s/reference-* %s/aside; %s %s --max_steps 6 --resume --out %s; code=$?; mv "
+          "%s/aside/* %s; exit $code'", cli_path("killed"), cli_path("killed"), cli_path("killed"), cli_program(),
+          shape,
+          cli_path("killed"), cli_path("killed"), cli_path("killed"));
+  EXPECT(r.code && strstr(r.text, "was trained beside a reference whose sums are not there"), "without sums:\n%.2000s",
+         r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s --max_steps 6 --resume --out %s", cli_ranks(3), shape, cli_path("killed"));
+  cli_expect_done(&r, "resumed");
+  EXPECT(strstr(r.text, "answers of the run before"), "it goes on:\n%.3000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s %s %s --max_steps 6 --save_every -1 --out %s", cli_ranks(6), shape, from, cli_path("six"));
+  cli_expect_done(&r, "six ranks");
+  cli_free(&r);
+  char *model[3];
+  int64_t n[3];
+  const char *const outs[] = {"whole", "killed", "six"};
+  for (int i = 0; i < 3; i++) {
+    snprintf(path, sizeof path, "%s/model.safetensors", cli_path(outs[i]));
+    REQUIRE(model[i] = file_get(path, 1 << 24, &n[i]), "no %s", path);
+    EXPECT(n[i] == n[0] && !memcmp(model[0], model[i], (size_t)n[0]), "%s: the weights differ", outs[i]);
+  }
+  for (char *m : model) free(m);
+  snprintf(shape, sizeof shape, "--init_from %s --lora 2 --loss dpo --seq_len 256 --threads 1 --batch_size 3 "
+           "--global_batch 3 --sample_tokens 0 --cache= --report off --data %s --save_every -1",
+           cli_path("model"), data);
+  CLI_RUN(&r, "%s %s --max_steps 2 --test_batch_size 2 --out %s", cli_program(), shape, cli_path("lora"));
+  cli_expect_done(&r, "adapters");
+  for (const char *says : {"the reference is these weights without", "first step's loss is 0.6931", "rate 1e-05",
+                           "by the weights without adapters"})
+    EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
+  cli_free(&r);
+  preference_expect_first(cli_path("lora"), "adapters");
+  static const struct { const char *options, *says; } bad[] = {
+      {"--pack stream", "--loss dpo packs both answers of a pair whole"}, {"--too_long cut", "leave --too_long cut "
+             "out"},
+      {"--train_on all", "leave --train_on all out"}, {"--simpo_gamma 1", "--simpo_gamma belongs to --loss simpo"},
+      {"--param_dtype bf16 --logits_dtype bf16", "--loss dpo adds log-probabilities of fp32 logits"},
+      {"--data generated", "--loss dpo needs preferences, records with chosen"}};
+  for (const auto &x : bad) {
+    CLI_RUN(&r, "%s %s --out %s %s", cli_program(), shape, cli_path("bad"), x.options);
+    EXPECT(r.code && cli_count(r.text, x.says) == 1, "%s: exit code %d:\n%.2000s", x.options, r.code, r.text);
+    cli_free(&r);
+  }
+}

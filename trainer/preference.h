@@ -1,0 +1,122 @@
+// preference.h: the reference of --loss dpo and its kin: log-probabilities of every answer by the weights that the
+// training began with; of a run with adapters, by the weights that these are for. A part of train_gpt_fsdp.cu.
+//
+// They are computed once, in batches of --test_batch_size without dropout, before the first step, whose loss is then
+// known: each answer's sum is the one that training computes. OUT/reference-HASH.bin keeps them, under a hash of
+// weights and tokens, for a run that goes on; with adapters they can be computed again at any time.
+#pragma once
+
+// What a file of them begins with. weights: fsdp_weights_hash of the reference. sums: hash of what follows, the sums of
+// each split in turn.
+struct ReferenceHead {
+  char magic[8];
+  uint64_t weights, corpus;
+  int64_t seq_len, documents[SPLIT_COUNT];
+  uint64_t sums;
+};
+
+// The sums of one split into its packing, each by the rank that computes its sequence. Collective.
+static void reference_compute(Trainer *t, Packing *p) {
+  const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
+  const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
+  float *sums = (float *)calloc((size_t)p->split->documents + 1, sizeof(float));
+  HostBuffers *h = &t->host;
+  trainer_carve(t, E, T, PASS_EVAL);
+  fsdp_step_begin(&t->fsdp, false);
+  t->bare = true;
+  double told_ms = now_ms();
+  for (int64_t round = 0; round < rounds; round++) {
+    const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
+    for (int e = 0; e < E; e++)
+      packing_fill(p, first + e, h->inputs + e * T, h->targets + e * T, h->starts + e * T, h->weights + e * T);
+    trainer_enqueue_eval(t, E, T);
+    fsdp_sync(&t->fsdp);
+    for (int64_t row = first; row < min64(first + E, p->rows); row++) {
+      const int64_t here = (row - first) * T;
+      int64_t at = 0;
+      for (uint32_t d = p->head[row]; d != PACKING_NONE; d = p->next[d])
+        for (uint32_t k = d; k < d + 2; k++) {
+          const PreferenceSide s = preference_side(at, T, h->row_losses + here, h->targets + here, h->starts + here,
+                                                   h->weights + here);
+          sums[k] = s.logp, at = s.to;
+        }
+    }
+    liveness_progress();
+    if (fsdp_rank(&t->fsdp) || now_ms() < told_ms + 10000) continue;
+    told_ms = now_ms();
+    say("reference: %lld %% of %lld sequences\n", (long long)(100 * round / rounds), (long long)p->rows);
+  }
+  t->bare = false;
+  MPI_Allreduce(sums, p->reference, fsdp_mpi_count(p->split->documents), MPI_FLOAT, MPI_SUM, fsdp_comm(&t->fsdp));
+  free(sums);
+}
+// Rank 0: the sums of a file. False: it is not there, or is not whole, or of something else.
+static bool reference_read(Trainer *t, const char *path, const ReferenceHead *want) {
+  int64_t bytes, numel = 0;
+  uint64_t hash = 0;
+  for (int64_t n : want->documents) numel += n;
+  char *text = file_get(path, (int64_t)sizeof *want + 4 * numel, &bytes);
+  const float *sums = text ? (const float *)(text + sizeof *want) : NULL;
+  bool whole = text && bytes == (int64_t)sizeof *want + 4 * numel && !memcmp(text, want, offsetof(ReferenceHead, sums));
+  if (whole) memcpy(&hash, text + offsetof(ReferenceHead, sums), sizeof hash);
+  whole = whole && hash == data_hash(0, sums, 4 * (size_t)numel);
+  for (int i = 0; whole && i < SPLIT_COUNT; sums += want->documents[i++])
+    if (want->documents[i]) memcpy(t->packing[i].reference, sums, 4 * (size_t)want->documents[i]);
+  free(text);
+  return whole;
+}
+static bool reference_write(const Trainer *t, const char *path, ReferenceHead head) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  fwrite(&head, 1, sizeof head, f);
+  for (const Packing &p : t->packing) if (p.reference) fwrite(p.reference, 4, (size_t)p.split->documents, f);
+  fclose(f);
+  head.sums = data_hash(0, text + sizeof head, bytes - sizeof head);
+  memcpy(text, &head, sizeof head);
+  const bool ok = file_put(path, t->opt.out, text, (int64_t)bytes);
+  free(text);
+  return ok;
+}
+// Has the sums: computed, or of the run that this one goes on with, from OUT or from where its checkpoint lies. Ends
+// all ranks with one line where whole weights have been trained and their file is not there. Collective.
+static void trainer_reference(Trainer *t, const Start *start) {
+  const Fsdp *f = &t->fsdp;
+  const Options *o = &t->opt;
+  ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->corpus->hash, t->model.T, {}, 0};
+  char name[64], path[2][MAP_PATH_BYTES], error[2048] = "";
+  int64_t answers = 0;
+  for (int i = 0; i < SPLIT_COUNT; i++)
+    if (t->packing[i].reference) answers += head.documents[i] = t->packing[i].split->documents;
+  if (!answers || !preference_compares(t->model.preference.loss)) return;
+  const double began = now_ms();
+  const bool again = fsdp_has_adapters(f) || !start->resume;     // whether the weights are there
+  liveness_phase("the reference");
+  head.weights = again ? fsdp_weights_hash(&t->fsdp) : 0;
+  if (!again) json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
+  t->store.reference_hash = head.weights;
+  snprintf(name, sizeof name, "reference-%016llx.bin", (unsigned long long)data_hash(0, &head, sizeof head));
+  path_join(path[0], MAP_PATH_BYTES, o->out, name);
+  snprintf(path[1], MAP_PATH_BYTES, "%.1100s/../../%s", start->path, name);
+  int found = 0;
+  for (int i = 0; i < 2 && start->resume && !fsdp_rank(f) && !found; i++) found = reference_read(t, path[i], &head);
+  MPI_Bcast(&found, 1, MPI_INT, 0, fsdp_comm(f));
+  if (!found && !again)
+    snprintf(error, sizeof error, "--loss %s: %.900s was trained beside a reference whose sums are not there, or of "
+             "other data: %s, in --out or beside ckpt; --init_from begins a new run from its weights",
+             option_word(o, OPT_loss), start->path, name);
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  for (Packing &p : t->packing)
+    if (p.reference && found)
+      MPI_Bcast(p.reference, fsdp_mpi_count(p.split->documents), MPI_FLOAT, 0, fsdp_comm(f));
+    else if (p.reference) reference_compute(t, &p);
+  const bool writes = run_trains(o) && !fsdp_rank(f);
+  const bool there = found && !access(path[0], F_OK);
+  if (writes && !there && !reference_write(t, path[0], head))
+    snprintf(error, sizeof error, "cannot write %s: %s", path[0], strerror(errno));
+  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  if (!fsdp_rank(f))
+    say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)answers,
+        found ? "of the run before" : fsdp_has_adapters(f) ? "by the weights without adapters" : "by the first weights",
+        (now_ms() - began) / 1e3);
+}
