@@ -172,6 +172,10 @@ static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, Rec
     cJSON_AddItemToArray(r->tools, wrap ? around : tool);
   }
   cJSON_Delete(list);
+  if (!r->tools->child) {                        // the JSON of an empty list
+    cJSON_Delete(r->tools);
+    r->tools = NULL;
+  }
   return ok || record_fail(fault, "its tools are no list of objects, and no text with the JSON of one");
 }
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members

@@ -372,8 +372,8 @@ TEST(chat_messages_say_what_is_trained,
       {", \"loss_weight\": 0.0", off}, {", \"masked\": true", off}};
   char line[512];
   for (const auto &x : flags) {
-    snprintf(line, sizeof line, "{\"tools\": [], \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
-             "\"assistant\", \"content\": \"a\"%s}]}", x.more);
+    snprintf(line, sizeof line, "{\"tools\": %s, \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+             "\"assistant\", \"content\": \"a\"%s}]}", (&x - flags) % 2 ? "[]" : "\" [ ]\"", x.more);
     const char *got = chat_marked("chatml", line);
     EXPECT(!strcmp(got, x.want), "%s: %s", x.more, got);
   }
