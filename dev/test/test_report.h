@@ -105,8 +105,8 @@ TEST(report_line_fits_any_width,
      "and ETA, from the most important field to the least, in their order; anywhere else all of it") {
   Progress p = {1234,
                 17240,
-                {"bar", "step 1234/17240", "loss 10.4182", "lr 3.00e-04", "|g| 0.890", "146152 tok/s", "MFU 41.0 %",
-                 "ETA 12:34:56", "1253 MiB", "", "saving 99 %"}};
+                {"bar", "step 1234/17240", "loss 10.4182", "", "lr 3.00e-04", "|g| 0.890", "146152 tok/s",
+                 "MFU 41.0 %", "ETA 12:34:56", "1253 MiB", "", "saving 99 %"}};
   char line[1024], before[1024] = "";
   for (int columns = 0; columns <= 200; columns++) {
     progress_line(line, sizeof line, &p, columns);
