@@ -296,5 +296,8 @@ static inline cJSON *gguf_published(const GgufFile *g) {
       cJSON_AddItemToArray(list, cJSON_CreateNumber(id));
     } else if (t.id) cJSON_AddNumberToObject(config, t.id, id);
   }
+  char *text = gguf_string(g, "tokenizer.chat_template");
+  if (text) cJSON_AddStringToObject(words, "chat_template", text);
+  free(text);
   return all;
 }
