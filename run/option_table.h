@@ -130,7 +130,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(tokenizer, "", NULL, OWN, "tokenizer.json, or directory with it or vocab.json, merges.txt (default: train)", \
       "tokenizer_path tokenizer_file") \
   TEXT(add_tokens, "", "auto|...", OWN, \
-      "file of tokens to add to --init_from, as lines or a JSON array; auto: those without rows") \
+      "file of tokens to add to --init_from, lines or JSON; auto: those without rows") \
   TEXT(encode, "", NULL, OWN, "OUT FILE...: write token files of texts into OUT; goes on where it was ended") \
   CHOICE(document_token, before, (before, behind, none), OWN, \
       "--encode: before documents (llm.c, nanochat), behind (llmq), or none") \

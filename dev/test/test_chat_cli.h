@@ -100,10 +100,10 @@ TEST(cli_chat_exports_its_template,
   const char *key = (const char *)memmem(gguf, (size_t)bytes, "tokenizer.chat_template", 23);
   EXPECT(key && !memcmp(key + 23 + 4 + 8, text, strlen(text)), "%s has no template", path);
   GgufFile g;
-  cJSON *theirs = gguf_open(&g, path, why, sizeof why) ? gguf_published(&g) : NULL;
-  const char *again = published_text(theirs, "chat_template");
+  cJSON *of_gguf = gguf_open(&g, path, why, sizeof why) ? gguf_published(&g) : NULL;
+  const char *again = published_text(of_gguf, "chat_template");
   EXPECT(again && !strcmp(again, text), "a model that is tuned from %s has another template: %s", path, again);
-  cJSON_Delete(theirs);
+  cJSON_Delete(of_gguf);
   gguf_close(&g);
   for (char *p : {config, gguf, text}) free(p);
   static const struct { const char *options, *has, *lacks; } runs[] = {
