@@ -17,16 +17,7 @@
 #define PART_LAUNCH 1
 #include "kernels/all.h"
 #include "fsdp.h"
-#include "run/call.h"
-#include "run/encode_main.h"
-#include "run/flight_report.h"
-#include "run/not_finite.h"
-#include "run/option_help.h"
-#include "run/plan_search.h"
-
-const char *who_am_i;
-void (*error_hook)(const char *line);
-void (*die_hook)(int code);
+#include "run/run.h"
 
 // ================================================================================================ 1 model
 // The one table of parameters: name, rows and columns, initialisation, decay, and which models have it. Units, memory

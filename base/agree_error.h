@@ -1,5 +1,6 @@
 // agree_error.h: an error of one rank ends all of them.
 #pragma once
+#include "base.h"
 #include "errors.h"
 #include <initializer_list>                      // for (x : {a, b})
 #include <mpi.h>
@@ -16,14 +17,12 @@ static inline void leave_now(int) {
   if (!leaving_code && write(STDERR_FILENO, words, sizeof words - 1) < 0) {}
   _exit(leaving_code);
 }
-static inline void leave_even_by_a_crash(int code) {
+void leave_even_by_a_crash(int code) {
   leaving_code = code;
   for (int s : {SIGSEGV, SIGBUS, SIGFPE}) signal(s, leave_now);
   if (code) signal(SIGABRT, leave_now);          // else it may be the heap's word on a fault of ours
 }
-// Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
-// is printed, once. Collective.
-static inline void agree_no_error(MPI_Comm comm, const char *error, int code) {
+void agree_no_error(MPI_Comm comm, const char *error, int code) {
   int rank, mine, lowest;
   MPI_Comm_rank(comm, &rank);
   mine = error[0] ? rank : INT32_MAX;

@@ -14,6 +14,7 @@
 // block l, -1 none. microbatch: -1 none.
 #pragma once
 #if PART_LAUNCH
+#include "base.h"
 #include "flight.h"
 #include "text.h"
 #include <errno.h>
@@ -24,7 +25,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FLIGHT_FORMAT = 1, FLIGHT_PATH_BYTES = 1200 };
 struct FlightWho {
   const char *version, *host, *cause, *place;
   uint64_t run;

@@ -31,6 +31,7 @@
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
 #if PART_LAUNCH
+#include "base.h"
 #include "errors.h"
 #include "flight_file.h"
 #include "liveness.h"
@@ -179,7 +180,7 @@ static inline void link_mac(const LivenessLink *k, const ProveKey *key, const ch
 }
 
 // ---- what is said of a rank -----------------------------------------------------------------------------------------
-static inline void liveness_stage_text(char *to, size_t bytes, int stage) {
+void liveness_stage_text(char *to, size_t bytes, int stage) {
   if (stage == STAGE_NONE) to[0] = 0;
   else if (stage) snprintf(to, bytes, " of block %d", stage - 1);
   else snprintf(to, bytes, " outside the blocks");
@@ -326,8 +327,8 @@ static inline void liveness_report_collective(const Liveness *l, char *to, size_
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------
-static void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
-static void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
+void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
+void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
 // Writes to stderr past stdio, whose locks the main thread may hold, in pieces that a pipe with any room takes at once,
 // while somebody takes one within a second.
 static inline void liveness_write(const char *text, size_t n) {
@@ -586,9 +587,7 @@ static inline void *liveness_life(void *to) {
 }
 
 // ---- a rank's life --------------------------------------------------------------------------------------------------
-// Says goodbye. all_end: every rank is being ended, by a signal or MPI_Abort, so a rank that vanishes now need not be
-// reported. May be called in a signal handler.
-static inline void liveness_leave(bool all_end) {
+void liveness_leave(bool all_end) {
   Liveness *l = &liveness;
   if (l->pid != getpid()) return;
   LivenessFrame goodbye = {};
@@ -603,10 +602,8 @@ static inline void liveness_leave(bool all_end) {
   links_send(l, &goodbye);
   pthread_mutex_unlock(&l->lock);
 }
-// A signal has asked every rank to end: a rank that is gone need not be reported. May be called in a signal handler.
-static inline void liveness_quiet() { WORD_SET(&liveness.quiet, 1); }
-// The rank leaves; the thread ends. Waits for nobody. Main thread.
-static inline void liveness_close() {
+void liveness_quiet() { WORD_SET(&liveness.quiet, 1); }
+void liveness_close() {
   Liveness *l = &liveness;
   const uint64_t one = 1;
   if (l->pid != getpid()) return;
@@ -625,17 +622,14 @@ static inline void liveness_close() {
   l->links_most = l->closing = l->idle = 0;
   l->open = l->left = false;
 }
-static inline void liveness_timeout(int64_t seconds) { WORD_SET(&liveness.timeout, seconds); }
-// From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
-// liveness_open, which says which rank this is.
-static inline void liveness_flight(const char *out, const char *version) {
+void liveness_timeout(int64_t seconds) { WORD_SET(&liveness.timeout, seconds); }
+void liveness_flight(const char *out, const char *version) {
   pthread_mutex_lock(&liveness.lock);
   snprintf(liveness.flight, sizeof liveness.flight, "%.1100s/flight-%d.json", out, liveness.rank);
   liveness.version = version;
   pthread_mutex_unlock(&liveness.lock);
 }
-// From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
-static inline void liveness_start(int64_t timeout) {
+void liveness_start(int64_t timeout) {
   static bool at_exit;
   Liveness *l = &liveness;
   sigset_t all, before;
@@ -654,8 +648,7 @@ static inline void liveness_start(int64_t timeout) {
   if (!at_exit) atexit(liveness_close);
   at_exit = true;
 }
-// MARKS words of memory that the device writes as it gets on; NULL: none any more.
-static inline void liveness_device(const uint32_t *marks) {
+void liveness_device(const uint32_t *marks) {
   pthread_mutex_lock(&liveness.lock);
   liveness.device = marks;
   pthread_mutex_unlock(&liveness.lock);
@@ -788,14 +781,14 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
-  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
+  PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   mine.pid = (int)getpid();
   mine.host = rank;
   gethostname(mine.name, sizeof mine.name - 1);
-  MPI_Bcast(&mine.host, 1, MPI_INT, 0, node);
-  MPI_Comm_free(&node);
+  PMPI_Bcast(&mine.host, 1, MPI_INT, 0, node);
+  PMPI_Comm_free(&node);
   Who *all = (Who *)calloc((size_t)world, sizeof(Who));
-  MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, comm);
+  PMPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, comm);
   LivenessPeer *peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
   int first = rank;                              // of this host's, but rank 0
   for (int r = world - 1; r >= 0; r--) {
@@ -818,8 +811,7 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   pthread_mutex_unlock(&l->lock);
   return far;
 }
-// Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
-static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
+void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
   Liveness *l = &liveness;
   LivenessHub hub = {};
   const bool far = liveness_meet(l, comm);
@@ -827,7 +819,7 @@ static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes)
   if (!ok) snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno));
   const uint64_t one = 1;
   if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
-  MPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
+  PMPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
   if (l->rank && hub.run && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
     ok = false;
     snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
@@ -839,24 +831,4 @@ static inline void liveness_open(MPI_Comm comm, char *error, size_t error_bytes)
 }
 
 // ---- MPI ------------------------------------------------------------------------------------------------------------
-// Every call that waits for other ranks says so while it does.
-#define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
-#define MPI_Allgather(...) LIVENESS_MPI(MPI_Allgather, __VA_ARGS__)
-#define MPI_Allreduce(...) LIVENESS_MPI(MPI_Allreduce, __VA_ARGS__)
-#define MPI_Barrier(...) LIVENESS_MPI(MPI_Barrier, __VA_ARGS__)
-#define MPI_Bcast(...) LIVENESS_MPI(MPI_Bcast, __VA_ARGS__)
-#define MPI_Comm_dup(...) LIVENESS_MPI(MPI_Comm_dup, __VA_ARGS__)
-#define MPI_Comm_free(...) LIVENESS_MPI(MPI_Comm_free, __VA_ARGS__)
-#define MPI_Comm_split(...) LIVENESS_MPI(MPI_Comm_split, __VA_ARGS__)
-#define MPI_Comm_split_type(...) LIVENESS_MPI(MPI_Comm_split_type, __VA_ARGS__)
-// Goodbye is said first: MPI_Finalize returns on no rank before all have called it, so all have heard the goodbye of a
-// rank when its connection closes.
-#define MPI_Finalize() \
-  (liveness_leave(false), liveness_wait("MPI_Finalize", __func__, STAGE_NONE), liveness_after(MPI_Finalize()))
-#define MPI_Init_thread(...) LIVENESS_MPI(MPI_Init_thread, __VA_ARGS__)
-#define MPI_Recv(...) LIVENESS_MPI(MPI_Recv, __VA_ARGS__)
-#define MPI_Send(...) LIVENESS_MPI(MPI_Send, __VA_ARGS__)
-#define MPI_Wait(...) LIVENESS_MPI(MPI_Wait, __VA_ARGS__)
-#define MPI_Win_allocate_shared(...) LIVENESS_MPI(MPI_Win_allocate_shared, __VA_ARGS__)
-#define MPI_Win_free(...) LIVENESS_MPI(MPI_Win_free, __VA_ARGS__)
 #endif

@@ -8,6 +8,7 @@
 //
 // -1 or false is a failure; errno says why. Sockets are closed on exec and never block.
 #pragma once
+#include "base.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -26,9 +27,6 @@
 #include <unistd.h>
 
 // ---- addresses ------------------------------------------------------------------------------------------------------
-enum { NET_ADDRESSES_MOST = 16 };
-struct NetAddress { sockaddr_storage to; socklen_t bytes; };
-struct NetAddresses { NetAddress at[NET_ADDRESSES_MOST]; int count; };
 
 static inline NetAddress net_address(const sockaddr *a, in_port_t port) {
   NetAddress to = {};
@@ -40,27 +38,24 @@ static inline NetAddress net_address(const sockaddr *a, in_port_t port) {
   return to;
 }
 static inline in_port_t net_port(const NetAddress *a) { return ((const sockaddr_in *)&a->to)->sin_port; }
-// Where the address itself lies; NULL: it has none. *bytes: how long it is.
-static inline void *net_bytes(const sockaddr *a, size_t *bytes) {
+void *net_bytes(const sockaddr *a, size_t *bytes) {
   *bytes = a->sa_family == AF_INET ? sizeof(in_addr) : sizeof(in6_addr);
   if (a->sa_family == AF_INET) return &((sockaddr_in *)a)->sin_addr;
   return a->sa_family == AF_INET6 ? &((sockaddr_in6 *)a)->sin6_addr : NULL;
 }
-// An address as text, without its port.
-static inline void net_address_text(const sockaddr *a, char *to, size_t room) {
+void net_address_text(const sockaddr *a, char *to, size_t room) {
   size_t bytes;
   const void *at = net_bytes(a, &bytes);
   to[0] = 0;
   if (at) inet_ntop(a->sa_family, at, to, (socklen_t)room);
   if (a->sa_family == AF_UNIX) snprintf(to, room, "this machine");
 }
-static inline bool net_same_host(const sockaddr *a, const sockaddr *b) {
+bool net_same_host(const sockaddr *a, const sockaddr *b) {
   size_t bytes;
   const void *x = net_bytes(a, &bytes), *y = net_bytes(b, &bytes);
   return a->sa_family == b->sa_family && x && !memcmp(x, y, bytes);
 }
-// An address and port as text into an address. False: it is not that.
-static inline bool net_address_of(const char *text, int port, NetAddress *a) {
+bool net_address_of(const char *text, int port, NetAddress *a) {
   sockaddr_in four = {};
   sockaddr_in6 six = {};
   four.sin_family = AF_INET, six.sin6_family = AF_INET6;
@@ -70,10 +65,7 @@ static inline bool net_address_of(const char *text, int port, NetAddress *a) {
                          : NetAddress{};
   return a->bytes != 0;
 }
-// An address of this host. leads: others may come by it, since it is up and neither loopback nor link-local.
-struct NetInterface { char name[IF_NAMESIZE]; NetAddress at, mask; bool loopback, leads; };
-// All of them, to be freed; NULL and *count 0: there are none, or they cannot be read.
-static inline NetInterface *net_interfaces(int *count) {
+NetInterface *net_interfaces(int *count) {
   ifaddrs *all = NULL;
   NetInterface *list = NULL;
   *count = 0;
@@ -95,8 +87,7 @@ static inline NetInterface *net_interfaces(int *count) {
   freeifaddrs(all);
   return list;
 }
-// The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
-static inline void net_interface(const sockaddr *a, char *name, bool *loopback) {
+void net_interface(const sockaddr *a, char *name, bool *loopback) {
   int count;
   NetInterface *all = net_interfaces(&count);
   name[0] = 0;
@@ -108,8 +99,7 @@ static inline void net_interface(const sockaddr *a, char *name, bool *loopback) 
   }
   free(all);
 }
-// The addresses that lead others to this host, as text with blanks between.
-static inline void net_own_addresses(char *to, size_t room) {
+void net_own_addresses(char *to, size_t room) {
   int count;
   NetInterface *all = net_interfaces(&count);
   size_t n = 0;
@@ -122,8 +112,7 @@ static inline void net_own_addresses(char *to, size_t room) {
   }
   free(all);
 }
-// The addresses of a host; an empty list with one line in `error` where its name is unknown.
-static inline bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes) {
+bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes) {
   addrinfo hints = {}, *found = NULL;
   char service[8];
   hints.ai_socktype = SOCK_STREAM;
@@ -140,9 +129,7 @@ static inline bool net_resolve(const char *host, int port, NetAddresses *to, cha
   freeaddrinfo(found);
   return true;
 }
-// The local socket of a name, which begins with zero and so lies in no directory: the kernel forgets it with its last
-// user.
-__attribute__((format(printf, 1, 2))) static inline NetAddress net_local(const char *fmt, ...) {
+NetAddress net_local(const char *fmt, ...) {
   NetAddress a = {};
   sockaddr_un *u = (sockaddr_un *)&a.to;
   va_list ap;
@@ -160,24 +147,21 @@ static inline int net_close(int fd, int fault) {
   errno = fault;
   return -1;
 }
-// Whether the process at the other end of a local socket is of this user. *pid: which it is.
-static inline bool net_peer_is_ours(int fd, pid_t *pid) {
+bool net_peer_is_ours(int fd, pid_t *pid) {
   ucred peer = {};
   socklen_t n = sizeof peer;
   const bool known = !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n);
   if (pid) *pid = peer.pid;
   return known && peer.uid == geteuid();
 }
-// A connection is given up when the other end has not answered for a minute and a half.
-static inline void net_keep_alive(int fd) {
+void net_keep_alive(int fd) {
   const struct { int level, name, value; } set[] = {
       {SOL_SOCKET, SO_KEEPALIVE, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 30}, {IPPROTO_TCP, TCP_KEEPINTVL, 10},
       {IPPROTO_TCP, TCP_KEEPCNT, 6}, {IPPROTO_TCP, TCP_USER_TIMEOUT, 90000}, {IPPROTO_TCP, TCP_NODELAY, 1}};
   for (const auto &s : set) setsockopt(fd, s.level, s.name, &s.value, sizeof s.value);
 }
 static inline int net_socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
-// both: at any address of IPv6, it takes IPv4 as well.
-static inline int net_listen(const NetAddress *a, int backlog, bool both) {
+int net_listen(const NetAddress *a, int backlog, bool both) {
   const int fd = net_socket(a->to.ss_family), one = 1, only = !both;
   if (fd < 0) return -1;
   if (a->to.ss_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -197,8 +181,7 @@ static inline bool net_begun(int fd) {
   else fault = errno;
   return !fault;
 }
-// A local one must be of this user.
-static inline int net_connect(const NetAddress *a, double limit_ms) {
+int net_connect(const NetAddress *a, double limit_ms) {
   const int fd = net_begin(a);
   pollfd p = {fd, POLLOUT, 0};
   if (fd < 0) return -1;

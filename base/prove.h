@@ -5,6 +5,7 @@
 //   prove_hmac     the HMAC of some parts, one after another
 //   prove_same     whether two HMACs are equal, in a time that does not depend on where they differ
 #pragma once
+#include "base.h"
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -13,14 +14,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { PROVE_NONCE = 32, PROVE_MAC = 32 };
-struct ProveKey { uint8_t bytes[PROVE_MAC]; };
-struct ProvePart { const void *p; size_t n; };
-
-static inline void prove_random(void *to, size_t n) {
+void prove_random(void *to, size_t n) {
   if (getrandom(to, n, 0) != (ssize_t)n) abort();                // up to 256 bytes it never gives fewer
 }
-static inline void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts) {
+void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts) {
   size_t bytes = 0;
   unsigned n = 0;
   for (int i = 0; i < parts; i++) bytes += part[i].n;
@@ -30,6 +27,6 @@ static inline void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const 
   if (!HMAC(EVP_sha256(), key->bytes, PROVE_MAC, all, bytes, to, &n) || n != PROVE_MAC) abort();
   free(all);
 }
-static inline bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]) {
+bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]) {
   return !CRYPTO_memcmp(a, b, PROVE_MAC);
 }

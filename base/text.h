@@ -1,16 +1,14 @@
 // text.h: text of unknown origin: which bytes are UTF-8, a line that ends where it should, strings of JSON, words of a
 // shell.
 #pragma once
+#include "base.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 // ---- UTF-8 ----------------------------------------------------------------------------------------------------------
-enum { UTF8_BYTE = 0x110000 };
-// Bytes of the UTF-8 character at p < end (Unicode 16.0, table 3-7); 0: none begins here; -1: what is there may begin
-// one.
-static inline int utf8_bytes(const uint8_t *p, const uint8_t *end) {
+int utf8_bytes(const uint8_t *p, const uint8_t *end) {
   const uint8_t b = *p;
   const int n = b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
   if (n < 2) return n;
@@ -24,8 +22,7 @@ static inline int utf8_bytes(const uint8_t *p, const uint8_t *end) {
   }
   return n;
 }
-// The character at p < end and its bytes: its code point, or UTF8_BYTE + the byte that is none.
-static inline uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char_bytes) {
+uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char_bytes) {
   *char_bytes = 1;
   if (*p < 0x80) return *p;
   const int n = utf8_bytes(p, end);
@@ -36,8 +33,7 @@ static inline uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char
   return c;
 }
 
-// Writes the code point, or the byte of UTF8_BYTE + it; returns what follows.
-static inline uint8_t *utf8_put(uint8_t *out, uint32_t c) {
+uint8_t *utf8_put(uint8_t *out, uint32_t c) {
   const int n = c < 0x80 || c >= UTF8_BYTE ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
   if (n == 1) { *out = (uint8_t)(c < 0x80 ? c : c - UTF8_BYTE); return out + 1; }
   for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (uint8_t)(0x80 | (c & 0x3f));
@@ -46,11 +42,7 @@ static inline uint8_t *utf8_put(uint8_t *out, uint32_t c) {
 }
 
 // ---- text of others that is printed ---------------------------------------------------------------------------------
-// Makes `from` safe to print: control characters but those of `keep`, those that turn the direction of a line, and
-// bytes that are not UTF-8 become \xNN. `to` has room for `room` bytes; what does not fit is left out. Returns how many
-// bytes of `from` were used: all that fit, except, if `more` bytes follow, an incomplete character at the end.
-static inline size_t text_escape(char *to, size_t room, const uint8_t *from, size_t n, bool more,
-                                 const char *keep = "\n\t") {
+size_t text_escape(char *to, size_t room, const uint8_t *from, size_t n, bool more, const char *keep) {
   size_t at = 0, out = 0;
   while (at < n) {
     const uint8_t *p = from + at;
@@ -69,8 +61,7 @@ static inline size_t text_escape(char *to, size_t room, const uint8_t *from, siz
   to[out] = 0;
   return at;
 }
-// The same for a zero-terminated text in its own memory, of whose control characters none is left.
-static inline void text_escape_line(char *text, size_t room, const char *keep = "") {
+void text_escape_line(char *text, size_t room, const char *keep) {
   char from[4096];
   const int n = snprintf(from, sizeof from, "%s", text);
   text_escape(text, room, (const uint8_t *)from, n < (int)sizeof from ? (size_t)n : sizeof from - 1, false, keep);
@@ -78,15 +69,11 @@ static inline void text_escape_line(char *text, size_t room, const char *keep = 
 
 // ---- lines ----------------------------------------------------------------------------------------------------------
 static inline bool text_is_control(char c) { return (unsigned char)c < 32 || c == 127; }
-// Makes text one line, or such lines as end with a byte of `keep`: other control bytes become ?.
-static inline void text_to_line(char *text, const char *keep) {
+void text_to_line(char *text, const char *keep) {
   for (char *c = text; *c; c++) if (text_is_control(*c) && !strchr(keep, *c)) *c = '?';
 }
 
 // ---- JSON that is written, value by value ---------------------------------------------------------------------------
-// JSON_LETTERS: \n and its like by their letters, as Hugging Face's tokenizers write them. JSON_SCRIPT: nothing ends a
-// script element. JSON_WHOLE: the text is JSON itself.
-enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };
 // The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
 // becomes U+FFFD.
 static inline int json_char(char to[8], const uint8_t *p, const uint8_t *end, int how) {
@@ -101,25 +88,22 @@ static inline int json_char(char to[8], const uint8_t *p, const uint8_t *end, in
   else snprintf(to, 8, "%.*s", n, (const char *)p);
   return n > 0 ? n : 1;
 }
-static inline void json_chars(FILE *f, const char *text, size_t bytes, int how) {
+void json_chars(FILE *f, const char *text, size_t bytes, int how) {
   const uint8_t *p = (const uint8_t *)text, *end = p + bytes;
   for (char c[8]; p < end; fputs(c, f)) p += json_char(c, p, end, how);
 }
-static inline void json_string(FILE *f, const void *text, size_t bytes, int how) {
+void json_string(FILE *f, const void *text, size_t bytes, int how) {
   fputc('"', f);
   json_chars(f, (const char *)text, bytes, how);
   fputc('"', f);
 }
-static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
-// ,"name":x with all digits. JSON has no infinity and no NaN: null.
-static inline void json_number(FILE *f, const char *name, double x) {
+void json_number(FILE *f, const char *name, double x) {
   if (isfinite(x)) fprintf(f, ",\"%s\":%.17g", name, x);
   else fprintf(f, ",\"%s\":null", name);
 }
 
 // ---- shells ---------------------------------------------------------------------------------------------------------
-// A path or an option as a word of a shell's command line, a blank before it.
-static inline void shell_word(FILE *to, const char *word) {
+void shell_word(FILE *to, const char *word) {
   const char *before = *word == '-' ? "./" : "";
   const bool plain = *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%") ==
                                   strlen(word);

@@ -17,19 +17,11 @@
 //
 // Defines: ChatOptions, Chat, chat_open, chat_token, ChatTokens, chat_line, chat_next, chat_prompt.
 #pragma once
+#include "data.h"
 #include "chat_template.h"
 #include "records.h"
 #include "tokenizer_json.h"
 
-// template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
-// says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
-// messages. text: of the template that was found, NULL if it was named. preferences: each record is one, and nothing
-// else is read.
-struct ChatOptions {
-  const char *template_name, *date, *why;
-  bool train_all, last = false, pairs = false, preferences = false;
-  const char *fields = "", *text = NULL;
-};
 // What of them decides tokens and masks, for hashes: CHAT_HOW texts.
 enum { CHAT_HOW = 5 };
 static inline void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
@@ -38,15 +30,7 @@ static inline void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]) {
                                        : o->pairs ? "pairs" : "", o->fields};
   memcpy(how, words, sizeof words);
 }
-struct Chat {
-  ChatOptions o;
-  const ChatTemplate *form;
-  const Tokenizer *tokenizer;
-  int32_t stop_id, end_id;                       // -1: the tokenizer has none
-  BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each turn
-};
-// The added token with this text; -1: there is none.
-static inline int32_t chat_token(const Tokenizer *t, const char *text) {
+int32_t chat_token(const Tokenizer *t, const char *text) {
   for (int i = 0; i < t->added_count; i++) {
     int n;
     const uint8_t *p = tokenizer_token_bytes(t, t->added[i].id, &n);
@@ -54,16 +38,13 @@ static inline int32_t chat_token(const Tokenizer *t, const char *text) {
   }
   return -1;
 }
-static inline Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
+Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
   Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_token(t, "<|endoftext|>"), NULL};
   if (c.end_id < 0) c.end_id = chat_token(t, "<|end_of_text|>");
   if (c.form) c.stop_id = chat_token(t, c.form->stop);
   return c;
 }
 
-// A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
-// begins. fault: "" or what is wrong with its line.
-struct ChatTokens { int32_t *ids; uint8_t *trained; int64_t count, room, second; char fault[256]; };
 static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = "") {
   snprintf(k->fault, sizeof k->fault, fmt, what);
   return false;
@@ -95,12 +76,11 @@ static inline void chat_append_id(const Chat *c, ChatTokens *k, int32_t id, bool
   k->trained[k->count++] = trained;
 }
 
-// Without white space as Python's str.strip has it, at both ends; newlines: without '\n' alone.
-static inline bool chat_is_space(uint32_t c) {
+bool chat_is_space(uint32_t c) {
   return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
-static inline ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, bool right = true) {
+ChatSpan chat_strip(ChatSpan s, bool newlines, bool left, bool right) {
   const uint8_t *p = (const uint8_t *)s.p, *end = p + s.n, *keep = p;
   int n;
   for (; left && p < end; p += n) {
@@ -416,8 +396,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
   free(t.p);
   return true;
 }
-// Messages, and the header of the answer that is to come.
-static inline bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
+bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
   ChatText t = {};
   if (!chat_messages(c, k, messages)) return false;
   if (!c->form->closes) chat_answer_header(c, &t, chat_smol_thinks(messages));
@@ -515,8 +494,7 @@ static inline bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, 
   return ok;
 }
 
-// What the model sees before it answers a user's message. False: k->fault.
-static inline bool chat_prompt(const Chat *c, ChatTokens *k, const char *said) {
+bool chat_prompt(const Chat *c, ChatTokens *k, const char *said) {
   cJSON *messages = cJSON_CreateArray(), *m = cJSON_CreateObject();
   cJSON_AddStringToObject(m, "role", "user");
   cJSON_AddStringToObject(m, "content", said);

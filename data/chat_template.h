@@ -7,29 +7,10 @@
 #pragma once
 #include <cjson/cJSON.h>
 
-#include "base/text.h"
+#include "data.h"
 #include "corpus_find.h"
 #include "files.h"
 
-// How tools, calls and answers of tools stand in a text. QWEN3: arguments that are a text as it is.
-enum ChatTools { TOOLS_NONE, TOOLS_LLAMA, TOOLS_SMOL, TOOLS_QWEN, TOOLS_QWEN3 };
-// What an answer behind the last question begins with: what its content says (NOT); its thoughts, also those in its
-// content, and in the last one empty ones (FORCED); its thoughts where it has some beside its content (FREE).
-enum ChatThinks { THINKS_NOT, THINKS_FORCED, THINKS_FREE };
-// begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
-// first: before the first turn. date: with a system turn always, which has today's date: this one, unless another is
-// given. trims: texts lose white space at both ends. marks: what a template of that family says, as it is written
-// there. text: of a template. assistant: an assistant's name. closes: stands behind what a user says, in place of
-// `stop`; then no role is written, `end` stands before what a user says, and `assistant` before an answer.
-enum ChatSystem { SYSTEM_TURN, SYSTEM_JOINS, SYSTEM_NONE };        // JOINS: what the first user says; NONE: refused
-struct ChatTemplate {
-  const char *name, *begin, *end, *stop, *behind, *system, *first, *date;
-  bool trims;
-  ChatThinks thinks;
-  ChatTools tools;
-  const char *marks[3], *text, *assistant = "assistant", *closes = NULL;
-  ChatSystem system_is = SYSTEM_TURN;            // other than TURN: users and assistants take turns
-};
 #define CHAT_ML "<|im_start|>", "\n", "<|im_end|>", "\n"
 #define CHAT_ML_TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
 #define CHAT_ML_ASKS "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
@@ -88,7 +69,6 @@ struct ChatTemplate {
 #define CHAT_QWEN_ANSWER "{{- '<|im_start|>' + message.role + '\\n' + content }}"
 #define CHAT_QWEN_THINKS "'\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + " \
   "content.lstrip('\\n')"
-static const char chat_date[] = "26 Jul 2024";   // of Llama 3's template where no clock is
 static const char chat_qwen3_text[] =
     R"({%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
@@ -215,10 +195,7 @@ static const ChatTemplate chat_templates[] = {
 static const char chat_names[] = "chatml, qwen2.5, qwen3, qwen3-2507, qwen3-free, smollm2, smollm3, llama3, llama3.0, "
                                  "zephyr, gemma, gemma3, mistral-v1, mistral-v3, mistral-nemo";
 
-// A token that conversations have by this template.
-static inline const char *chat_mark(const ChatTemplate *t) { return t->begin[2] ? t->begin : t->stop; }
-// What an option names; NULL: none.
-static inline const ChatTemplate *chat_template_named(const char *name) {
+const ChatTemplate *chat_template_named(const char *name) {
   for (const ChatTemplate &t : chat_templates) if (!strcmp(t.name, name)) return &t;
   return NULL;
 }
@@ -276,9 +253,7 @@ static inline bool chat_pieces_fit(const ChatTemplate *t, const char *text) {
   free(piece);
   return fits;
 }
-// What a template's text is of: the text that is written here; or one that has all marks of a family and writes nothing
-// which that does not. NULL: none that is known. Inside a string of it a newline is as good as \n.
-static inline const ChatTemplate *chat_template_of(const char *text) {
+const ChatTemplate *chat_template_of(const char *text) {
   char *plain = (char *)data_alloc(2 * strlen(text) + 1, 1), *to = plain;
   for (const char *from = text; *from; from++)
     if (*from == '\n') *to++ = '\\', *to++ = 'n';
@@ -293,8 +268,7 @@ static inline const ChatTemplate *chat_template_of(const char *text) {
   free(plain);
   return found;
 }
-// The text of a template, with `date` for its date; malloc'ed.
-static inline char *chat_template_text(const ChatTemplate *t, const char *date) {
+char *chat_template_text(const ChatTemplate *t, const char *date) {
   const char *at = t->date && strcmp(date, chat_date) ? strstr(t->text, t->date) : NULL;
   char *text = NULL;
   if (asprintf(&text, "%.*s%s%s", at ? (int)(at - t->text) : 0, t->text, at ? date : "",
@@ -302,10 +276,7 @@ static inline char *chat_template_text(const ChatTemplate *t, const char *date) 
     die_missing("no memory for a chat template");
   return text;
 }
-// The template that a model's directory has, in chat_template.jinja or tokenizer_config.json. NULL: none, and in `why`
-// a line's end that says so. its_text: receives its text, malloc'ed, or NULL.
-static inline const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes,
-                                                   char **its_text = NULL) {
+const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes, char **its_text) {
   enum { MOST_BYTES = 1 << 24 };
   char path[DATA_PATH_BYTES + 32];
   int64_t bytes;

@@ -4,12 +4,9 @@
 // Defines: ChatSpan, ChatText, chat_put, json_spell, json_parse_spelled, JsonStyle, json_put, json_put_text.
 #pragma once
 #include <cjson/cJSON.h>
-#include "base/text.h"
+#include "data.h"
 #include "tokenizer.h"
 
-// A stretch of text, and growing text.
-struct ChatSpan { const char *p; size_t n; };
-static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
 struct ChatText { char *p; size_t n, room; };
 static inline void chat_put(ChatText *t, ChatSpan s) {
   if (t->n + s.n > t->room) t->p = (char *)bpe_resize(t->p, t->room = 2 * (t->n + s.n), 1);

@@ -22,15 +22,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/liveness.h"
+#include "data.h"
 #include "kernels/device.h"
 #include "file_kinds.h"
 #include "records.h"
 
 // ================================================================================================ 1 errors, files
-struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
 
-__attribute__((format(printf, 3, 4))) static inline bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
+bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(e->text, sizeof e->text, fmt, ap);
@@ -50,8 +49,6 @@ __attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, 
   return n >= 0 && (size_t)n < out_bytes;
 }
 
-// Lines, each ended by '\n', that the user should see; often none.
-struct DataNotices { char text[4096]; };
 __attribute__((format(printf, 2, 3))) static inline void data_notice(DataNotices *d, const char *fmt, ...) {
   size_t n = strlen(d->text), room = sizeof d->text - n;
   va_list ap;
@@ -69,10 +66,6 @@ static inline void *data_alloc(size_t count, size_t each_bytes) {
     die_missing("data: no memory for %zu x %zu bytes; use a smaller corpus or a token .bin file", count, each_bytes);
   return p;
 }
-
-enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
-static const char *const split_names[] = {"train", "valid", "test"};
-enum { DATA_PATH_BYTES = 1024 };
 
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
 static inline int data_open(const char *path, size_t *bytes, DataError *e) {
@@ -97,7 +90,7 @@ static inline int data_open(const char *path, size_t *bytes, DataError *e) {
 // Texts that are mapped. One that becomes shorter then is a SIGBUS where it is read; a handler finds its name here.
 enum { DATA_MAPPED_MOST = 16 };
 static struct DataMapped { const char *at; size_t bytes; char path[DATA_PATH_BYTES]; } data_mapped[DATA_MAPPED_MOST];
-static inline const char *data_mapped_path(const void *at) {
+const char *data_mapped_path(const void *at) {
   for (const DataMapped &m : data_mapped)
     if (m.at && (const char *)at >= m.at && (const char *)at < m.at + m.bytes) return m.path;
   return NULL;
@@ -125,7 +118,7 @@ static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
   return p;
 }
 
-static inline bool name_ends(const char *name, const char *end) {
+bool name_ends(const char *name, const char *end) {
   const size_t n = strlen(name), m = strlen(end);
   return n > m && !strcmp(name + n - m, end);
 }
@@ -163,10 +156,6 @@ static inline DataNames data_names(const char *dir, const char *end) {
   if (n.count) qsort(n.name, (size_t)n.count, sizeof *n.name, name_order);
   return n;
 }
-
-// A part of a mixture of token files: where it lies in the stream of all. Of the samples it has weight / all weights.
-enum { SOURCES_MOST = 64 };
-struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 
 // What --data resolves to: texts, or token files by their paths.
 // document: where documents behind the first begin.
@@ -560,9 +549,7 @@ static inline FileForm form_of_file(const char *path) {
   free(head);
   return f;
 }
-// Whether --data PATH names records: a file by its name, a .json that has them, or a directory with train.jsonl or its
-// like.
-static inline bool data_is_chats(const char *path, bool as_text) {
+bool data_is_chats(const char *path, bool as_text) {
   char inside[DATA_PATH_BYTES];
   if (as_text) return false;
   for (const char *end : {".jsonl", ".ndjson", ".csv", ".tsv"}) if (name_ends(path, end)) return true;

@@ -23,6 +23,7 @@
 #pragma once
 #include <time.h>
 
+#include "data.h"
 #include "chat.h"
 #include "files.h"
 #include "records_find.h"
@@ -218,8 +219,6 @@ static const char *const gen_verbs[GEN_VERBS] = {" carries", " follows", " finds
   " leaves", " mends", " hears", " sells", " crosses", " guards", " wants", " counts", " hides", " opens"};
 static const char *const gen_preps[GEN_PREPS] = {" under", " near", " behind", " beyond", " inside", " above"};
 
-// A tokenizer trained on the text ends with so many tokens: each word is one then. A plan knows it without the text.
-enum { GEN_VOCAB_MOST = 484 };
 struct GenState { const char *word; int edges, next[GEN_MAX_EDGES]; uint32_t weight[GEN_MAX_EDGES], total; };
 struct GenSource { GenState state[GEN_STATES]; };
 
@@ -350,37 +349,6 @@ static inline const char *cache_magic_of(bool chats, bool divided) {
   return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
 }
 
-struct CorpusOptions {
-  const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
-  const char *cache_dir;       // where tokenizer and ids of a text are kept; made if absent; NULL or "": nowhere
-  int vocab_size;              // text: at most this many tokens are made; else the ids lie below it
-  int threads;
-  uint64_t seed;               // of "random"
-  const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
-                               // ignores vocab_size; elsewhere it may not have more tokens than that
-  ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
-  const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
-  bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
-  bool records = false;        // `data` names conversations in several files, packed ones or tables, by a list
-  const char *column = "";     // of these tables
-  const char *add_tokens = "";   // a file of tokens that the given tokenizer gets (tokenizer_add)
-  bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
-};
-
-struct Corpus {
-  Split split[SPLIT_COUNT];    // test may be absent (tokens_numel 0), all are after corpus_load_tokenizer
-  char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
-  DataNotices notices;
-  bool generated;              // made up here: the generated text
-  double entropy_nats;         // entropy rate of the source, a token: generated text and random tokens; else 0
-  int vocab_size;              // text: the tokenizer's; else as asked
-  uint64_t hash;               // of all tokens and the vocabulary, and of the tokenizer that made the tokens
-  Tokenizer tokenizer;
-  bool has_tokenizer;          // text, or one was given; and only in the process that loaded it
-  bool cache_used;             // tokenizer and ids were read, not made
-  double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
-};
-
 static inline uint64_t cache_payload_hash(const Split *splits) {
   uint64_t h = 0;
   for (int i = 0; i < SPLIT_COUNT; i++)
@@ -456,7 +424,7 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
 // The files that are being written, under names that no reader takes; "": none. A signal that ends the process removes
 // them (corpus_abandon, which may be called from a handler).
 static char cache_temporary[2][PATH_MAX + 64];
-static inline void corpus_abandon() {
+void corpus_abandon() {
   for (const char *path : cache_temporary) if (path[0]) unlink(path);
 }
 static inline bool cache_write(const Corpus *c, const char *dir, const char *json, const char *bin, uint64_t key,
@@ -579,7 +547,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
 }
 
 // ================================================================================================ 4 corpus
-static inline void corpus_free(Corpus *c) {
+void corpus_free(Corpus *c) {
   for (Split &s : c->split) split_free(&s);
   tokenizer_free(&c->tokenizer);
   *c = {};
@@ -803,11 +771,7 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
   return false;
 }
 
-// Finds and reads a corpus. Overwrites c; false and one line in e (exit code 2 or 3) when what was asked cannot be had.
-// Order: o.data if given; else the directory WIKITEXT2_DIR of the environment; else data/wikitext-2, where
-// data/get_wikitext2.sh puts it; else the generated text, with a notice. What was named explicitly is never replaced by
-// something else. Nothing is downloaded here.
-static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
+bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   char dir[DATA_PATH_BYTES - 64];
   const char *env = getenv("WIKITEXT2_DIR");
   bool ok;
@@ -839,9 +803,7 @@ static inline bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   return true;
 }
 
-// A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is
-// the model's, 0 for the tokenizer's. Overwrites c; false and one line in e when the tokenizer cannot be had.
-static inline bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e) {
+bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e) {
   *c = {};
   *e = {};
   bool ok = o.tokenizer && *o.tokenizer ? corpus_take_tokenizer(c, &o, e)
@@ -864,10 +826,9 @@ static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byt
   for (int i = 0; i < split; i++) at += (corpus_image_split_bytes(&c->split[i]) + 63) / 64 * 64;
   return at;
 }
-static inline size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
+size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
 
-// Writes c into `image`, corpus_image_bytes(c) long.
-static inline void corpus_image(const Corpus *c, void *image) {
+void corpus_image(const Corpus *c, void *image) {
   memset(image, 0, corpus_image_bytes(c));
   Corpus *head = (Corpus *)image;
   memcpy((void *)head, c, sizeof *c);
@@ -899,9 +860,7 @@ static inline bool corpus_adopt_files(Split *s, const TokenFile *theirs, DataErr
                    "same sizes one has other tokens; copy them again", s->file[0].path,
                    s->files > 1 ? " or another" : "", s->files);
 }
-// Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
-// processes may share one. False and one line if the image is damaged or its token file is not the same here.
-static inline bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
+bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
   *e = {};
   memcpy((void *)c, image, sizeof *c);
   CHECK(bytes == corpus_image_bytes(c), "corpus_adopt: %zu bytes given, the image says %zu", bytes,

@@ -17,29 +17,13 @@
 //
 // Defines: EncodeOptions, encode_run, encode_is_packed.
 #pragma once
+#include "data.h"
 #include "chat.h"
 #include "random.h"
 #include "text_stream.h"
 #include "token_files.h"
 #include <fnmatch.h>
 
-enum EncodeDocuments { DOCUMENTS_BEFORE, DOCUMENTS_BEHIND, DOCUMENTS_NONE };
-struct EncodeOptions {
-  const char *out, *cache;                       // out NULL: a directory in `cache`, found again by what is encoded
-  const char *const *file;                       // what to encode, files of them; and what the list `data` names
-  int files;
-  const char *data, *val_data, *tokenizer, *column;    // val_data "": one document of HELD_OUT is held out
-  const char *add_tokens = "";                   // to the tokenizer that is named
-  int vocab_size, threads;
-  EncodeDocuments documents;
-  bool documents_given, column_given;            // by the user, not by default
-  bool as_text;                                  // files that are no tables are text, whatever they look like
-  ChatOptions chat;
-  void (*say)(const char *line);                 // takes lines of progress
-  // Smaller in tests.
-  int64_t block_bytes = 32 << 20, shard_numel = 100000000, save_bytes = 256 << 20;
-  double save_ms = 5000;                         // of work that a kill may cost
-};
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
        ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows at a time; the longest
        ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // of a block; of a file, to tell it from another
@@ -122,8 +106,7 @@ static inline bool encode_check(const DataNames *names, const EncodeOptions *o, 
   free(head);
   return ok;
 }
-// Whether --data LIST names texts that are encoded into token files to be trained on: packed ones, tables, several.
-static inline bool encode_is_packed(const char *list, bool as_text) {
+bool encode_is_packed(const char *list, bool as_text) {
   DataNames names = {}, bins = {};
   DataError none;
   struct stat st;
@@ -815,9 +798,7 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
          ((*found && has) || tokenizer_save(&c->tokenizer, json, why, sizeof why) ||
           data_fail(e, EXIT_MISSING, "%s", why));
 }
-// Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
-// the tokenizer's; out: NULL, or receives the directory. False: one line in e.
-static inline bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL, char *out = NULL) {
+bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size, char *out) {
   static Encoding c;
   EncodePieces l = {};
   bool found = false, ok;

@@ -3,13 +3,13 @@
 //
 // Defines: file_type_words, file_foreign, FILE_FOREIGN_BYTES.
 #pragma once
+#include "data.h"
 #include <stdint.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 
-// What a path is if it is not a regular file; NULL: a regular file.
-static inline const char *file_type_words(mode_t mode) {
+const char *file_type_words(mode_t mode) {
   if (S_ISREG(mode)) return NULL;
   return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a named pipe" : S_ISSOCK(mode) ? "a socket" :
          S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "a special file";
@@ -30,11 +30,8 @@ static const FileKind file_kinds[] = {
     {0, 8, "ARROW1\0\0", "an Arrow table; write its text column to a .txt file"},
     {0, 6, "\x93NUMPY", "a NumPy .npy file; write the bare array with array.tofile()"},
     {0, 5, "%PDF-", "a PDF document; extract its text (pdftotext)"}};
-enum { FILE_FOREIGN_BYTES = 512 };                // file_foreign needs no more of a file's beginning
 
-// What a file that begins with the `n` bytes at `p` is, and what to do, to end a sentence "FILE is ...". NULL: it is
-// none of these kinds.
-static inline const char *file_foreign(const void *p, size_t n) {
+const char *file_foreign(const void *p, size_t n) {
   const char *text = (const char *)p;
   for (const FileKind &k : file_kinds)
     if (n >= (size_t)(k.at + k.bytes) && !memcmp(text + k.at, k.magic, (size_t)k.bytes)) return k.words;

@@ -20,7 +20,7 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/liveness.h"
+#include "data.h"
 #include "file_kinds.h"
 #include "random.h"
 #include "kernels/device.h"
@@ -37,8 +37,7 @@ static inline bool file_allowed(FileOp op, const char *path) {
   return !fault;
 }
 
-// An existing directory is fine.
-static inline bool file_make_directory(const char *path) {
+bool file_make_directory(const char *path) {
   return file_allowed(FILE_MAKE_DIRECTORY, path) && (!mkdir(path, 0777) || errno == EEXIST);
 }
 
@@ -50,20 +49,15 @@ static inline int file_sync_flag(const char *path) {
   return !statfs(path, &s) && s.f_type == NFS_MAGIC ? O_DSYNC : 0;
 }
 
-// Makes PATH for writing; it must not be there: nobody else can have put a link or a file of theirs in its place.
-// `directory`: that of PATH. Returns the descriptor or -1.
-static inline int file_create(const char *path, const char *directory) {
+int file_create(const char *path, const char *directory) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
   return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | file_sync_flag(directory), 0666);
 }
-// Opens PATH, which another rank has made, for writing. Returns the descriptor or -1.
-static inline int file_open(const char *path) {
+int file_open(const char *path) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
   return open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | file_sync_flag(path));
 }
-// Locks PATH, which this makes, against other processes until the descriptor is closed. It is open for writing, because
-// NFS then has its server lock it for all hosts. -1 with errno; EWOULDBLOCK: another process has it.
-static inline int file_lock(const char *path) {
+int file_lock(const char *path) {
   if (!file_allowed(FILE_LOCK, path)) return -1;
   const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (fd < 0 || !flock(fd, LOCK_EX | LOCK_NB)) return fd;
@@ -72,9 +66,7 @@ static inline int file_lock(const char *path) {
   errno = fault;
   return -1;
 }
-// Whether the file system with this device number, of those that a process's mountinfo lists, keeps locks within this
-// host.
-static inline bool file_locks_are_local(const char *mountinfo, dev_t device) {
+bool file_locks_are_local(const char *mountinfo, dev_t device) {
   char line[4096], number[32];
   bool local = false;
   FILE *f = fopen(mountinfo, "r");
@@ -87,8 +79,7 @@ static inline bool file_locks_are_local(const char *mountinfo, dev_t device) {
   if (f) fclose(f);
   return local;
 }
-// Gives the file its size and, where the file system can, its blocks, so that a disk that is too full fails now.
-static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
+bool file_reserve(int fd, const char *path, int64_t bytes) {
   if (!file_allowed(FILE_WRITE, path)) return false;
   int fault = 0;
   do fault = bytes && fallocate(fd, 0, 0, bytes) ? errno : 0; while (fault == EINTR);
@@ -96,8 +87,7 @@ static inline bool file_reserve(int fd, const char *path, int64_t bytes) {
   if (fault && fault != EOPNOTSUPP && fault != ENOSYS && fault != EINVAL) return false;
   return !ftruncate(fd, bytes);
 }
-// Writes all bytes, and asks the kernel to start writing to the disk now and not when memory is full.
-static inline bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset) {
+bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset) {
   if (!file_allowed(FILE_WRITE, path)) return false;
   enum { WORTH_STARTING_BYTES = 1 << 20 };
   const bool starts = bytes >= WORTH_STARTING_BYTES;
@@ -113,11 +103,7 @@ static inline bool file_write(int fd, const char *path, const void *data, int64_
   }
   return true;
 }
-// A number for a temporary name: nanoseconds. If another host sees the name, it sees this file and never a leftover of
-// an earlier run. A process id would not ensure that: in containers the same few ids come again.
-static inline unsigned long long file_nonce() { return (unsigned long long)wall_ns(); }
-// Reads all bytes; ENODATA if the file ends before.
-static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
+bool file_read(int fd, void *data, int64_t bytes, int64_t offset) {
   while (bytes > 0) {
     const ssize_t n = pread(fd, data, (size_t)min64(bytes, FILE_PIECE_BYTES), offset);
     if (n < 0 && errno == EINTR) continue;
@@ -129,9 +115,7 @@ static inline bool file_read(int fd, void *data, int64_t bytes, int64_t offset) 
   }
   return true;
 }
-// Adds blocks of 64 KiB of bytes [from, to) of a file to a hash: evenly spaced, at most `most`, at least 2; all bytes
-// where these are enough. False with errno.
-static inline bool file_hash_blocks(int fd, int64_t from, int64_t to, int64_t most, uint64_t *hash) {
+bool file_hash_blocks(int fd, int64_t from, int64_t to, int64_t most, uint64_t *hash) {
   enum { BLOCK_BYTES = 65536 };
   const int64_t bytes = to - from, n = min64(BLOCK_BYTES, bytes), last = to - n;
   const int64_t blocks = min64((bytes + BLOCK_BYTES - 1) / BLOCK_BYTES, most < 2 ? 2 : most);
@@ -157,8 +141,7 @@ static inline bool file_sync_pieces(int fd, const char *path) {
   }
   return true;
 }
-// Waits until the file is on the disk.
-static inline bool file_sync(int fd, const char *path) {
+bool file_sync(int fd, const char *path) {
   if (!file_sync_pieces(fd, path) || !file_allowed(FILE_SYNC, path)) return false;
   int fault;
   do fault = fsync(fd); while (fault && errno == EINTR);       // a signal that asks for the save may come twice
@@ -166,8 +149,7 @@ static inline bool file_sync(int fd, const char *path) {
   return !fault;
 }
 
-// Makes new names in a directory durable. File systems that cannot do this (EINVAL) do not need it.
-static inline bool file_sync_directory(const char *path) {
+bool file_sync_directory(const char *path) {
   if (!file_allowed(FILE_SYNC, path)) return false;
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -177,9 +159,7 @@ static inline bool file_sync_directory(const char *path) {
   errno = fault;
   return ok;
 }
-// mkdir -p, and syncs the directory above each one that it made, where that can be read. False when a part cannot be
-// made; an existing one is fine.
-static inline bool make_directories(const char *path) {
+bool make_directories(const char *path) {
   char part[4096], above[4096];
   const size_t all = (size_t)snprintf(part, sizeof part, "%s", path);
   if (all >= sizeof part) { errno = ENAMETOOLONG; return false; }
@@ -195,11 +175,10 @@ static inline bool make_directories(const char *path) {
   }
   return true;
 }
-static inline bool file_rename(const char *from, const char *to) {
+bool file_rename(const char *from, const char *to) {
   return file_allowed(FILE_RENAME, to) && !rename(from, to);
 }
-// Renames PATH to the first free name of PATH.1, PATH.2, ..., which `aside` receives.
-static inline bool file_move_aside(const char *path, char *aside, size_t aside_bytes) {
+bool file_move_aside(const char *path, char *aside, size_t aside_bytes) {
   for (int i = 1; i < 100000; i++) {
     const int n = snprintf(aside, aside_bytes, "%s.%d", path, i);
     if (n < 0 || (size_t)n >= aside_bytes) { errno = ENAMETOOLONG; return false; }
@@ -207,13 +186,11 @@ static inline bool file_move_aside(const char *path, char *aside, size_t aside_b
   }
   return file_rename(path, aside);
 }
-// Exchanges two names atomically. False with EINVAL or ENOSYS where the file system cannot.
-static inline bool file_exchange(const char *a, const char *b) {
+bool file_exchange(const char *a, const char *b) {
   enum { EXCHANGE = 2 };                         // RENAME_EXCHANGE of linux/fs.h
   return file_allowed(FILE_RENAME, b) && !syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, EXCHANGE);
 }
-// PATH becomes a symbolic link to `target`, atomically, whatever it was before.
-static inline bool file_link(const char *target, const char *path) {
+bool file_link(const char *target, const char *path) {
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
   if (!file_allowed(FILE_LINK, path)) return false;
@@ -225,8 +202,7 @@ static inline bool file_link(const char *target, const char *path) {
   errno = fault;
   return false;
 }
-// Removes a file, a link (never what it points to), or a directory and the files in it. An absent path is fine.
-static inline bool file_remove(const char *path) {
+bool file_remove(const char *path) {
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
   bool ok = true;
@@ -241,9 +217,7 @@ static inline bool file_remove(const char *path) {
   return file_allowed(FILE_REMOVE, path) && (!rmdir(path) || errno == ENOENT) && ok;
 }
 
-// Writes a small file under a temporary name, syncs and renames it: PATH is the whole new file, or unchanged.
-// `directory`: the directory of PATH. A leftover of that name is removed: process ids come again.
-static inline bool file_put(const char *path, const char *directory, const void *data, int64_t bytes) {
+bool file_put(const char *path, const char *directory, const void *data, int64_t bytes) {
   char temporary[4096];
   snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());
   unlink(temporary);
@@ -256,8 +230,7 @@ static inline bool file_put(const char *path, const char *directory, const void 
   errno = fault;
   return ok;
 }
-// The contents of a file of at most `most` bytes, malloc'ed, with a zero at the end. NULL with errno (EFBIG: larger).
-static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
+char *file_get(const char *path, int64_t most, int64_t *bytes) {
   struct stat st;
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a pipe would wait for its writer
   if (fd < 0) return NULL;
@@ -278,10 +251,7 @@ static inline char *file_get(const char *path, int64_t most, int64_t *bytes) {
 }
 
 // ---- whose file it is
-// Opens PATH, a file of lines of this program's own, to add to it: made where it is not there, emptied if `fresh`. It
-// must be a regular file under this very name: a symbolic link leads to a file of somebody else, and a named pipe waits
-// for a reader. NULL if not; file_own_fault says why.
-static inline FILE *file_own(const char *path, bool fresh) {
+FILE *file_own(const char *path, bool fresh) {
   struct stat st;
   const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode)) errno = EEXIST;
@@ -292,13 +262,11 @@ static inline FILE *file_own(const char *path, bool fresh) {
   errno = fault;
   return NULL;
 }
-// Whether something else than a regular file has this name, in words: to end a sentence "PATH is ...". NULL: nothing.
-static inline const char *file_other_words(const char *path) {
+const char *file_other_words(const char *path) {
   struct stat st;
   return lstat(path, &st) ? NULL : S_ISLNK(st.st_mode) ? "a symbolic link" : file_type_words(st.st_mode);
 }
-// Why file_own(path) has just failed.
-static inline const char *file_own_fault(const char *path) {
+const char *file_own_fault(const char *path) {
   static char words[64];
   const int fault = errno;
   const char *other = file_other_words(path);
@@ -306,9 +274,7 @@ static inline const char *file_own_fault(const char *path) {
   snprintf(words, sizeof words, "it is %s", other);
   return words;
 }
-// Whether a file has a mark of this program's within its first 64 KiB: somewhere, or (begins) at its beginning, which
-// may be all that a full disk has left of it.
-static inline bool file_has_mark(const char *path, const char *mark, bool begins) {
+bool file_has_mark(const char *path, const char *mark, bool begins) {
   enum { MOST = 1 << 16 };
   const size_t length = strlen(mark);
   struct stat st;
@@ -321,8 +287,7 @@ static inline bool file_has_mark(const char *path, const char *mark, bool begins
   if (fd >= 0) close(fd);
   return has;
 }
-// Whether PATH is a file with content that has no such mark. An empty one is as good as none.
-static inline bool file_is_foreign(const char *path, const char *mark, bool begins) {
+bool file_is_foreign(const char *path, const char *mark, bool begins) {
   struct stat st;
   return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_size && !file_has_mark(path, mark, begins);
 }

@@ -6,7 +6,7 @@
 #include <initializer_list>                      // for (x : {a, b})
 #include <stdio.h>
 #include <string.h>
-#include "base/text.h"
+#include "data.h"
 
 enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,
                      CONTAINER_TSV };            // SPREAD: objects over several lines

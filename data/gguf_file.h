@@ -11,7 +11,7 @@
 // Files are not trusted: reading ends in a table in which every value lies inside the header, or in one line. Memory is
 // a small multiple of the header's bytes, time is O(n log n).
 #pragma once
-#include "base/text.h"
+#include "data.h"
 #include "file_kinds.h"
 #include "files.h"
 #include <errno.h>
@@ -19,26 +19,6 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-enum GgufValue {
-  GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
-  GGUF_I64, GGUF_DOUBLE, GGUF_VALUES
-};
-enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
-
-struct GgufText { const char *at; size_t bytes; };
-// type: of the value, of an array's items where is_array; count: of these, else 1. at: the first of them.
-struct GgufKey { const char *name; uint32_t type; bool is_array; uint64_t count; const uint8_t *at; };
-// shape: the fastest first. at: from the start of the data.
-struct GgufInfo { const char *name; int dims; int64_t shape[GGUF_DIMS]; uint32_t type; int64_t at; };
-
-// An open header. keys are sorted by name. Zeroed it has none.
-struct GgufFile {
-  uint8_t *header;                               // its names end in a NUL, put there
-  int64_t file_bytes, data_at, alignment;
-  GgufKey *key;
-  GgufInfo *info;
-  int keys, infos;
-};
 struct GgufReader {
   GgufFile *g;
   const char *path;
@@ -136,8 +116,7 @@ static inline bool gguf_take_info(GgufReader *r) {
 static inline int gguf_order(const void *a, const void *b) {
   return strcmp(((const GgufKey *)a)->name, ((const GgufKey *)b)->name);
 }
-// NULL: there is no such key.
-static inline const GgufKey *gguf_find(const GgufFile *g, const char *name) {
+const GgufKey *gguf_find(const GgufFile *g, const char *name) {
   GgufKey want = {};
   want.name = name;
   return g->keys ? (const GgufKey *)bsearch(&want, g->key, (size_t)g->keys, sizeof want, gguf_order) : NULL;
@@ -165,8 +144,7 @@ static inline double gguf_item(const GgufKey *k, uint64_t i) {
   }
   return x;                                      // NaN
 }
-// A single number, true and false too. False: there is none of this name.
-static inline bool gguf_number(const GgufFile *g, const char *name, double *value) {
+bool gguf_number(const GgufFile *g, const char *name, double *value) {
   const GgufKey *k = gguf_find(g, name);
   if (!k || k->is_array || k->type == GGUF_STRING) return false;
   *value = gguf_item(k, 0);
@@ -180,14 +158,12 @@ static inline GgufText gguf_next(const uint8_t **at) {
   *at += 8 + bytes;
   return t;
 }
-// Text i of an array of texts.
-static inline GgufText gguf_text_at(const GgufKey *k, uint64_t i) {
+GgufText gguf_text_at(const GgufKey *k, uint64_t i) {
   const uint8_t *at = k->at;
   while (i--) gguf_next(&at);
   return gguf_next(&at);
 }
-// A single text, malloc'ed; NULL: there is none of this name.
-static inline char *gguf_string(const GgufFile *g, const char *name) {
+char *gguf_string(const GgufFile *g, const char *name) {
   const GgufKey *k = gguf_find(g, name);
   if (!k || k->is_array || k->type != GGUF_STRING) return NULL;
   const GgufText t = gguf_text_at(k, 0);
@@ -197,14 +173,13 @@ static inline char *gguf_string(const GgufFile *g, const char *name) {
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
-static inline void gguf_close(GgufFile *g) {
+void gguf_close(GgufFile *g) {
   free(g->header);
   free(g->key);
   free(g->info);
   *g = {};
 }
-// Whether PATH is a file that begins as a GGUF does.
-static inline bool gguf_is(const char *path) {
+bool gguf_is(const char *path) {
   char magic[4] = "";
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const bool is = fd >= 0 && file_read(fd, magic, 4, 0) && !memcmp(magic, "GGUF", 4);
@@ -232,9 +207,7 @@ static inline bool gguf_read_header(GgufReader *r) {
   g->data_at = (r->at - g->header + g->alignment - 1) / g->alignment * g->alignment;
   return true;
 }
-// Reads the header of PATH, which gguf_is, a part of the file that grows until it is all there. False: one line in
-// `error`, and nothing is left open.
-static inline bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes) {
+bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes) {
   GgufReader r = {g, path, NULL, NULL, false, error, error_bytes};
   struct stat st = {};
   *g = {};

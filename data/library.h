@@ -5,6 +5,7 @@
 #pragma once
 #include <dlfcn.h>
 
+#include "data.h"
 #include "corpus_find.h"
 
 enum LibraryName { LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD, LIBRARY_SNAPPY };

@@ -7,15 +7,11 @@
 #pragma once
 #include <stdlib.h>
 
-#include "base/errors.h"
-#include "base/text.h"
+#include "data.h"
 #include "unicode_nfc.h"
 
 enum { NFC_MOST_GROWTH = 3 };  // NFC has at most 3 times the bytes (U+1D160: 4 bytes become 12)
 
-// The characters of a part that is being normalised: class << 56 | place << 21 | code point, so that sorting by value
-// is the canonical order.
-struct NfcWork { uint64_t *chars; size_t count, capacity; };
 static inline void nfc_work_free(NfcWork *w) {
   free(w->chars);
   *w = {};

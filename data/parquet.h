@@ -17,6 +17,7 @@
 //
 // Defines: Parquet, parquet_open, parquet_read, parquet_close.
 #pragma once
+#include "data.h"
 #include "files.h"
 #include "library.h"
 #include "tokenizer.h"

@@ -6,10 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "base/liveness.h"
+#include "data.h"
 
-// SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
-static inline uint64_t data_mix(uint64_t x) {
+uint64_t data_mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return x ^ x >> 31;
@@ -51,7 +50,7 @@ static inline uint64_t data_hash_round(uint64_t lane, uint64_t word) {
   return (lane << 31 | lane >> 33) * 0x9e3779b185ebca87u;
 }
 enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
-static inline uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) {
+uint64_t data_hash(uint64_t seed, const void *data, size_t bytes) {
   const uint8_t *p = (const uint8_t *)data;
   uint64_t lane[4] = {seed + 1, seed ^ 0x27d4eb2f165667c5u, seed + 0x85ebca77c2b2ae63u, ~seed}, words[4];
   size_t left = bytes;

@@ -25,10 +25,8 @@
 // Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, RecordLines, records_of_json,
 // records_of.
 #pragma once
+#include "data.h"
 #include "forms.h"
-#include "base/errors.h"
-#include "base/liveness.h"
-#include "base/text.h"
 #include "chat_tools.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -68,7 +66,7 @@ static const char *const record_names[] = {"messages", "conversations", "role", 
                                            "instruction", "input", "output", "history", "context", "response",
                                            "question", "answer", "prompt", "completion", "chosen", "rejected",
                                            "text"};
-static inline const char *record_fields_fault(const char *fields) {
+const char *record_fields_fault(const char *fields) {
   for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',') {
     const size_t name = strcspn(at, "=,"), all = strcspn(at, ",");
     bool known = false;

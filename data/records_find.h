@@ -4,6 +4,7 @@
 //
 // Defines: records_are_meant, find_records.
 #pragma once
+#include "data.h"
 #include "encode.h"
 
 // Adds the files that an element of a list names. In a directory those named val... are for validation, unless others
@@ -17,9 +18,7 @@ static inline bool records_add(Found *f, const char *element, bool valid, DataEr
   data_names_free(&held);
   return ok;
 }
-// Whether o->data names conversations that find_records reads, in *are: not one plain file or directory of them, which
-// corpus_find knows. False: a file cannot be read.
-static inline bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
+bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
   const bool val = *o->val_data && (access(o->val_data, F_OK) || !data_is_chats(o->val_data, o->as_text));
   Found f = {};
   DataError none;

@@ -4,41 +4,17 @@
 // sampler_init, sampler_set_epoch, sampler_steps_per_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
 // eval_window_fill.
 #pragma once
+#include "data.h"
 #include "token_files.h"
 
-// Sample i is tokens [i T, i T + T) as inputs and the same shifted by one as targets; samples do not overlap, and a
-// rest shorter than T+1 tokens at the end of the split is not trained on. An epoch is a permutation of all samples that
-// depends on (seed, epoch) alone, cut (drop_last) or wrapped around to whole global batches of M microbatches of B: the
-// rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
-// positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
-//
-// A mixture takes its sources' samples in turns, by their weights: after any number of samples each source has had its
-// share to within one. A source that ends starts over, in a new order, whatever the epoch: an epoch is as many samples
-// as all sources have together. Conversations of one source alone share a sequence.
-//
-// Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
-// sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
-// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets. A
-// conversation that has nothing to train on in its places is left out. A preference is both its answers, side by side
-// in one sequence; none is cut, and one of which an answer has nothing to train on is left out.
-enum : uint32_t { PACKING_NONE = UINT32_MAX };
-struct Packing {
-  const Split *split;                            // NULL: not packed
-  // sequences; conversations, or pairs, in them; those too long, cut or left out; without a target; targets trained on
-  int64_t seq_len, rows, kept, cut, dropped, untrained, trained;
-  int64_t *start;                                // (documents + 1) of conversations
-  uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
-  int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its
-  float *reference;                              // (documents) of pairs: log-probabilities by the reference (or NULL)
-};
-static inline void packing_free(Packing *p) {
+void packing_free(Packing *p) {
   free(p->start);
   free(p->head);
   free(p->next);
   free(p->reference);
   *p = {};
 }
-static inline size_t packing_bytes(const Packing *p) {
+size_t packing_bytes(const Packing *p) {
   const size_t n = p->split ? (size_t)p->split->documents : 0;
   return p->split ? (n + 1) * 8 + n * 8 + (p->reference ? n * 4 : 0) : 0;
 }
@@ -54,8 +30,7 @@ static inline int64_t packing_places(const Packing *p, uint32_t d, uint32_t n, i
   }
   return places;
 }
-// drop: leaves out what is too long, instead of cutting its end.
-static inline void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
+void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
   *p = {split, seq_len, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
         (uint32_t *)data_alloc(n, 4), {}, split->pairs ? (float *)calloc(n + 1, 4) : NULL};
@@ -93,10 +68,7 @@ static inline void packing_make(Packing *p, const Split *split, int64_t seq_len,
   free(below);
   free(last);
 }
-// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten; of pairs weights too
-// (preference.cuh).
-static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts,
-                                float *weights = NULL) {
+void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts, float *weights) {
   int64_t t = 0;
   for (uint32_t d = row < p->rows ? p->head[row] : PACKING_NONE; d != PACKING_NONE; d = p->next[d])
     for (uint32_t k = d; k < d + (p->split->pairs ? 2 : 1); k++) {
@@ -112,24 +84,10 @@ static inline void packing_fill(const Packing *p, int64_t row, int32_t *inputs, 
   for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
 }
 
-struct SamplerOptions {
-  int64_t batch, seq_len, microbatches;          // B, T, M (of the whole global batch)
-  bool shuffle, drop_last;
-  uint64_t seed;
-};
-struct Sampler {
-  const Split *split;
-  SamplerOptions options;
-  int64_t samples_numel, steps_per_epoch, epoch;
-  uint32_t *order;             // (samples_numel) of this epoch; of a mixture (period) its turns; NULL: neither
-  const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
-  int64_t period, weight[SOURCES_MOST];          // of a mixture: samples until its turns repeat; each source's of them
-};
 // Up to so many samples an epoch's order is a table that Fisher and Yates shuffle; above, it is data_permute's.
 enum { SAMPLER_TABLE_NUMEL = 1 << 24 };
 
-// Samples of a source of a mixture.
-static inline int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing) {
+int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing) {
   if (packing) return packing->first[k + 1] - packing->first[k];
   return (split->source[k].tokens_numel - 1) / seq_len;
 }
@@ -139,21 +97,19 @@ static inline int64_t sampler_samples_numel(const Split *split, int64_t seq_len,
   for (int k = 0; k < split->sources; k++) n += sampler_source_numel(split, k, seq_len, NULL);
   return n;
 }
-static inline int64_t sampler_period(const Split *split) {
+int64_t sampler_period(const Split *split) {
   int64_t sum = 0;
   for (int k = 0; k < split->sources; k++) sum += split->source[k].weight;
   return sum;
 }
 
-// Memory that sampler_init needs: the permutation, or the turns of a mixture.
-static inline size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL) {
+size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing) {
   const int64_t n = sampler_samples_numel(split, o.seq_len, packing);
   if (split->sources) return (size_t)sampler_period(split) * sizeof(uint32_t);
   return o.shuffle && n <= SAMPLER_TABLE_NUMEL ? (size_t)n * sizeof(uint32_t) : 0;
 }
 
-// Starts epoch `epoch` (from 0). Overwrites the order.
-static inline void sampler_set_epoch(Sampler *s, int64_t epoch) {
+void sampler_set_epoch(Sampler *s, int64_t epoch) {
   s->epoch = epoch;
   if (!s->options.shuffle || !s->order || s->period) return;
   const uint64_t key = data_key(s->options.seed, (uint64_t)epoch);
@@ -187,10 +143,8 @@ static inline void sampler_mix(Sampler *s) {
   }
 }
 
-// Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
-// split cannot fill one global batch.
-static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
-                                const Packing *packing = NULL) {
+bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
+                  const Packing *packing) {
   CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
         (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
   *e = {};
@@ -218,8 +172,6 @@ static inline bool sampler_init(Sampler *s, const Split *split, SamplerOptions o
   return true;
 }
 
-static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
-
 // The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around. Not of a
 // mixture.
 static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
@@ -244,10 +196,8 @@ static inline int64_t sampler_first(const Sampler *s, int64_t p) {
   return (s->packing ? s->packing->first[k] : source->first) + i * each;
 }
 
-// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
-// conversations, weights of pairs.
-static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs,
-                                   int32_t *targets, int32_t *starts = NULL, float *weights = NULL) {
+void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs, int32_t *targets,
+                     int32_t *starts, float *weights) {
   const SamplerOptions *o = &s->options;
   CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
         "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
@@ -262,24 +212,18 @@ static inline void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int6
     split_read_sample(s->split, sampler_first(s, p), o->seq_len, inputs + to, targets + to);
   }
 }
-// Has the kernel read what microbatch m of a step of the current epoch needs, while another step computes.
-static inline void microbatch_read_ahead(const Sampler *s, int64_t step_in_epoch, int64_t m) {
+void microbatch_read_ahead(const Sampler *s, int64_t step_in_epoch, int64_t m) {
   const SamplerOptions *o = &s->options;
   for (int64_t b = 0; b < o->batch && s->split->files && step_in_epoch < s->steps_per_epoch; b++)
     split_read_ahead(s->split, sampler_first(s, (step_in_epoch * o->microbatches + m) * o->batch + b), o->seq_len + 1);
 }
 
 // ---- evaluation
-// Windows of T targets that cover a split once, in order; the last may be partial. A window's contents do not depend on
-// the rank that takes it.
-static inline int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
+int64_t eval_windows_numel(const Split *split, int64_t seq_len) {
   return (split_targets_numel(split) + seq_len - 1) / seq_len;
 }
 
-// Window w. inputs, targets: (T), overwritten; where there is no target, target -1 (ignored by the loss) and input 0.
-// Past the last window all is padding, so a batch can be filled up. Returns the number of targets, masked ones counted.
-static inline int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs,
-                                       int32_t *targets) {
+int64_t eval_window_fill(const Split *split, int64_t seq_len, int64_t w, int32_t *inputs, int32_t *targets) {
   const int64_t first = w * seq_len, left = split_targets_numel(split) - first;
   const int64_t count = left < 0 ? 0 : left < seq_len ? left : seq_len;
   if (count) split_read_sample(split, first, count, inputs, targets);

@@ -3,6 +3,7 @@
 //
 // Defines: TextStream, text_stream_open, text_stream_read, text_stream_close, text_name_kind.
 #pragma once
+#include "data.h"
 #include "parquet.h"
 
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };

@@ -16,42 +16,12 @@
 #pragma once
 #include <sys/resource.h>
 
+#include "data.h"
 #include "corpus_find.h"
 #include "files.h"
 #include "random.h"
 
 // ================================================================================================ 1 a split
-struct TokenFile {
-  char path[DATA_PATH_BYTES];
-  int fd, token_bytes;                           // 2 or 4
-  int64_t first, tokens_numel;                   // where it begins in the stream
-  int64_t offset_bytes, file_bytes;              // its tokens begin there
-  bool masked;                                   // behind the tokens lies a bit for each, lowest first: trained on
-  uint64_t hash;                                 // of a block in its middle: tells it from another one of its size
-};
-
-// One stream of tokens. Zeroed, it is an absent split.
-struct Split {
-  const void *tokens;          // (tokens_numel) uint16_t or uint32_t; NULL: in files
-  int token_bytes;             // 2 or 4
-  int64_t tokens_numel;        // context token included
-  bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
-  int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
-  bool pairs;                  // each two of them are a preference: the answer that was chosen, the rejected one
-  bool has_context;            // token 0 is not of the text: a newline, or what it begins with
-  int64_t texts;               // documents that <|endoftext|> stands before, token 0 included; 0: not divided
-  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
-                               // no blanks between words)
-  int64_t text_bytes;          // 0 where unknown
-  double oracle_nats;          // generated text: mean nats a target costs the source itself on this split; else 0
-  uint64_t hash;               // of the tokens (sampled, see split_hash)
-  // Where the tokens lie: in `owned` memory, or in files.
-  void *owned;
-  TokenFile *file;
-  int files, sources;          // sources: 0, or those that are mixed, one behind the other in the stream
-  int vocab_size;              // of files: ids lie below it
-  SplitSource source[SOURCES_MOST];
-};
 
 // Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
 static inline size_t split_bytes(const Split *s) {
@@ -61,11 +31,10 @@ static inline size_t split_bytes(const Split *s) {
 static inline uint8_t *split_bits(const Split *s, bool begins) {
   return (uint8_t *)s->tokens + s->tokens_numel * s->token_bytes + (begins ? (s->tokens_numel + 7) / 8 : 0);
 }
-static inline bool split_begins(const Split *s, int64_t i) {
+bool split_begins(const Split *s, int64_t i) {
   return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
-// Tokens of the longest conversation, or of the longest pair less one; 0: there are none.
-static inline int64_t split_longest(const Split *s) {
+int64_t split_longest(const Split *s) {
   int64_t longest = 0, from = 0, ends = 0;
   for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++) {
     if ((i < s->tokens_numel && !split_begins(s, i)) || (++ends % 2 && s->pairs)) continue;
@@ -75,7 +44,7 @@ static inline int64_t split_longest(const Split *s) {
   return longest;
 }
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets = false);
-static inline int32_t split_token(const Split *s, int64_t i) {
+int32_t split_token(const Split *s, int64_t i) {
   int32_t id = 0;
   if (s->files) split_read(s, i, 1, &id);
   else id = s->token_bytes == 2 ? ((const uint16_t *)s->tokens)[i] : (int32_t)((const uint32_t *)s->tokens)[i];
@@ -88,7 +57,7 @@ static inline int32_t split_target(const Split *s, int64_t i) {
   else id = !s->masked || (split_bits(s, false)[i / 8] >> i % 8 & 1) ? split_token(s, i) : -1;
   return id;
 }
-static inline bool split_trained(const Split *s, int64_t i) { return !s->masked || split_target(s, i) >= 0; }
+bool split_trained(const Split *s, int64_t i) { return !s->masked || split_target(s, i) >= 0; }
 // Tokens that are predicted: all but the first.
 static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
 

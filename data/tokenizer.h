@@ -30,50 +30,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/liveness.h"
+#include "data.h"
 #include "kernels/cpu/threads.h"
 #include "nfc.h"
 #include "unicode_classes.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
 
-// Two neighbours, the id they become, and when: rank 0 was learnt first.
-struct BpeMerge { int32_t left, right, result; };
-struct BpeMergeSlot { uint64_t pair; int32_t rank, result; };
-
-// A token that is looked for in the text before it is cut into pieces.
-struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab; };
-
-// A word and its value, and a table of them (part 2).
-struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
-struct BpeTable { BpeWord *slots; int bits; size_t used; };
-
-// A vocabulary and its merges. Zero-initialised it is empty and may be freed; train and load overwrite without freeing.
-struct Tokenizer {
-  int vocab_size;              // ids are 0 .. vocab_size-1, added tokens included
-  int merge_count, added_count;
-  uint8_t *bytes;              // the bytes of all tokens, in the order of ids
-  size_t *byte_start;          // token id owns bytes[byte_start[id] .. byte_start[id+1])
-  BpeMerge *merges;            // in the order of ranks
-  BpeMergeSlot *merge_slots;   // pair -> rank, result: open addressing, 2^merge_slot_bits slots
-  int merge_slot_bits;
-  bool in_order;               // no merge has a part that a later merge makes: true of every trained tokenizer
-  BpeAddedToken *added;
-  int32_t byte_id[256];        // the token of one byte; -1: none, and the byte is left out
-  bool by_line;                // pieces end after '\n' and do not look past it
-  bool divides;                // token 0, <|endoftext|>, stands before each document of a text
-  int digits_together;         // pieces by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
-  bool digits_alone;           // each digit is a piece, and ends what is before it (SmolLM2)
-  bool nfc;                    // a text is normalised, after the added tokens in it are found that are not normalised
-  bool ignore_merges;          // a piece that is a token as a whole is that token, whatever the merges say
-  bool adds_bos;               // a text begins with token bos_id
-  int32_t bos_id;
-  BpeTable whole;              // ignore_merges: the bytes of each token of the vocabulary -> its id
-  char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
-  size_t file_bytes;
-};
-
-static inline void *bpe_resize(void *old, size_t count, size_t each_bytes) {
+void *bpe_resize(void *old, size_t count, size_t each_bytes) {
   void *p = count <= SIZE_MAX / 2 / each_bytes ? realloc(old, count ? count * each_bytes : 1) : NULL;
   if (!p) die_missing("tokenizer: no memory for %zu x %zu bytes; use a smaller text or vocabulary", count, each_bytes);
   return p;
@@ -172,9 +136,7 @@ static inline const uint8_t *bpe_first_digit(const uint8_t *p, const uint8_t *en
   return end;
 }
 
-// The character that stands for a byte in tokenizer.json: itself where it is visible, else the next free one from
-// U+0100 on (Radford et al. 2019). All are below U+0144.
-static inline void bpe_alphabet(uint16_t char_of_byte[256]) {
+void bpe_alphabet(uint16_t char_of_byte[256]) {
   uint16_t next = 256;
   for (int b = 0; b < 256; b++)
     char_of_byte[b] = (b >= 33 && b <= 126) || (b >= 161 && b != 173) ? (uint16_t)b : next++;
@@ -481,20 +443,6 @@ static inline size_t bpe_merge_by_rank(const Tokenizer *t, int32_t *ids, size_t 
 // whatever the text, and no result depends on it.
 enum { BPE_CACHE_MAX_BITS = 18, BPE_CACHE_MAX_IDS = 1 << 20, BPE_CACHE_MAX_WORD_BYTES = 4096 };
 
-struct BpeEncoder {
-  const Tokenizer *t;
-  BpeTable cache;              // word -> id << 1 | 1 for one token, else first cached id << 32 | count << 1
-  int32_t *cached_ids;
-  size_t cached_count, cached_capacity;
-  const uint8_t *text_end, *readable_end;  // of the text, and of what is encoded now: the text or what is normalised
-  NfcWork nfc;
-  uint8_t *normal, *normal_next, *normal_end;  // memory for all that is normalised, which the cache points into
-  int32_t *ids;                // where the next id goes
-  uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
-  uint8_t added_passes;        // the bits of all bytes
-  bool passing;                // texts do not stay where they are: only words that the cache itself holds are kept
-};
-
 static inline void bpe_cache_clear(BpeEncoder *e) {
   memset(e->cache.slots, 0, sizeof *e->cache.slots << e->cache.bits);
   e->cache.used = 0;
@@ -659,8 +607,7 @@ static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size
   return at < bytes ? at : bytes;
 }
 
-// At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one.
-static inline size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes) {
+size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes) {
   return bytes * (t->nfc ? (size_t)NFC_MOST_GROWTH : 1);
 }
 
@@ -708,10 +655,7 @@ static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, s
   return count;
 }
 
-// Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.
-// The ids are the same for every number of threads.
-static inline int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids,
-                                       int threads) {
+int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads) {
   CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
   int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
   parallel_for(threads, 0, threads, 1, [=](int64_t part) {
@@ -740,18 +684,14 @@ static inline bool bpe_divides(const Tokenizer *t) {
          t->byte_start[1] == strlen(bpe_end_of_text) && !memcmp(t->bytes, bpe_end_of_text, t->byte_start[1]);
 }
 
-// Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
-// there is no text, the token that stands before documents, or a newline. ids: room for 1 + tokenizer_ids_most(t,
-// bytes).
-static inline int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
+int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
   const int64_t begin = t->adds_bos;
   if (begin) ids[0] = t->bos_id;
   else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1);
   return begin + tokenizer_encode(t, text, bytes, ids + begin, 1);
 }
 
-// The bytes of one token, owned by the tokenizer. A character may be split over tokens: print bytes as they come.
-static inline const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes) {
+const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes) {
   CHECK(id >= 0 && id < t->vocab_size, "token %d is not of a vocabulary of %d", id, t->vocab_size);
   *length_bytes = (int)(t->byte_start[id + 1] - t->byte_start[id]);
   return t->bytes + t->byte_start[id];
@@ -762,9 +702,7 @@ static inline uint64_t bpe_fnv(uint64_t h, const void *data, size_t bytes) {  //
   return h;
 }
 
-// A hash of everything that decides ids: tokens, merges, added tokens, how pieces are cut and encoded. What tokenizers
-// of the GPT-2 pattern do not have counts only where it is there: checkpoints and caches hold their hashes.
-static inline uint64_t tokenizer_hash(const Tokenizer *t) {
+uint64_t tokenizer_hash(const Tokenizer *t) {
   uint64_t h = 0xcbf29ce484222325u;
   for (int id = 0; id < t->vocab_size; id++) {
     uint64_t n = t->byte_start[id + 1] - t->byte_start[id];
@@ -783,8 +721,7 @@ static inline uint64_t tokenizer_hash(const Tokenizer *t) {
   return plain ? h : bpe_fnv(h, more, sizeof more);
 }
 
-// Frees what train or load allocated and empties t.
-static inline void tokenizer_free(Tokenizer *t) {
+void tokenizer_free(Tokenizer *t) {
   free(t->bytes);
   free(t->byte_start);
   free(t->merges);

@@ -8,6 +8,7 @@
 // Parts: 7 save   8 load tokenizer.json   9 load vocab.json and merges.txt   10 load a GGUF's
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
 #pragma once
+#include "data.h"
 #include "file_kinds.h"
 #include "files.h"
 #include "gguf_file.h"
@@ -101,8 +102,7 @@ static inline void bpe_write_json(FILE *f, const Tokenizer *t) {
   fprintf(f, t->merge_count ? "\n    ]\n  }\n}" : "]\n  }\n}");
 }
 
-// The bytes of tokenizer.json, *bytes of them and a NUL after them, in memory that the caller frees.
-static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
+char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
   char *text = NULL;
   if (t->file) {
     text = (char *)bpe_resize(NULL, t->file_bytes + 1, 1);
@@ -116,9 +116,7 @@ static inline char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
   return text;
 }
 
-// Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
-// line in error, when it cannot be written; what was at `path` is then still there.
-static inline bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   char directory[4096];
   const int n = snprintf(directory, sizeof directory, "%s", path);
   if (n < 0 || (size_t)n >= sizeof directory)
@@ -810,10 +808,7 @@ static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, char *err
   return bpe_load_end(&l, ok);
 }
 
-// Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
-// merges.txt.
-// False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
-static inline bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   char json[4096], vocab[4096], merges[4096];
   struct stat s;
   *t = {};
@@ -876,9 +871,7 @@ static inline int32_t tokenizer_id(const Tokenizer *t, const char *text) {
     if (t->byte_start[id + 1] - t->byte_start[id] == n && !memcmp(t->bytes + t->byte_start[id], text, n)) return id;
   return -1;
 }
-// Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
-// their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
-static inline bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
   cJSON *list = tokens_read(path, error, error_bytes);
   if (!list) return false;
   size_t bytes;

@@ -3,6 +3,7 @@
 // Written by dev/make_unicode_classes.py; to change it, change that. Two bits a code point, equal blocks shared.
 // Defines: UNICODE_CLASSES_VERSION, enum UnicodeClass, unicode_class(code_point).
 #pragma once
+#include "data.h"
 #include <stdint.h>
 
 #define UNICODE_CLASSES_VERSION "16.0.0"

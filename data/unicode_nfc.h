@@ -2,6 +2,7 @@
 // tokenizers knows it. Written by dev/make_unicode_nfc.py; to change it, change that. Hangul is left to arithmetic.
 // Defines: UNICODE_NFC_UNSETTLED, unicode_nfc_class, unicode_decomposed, unicode_composed.
 #pragma once
+#include "data.h"
 #include <stddef.h>
 #include <stdint.h>
 

@@ -11,9 +11,6 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/cuda_libraries.h"
 
-const char *who_am_i = "gpu_peaks";
-void (*error_hook)(const char *line);
-void (*die_hook)(int code);
 
 enum { REPEATS = 7, EDGE = 8192 };
 static const size_t BUFFER_BYTES = (size_t)2 << 30;

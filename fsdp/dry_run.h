@@ -1,11 +1,10 @@
 // dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
 // Above open.h. The planning transport, comm_plan, is in fsdp/transport_plan.h.
 #pragma once
+#include "fsdp.h"
 #include "open.h"
 
-// Makes `dry` the layer of the same rank as f, over the planning table of ctx: laid out as f is, with places of its
-// own, which fsdp_declare gives it. cfg: f's, with fewer microbatches and no pools.
-static inline void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfig cfg) {
+void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfig cfg) {
   const size_t bytes = sizeof(Unit) * (size_t)f->lay.units;
   memset(dry, 0, sizeof *dry);
   dry->ctx = ctx;
@@ -16,8 +15,7 @@ static inline void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfi
   memcpy(dry->lay.unit, f->lay.unit, bytes);
   fsdp_state_open(dry);
 }
-// Opens it: its memory is addresses of `r`.
-static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
+void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->plan = plan;
   f->comm = &comm_plan;
   f->record = r;
@@ -28,7 +26,7 @@ static inline void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
     f->shared.sums[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
   fsdp_open(f);
 }
-static inline void fsdp_dry_close(Fsdp *f) {
+void fsdp_dry_close(Fsdp *f) {
   fsdp_give_back(f);
   fsdp_state_free(f);
   free(f->lay.unit);
@@ -40,8 +38,7 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
   return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
 }
-// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
-static inline void fsdp_pools(const Fsdp *f, Placement *p) {
+void fsdp_pools(const Fsdp *f, Placement *p) {
   static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
                                       "weights outside the blocks", "sum of a round", "staging in",
                                       "updates", "scratch of Newton-Schulz"};
@@ -66,9 +63,7 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
   }
 }
-// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
-// run of `microbatches`.
-static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
+void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
   f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
   f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
   f->cfg.workspace_bytes = p->workspace_bytes;

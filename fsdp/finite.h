@@ -4,22 +4,8 @@
 // All that a call writes is looked at after it and all that it reads before it, so what is found first, as something
 // read, was written by no call: it is a parameter.
 #pragma once
+#include "fsdp.h"
 #include "op_calls.h"
-
-// What was found: argument `name` of `op`, as it was read or written; `count` of its elements are not finite, the first
-// one is number `element`. weight: of the same call, for a name; NULL: it has none.
-struct Finite {
-  bool found, read;
-  const char *op, *name;
-  Tensor t;
-  const void *weight;
-  int64_t element, count;
-  float value;
-  void (*tell)(void *to, const Finite *x);       // called once, at once: what lies where may change later
-  void *to;
-  float *scratch;                                // of the device, 4 bytes that nobody else touches meanwhile
-};
-struct FiniteTable { OpWatch watch; Finite *finite; };
 
 static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
   if (dtype == F32) return ((const float *)data)[i];
@@ -55,8 +41,7 @@ static inline void finite_look(Ctx *c, Finite *x, const OpTouch *o, bool before)
     if (x->tell) x->tell(x->to, x);
   }
 }
-// The same table, but that it looks. A context that has it must have a device of `real`.
-static inline void finite_table(FiniteTable *t, const Ops *real, Finite *x) {
+void finite_table(FiniteTable *t, const Ops *real, Finite *x) {
   watch_table(&t->watch, real);
   t->finite = x;
   t->watch.before = [](OpWatch *w, Ctx *c, const OpTouch *o) { finite_look(c, ((FiniteTable *)w)->finite, o, true); };

@@ -7,16 +7,14 @@
 //   fsdp_release                  frees the slot for another stage
 //   fsdp_step_begin, fsdp_sync    begin a pass over the model; wait on the host until it is done
 #pragma once
+#include "fsdp.h"
 #include "reduce.h"
 
-static inline int fsdp_slot_number(const Fsdp *f, int s) {
+int fsdp_slot_number(const Fsdp *f, int s) {
   return s == 0 ? f->cfg.gather_slots : (s - 1) % f->cfg.gather_slots;
 }
-static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->gather.slot[fsdp_slot_number(f, s)]; }
 
-// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
-// call it for the same stages in the same order.
-static inline void fsdp_gather(Fsdp *f, int s) {
+void fsdp_gather(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   if (slot->stage == s && slot->state != SLOT_EMPTY) return;
   CHECK(!slot->in_use, "stage %d is gathered into a slot that stage %d still uses", s, slot->stage);
@@ -31,8 +29,7 @@ static inline void fsdp_gather(Fsdp *f, int s) {
   }
   schedule_return(f->record, was);
 }
-// Starts gathering the stages that the model will need after s, as far as slots reach.
-static inline void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
+void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
   for (int i = 1; i < f->cfg.gather_slots && s != last; i++) fsdp_gather(f, s += direction);
 }
 
@@ -43,14 +40,13 @@ static inline char *fsdp_gathered(const Fsdp *f, int u) {
   return f->gather.slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
 }
 static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->mem.expanded : f->mem.root_expanded; }
-// Parameter p in its gathered stage, as it is stored.
-static inline Tensor fsdp_stored(const Fsdp *f, int p) {
+Tensor fsdp_stored(const Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
   const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
-static inline Tensor fsdp_scale(const Fsdp *f, int p) {
+Tensor fsdp_scale(const Fsdp *f, int p) {
   return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
 }
 
@@ -96,9 +92,7 @@ static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
   EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands;
   return reads;
 }
-// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
-// compute dtype.
-static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
+void fsdp_wait(Fsdp *f, int s, bool matrices) {
   fsdp_wait_point(f);
   fsdp_gather(f, s);
   GatherSlot *slot = fsdp_slot(f, s);
@@ -125,8 +119,7 @@ static inline void fsdp_wait(Fsdp *f, int s, bool matrices) {
   if (!fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
 }
 
-// Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
-static inline Tensor fsdp_weight(Fsdp *f, int p) {
+Tensor fsdp_weight(Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
   const Unit *u = &f->lay.unit[q->unit];
   const Piece *c = &u->piece[q->piece];
@@ -137,11 +130,8 @@ static inline Tensor fsdp_weight(Fsdp *f, int p) {
   return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + c->expand_at + q->in_piece) * b,
                    f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
-// An E4M3 matrix as it is stored; its scale is fsdp_scale.
-static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p); }
 
-// Stage s is not read any more. Its slot may take another stage; until then the stage stays whole in it.
-static inline void fsdp_release(Fsdp *f, int s) {
+void fsdp_release(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
   slot->in_use = false;
   if (fsdp_reads_gathered(f, s)) fsdp_hold_gathered(f, RECORD_FREE, s);
@@ -156,11 +146,7 @@ static inline void fsdp_forget(Fsdp *f) {
   f->gather.expanded_stage = f->gather.root_is_expanded = 0;
 }
 
-// Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
-// the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
-// without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
-// forward. Collective.
-static inline void fsdp_step_begin(Fsdp *f, bool training) {
+void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->gather.training = training;
   f->watch.passes_marked = 0;
@@ -179,9 +165,7 @@ static inline void fsdp_step_begin(Fsdp *f, bool training) {
     if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
-// Waits for everything enqueued on the model's stream, and checks meanwhile whether NCCL has lost a peer: a stream that
-// waits for a lost peer would never end.
-static inline void fsdp_sync(Fsdp *f) {
+void fsdp_sync(Fsdp *f) {
   const Ops *ops = f->ctx->ops;
   bool done = f->cfg.comm != COMM_NCCL;
   if (!done) ops->event_record(f->ctx, f->events.drained.event);

@@ -24,6 +24,7 @@
 // Straight to the owner it would be (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on equal
 // ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
 #pragma once
+#include "fsdp.h"
 #include "state.h"
 
 // The hosts of ranks [from, from + size), in their order: first[h] is host h's first rank, and first[hosts] the end.
@@ -40,8 +41,7 @@ static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) 
   if (first) first[hosts] = from + size;
   return hosts;
 }
-// Shard groups in which a host's ranks are not consecutive.
-static inline int hosts_out_of_order(const Mesh *m) {
+int hosts_out_of_order(const Mesh *m) {
   int groups = 0;
   for (int r = 0; r < m->world; r += m->shape.shards) groups += !hosts_in_order(m, r, m->shape.shards, NULL);
   return groups;
@@ -77,9 +77,7 @@ static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool
   if (hosts_out_of_order(m)) return "the ranks of a host are not consecutive (mpirun --map-by slot makes them)";
   return NULL;
 }
-// Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
-// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
-static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
+bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, gpu)) return false;
   if (c->between == BETWEEN_CHAIN) return true;
   if (c->comm == COMM_NCCL) return false;
@@ -96,8 +94,7 @@ static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   free(first);
   return most.along < most.straight;
 }
-// One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
-static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
+bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
   const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
   if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
   return !why;
@@ -144,9 +141,6 @@ static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool 
   free(first);
   return x;
 }
-// What this rank receives of a reduction with e elements of each shard, of b bytes on the wire: from its host, and from
-// others. begins: nothing was added before.
-struct HostsTraffic { int64_t inside, between; };
 static inline HostsTraffic hosts_formula(const HostsLayout *x, int64_t e, int64_t b, bool begins) {
   const int64_t sums = x->me ? x->parts : begins ? 0 : x->parts - 1, result = x->me < x->hosts - 1;
   return HostsTraffic{x->parts * (x->ranks - 1) * e * b, 4 * e * (sums + result)};

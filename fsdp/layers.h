@@ -6,6 +6,7 @@
 // its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is
 // needed, and memory is read once. All of that is done where the optimizer is: on the host, if it is offloaded.
 #pragma once
+#include "fsdp.h"
 #include "sharded_state.h"
 
 // What is added up of each unit.
@@ -64,10 +65,7 @@ static inline void layers_end(Fsdp *f) {
   f->ctx->ops->copy(f->ctx, f->layers.host, all, bytes * (size_t)f->mesh.world);
 }
 
-// Norms of unit u in the last step, of what trains; u -1: of all units. gradient: of the sum over microbatches, before
-// loss scale and clipping are taken out.
-struct LayerNorms { double gradient, change, weights; };
-static inline LayerNorms layer_norms(const Fsdp *f, int u) {
+LayerNorms layer_norms(const Fsdp *f, int u) {
   double norm[LAYER_SUMS];
   for (int sum = 0; sum < LAYER_SUMS; sum++) {
     int64_t limbs[NORM_LIMBS] = {};

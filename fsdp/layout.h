@@ -6,18 +6,17 @@
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
+#include "fsdp.h"
 #include "hosts.h"
 #include "owned.h"
 #include "placement.h"
 
 // ---- traffic
-// How often a step of A microbatches gathers block l: see fsdp.h.
-static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
+int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
   const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
   return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
 }
-// What comes of a reduction of unit u. first: of the step. Between hosts: only known of sums along them.
-static inline HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
+HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
   const int64_t e = unit_wire_numel(u), b = (int64_t)fsdp_wire_bytes(f);
   const bool begins = first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
   if (f->lay.hosts.hosts) return hosts_formula(&f->lay.hosts, e, b, begins);
@@ -29,8 +28,7 @@ static inline int64_t fsdp_return_bytes(const Fsdp *f, const Unit *u) {
   if (f->cfg.native_reduce) return bytes * 2 * (R - 1) / R;
   return f->mesh.replicate.me < R - 1 ? bytes : 0;
 }
-// The formulas of traffic, per rank and step of A microbatches a rank.
-static inline Traffic fsdp_formula(const Fsdp *f, int A) {
+Traffic fsdp_formula(const Fsdp *f, int A) {
   const int64_t S = fsdp_shards(f), R = f->cfg.mesh.replicas, r = f->mesh.replicate.me, N = f->mesh.world;
   const int64_t G = f->cfg.mesh.secondary, reductions = f->cfg.local ? 1 : A;
   Traffic t = {};
@@ -218,9 +216,7 @@ static inline void fsdp_state_free(Fsdp *f) {
                          f->reduce.slot_collective, f->returns.of, f->events.grads_free};
   for (void *p : owned) free(p);
 }
-// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
-// `param` are owned by f from here on.
-static inline void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   memset(f, 0, sizeof *f);
   f->ctx = ctx;
   f->cfg = cfg;
@@ -426,8 +422,7 @@ static inline void fsdp_open_pool(Fsdp *f) {
     for (int k = 0; k < pool_buffers(f, i); k++, at++)
       *(i == POOL_BLOCK_SLOTS ? &f->gather.slot[k].data : to[i]) = f->mem.pool + *at;
 }
-// Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
-static inline void fsdp_declare(Fsdp *f, MemoryPlan *m) {
+void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->lay.chunk_numel;
   const size_t state = fsdp_trains(f) * (size_t)f->lay.state_numel * 4, scales = (size_t)f->lay.scales * 4;
   const size_t others = f->lay.mirrored ? fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1) : 0;
@@ -473,9 +468,7 @@ static inline size_t windows_room(const char **dir) {
   return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
 }
 static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
-// What shares memory with gradient slots lies in a window. Returns whether every host has room for that (a container's
-// /dev/shm may be 64 MiB); if not, nothing is to be shared, on all ranks alike. Collective.
-static inline bool fsdp_shared_slots_fit(Fsdp *f) {
+bool fsdp_shared_slots_fit(Fsdp *f) {
   if (!fsdp_shares_slots(f) || f->cfg.comm != COMM_MPI) return true;
   MemoryPlan plan = {};
   fsdp_declare_work(f, &plan);

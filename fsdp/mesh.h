@@ -9,30 +9,9 @@
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
-#include "base/agree_error.h"
+#include "fsdp.h"
 #include "kernels/device.h"
 #include <mpi.h>
-
-// Another rank. host: the lowest rank on its host. window: where the peer's window is mapped in this process; NULL if
-// it is on another host.
-struct Peer { int host; char *window; };
-
-// The ranks of a group, in the order of its collectives: rank[i] is a rank of the mesh, rank[me] is this rank.
-struct RankGroup { int size, me; int *rank; };
-
-struct MeshShape { int replicas, shards, secondary; };         // R, S and K; secondary: 0 if no such groups
-
-struct Mesh {
-  // A communicator for each purpose, so that messages of one never match those of another. node: the ranks of a host.
-  MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;
-  int rank, world, node_rank, node_world, hosts;
-  MeshShape shape;
-  RankGroup shard, replicate, secondary;
-  bool windows;                                  // ranks of a host read each other's memory; if not, all send messages
-  int remote;                                    // number of peers in the shard group that need messages
-  char host[64];
-  Peer *peer;                                    // [world]
-};
 
 // Whether this rank reads rank r's memory directly.
 static inline bool mesh_shares_memory(const Mesh *m, int r) {
@@ -45,8 +24,7 @@ static inline bool mesh_shards_share_memory(const Mesh *m) {
   for (int r = 0; r < m->world; r++) near = near && m->peer[r].host == m->peer[r / S * S].host;
   return near;
 }
-// The group of the ranks first, first + stride, ..., of which `rank` is one. Free .rank.
-static inline RankGroup rank_group(int first, int stride, int size, int rank) {
+RankGroup rank_group(int first, int stride, int size, int rank) {
   RankGroup g = {size, (rank - first) / stride, (int *)malloc(sizeof(int) * (size_t)size)};
   for (int i = 0; i < size; i++) g.rank[i] = first + i * stride;
   return g;
@@ -67,8 +45,7 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
 }
 // Tests: the host that a rank is to be taken for, of those that are on one. NULL: hosts are as MPI finds them.
 static int (*mesh_pretended_host)(int rank);
-// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
-static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
+void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
   for (MPI_Comm *c : comms) MPI_Comm_dup(comm, c);
@@ -92,9 +69,7 @@ static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windo
   free(all);
   mesh_groups(m, shape, windows);
 }
-// For plans: the mesh that rank `rank` of `world` ranks would have, with `per_host` consecutive ranks on each host. The
-// ranks need not be running, and the mesh has no communicators.
-static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
+void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm, &m->node};
   for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
@@ -112,13 +87,12 @@ static inline Mesh mesh_alone(const Mesh *from) {
   m.comm = m.gather_comm = m.reduce_comm = m.chain_comm = m.node = MPI_COMM_NULL;
   return m;
 }
-// The largest `mine` of all ranks; without communicators this rank's. Collective.
-static inline size_t mesh_most(const Mesh *m, size_t mine) {
+size_t mesh_most(const Mesh *m, size_t mine) {
   unsigned long long most = mine;
   if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);
   return (size_t)most;
 }
-static inline void mesh_close(Mesh *m) {
+void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->secondary};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};
   for (RankGroup *g : groups) free(g->rank);

@@ -11,6 +11,7 @@
 //   note_phase, note_phase_end        forward, backward, update
 //   note_whole                        a stage's weights may be read: its ops follow
 #pragma once
+#include "fsdp.h"
 #include "record.h"
 
 // Notes that the schedule does `what` from here on. Returns what it did before. r: NULL where nothing is recorded.
@@ -56,12 +57,10 @@ static inline void note_exchanged(Fsdp *f, NoteOf of, FlightCollective c) {
   note_arrived();
   note_end(f, of, c);
 }
-// microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
-static inline void note_phase(Fsdp *f, const char *phase, int microbatch, int mark) {
+void note_phase(Fsdp *f, const char *phase, int microbatch, int mark) {
   f->ctx->ops->range_begin(f->ctx, phase);
   liveness_microbatch(microbatch);
   liveness_phase(phase);
   fsdp_mark(f, f->ctx, MARK_MODEL, mark);
 }
-static inline void note_phase_end(Fsdp *f) { f->ctx->ops->range_end(f->ctx); }
 static inline void note_whole(int stage) { liveness_stage(stage); }

@@ -4,34 +4,10 @@
 //   touch_ops     ops that compute nothing: each call is told to the TouchSink that its context's device points to
 //   watch_table   ops that are told before and after a real table makes them
 #pragma once
+#include "fsdp.h"
 #include "kernels/all.h"
 
-enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
-struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
-enum { ACCESSES_MOST = 24, ARGS_MOST = 16, IN_PLACE_MOST = SUMMANDS_MOST };
-#define X(op, args, touches) OP_##op,
-enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
-#undef X
-#define X(op, args, touches) #op,
-static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
-#undef X
-// A tensor by the name that the line gives it; an absent one has no data.
-struct OpArg { const char *name; AccessKind kind; Tensor t; };
-// What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
-// Those accesses from `context` on are of its context: c->state, and the workspace, if it uses that. arg: its tensors,
-// in the order of the line. bytes: that its arguments move; what is updated counts twice.
-struct OpTouch {
-  OpNumber op;
-  int count, pairs, context, args;
-  bool workspace;
-  double bytes;
-  Access access[ACCESSES_MOST];
-  uintptr_t in_place[IN_PLACE_MOST][2];
-  OpArg arg[ARGS_MOST];
-};
-// Receives what each call touches. Ctx.device of a planning table's context points to one.
-struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
-static TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
+TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
 
 static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;
@@ -125,13 +101,6 @@ static inline void touch_ops(Ops *t) {
 }
 
 // ---- watching a real table ------------------------------------------------------------------------------------------
-// before, after: told each call, or NULL. c: the call's own context, over the real table. The first member of what they
-// need besides.
-struct OpWatch {
-  Ops ops;
-  const Ops *real;
-  void (*before)(OpWatch *w, Ctx *c, const OpTouch *x), (*after)(OpWatch *w, Ctx *c, const OpTouch *x);
-};
 struct TouchCopy { TouchSink sink; OpTouch x; };
 template <auto Op> struct Watched;
 template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Watched<Op> {
@@ -148,15 +117,13 @@ template <class... P, void (*Ops::*Op)(Ctx *, P...)> struct Watched<Op> {
     if (w->after) w->after(w, &real, &seen.x);
   }
 };
-// A context that has w->ops must have a device of `real`. Copies are not watched: see watch_copies.
-static inline void watch_table(OpWatch *w, const Ops *real) {
+void watch_table(OpWatch *w, const Ops *real) {
   *w = OpWatch{*real, real, NULL, NULL};
 #define X(op, args, touches) w->ops.op = Watched<&Ops::op>::call;
   OPS(X)
 #undef X
 }
-// Also of copies and zeroing: every context for which they are called has a table that is watched.
-static inline void watch_copies(OpWatch *w) {
+void watch_copies(OpWatch *w) {
   w->ops.copy = Watched<&Ops::copy>::call;
   w->ops.zero = Watched<&Ops::zero>::call;
 }

@@ -1,6 +1,7 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
 // of the plan is taken), recorded if a test asks for it, closed. For dry runs see dry_run.h.
 #pragma once
+#include "fsdp.h"
 #include "update.h"
 
 // Opens or closes all events.
@@ -26,15 +27,13 @@ static inline void fsdp_each_event(Fsdp *f, void (*with)(Ctx *c, StepEvent *e, c
   for (StepEvent &b : f->muon.back) with(c, &b, "updates back");
 }
 
-// Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
-static inline void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
+void fsdp_connect(Fsdp *f, MemoryPlan *plan) {
   static const Comm *const comms[] = {&comm_self, &comm_mpi, &comm_nccl};      // by CommKind
   f->plan = plan;
   f->comm = comms[f->cfg.comm];
   f->comm->connect(f);
 }
-// Takes all memory that the plan has, the caller's too. Collective.
-static inline void fsdp_open(Fsdp *f) {
+void fsdp_open(Fsdp *f) {
   const int K = f->cfg.gather_slots;
   f->meanwhile = fsdp_poll;
   f->comm->open(f);
@@ -54,8 +53,7 @@ static inline void fsdp_open(Fsdp *f) {
   fsdp_each_event(f, step_event_open);
 }
 
-// Frees what fsdp_layout took.
-static inline void fsdp_layout_free(Fsdp *f) {
+void fsdp_layout_free(Fsdp *f) {
   const FsdpLayout *l = &f->lay;
   for (int u = 0; u < l->units; u++) free(l->unit[u].piece);
   fsdp_state_free(f);
@@ -71,7 +69,7 @@ static inline void fsdp_give_back(Fsdp *f) {
   f->comm->close(f);
   memory_give_back_all(f->ctx, f->plan);
 }
-static inline void fsdp_close(Fsdp *f) {
+void fsdp_close(Fsdp *f) {
   fsdp_give_back(f);
   fsdp_layout_free(f);
 }

@@ -14,27 +14,17 @@
 //               read from there. Nothing else moves
 //   else        an exchange a round each way, over all ranks; the runs lie in a slot's stage
 #pragma once
+#include "fsdp.h"
 #include "state.h"
 
-// A matrix: the part-th of a parameter. first: its first element there. stage_at: of this rank's run, in
-// the stage of its round's slot.
-struct OwnedMatrix {
-  int param, part;
-  int64_t rows, cols, first;
-  int owner, round;
-  size_t stage_at;
-};
 static inline int64_t owned_numel(const OwnedMatrix *x) { return x->rows * x->cols; }
-static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
 // Operations of a step of Newton-Schulz, but for a factor: X X^T and A A, of which half is computed, and B X, with m
 // the shorter side and n the longer one.
 static inline double owned_cost(const OwnedMatrix *x) {
   const double m = (double)min64(x->rows, x->cols), n = (double)max64(x->rows, x->cols);
   return m * m * (3 * n + m);
 }
-// The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
-// in_piece from the first of that rank's part of the piece. Returns false when there is none.
-static inline bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *run) {
+bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *run) {
   const Param *p = &f->lay.param[x->param];
   Run all;
   if (!shard_run(&f->lay.unit[p->unit], p, i, &all)) return false;
@@ -43,12 +33,7 @@ static inline bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *ru
   *run = Run{a - x->first, all.in_piece + a - all.in_range, b - a};
   return true;
 }
-// The matrices of a round, one an owner.
-#define EACH_OWNED(f, round_, x) \
-  for (const OwnedMatrix *x = (f)->lay.owned.matrix + (f)->lay.owned.round_first[round_]; \
-       x < (f)->lay.owned.matrix + (f)->lay.owned.round_first[(round_) + 1]; x++)
-// Whether this rank gives its run of a matrix to the owner: its replica is the owner's.
-static inline bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
+bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
   return x->owner / fsdp_shards(f) == f->mesh.rank / fsdp_shards(f);
 }
 
@@ -62,8 +47,7 @@ static inline int owned_by_round(const void *a, const void *b) {
   const OwnedMatrix *x = (const OwnedMatrix *)a, *y = (const OwnedMatrix *)b;
   return x->round != y->round ? x->round - y->round : x->owner - y->owner;
 }
-// Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
-static inline void owned_deal(OwnedMatrix *x, int count, int world) {
+void owned_deal(OwnedMatrix *x, int count, int world) {
   const int owners = world < count ? world : count;
   double *load = (double *)calloc((size_t)owners + 1, sizeof(double));
   int *rounds = (int *)calloc((size_t)owners + 1, sizeof(int));
@@ -128,8 +112,7 @@ static inline void owned_layout(Fsdp *f) {
   o->stage_bytes = N > 1 && !(near && R == 1) ? stage : 0;
   o->host_bytes = off || f->lay.mirrored ? stage + (f->lay.mirrored ? o->matrix_bytes : 0) : 0;
 }
-// Bytes of updates that this rank receives in a step: from ranks of its host, or from others.
-static inline int64_t owned_wire_bytes(const Fsdp *f, bool near) {
+int64_t owned_wire_bytes(const Fsdp *f, bool near) {
   const Mesh *m = &f->mesh;
   const int S = fsdp_shards(f), me = m->rank, host = m->peer[me].host;
   int64_t n = 0;

@@ -14,57 +14,10 @@
 //   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. Before their memory is reused the step
 //                 waits for peers: for staging at its start, for a slot at a point that the placement chooses
 #pragma once
+#include "fsdp.h"
 #include "record.h"
 
-enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
-// A span of time, both ends included. last: the last entry in it that was enqueued; it may end later.
-struct Interval { int from, to, last; };
-struct Buffer {
-  const char *name;
-  int layer;                                     // of its block; -1: none
-  size_t bytes;
-  uintptr_t address;                             // in the dry run
-  Pool pool;
-  size_t at;                                     // in the pool
-  int first, intervals;                          // when it is alive, latest first
-  int begins, alive;                             // when first, and how long in all
-  int number, urgent;                            // of all that are placed with it; urgent: the more, the sooner placed
-  bool workspace;                                // of the ops
-};
-// A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
-// read, its number, else -1.
-struct FixedBuffer { Buffer buffer; int slot; bool shared; };
-enum { FIXED_MOST = 1024 };
-// Entries of the record's points.
-struct Points { int *entry, count; };
-// Which buffers are alive at the same time: for two of them, bits a * words * 64 + b and b * words * 64 + a.
-struct Meets { uint64_t *bit; int words; };
-// One pass. wait: for each point, bits of the slots that are waited for there; waits: of all points.
-struct Pass {
-  Buffer *buffer;
-  int count, room;
-  Interval *interval;
-  int intervals, intervals_room;
-  uint8_t *wait;
-  int points, waits;
-  // Until it has its places: the fixed buffers with their lifetimes here, and of the slots what they were before these
-  // are given away.
-  Buffer *fixed;
-  Meets meets;
-  Points at;
-  Interval *natural[2];
-};
-// open: buffers may be placed there. most: its size limit.
-struct PoolSpace { size_t bytes, most; bool open; };
 enum { PASSES_MOST = 3 };
-struct Placement {
-  PoolSpace pool[POOLS];
-  FixedBuffer fixed[FIXED_MOST];
-  int fixed_count;
-  size_t workspace_bytes;                        // what all pools together take more because of the workspace
-  size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
-                                                 // bound of all pools together
-};
 
 // Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
 // where the dry run has it. Nothing is added for 0 bytes.
@@ -82,18 +35,13 @@ static inline void placement_fix(Placement *pl, const char *name, int number, Po
   x->buffer.at = at;
   x->slot = -1;
 }
-static inline size_t placement_bytes(const Placement *pl) {
+size_t placement_bytes(const Placement *pl) {
   return pl->pool[POOL_SHARDS].bytes + pl->pool[POOL_ACTS].bytes + pl->pool[POOL_SLOTS].bytes;
 }
 
 // ---- declaring
-// Declares a pass's buffers in a dry run (record), or finds the places that they got (base). The same calls in the same
-// order do both.
-struct Declare { Pass *pass; Record *record; char *base[POOLS]; int next; };
 
-// A buffer of the pass; nobody but the model's stream touches it. In a dry run it gets an address of its own. Later
-// calls may ask for less than the dry run did.
-static inline char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes) {
+char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes) {
   Pass *p = d->pass;
   if (!d->record) {
     CHECK(d->next < p->count, "%s was not declared in the dry run", name);
@@ -115,16 +63,14 @@ static inline char *declare_bytes(Declare *d, const char *name, int layer, size_
   b->at = (size_t)(b->address - RECORD_ADDRESSES);           // until it has its place: a dry run may declare it again
   return bytes ? (char *)b->address : NULL;
 }
-// The ops' workspace. It alone may end between two places.
-static inline char *declare_workspace(Declare *d, size_t bytes) {
+char *declare_workspace(Declare *d, size_t bytes) {
   char *p = declare_bytes(d, "workspace", -1, bytes);
   if (!d->record) return p;
   d->pass->buffer[d->pass->count - 1].workspace = true;
   d->pass->buffer[d->pass->count - 1].bytes = bytes;
   return p;
 }
-static inline Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1,
-                             int64_t d2 = -1) {
+Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
   Tensor t = tensor_of(NULL, dtype, d0, d1, d2);
   t.data = declare_bytes(d, name, layer, (size_t)numel(t) * dtype_bytes(dtype));
   return t;
@@ -580,8 +526,7 @@ static inline int buffers_by_address(const void *x, const void *y) {
   const uintptr_t a = (*(const Buffer *const *)x)->address, b = (*(const Buffer *const *)y)->address;
   return a < b ? -1 : a > b;
 }
-// Learns from the record of a pass that was declared when its buffers are alive.
-static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
+void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   const int count = p->count + pl->fixed_count;
   Buffer **all = (Buffer **)malloc(sizeof(Buffer *) * (size_t)(count + 1));
   p->fixed = (Buffer *)malloc(sizeof(Buffer) * (size_t)(pl->fixed_count + 1));
@@ -630,19 +575,17 @@ static inline void pass_forget(Pass *p) {
   p->at = Points{};
   p->fixed = NULL;
 }
-// Places the buffers of all passes, whose lifetimes are known.
-static inline void placement_place(Placement *pl, Pass *pass, int passes) {
+void placement_place(Placement *pl, Pass *pass, int passes) {
   CHECK(passes <= PASSES_MOST, "%d passes", passes);
   passes_try(pl, pass, passes);
   for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
 }
-// Gives p the places that the same pass got.
-static inline void pass_take_places(Pass *p, const Pass *placed) {
+void pass_take_places(Pass *p, const Pass *placed) {
   CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
   for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;
 }
-static inline void pass_free(Pass *p) {
+void pass_free(Pass *p) {
   free(p->buffer);
   free(p->interval);
   free(p->wait);

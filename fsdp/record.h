@@ -18,88 +18,14 @@
 // for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>
+#include "fsdp.h"
 #include "op_calls.h"
 #include "state.h"
 
 // ---- the record
-// X(identifier, word): fields that an entry uses, besides those of all.
-#define RECORD_KINDS(X) \
-  X(RECORD_ACCESS, "access")         /* access, rank and block: of that memory, call: its number, op */ \
-  X(RECORD_EVENT, "event")           /* event: recorded by the stream */ \
-  X(RECORD_WAIT, "wait")             /* event: the stream waits for it */ \
-  X(RECORD_DONE, "done")             /* event: the host has seen it to be over */ \
-  X(RECORD_SYNC, "sync")             /* the host has waited for the stream */ \
-  X(RECORD_PUBLISH, "publish")       /* access: the counter, and as bytes its new value */ \
-  X(RECORD_OBSERVE, "observe")       /* the same, of rank: it has reached that value at least */ \
-  X(RECORD_SEND, "send")             /* access: what is read; rank: to; op: channel; number: set of messages */ \
-  X(RECORD_RECEIVE, "receive")       /* access: may be written from here on; rank: from; as SEND */ \
-  X(RECORD_ENDED, "ended")           /* number: a set of messages, which are gone or have arrived */ \
-  X(RECORD_COLLECTIVE, "collective") /* op: kind, number: communicator, access: how many, bytes that arrive here */ \
-  X(RECORD_HOLD, "hold")             /* access: complete from here on; op: what it is, stage: of which */ \
-  X(RECORD_FREE, "free")             /* access: may be written from here on */ \
-  X(RECORD_POINT, "point")           /* where the host may wait for what the plan says */
-#define RECORD_COLLECTIVES(X) \
-  X(COLLECTIVE_GATHER, "gather") X(COLLECTIVE_REDUCE, "reduce") X(COLLECTIVE_BARRIER, "barrier") \
-  X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
-  X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates") \
-  X(COLLECTIVE_RETURN, "return")
-// NONE: only told, for the order and the number; what it is made of follows.
-#define RECORD_COMMUNICATORS(X) \
-  X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_SECONDARY, "secondary group") \
-  X(OVER_SHARD_REDUCE, "shard group, reductions") X(OVER_REPLICATE, "replicate group") X(OVER_WORLD, "all ranks")
-// Part of the schedule that an entry belongs to.
-#define RECORD_PARTS(X) \
-  X(SCHEDULE_MODEL, "model") X(SCHEDULE_GATHER, "gather") X(SCHEDULE_EXPAND, "expand") X(SCHEDULE_REDUCE, "reduce") \
-  X(SCHEDULE_CHAIN, "chain") X(SCHEDULE_RETURN, "return") X(SCHEDULE_SMALL, "small") X(SCHEDULE_UPDATE, "update")
-#define X(id, words) id,
-enum RecordKind { RECORD_KINDS(X) };
-enum CollectiveKind { RECORD_COLLECTIVES(X) };
-enum Communicator { RECORD_COMMUNICATORS(X) COMMUNICATORS };
-enum SchedulePart { RECORD_PARTS(X) };
-#undef X
-enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
-enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 // Messages from one rank to another over a channel come in order. The last ones are NCCL's, by communicator.
 enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_RETURN, CHANNEL_NCCL };
 
-// What the schedule does now, of which stage, in which round of a reduction.
-struct SchedulePlace { uint16_t what; int16_t stage; uint32_t round; };
-// Memory is named by its owner, block and offset; block -1: `at` is an address. pass: number of passes begun so far.
-struct RecordEntry {
-  RecordKind kind : 8;
-  RecordStream stream : 8;
-  unsigned op : 8;
-  int block : 8;
-  bool context;                                  // of an op's context, not an argument
-  int rank;
-  union { int call, event, number; };
-  uint32_t pass;
-  SchedulePlace place;
-  Access access;
-};
-// Memory at another address in each process. number: the same for all ranks' windows.
-struct RecordBlock { uintptr_t at; size_t bytes; int rank, number; };
-struct RecordGroup { const void *comm; int size, me; const int *rank; };
-struct RecordName { const void *of; const char *words; };
-struct Record {
-  TouchSink sink;
-  RecordEntry *entry;
-  int count, room, calls, events, sides;
-  uintptr_t next_address;
-  char error[256];                               // "" or the first call that may not touch what it touches
-  bool paused;
-  uint32_t pass;
-  SchedulePlace place;
-  // Of a real run: what it has memory in, its communicators, and its events and sets of messages by number.
-  int rank, blocks, names, names_room;
-  RecordBlock block[128];
-  RecordGroup group[COMMUNICATORS];
-  RecordName *name;
-  bool grouped;                                  // in a group of NCCL's calls, over the last one's communicator
-  const void *group_set;
-};
-// Addresses that no allocator gives: nothing may be read or written there.
-static const uintptr_t RECORD_ADDRESSES = (uintptr_t)1 << 56;
 enum { RECORD_ALIGN = 4096 };
 
 static inline void record_entry(Record *r, RecordEntry e) {
@@ -112,7 +38,6 @@ static inline void record_entry(Record *r, RecordEntry e) {
   e.place = r->place;
   r->entry[r->count++] = e;
 }
-static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
 static inline RecordEntry record_of_kind(RecordKind kind, RecordStream stream, int number) {
   RecordEntry e = {};
   e.kind = kind, e.stream = stream, e.block = -1, e.number = number;
@@ -170,7 +95,6 @@ static inline char *record_addresses(Record *r, size_t bytes) {
   r->next_address += (bytes + 2 * RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
   return (char *)at;
 }
-static inline Record *record_of(const Ctx *c) { return (Record *)c->device; }
 // The number of an event or a set of messages of a real run, by its address.
 static inline int record_number(Record *r, const void *of, const char *words) {
   for (int i = 0; i < r->names; i++) if (r->name[i].of == of) return i;
@@ -188,12 +112,11 @@ static inline void record_event(const Ctx *c, RecordKind kind, void *event) {
     record_entry(r, record_of_kind(kind, record_stream(c), r->names ? record_number(r, event, "event")
                                                                     : (int)(intptr_t)event));
 }
-static inline void record_open(Record *r) {
+void record_open(Record *r) {
   memset(r, 0, sizeof *r);
   r->sink.take = record_take;
   r->next_address = RECORD_ADDRESSES;
 }
-static inline void record_close(Record *r) { free(r->entry); free(r->name); }
 
 // ---- the planning table's device calls
 static inline void plan_memory_alloc(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
@@ -213,7 +136,7 @@ static inline void plan_side_open(Ctx *c, Ctx *side, const char *) {
   side->workspace = NULL;
   side->workspace_bytes = 0;
 }
-static inline void plan_event_open(Ctx *c, void **event, const char *) {
+void plan_event_open(Ctx *c, void **event, const char *) {
   *event = (void *)(intptr_t)++record_of(c)->events;
 }
 static inline void plan_event_record(Ctx *c, void *event) { record_event(c, RECORD_EVENT, event); }
@@ -222,8 +145,7 @@ static inline void plan_sync(Ctx *c) {
   if (record_of(c)) record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
 }
 static inline void plan_event_done(Ctx *, void *, bool *done) { *done = true; }
-// The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.
-static inline Ops plan_table(bool gpu) {
+Ops plan_table(bool gpu) {
   static const Collectives none = {};
   Ops t = {};
   t.name = "plan";
@@ -248,8 +170,7 @@ static inline Ops plan_table(bool gpu) {
 static inline void record_told(Record *r, RecordKind kind, RecordStream stream, int number, Access a) {
   if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
 }
-// The host reads or writes memory that a stream accesses, too.
-static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
+void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
   if (!r) return;
   RecordEntry e = record_of_kind(RECORD_ACCESS, RECORD_HOST, r->calls++);
   e.op = OP_HOST;

@@ -12,6 +12,7 @@
 //   fsdp_reduce, fsdp_reduce_finish          starts a reduction; waits for the one in flight
 //   fsdp_return, fsdp_return_take            with replicas: sums of the step go back to all of them, and come
 #pragma once
+#include "fsdp.h"
 #include "transport_plan.h"
 
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
@@ -201,15 +202,14 @@ static inline void fsdp_progress(Fsdp *f) {
   f->watch.background(f->watch.background_to);
   note(f, NOTE_BACKGROUND, POINT_END, STAGE_NONE);
 }
-// Moves the reduction in flight on as far as it can without waiting. Called between ops.
-static inline void fsdp_poll(Fsdp *f) {
+void fsdp_poll(Fsdp *f) {
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_REDUCE, 0, 0);
   fsdp_progress(f);
   while (fsdp_reduce_step(f)) {}
   while (fsdp_return_take(f)) {}
   schedule_return(f->record, was);
 }
-static inline void fsdp_reduce_finish(Fsdp *f) {
+void fsdp_reduce_finish(Fsdp *f) {
   if (!f->job.active) return;
   note_wait(f, NOTE_REDUCTION, f->job.collective);
   for (int spins = 0; f->job.active;) {
@@ -288,9 +288,7 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
     if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
 }
-// Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
-// before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
-static inline void fsdp_grads(Fsdp *f, int s) {
+void fsdp_grads(Fsdp *f, int s) {
   const int slot = f->reduce.grad_slot = fsdp_grad_slot(f, s);
   const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE) return;
@@ -301,9 +299,7 @@ static inline void fsdp_grads(Fsdp *f, int s) {
   if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->shared.slot[slot])) return;
   fsdp_zero_gaps(f, s, slot);
 }
-// The whole gradient of parameter p, in the buffer that fsdp_grads has prepared: in the wire dtype, or in fp32 where
-// gradients are added up there. data is NULL if p is frozen.
-static inline Tensor fsdp_grad(Fsdp *f, int p) {
+Tensor fsdp_grad(Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
   const Unit *u = &f->lay.unit[q->unit];
   const GradHome home = f->lay.stage[u->stage].grads;
@@ -317,13 +313,10 @@ static inline Tensor fsdp_grad(Fsdp *f, int p) {
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
-// Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
-static inline Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
+Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
   return a && (f->cfg.local || f->lay.stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
 }
-// Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
-// in the step. Collective.
-static inline void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
+void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE || home == GRADS_IN_SHARD || (f->cfg.local && a < microbatches - 1)) return;
   fsdp_reduce_finish(f);

@@ -10,15 +10,13 @@
 // gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
 // upper half of its master, and the lower half is stored beside it (master.cuh). Files have all masters in fp32.
 #pragma once
+#include "fsdp.h"
 #include "gather.h"
 
 // The context that the optimizer runs in: the device's, or the host's if it is offloaded.
 static inline Ctx *fsdp_state_ctx(Fsdp *f) { return fsdp_offloads(f) ? &f->host_ctx : f->ctx; }
 
-enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
-// Where this rank's part of piece i of unit u is in an fp32 state. NULL if it is not there: a frozen piece has only
-// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32.
-static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
+float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   if (state == STATE_MASTER && c->split) return NULL;
@@ -37,9 +35,7 @@ static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
   const Piece *c = &q->piece[i];
   return tensor_of(c->split ? f->shards.low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
-// The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
-// if it owns none.
-static inline bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
+bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
   const Param *q = &f->lay.param[p];
   if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, run)) return false;
   float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
@@ -68,15 +64,12 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
-// After fsdp_reduce_finish, once a step: the model may read the gradient shards.
-static inline void fsdp_reduce_join(Fsdp *f) {
+void fsdp_reduce_join(Fsdp *f) {
   note(f, NOTE_JOIN, POINT_BEGIN, STAGE_NONE);
   f->comm->reduce_join(f);
   note(f, NOTE_JOIN, POINT_END, STAGE_NONE);
 }
-// Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
-// in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
-static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
+void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   fsdp_reduce_finish(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, STAGE_NONE, 0);
   const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
@@ -94,8 +87,7 @@ static inline void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
   schedule_return(f->record, was);
 }
 
-// Gathers `bytes` of every rank into `all`, in order of ranks, in device memory; once a step. Collective.
-static inline void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
+void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
   f->traffic.small++;
   f->traffic.small_bytes += (int64_t)bytes * (f->mesh.world - 1);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_SMALL, 0, 0);
@@ -176,14 +168,12 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
     fsdp_publish_end(f, u);
   }
 }
-// Makes all parameter shards from the masters, after these were changed. Collective.
-static inline void fsdp_publish(Fsdp *f) {
+void fsdp_publish(Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) fsdp_publish_unit(f, u);
   fsdp_publish_e4m3(f);
 }
 
-// Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.
-static inline void fsdp_step_end(Fsdp *f) {
+void fsdp_step_end(Fsdp *f) {
   fsdp_forget(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   note(f, NOTE_STEP_END, POINT_BEGIN, STAGE_NONE);
@@ -198,18 +188,11 @@ static inline Ctx *fsdp_param_ctx(Fsdp *f, int p) {
   const bool host = f->cfg.offload == OFFLOAD_PARAMS || (fsdp_offloads(f) && !f->lay.param[p].frozen);
   return host ? &f->host_ctx : f->ctx;
 }
-// Parameters without an fp32 master, frozen or split, take new values through scratch memory, where they are rounded or
-// cut into halves. A frozen E4M3 matrix needs its scale first: all values are given twice, with PASS_MEASURE and, after
-// fsdp_frozen_scales, with PASS_STORE.
-enum ValuePass { PASS_STORE, PASS_MEASURE };
-static inline bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_trained; }
-// Before a PASS_MEASURE.
-static inline void fsdp_forget_scales(Fsdp *f) {
+void fsdp_forget_scales(Fsdp *f) {
   if (f->lay.scales) f->ctx->ops->zero(f->ctx, f->shards.amax, (size_t)f->lay.scales * 4);
   if (fsdp_offloads(f)) memset(f->shards.host_limbs + NORM_LIMBS, 0, (size_t)f->lay.scales * 4);
 }
-// Sets the E4M3 scales from the magnitudes that all ranks have measured. Collective.
-static inline void fsdp_frozen_scales(Fsdp *f) {
+void fsdp_frozen_scales(Fsdp *f) {
   fsdp_small_all_gather(f, f->shards.amax, f->shards.amax_all, (size_t)f->lay.scales * 4);
   fp8_scales(f->ctx, tensor_of(f->shards.scale, F32, f->lay.scales),
              tensor_of(f->shards.amax_all, F32, f->mesh.world, f->lay.scales));
@@ -248,10 +231,7 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
 
-// Sets elements [at, at + n) of those that this rank owns of parameter p, in a state, to values in host memory. After
-// changes of STATE_MASTER call fsdp_publish and fsdp_step_end.
-static inline void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n,
-                                ValuePass pass) {
+void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass) {
   Run run;
   float *to;
   liveness_progress();
@@ -287,9 +267,7 @@ static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *ho
     f->ctx->ops->sync(f->ctx);
   }
 }
-// Copies elements [at, at + n) of those that this rank owns of parameter p, in a state, to host memory. A frozen
-// parameter without a master gives its stored values, widened to fp32. A moment that it does not have reads as zero.
-static inline void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
+void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
   Run run;
   float *from;
   liveness_progress();
@@ -331,7 +309,7 @@ static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, 
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;
   return x ^ x >> 31;
 }
-static inline uint64_t fsdp_weights_hash(Fsdp *f) {
+uint64_t fsdp_weights_hash(Fsdp *f) {
   uint64_t sum = 0, all = 0, number = 0;
   uint32_t values[1024];
   Run run;
@@ -376,9 +354,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
     }
   }
 }
-// Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
-// not depend on the number of ranks. Collective; ends with a barrier.
-static inline void fsdp_init_params(Fsdp *f, uint64_t seed) {
+void fsdp_init_params(Fsdp *f, uint64_t seed) {
   if (fsdp_needs_measure(f)) {
     fsdp_forget_scales(f);
     fsdp_init_pass(f, seed, PASS_MEASURE);

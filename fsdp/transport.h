@@ -19,61 +19,20 @@
 // All traffic is counted here.
 #pragma once
 #include <errno.h>
+#include "fsdp.h"
 #include "layout.h"
 #include "note.h"
-
-// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written.
-// GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
-// them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
-enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
-// What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
-// peer. Each fills what it does otherwise than one rank alone (transport_self.h).
-struct Comm {
-  void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
-  void (*open)(Fsdp *f);                                           // allocates working memory and windows
-  void (*close)(Fsdp *f);
-  void (*step_begin)(Fsdp *f);                                     // side streams continue after all work so far
-  void (*step_end)(Fsdp *f);                                       // new shards are complete: peers may read them
-  void (*progress)(Fsdp *f);                                       // lets messages move, notices what failed
-  void (*gather_start)(Fsdp *f, int s, GatherSlot *slot);          // starts gathering stage s
-  void (*gather_finish)(Fsdp *f, int s, GatherSlot *slot);         // the model may read the slot from here on
-
-  // A reduction, and its rounds in the order of their steps (reduce.h).
-  void (*reduce_start)(Fsdp *f);                                   // backward has completed the job's gradient
-  bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
-  void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // sends this rank's contributions
-  bool (*chain_arrived)(Fsdp *f, uint64_t round);                  // with replicas: is the sum of those before there?
-  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // gets it
-  void (*hosts_begin)(Fsdp *f, uint64_t round, ReduceSpan x);      // along hosts: it goes to the first host
-  // Have a part's contributions arrived, and along hosts its sum?
-  bool (*part_arrived)(Fsdp *f, uint64_t round, int part, ReduceSpan x);
-  // The i-th contribution to a part.
-  const char *(*part_input)(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x, PieceRun run);
-  void (*hosts_give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);         // along hosts: its sum goes on
-  void (*round_done)(Fsdp *f, uint64_t round);                     // all are added: peers may reuse memory
-  bool (*hosts_back)(Fsdp *f, uint64_t round, ReduceSpan x);       // has the own sum come from the last host?
-  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes it to the next replica
-  void (*reduce_end)(Fsdp *f);                                     // all rounds of the job are added up
-  bool (*grads_free)(Fsdp *f, int slot);                           // have all peers read this gradient slot?
-  // With replicas: a unit's sum of the step goes to all of them; has it come? It is in this rank's shard then.
-  void (*return_start)(Fsdp *f, SumReturn *r);
-  bool (*return_arrived)(Fsdp *f, SumReturn *r);
-  void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
-
-  void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
-  void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices
-};
 
 static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
   c->ops->event_open(c, &e->event, name);
   e->recorded = false;
 }
 static inline void step_event_close(Ctx *c, StepEvent *e, const char *) { c->ops->event_close(c, e->event); }
-static inline void step_event_record(Ctx *c, StepEvent *e) {
+void step_event_record(Ctx *c, StepEvent *e) {
   c->ops->event_record(c, e->event);
   e->recorded = true;
 }
-static inline void step_event_wait(Ctx *c, const StepEvent *e) {
+void step_event_wait(Ctx *c, const StepEvent *e) {
   if (e->recorded) c->ops->event_wait(c, e->event);
 }
 
@@ -108,10 +67,6 @@ static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   const Piece *c = &f->lay.unit[u].piece[i];
   return (float *)(f->mem.work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
-// The runs of a round: of each piece of x's unit that has elements there.
-#define EACH_RUN(f, x, run) \
-  for (int piece_ = 0; piece_ < (f)->lay.unit[(x).unit].pieces; piece_++) \
-    if (PieceRun run = {}; piece_run(&(f)->lay.unit[(x).unit], piece_, (x).first, (x).numel, &run))
 // This rank's gradient shard, elements from x.first on; NULL where it is part of a whole gradient.
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
@@ -125,8 +80,7 @@ static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
 static inline bool fsdp_begins(const Fsdp *f) {
   return f->job.first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
 }
-// Along hosts: whether the sum of a part comes to this rank by messages.
-static inline bool hosts_receives_part(const Fsdp *f, int part) {
+bool hosts_receives_part(const Fsdp *f, int part) {
   const HostsLayout *h = &f->lay.hosts;
   return h->part[part].before != f->mesh.shard.me && (h->me || !fsdp_begins(f));
 }
@@ -158,26 +112,16 @@ static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t rou
 }
 
 // ---- gathering: from the shards of the shard group's ranks, or from the secondary shards of a smaller group
-// A rank's part of a piece is `widen` of its shards there, at `at` of working memory.
-struct GatherSource { const RankGroup *group; size_t widen; bool secondary; };
-static inline GatherSource fsdp_source(const Fsdp *f, bool secondary) {
+GatherSource fsdp_source(const Fsdp *f, bool secondary) {
   if (!secondary) return GatherSource{&f->mesh.shard, 1, false};
   return GatherSource{&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
 }
-// One piece of a gather: `bytes` of every rank of the source, from from_at of its working memory to to_at (of rank 0;
-// rank i's follow) of the slot.
-struct GatherPiece { size_t from_at, to_at, bytes; };
-static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
+GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   return GatherPiece{(g.secondary ? q->secondary_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
                      (size_t)c->numel * g.widen * dtype_bytes(c->dtype)};
 }
-#define EACH_UNIT_OF_STAGE(f, s, u) \
-  for (int u = (f)->lay.stage[s].first_unit; u < (f)->lay.stage[s].first_unit + (f)->lay.stage[s].units; u++)
-#define EACH_PIECE_OF_STAGE(f, s, u, i) \
-  EACH_UNIT_OF_STAGE(f, s, u) \
-    for (int i = 0; i < (f)->lay.unit[u].pieces; i++)
 
 static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, slot->from_secondary);
@@ -202,8 +146,7 @@ static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
 }
 
 // ---- sums along the replicas
-// The replica whose sum this one goes on from: the one before; for the first one the last, of the reduction before.
-static inline int chain_before(const Fsdp *f) {
+int chain_before(const Fsdp *f) {
   const RankGroup *g = &f->mesh.replicate;
   return g->rank[(g->me + g->size - 1) % g->size];
 }

@@ -3,11 +3,12 @@
 // device whose memory the host cannot access has a mirror of its shared memory in a pinned window, and copies both
 // ways. The host waits for these copies, so such a step cannot be captured. Any number of ranks can share a device.
 #pragma once
+#include "fsdp.h"
 #include "transport_self.h"
 #include "windows.h"
 
 enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // a count is an int, and some networks take less
-static inline int fsdp_mpi_count(int64_t n) {
+int fsdp_mpi_count(int64_t n) {
   CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
   return (int)n;
 }

@@ -14,121 +14,24 @@
 // Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in the same
 // order from the start, each part between its neighbours': then the unit is always whole, without a gather.
 #pragma once
+#include "fsdp.h"
 #include "kernels/device.h"
 #include <fnmatch.h>
-
-enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
-
-struct Param {
-  char name[64];
-  int ndim;
-  int64_t shape[2];                              // as the user and every file see it
-  int64_t padded_rows;                           // rows in memory; the ones beyond shape[0] are zero and stay so
-  Init init;
-  float std;                                     // of INIT_NORMAL
-  bool decay;                                    // weight decay applies
-  float lr_scale;                                // factor of its learning rate
-  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
-  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
-  int64_t matrix_rows[3];                        // and up; the rows of each
-  bool frozen;                                   // no gradient, no optimizer state
-  bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
-  int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
-  int adapts;                                    // number of that matrix among the parameters
-  unsigned parts;                                // a bit for each of its parts that has an adapter
-  int stage;                                     // the stage that needs it
-  // The layout fills in the rest.
-  Dtype dtype;                                   // in which it is stored and gathered
-  bool owned;                                    // Muon: for each of its matrices one rank computes the update
-  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
-  int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
-};
-
-static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
-// Its elements without padding rows, as files have them.
-static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
-
-// Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
-// optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
-struct Piece {
-  Dtype dtype;
-  bool trains, decay, owned;
-  float lr_scale;
-  int moments;                                   // of the optimizer: 0 to 2
-  int64_t numel;                                 // of one rank
-  // Where the piece begins. In bytes: in the gathered unit; in a rank's shard.
-  size_t full_at, shard_at;
-  // In elements: in a rank's moments and gradient shard; in its fp32 masters, or their low halves; in the unit's whole
-  // gradient; in its copy in the compute dtype.
-  int64_t state_at, master_at, grad_at, expand_at;
-  int64_t second_at;                             // in elements: in a rank's second moments
-  bool has_master;                               // an fp32 master, or the low half of one, is stored beside the shard
-  bool split;                                    // it is a low half
-  bool expands;                                  // it is stored in another dtype than the compute dtype
-};
 
 // Bytes of one rank's part.
 static inline size_t piece_bytes(const Piece *c) { return (size_t)c->numel * dtype_bytes(c->dtype); }
 
-struct Unit {
-  char name[64];
-  int stage, params, pieces;
-  Piece *piece;
-  size_t full_bytes, shard_bytes, slot_at;       // gathered; of one rank; slot_at: where it begins in its stage
-  int64_t shard_numel, state_numel;              // of one rank: all elements; the trained ones, which come first
-  int64_t second_numel;                          // of one rank: those with a second moment
-  int64_t master_numel, low_numel;               // of one rank: fp32 masters; low halves of masters
-  int64_t grad_numel, expand_numel;              // whole gradient; copy in the compute dtype
-  int64_t grad_slot_at, expand_slot_at;          // elements: where these begin in its stage's
-  int rounds;                                    // in which its gradient is reduced
-  // Where it begins in memory that holds all units one after the other. In elements: moments, second moments, fp32
-  // masters, low halves, and gradient shards that are not part of a whole gradient. In bytes: parameter shards,
-  // secondary shards, whole gradients.
-  int64_t state_base, second_base, master_base, low_base, sum_base;
-  size_t params_at, secondary_at, grads_at;
-};
-
-// Where backward writes a stage's gradient.
-//   in shard   into the gradient shard itself, because this rank is the only one: there is no reduction. Later
-//              microbatches are added there
-//   in slot    into one of two slots, which blocks take in turn, in the wire dtype, once a microbatch
-//   whole      into an fp32 buffer of its own, because backward adds to it: chunk by chunk of the head, or with each
-//              microbatch
-enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE };
-// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. shard_aliases_gradient:
-// this rank's gradient shard is its part of the whole gradient. rounds: of a reduction of all its units.
-struct Stage {
-  int first_unit, units;
-  size_t full_bytes;
-  int64_t grad_numel, expand_numel;
-  bool trains;
-  GradHome grads;
-  bool staged, shard_aliases_gradient;
-  int rounds;
-};
-
-enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
-enum ShardLayout { SHARD_FLAT, SHARD_DIM0 };
-
-enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
-// Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
-static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
-
 // ---- names: which parameters a list of globs names
-// Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".
-#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
-static inline bool param_matches(const Param *p, const char *glob) {
+bool param_matches(const Param *p, const char *glob) {
   char module[64];
   snprintf(module, sizeof module, "%s", p->name);
   if (strrchr(module, '.')) *strrchr(module, '.') = 0;
   return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
 }
-// Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
-// line in `error`, if a glob matches nothing or nothing is left to train.
-static inline bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
+bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
   char text[1024], *save = NULL;
   int frozen = 0;
   snprintf(text, sizeof text, "%s", patterns);
@@ -226,9 +129,7 @@ static inline void wrap_sort(Wrapping *w) {
   w->units = kept;
 }
 
-// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
-// WRAP_MIN_PARAMS.
-static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
+Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
   Wrapping w = {param, params, 0, NULL};
   for (int i = 0; i < params; i++) param[i].unit = -1;
   if (policy == WRAP_MIN_PARAMS) wrap_by_size(&w, "", least);
@@ -314,11 +215,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   }
 }
 
-// The part of parameter p that is in the shard of rank i of the shard group: `numel` elements, which begin in_range
-// elements after p's first and in_piece elements after the first of that rank's part of the piece. Returns false if
-// that rank has no element of p.
-struct Run { int64_t in_range, in_piece, numel; };
-static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
+bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
   const Piece *c = &u->piece[p->piece];
   const int64_t first = i * c->numel;
   const int64_t a = max64(first, p->in_piece), b = min64(first + c->numel, p->in_piece + p->numel_padded);
@@ -327,10 +224,7 @@ static inline bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
   return true;
 }
 
-// Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
-// unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
-struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
-static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
+bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
   const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
   if (!c->trains || a >= b) return false;
@@ -344,8 +238,7 @@ static inline int64_t unit_wire_numel(const Unit *u) {
   for (int i = 0; i < u->pieces; i++) n += u->piece[i].trains ? u->piece[i].numel : 0;
   return n;
 }
-// Bytes of a rank's parameter shard without these gaps: what a gather sends.
-static inline int64_t unit_wire_bytes(const Unit *u) {
+int64_t unit_wire_bytes(const Unit *u) {
   int64_t n = 0;
   for (int i = 0; i < u->pieces; i++) n += (int64_t)piece_bytes(&u->piece[i]);
   return n;

@@ -4,9 +4,8 @@
 // Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, those of the next
 // come to their owners and those of the one before go back.
 #pragma once
+#include "fsdp.h"
 #include "layers.h"
-
-struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
 
 // ---- Muon
 // Computes the momenta of this rank's runs of a round's matrices and gives them to the owners.
@@ -108,10 +107,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   }
 }
 
-// One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
-// for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
-// and publishes what was there. Collective with fp8.
-static inline void fsdp_update(Fsdp *f, OptimizerArgs a) {
+void fsdp_update(Fsdp *f, OptimizerArgs a) {
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   layers_begin(f);

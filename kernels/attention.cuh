@@ -26,7 +26,6 @@
 // v) in backward.
 #pragma once
 #include "ops.h"
-
 #if PART_LAUNCH
 static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
 static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv, int n_head) {

@@ -11,7 +11,6 @@
 // whole sequence. bf16 on AVX-512 BF16 and on AMX, and CUDA, have other orders there than here.
 #pragma once
 #include "attention.cuh"
-
 #if PART_LAUNCH
 static inline void cache_check(Tensor cache, Tensor qkv, int64_t kv_columns, Tensor starts) {
   CHECK_SHAPE(cache, qkv.shape[0], cache.shape[1], kv_columns);

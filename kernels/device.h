@@ -11,8 +11,7 @@
 //     their layout; the model just passes them on.
 //   - arithmetic is fp32; a dtype is a storage format.
 #pragma once
-#include "base/clock.h"
-#include "base/errors.h"
+#include "base/base.h"
 #include <math.h>
 #include <string.h>
 

@@ -12,7 +12,6 @@
 // |z| <= sqrt(48 ln 2) = 5.77. fp32 with our own ln and sin: the same bits on every machine.
 #pragma once
 #include "ops.h"
-
 #if PART_LAUNCH
 // Overwrites out. in may be out when the dtypes are equal.
 static inline void convert(Ctx *c, Tensor out, Tensor in) {

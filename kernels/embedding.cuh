@@ -13,7 +13,6 @@
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
 #pragma once
 #include "ops.h"
-
 #if PART_LAUNCH
 // Overwrites out. A token outside [0, Vp) ends the program.
 static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,

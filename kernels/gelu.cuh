@@ -8,7 +8,6 @@
 // The derivative has no separate op: matmul_backward_input multiplies by it.
 #pragma once
 #include "ops.h"
-
 #if PART_LAUNCH
 // Overwrites out, which may be in's own memory, but must not overlap it otherwise.
 static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {

@@ -10,7 +10,6 @@
 // Dropout: sample drop.sample0 + b, element t C + c of (B,T,C). Each element is rounded once; no sums.
 #pragma once
 #include "random.h"
-
 #if PART_LAUNCH
 static inline int64_t lora_columns(const LoraParts *p) {
   int64_t n = 0;

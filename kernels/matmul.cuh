@@ -13,7 +13,6 @@
 // matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "ops.h"
-
 #if PART_LAUNCH
 // out (M,N) is overwritten or, as e.mode says, added to, and e.gelu (M,N, dtype of `out`) overwritten if given.
 static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {

@@ -12,7 +12,7 @@
 // only in those of optimizer.cuh and master.cuh, with a bf16 parameter.
 #pragma once
 #include "device.h"
-#include "base/flight.h"
+#include "base/base.h"
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
 // The bits of the other gradients do not depend on which gradients are absent.

@@ -14,7 +14,6 @@
 // those of layernorm.cuh: blocks of rows in order, then the blocks.
 #pragma once
 #include "layernorm.cuh"
-
 #if PART_LAUNCH
 static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
                               RopeArgs a) {

@@ -4,7 +4,6 @@
 // error about cap 2^-23 before rounding. The derivative is part of cross_entropy_forward_backward.
 #pragma once
 #include "gelu.cuh"
-
 #if PART_LAUNCH
 static inline void softcap_forward(Ctx *c, Tensor logits, float cap) {
   CHECK_DTYPE(logits, logits.dtype == BF16 ? BF16 : F32);

@@ -39,7 +39,6 @@ static inline void step_decide(Ctx *c, StepState *state, double *losses, const v
 }
 #endif
 
-
 // The decision, the same code on every device.
 HD void step_decide_now(StepState *s, double *losses, const void *exchange, StepRule rule) {
   int64_t limbs[NORM_LIMBS] = {};

@@ -8,7 +8,6 @@
 // results depend on the inputs' bits alone, so backward may recompute what forward did not keep. A NaN stays a NaN.
 #pragma once
 #include "gelu.cuh"
-
 #if PART_LAUNCH
 static inline void relu2_check(const char *op, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "%s: %lld elements to %lld", op, (long long)numel(in), (long long)numel(out));

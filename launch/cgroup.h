@@ -6,6 +6,7 @@
 //
 // Limits of all groups above the process's own count as well. `root` goes before every path: "" except in tests.
 #pragma once
+#include "launch.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -93,7 +94,7 @@ static inline size_t cgroup_number(const CgroupPlace *p, const char *file, const
   return file_number(path, key);
 }
 
-static inline double cgroup_cores(const char *root) {
+double cgroup_cores(const char *root) {
   CgroupPlace p;
   double least = INFINITY;
   if (!cgroup_find(root, "cpu", &p)) return least;

@@ -17,7 +17,7 @@
 // Slower cores (Intel's E cores) are left out where faster ones suffice: work is divided evenly, and all would wait for
 // the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
 #pragma once
-#include "base/agree_error.h"
+#include "launch.h"
 #include "machine.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"
@@ -25,11 +25,6 @@
 #include <hwloc.h>
 
 // ---- the machine ----------------------------------------------------------------------------------------------------
-// cpus, nodes: owned by the table. atom: Intel calls it an efficient core; mhz: its highest frequency, 0: not known.
-struct Core { hwloc_bitmap_t cpus, nodes; int socket; bool atom; double mhz; };
-// known: hwloc found cores; else each CPU counts as one. real: it is this machine, not one that HWLOC_SYNTHETIC or
-// HWLOC_XMLFILE describes.
-struct CoreTable { hwloc_topology_t topology; Core *core; int count, sockets, nodes; bool known, real; };
 
 // Cores of hybrid CPUs by kind: hwloc reads /sys/devices/cpu_atom and the frequencies.
 static inline void cores_read_kinds(CoreTable *t) {
@@ -78,9 +73,7 @@ static inline void cores_free(CoreTable *t) {
   if (t->topology) hwloc_topology_destroy(t->topology);
   *t = CoreTable{};
 }
-// Reads this machine. Without hwloc's x86 part, which would move this thread over every CPU to ask it what Linux has
-// said already; with it where /sys is not there. False and one line in `error`.
-static inline bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes) {
+bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes) {
   for (int x86 = 0; x86 < 2; x86++) {
     hwloc_topology_t topology;
     errno = 0;
@@ -101,20 +94,7 @@ static inline bool cores_read_machine(CoreTable *t, char *error, size_t error_by
 }
 
 // ---- dealing --------------------------------------------------------------------------------------------------------
-// What the ranks of a host ask for. mask[r]: CPUs that rank r may use. threads: of a rank, 0: one a core. quota: cores'
-// worth of time that control groups leave all of them, INFINITY: no limit. bind: ranks keep to their shares.
-struct CoreAsk { int rank, ranks, threads; double quota; bool bind; const hwloc_bitmap_t *mask; };
-// A rank's share. core: indices in the table, malloc'ed; cpus: of these cores, those that it may use (owned).
-// outnumbered: there are more ranks than cores, or than the quota has cores; then, and where nothing is bound, it has
-// all cores of its mask. overlaps: ranks with another mask may use some of these CPUs too. left_out: slower cores that
-// nobody takes. bound: the rank keeps to cpus. placed: each thread keeps to its core, where the kernel could do worse:
-// put two threads on one core, or one on another NUMA node than its memory.
-struct CoreShare {
-  int threads, cores, *core, left_out;
-  hwloc_bitmap_t cpus;
-  bool outnumbered, overlaps, bound, placed;
-};
-static inline void cores_share_free(CoreShare *s) {
+void cores_share_free(CoreShare *s) {
   free(s->core);
   if (s->cpus) hwloc_bitmap_free(s->cpus);
   *s = CoreShare{};
@@ -170,8 +150,7 @@ static inline bool cores_need_placing(const CoreTable *t, const CoreShare *s) {
   }
   return placing;
 }
-// The share of rank a->rank. A mask without any core of the table gives one thread (or a->threads), bound to nothing.
-static inline CoreShare cores_deal(const CoreTable *t, const CoreAsk *a) {
+CoreShare cores_deal(const CoreTable *t, const CoreAsk *a) {
   hwloc_const_bitmap_t mask = a->mask[a->rank];
   CoreShare s = {};
   int members = 0, place = 0;                    // ranks with this mask; those of them before this rank
@@ -244,15 +223,6 @@ static inline char *cores_words(const CoreTable *t, const CoreShare *s) {
 }
 
 // ---- taking ---------------------------------------------------------------------------------------------------------
-// What rank 0 prints of each rank, and with which figures.
-struct CoreReport {
-  char words[256], fault[64];                    // fault: why it could not be bound; ""
-  int threads, cores, cpus, left_out;            // cpus: that its threads may use; 0: not known
-  bool outnumbered, overlaps, unknown, described;          // unknown: hwloc found no cores; described: not this machine
-  bool several;                                  // its host has several sockets, NUMA nodes, or CPUs in a core
-};
-// This rank's share and, on rank 0 of the run, the reports of all ranks (malloc'ed; NULL elsewhere).
-struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int world; };
 static Cores *cores_placed;                      // whose threads thread_place binds
 
 static inline int cores_bind(const Cores *c, int thread) {
@@ -279,9 +249,7 @@ static inline bool cores_user_bound(bool *none) {
   *none = place_taken || (bind && !getenv("OMPI_MCA_orte_bound_at_launch"));
   return place_taken || bind || pinned;
 }
-// The CPUs that this rank may use: its own mask; of a rank that mpirun bound by itself, the mask of mpirun or its
-// daemon. *bind: false where mpirun was told to bind nothing.
-static inline hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind) {
+hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind) {
   hwloc_bitmap_t mask = hwloc_bitmap_alloc(), own = hwloc_bitmap_alloc();
   bool none = false;
   const bool by_user = cores_user_bound(&none), launched = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -330,11 +298,7 @@ static inline void cores_report(Cores *c, const char *fault, MPI_Comm comm) {
   c->all = rank ? NULL : (CoreReport *)calloc((size_t)c->world, sizeof(CoreReport));
   MPI_Gather(m, (int)sizeof *m, MPI_BYTE, c->all, (int)sizeof *m, MPI_BYTE, 0, comm);
 }
-// Takes this rank's cores and binds this thread to them; those of the pool follow when they start. threads: --threads,
-// 0: one a core. computes: ops run here, so this thread is thread 0 of the pool, and placed like the others. *c stays
-// where it is until cores_give_back. Collective over comm; node: the ranks of this host. Where hwloc fails, all ranks
-// end with one line, unless --threads says what to do without it.
-static inline void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm) {
+void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm) {
   char error[512] = "";
   *c = Cores{};
   const bool read = cores_read_machine(&c->table, error, sizeof error);
@@ -353,26 +317,22 @@ static inline void cores_take(Cores *c, int threads, bool computes, MPI_Comm nod
   free(masks);
   hwloc_bitmap_free(mine);
 }
-// On rank 0: whether it matters on some host which cores a rank has.
-static inline bool cores_differ(const Cores *c) {
+bool cores_differ(const Cores *c) {
   bool differ = false;
   for (int r = 0; r < c->world; r++) differ = differ || c->all[r].several;
   return differ;
 }
-// Whether ranks or threads have to wait for each other's cores.
-static inline bool cores_are_crowded(const Cores *c) {
+bool cores_are_crowded(const Cores *c) {
   return c->mine.outnumbered || c->mine.overlaps || (c->mine.cpus && c->mine.threads > c->mine.cpus);
 }
-// Threads stay where they are.
-static inline void cores_give_back(Cores *c) {
+void cores_give_back(Cores *c) {
   thread_place = NULL;
   cores_share_free(&c->share);
   cores_free(&c->table);
   free(c->all);
   *c = Cores{};
 }
-// The reports of all ranks as notices, on rank 0: one a kind, with the first rank that it is about.
-static inline void cores_print_notices(const Cores *c) {
+void cores_print_notices(const Cores *c) {
   enum { OUTNUMBERED, OVERLAP, CROWDED, SLOW, UNKNOWN, DESCRIBED, FAULT, KINDS };
   bool told[KINDS] = {};
   for (int r = 0; c->all && r < c->world; r++) {

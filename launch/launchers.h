@@ -10,6 +10,7 @@
 // programs that do not know of each other: they meet (rdzv.h), or each would train the whole model, all of them into
 // the same OUT.
 #pragma once
+#include "launch.h"
 #include "rdzv_host.h"
 #include <mpi.h>
 #include <sys/statvfs.h>
@@ -25,23 +26,15 @@ static const Launcher launchers[] = {
      "Open MPI's mpirun -np %lld ./train_gpt_fsdp ...", "mpirun -np"},
     {"WORLD_SIZE", "RANK", true, "torchrun or another launcher of PyTorch",
      "mpirun -np %lld ./train_gpt_fsdp ..., or set MASTER_ADDR and MASTER_PORT too", "mpirun -np"}};
-// Whether MPI will find the other ranks; whether anything of MPI or Slurm has started this process.
-static inline bool launch_has_pmix() { return getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK"); }
 static inline bool launch_is_started() { return launch_has_pmix() || getenv("PMI_RANK") || getenv("SLURM_PROCID"); }
 
-// Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp:
-// 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,
-// and one that ends would remove them while another opens its own: so both are left out.
-static inline void launch_no_daemon() {
+void launch_no_daemon() {
   if (launch_is_started()) return;
   setenv("OMPI_MCA_ess_singleton_isolated", "1", 1);
   setenv("OMPI_MCA_orte_create_session_dirs", "0", 1);
 }
 
-// Before MPI_Init. Open MPI's TCP listens at all interfaces, whether or not a rank elsewhere is to come. Ranks that are
-// all on one host reach each other by shared memory, so there it is left out, unless the user has chosen, or /dev/shm
-// is so small that TCP may have to stand in.
-static inline void launch_one_host() {
+void launch_one_host() {
   const char *world = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   struct statvfs shm;
   char mpi[MPI_MAX_LIBRARY_VERSION_STRING], version[32];
@@ -54,9 +47,7 @@ static inline void launch_one_host() {
   setenv("OMPI_MCA_btl", version[0] == '4' ? "self,vader" : "self,sm", 0);
 }
 
-// Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first
-// of them prints the error. `before` MPI_Init only if nothing can make them ranks of one job: MPI_Init may fail there.
-static inline void launch_refuse_alone(const char *rdzv, bool before) {
+void launch_refuse_alone(const char *rdzv, bool before) {
   if (!strcmp(rdzv, "none") || (before && (launch_has_pmix() || getenv("PMI_RANK")))) return;
   for (const Launcher &l : launchers) {
     const char *size = getenv(l.size), *rank = getenv(l.rank);
@@ -74,9 +65,7 @@ static inline void launch_refuse_alone(const char *rdzv, bool before) {
   }
 }
 
-// srun --mpi=pmi2: an Open MPI that was not built for that ends in MPI_Init, with many lines about how to build Slurm.
-// So the first rank says before that what to type; an Open MPI that was built for it goes on.
-static inline void launch_notice_pmi() {
+void launch_notice_pmi() {
   const char *size = getenv("SLURM_STEP_NUM_TASKS"), *rank = getenv("PMI_RANK");
   if (launch_has_pmix() || !size || !rank || strcmp(rank, "0")) return;
   const long long count = strtoll(size, NULL, 10);
@@ -85,9 +74,7 @@ static inline void launch_notice_pmi() {
             "now, start them with srun --mpi=pmix -n %lld ./train_gpt_fsdp ...\n", count, count);
 }
 
-// Whether this process, which meets no others, is to be watched: `most` of --restarts. waits: --restart_wait was given.
-// One line in `error` where a launcher has started it.
-static inline bool launch_watches(int64_t most, bool waits, const char *rdzv, char *error, size_t error_bytes) {
+bool launch_watches(int64_t most, bool waits, const char *rdzv, char *error, size_t error_bytes) {
   if (getenv("TRAIN_GPT_FSDP_RDZV")) return false;               // a rank whose host 0 does that
   REFUSE(waits, "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
   for (const Launcher &l : launchers) {

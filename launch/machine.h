@@ -3,22 +3,14 @@
 // Defines: cpu_tables, cpu_best_table(), cpu_fast_table(), launcher_pid(), host_available_bytes(), core_watch(),
 // choose_gpu().
 #pragma once
-#include "base/processor.h"
+#include "launch.h"
 #include "cgroup.h"
 #include "kernels/ops.h"
 #include <dirent.h>
 #include <mpi.h>
 #include <unistd.h>
 
-// Every table of CPU kernels; a program has those of its own processor. Of these, cpu_tables, a machine runs a prefix.
-struct CpuTable { const char *name; const Ops *ops; };
-static const CpuTable cpu_isas[CPU_ISAS] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512},
-    {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}, {"neon", &ops_neon}, {"neon_bf16", &ops_neon_bf16}};
-static const CpuTable *const cpu_tables = cpu_isas + PROCESSOR_FIRST_ISA;
 enum { CPU_TABLES = PROCESSOR_ISAS };
-// Index in cpu_tables of the richest one that this machine has, and of the fastest; -1: none.
-static inline int cpu_best_table() { return processor_best_isa(); }
-static inline int cpu_fast_table() { return processor_fast_isa(); }
 
 // The process that started this one: mpirun or its daemon on this host, even if a shell or debugger is between them.
 // The parent if none of these is among its ancestors.
@@ -41,19 +33,13 @@ static inline int launcher_pid() {
   }
   return (int)getppid();
 }
-// Memory still available on this host: the kernel's estimate, or what control groups leave.
-static inline size_t host_available_bytes() {
+size_t host_available_bytes() {
   const size_t kb = file_number("/proc/meminfo", "MemAvailable:"), left = cgroup_memory_left("");
   return kb == SIZE_MAX || left < kb * 1024 ? left : kb * 1024;
 }
 
-// Watches whether this rank's threads get the cores they want: the kernel counts how long a thread ran and how long it
-// waited for a core (Documentation/scheduler/sched-stats.rst).
-struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };
 enum { CORE_WATCH_MS = 5000 };
-// At most every CORE_WATCH_MS: the share of the time since the last result, 0 to 1, that the threads waited for a core.
-// In between, and where the kernel does not count, -1.
-static inline double core_watch(CoreWatch *w, double now_ms) {
+double core_watch(CoreWatch *w, double now_ms) {
   if (w->since_ms > 0 && now_ms - w->since_ms < CORE_WATCH_MS) return -1;
   uint64_t ran = 0, waited = 0;
   DIR *tasks = opendir("/proc/self/task");
@@ -72,15 +58,7 @@ static inline double core_watch(CoreWatch *w, double now_ms) {
   return first || on + off <= 0 ? -1 : off / (on + off);
 }
 
-// Which of its visible GPUs this rank takes. sharing: ranks of this host that share its memory; on_gpu: ranks of this
-// host on the same GPU, even if on different instances of it (MIG) with separate memories; crowded: some GPU of some
-// host has more than one rank; gpus: memories that all ranks together take. error: "" or one line.
-struct GpuChoice { int index, sharing; bool crowded; char error[256]; int gpus, on_gpu; };
-
-// One rank per GPU, by rank on the host. If a launcher shows each rank a single GPU, or an instance of one, it takes
-// that one. Memories are told apart by UUID and GPUs by PCI bus id, which instances of one GPU share: so two ranks on
-// one are always seen. Collective over `comm`; `node`: the ranks of a host.
-static inline GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
+GpuChoice choose_gpu(const DeviceProbe *p, MPI_Comm node, MPI_Comm comm) {
   struct Name { char bus[sizeof p->device[0].bus_id], uuid[sizeof p->device[0].uuid]; };
   struct Seen { int n; Name gpu[MAX_DEVICES]; };
   GpuChoice g = {};

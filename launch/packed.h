@@ -2,6 +2,7 @@
 //
 //   packed_open   before anything else: where that Open MPI is
 #pragma once
+#include "launch.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,7 @@
 static const struct { const char *name, *place; } packed_variables[] = {
     {"OPAL_PREFIX", ""}, {"OPAL_SYSCONFDIR", "/etc"}, {"PMIX_MCA_mca_base_component_path", "/pmix"}};
 
-// The archive's Open MPI was built for /usr: variables say where it lies, whatever else is installed or was named; its
-// mpirun comes first in PATH, for --rdzv. Where no openmpi/ is in the directory of the program, these variables, from
-// the mpirun of an archive, are taken back: this program's Open MPI is another.
-static inline void packed_open() {
+void packed_open() {
   char directory[PATH_MAX], path[PATH_MAX + 32];
   const ssize_t n = readlink("/proc/self/exe", directory, sizeof directory - 1);
   if (n <= 0) return;

@@ -6,16 +6,17 @@
 //   preflight_judge    pure: what was found becomes findings, each with what to type
 //   preflight_print    one table of all hosts, what differs marked by an asterisk
 #pragma once
-#include "base/net.h"
-#include "launch/cores.h"
-#include "launch/machine.h"
-#include "launch/terminal.h"
+#include "launch.h"
+#include "cores.h"
+#include "machine.h"
+#include "terminal.h"
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
+#include <stdarg.h>
 
 // ---- facts ----------------------------------------------------------------------------------------------------------
 // An address of an interface: text and bits of its network's prefix; mtu in bytes, mbps 0: not known.
@@ -30,9 +31,6 @@ struct PreflightFacts {
   int64_t memory, shm_bytes, shm_free, files, memlock;
   PreflightNet net[PREFLIGHT_NETS];
 };
-// What to look at: the build of this program, the directory of the run, the GPUs that were found (NULL: none was looked
-// for), how long a message may take.
-struct PreflightAsk { const char *build, *out; const DeviceProbe *gpu; int64_t timeout_s; };
 
 // The first line of a file, or what follows "KEY:" in the first line that begins with it; "" where there is none.
 static inline void preflight_line(const char *path, const char *key, char *to, size_t bytes) {

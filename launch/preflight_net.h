@@ -9,6 +9,7 @@
 // for: a pair to measure, its clock, whether it sees a file. A rank that hears nothing of rank 0 says so on stderr,
 // which mpirun carries by another way.
 #pragma once
+#include "launch.h"
 #include "preflight.h"
 
 enum PreflightTag { TAG_HELLO = 71, TAG_FACTS, TAG_CALL, TAG_ANSWER, TAG_SMALL, TAG_LARGE };
@@ -298,8 +299,7 @@ static inline int preflight_lead(PreflightFacts *facts, int world, const Preflig
   preflight_free(&f, &k);
   return code;
 }
-// --preflight, on every rank of MPI_COMM_WORLD, before anything collective. Returns the exit code.
-static inline int preflight_run(const PreflightAsk *ask) {
+int preflight_run(const PreflightAsk *ask) {
   int rank, world;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -313,9 +313,7 @@ static inline int preflight_run(const PreflightAsk *ask) {
 }
 
 // ---- at each start --------------------------------------------------------------------------------------------------
-// Notices of what is wrong with hosts and their networks. Nothing is measured but clocks. Collective over comm, and
-// nothing for one rank.
-static inline void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
+void preflight_start(const PreflightAsk *ask, MPI_Comm comm) {
   PreflightFound f = {};
   PreflightFindings k = {};
   int rank, first = 0;

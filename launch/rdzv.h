@@ -18,6 +18,7 @@
 //   launch/rdzv_host.h    host 0
 //   launch/rdzv_agent.h   the others
 #pragma once
+#include "launch.h"
 #include "rdzv_agent.h"
 
 // Files that a process may have open: raised for host 0 as far as its connections need it.
@@ -141,8 +142,7 @@ static inline int rdzv_main_agent(const RdzvAsk *ask, const RdzvWhere *w, RdzvIn
   free(a);
   return code;
 }
-// The rendezvous of this process with the others, and the run. Returns the job's exit code.
-static inline int rdzv_main(const RdzvAsk *ask) {
+int rdzv_main(const RdzvAsk *ask) {
   static RdzvWhere w;
   static RdzvInfo me;
   char error[1024] = "";
@@ -152,8 +152,7 @@ static inline int rdzv_main(const RdzvAsk *ask) {
   }
   return w.index ? rdzv_main_agent(ask, &w, &me) : rdzv_main_host(ask, &w, &me);
 }
-// Whether mpirun has started this program for a rendezvous, rather than a user: its exit code; -1: a user has.
-static inline int rdzv_hidden(int argc, char **argv) {
+int rdzv_hidden(int argc, char **argv) {
   if (argc == 3 && !strcmp(argv[1], "rdzv_rank")) return rdzv_rank_main(argv[2]);
   if (argc > 3 && !strcmp(argv[1], "rdzv_hand")) return rdzv_hand_main(argc - 3, argv + 3, argv[2]);
   return -1;

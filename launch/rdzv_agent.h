@@ -7,6 +7,7 @@
 //   rdzv_agent_renew   between two starts (--restarts)
 //   rdzv_needs         what the ranks of a process need, from this process (host 0's too)
 #pragma once
+#include "launch.h"
 #include "rdzv_host.h"
 
 enum { RDZV_TRY_MS = 3000, RDZV_PAUSE_LEAST_MS = 50, RDZV_PAUSE_MOST_MS = 1000, RDZV_ASK_MS = 1000 };

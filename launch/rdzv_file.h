@@ -14,6 +14,7 @@
 // to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads
 // again until a fresh one is there. The files are for their owner only (0600), and those of other users are not read.
 #pragma once
+#include "launch.h"
 #include "rdzv_where.h"
 #include <dirent.h>
 

@@ -11,7 +11,7 @@
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes. Its own table decides who may come, once each.
 #pragma once
-#include "base/errors.h"
+#include "launch.h"
 #include "restart_rules.h"
 #include "rdzv_file.h"
 #include <ctype.h>

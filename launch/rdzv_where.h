@@ -7,26 +7,13 @@
 // Processes that are all on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE) meet at a local socket
 // without a file: the kernel says whose process the other one is, so they need no token. Everybody else does.
 #pragma once
+#include "launch.h"
 #include "rdzv_wire.h"
-#include "base/clock.h"
-#include "base/net.h"
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 
-// What is asked for. rdzv, token_file: options; NULL or "": not given. Numbers below 0: not given. options: a line for
-// each option that must be the same everywhere. mpi: MPI_Get_library_version. timeout_s: 0 waits for ever. restarts and
-// what follows: for launch/restart_rules.h. wait_s: --restart_wait; mesh: ranks that --mesh names, 0: any number;
-// resumes: --resume is given, so that a checkpoint may know other numbers than batch_size, global_batch and grad_accum
-// (0: not given) say. out: --out.
-struct RdzvAsk {
-  const char *rdzv, *token_file, *build, *mpi, *options;
-  int64_t nnodes, node_rank, nproc_per_node, timeout_s;
-  int argc;
-  char **argv;
-  int64_t restarts, wait_s, mesh, batch_size, global_batch, grad_accum;
-  bool resumes;
-  const char *out;
-};
 enum RdzvKind { RDZV_TCP, RDZV_FILE };
 // index: this process's number of `members`; ranks: that run in its place; 0: as many as ... local: all are on one
 // machine. numbered: RANK (env://), not --node_rank, is the index.
@@ -102,8 +89,7 @@ static inline bool rdzv_token_read(const RdzvAsk *ask, RdzvKey *key, bool *given
 }
 
 static const char *const rdzv_variables[] = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"};
-// Whether all variables of env:// are there, for more than one process.
-static inline bool rdzv_env_is_set() {
+bool rdzv_env_is_set() {
   for (const char *name : rdzv_variables) if (!getenv(name) || !*getenv(name)) return false;
   return rdzv_number(getenv("WORLD_SIZE")) != 1;
 }

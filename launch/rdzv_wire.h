@@ -23,7 +23,7 @@
 // short ones are refused.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b})
-#include "base/prove.h"
+#include "launch.h"
 #include <openssl/crypto.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -23,6 +23,7 @@
 // where the first began. A start after one that reached no new checkpoint waits, longer each time; after three such
 // starts in a row there is no other.
 #pragma once
+#include "launch.h"
 #include "rdzv_local.h"
 
 // What host 0 remembers of a process from start to start. here: it took part in the last one. dead: ranks that died in

@@ -17,7 +17,7 @@
 // Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
 // type.
 #pragma once
-#include "base/flight.h"
+#include "launch.h"
 #include "restart_rules.h"
 #include "terminal.h"
 #include <math.h>
@@ -26,8 +26,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-// How many restarts at most; --resume and --out.
-struct RestartsAsk { int64_t most; const char *resume, *out; };
 // Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none. ckpt: where all
 // checkpoints are of this run; "": it has not saved yet.
 struct RestartsShared { int64_t step, saved; char ckpt[4096]; };
@@ -38,14 +36,13 @@ static inline void restarts_tell(int64_t kind, int64_t a, int64_t b) {
   const RdzvNote note = {kind, a, b};
   if (restarts_seat >= 0 && send(restarts_seat, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
-// From the heartbeat's thread. The step that is being done is not.
-static inline void restarts_died(int rank) {
+void restarts_died(int rank) {
   if (restarts_first) restarts_tell(NOTE_STEP, WORD_GET(&flight.step) - 1, 0);
   restarts_tell(NOTE_DIED, rank, 0);
 }
 // Of exit and main's end; a rank that is killed says nothing.
 static inline void restarts_ended(int code, void *) { restarts_tell(NOTE_END, code, 0); }
-static inline void restarts_open() {
+void restarts_open() {
   const char *seat = getenv("TRAIN_GPT_FSDP_RDZV") ? getenv("TRAIN_GPT_FSDP_SEAT") : NULL;
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
   restarts_seat = seat ? (int)rdzv_number(seat) : -1;
@@ -71,24 +68,23 @@ static inline int64_t restarts_job(const char *maps) {
   if (f) fclose(f);
   return (int64_t)job;
 }
-// sequences a step and a microbatch.
-static inline void restarts_batch(int64_t sequences, int64_t batch) {
+void restarts_batch(int64_t sequences, int64_t batch) {
   const int64_t job = restarts_seat >= 0 ? restarts_job("/proc/self/maps") : 0;
   if (job) restarts_tell(NOTE_JOB, job, 0);
   if (restarts_first) restarts_tell(NOTE_BATCH, sequences, batch);
 }
-static inline void restarts_step(int64_t step) {
+void restarts_step(int64_t step) {
   static double told_ms = -1e9;
   __atomic_store_n(&restarts_shared->step, step, __ATOMIC_RELAXED);
   if (!restarts_first || now_ms() - told_ms < 250) return;
   told_ms = now_ms();
   restarts_tell(NOTE_STEP, step, 0);
 }
-static inline void restarts_saved(int64_t step) {
+void restarts_saved(int64_t step) {
   __atomic_store_n(&restarts_shared->saved, step, __ATOMIC_RELAXED);
   if (restarts_first) restarts_tell(NOTE_STEP, step, 0), restarts_tell(NOTE_SAVED, step, 0);
 }
-static inline void restarts_ours(const char *ckpt) {
+void restarts_ours(const char *ckpt) {
   snprintf(restarts_shared->ckpt, sizeof restarts_shared->ckpt, "%s", ckpt);
   if (restarts_first) restarts_tell(NOTE_OURS, 0, 0);
 }
@@ -136,9 +132,7 @@ static inline void restarts_pause(double seconds, const sigset_t *signals) {
   const int s = seconds > 0 ? sigtimedwait(signals, NULL, &t) : -1;
   if (s > 0) kill(getpid(), s);
 }
-// Returns in the run, which is a child of this process: whether it goes on from its own newest checkpoint (--resume
-// auto). Ends this process when the run has. Before MPI and threads are started.
-static inline bool restarts_supervise(const RestartsAsk *ask) {
+bool restarts_supervise(const RestartsAsk *ask) {
   static const int passed[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
   struct sigaction before[4], pass = {};
   void *shared = mmap(NULL, sizeof(RestartsShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

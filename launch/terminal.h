@@ -21,21 +21,14 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/text.h"
-#include "base/heartbeats.h"
+#include "launch.h"
 #include "machine.h"
+#include <stdarg.h>
 
-static struct {
-  bool out, err;                                 // stdout, stderr end on a terminal, mpirun's if there is one
-  bool launched;                                 // mpirun passes on what we print: stdout and stderr in no order
-  bool transient;                                // the open line is erased, not kept, when something else is printed
-  int width_fd;                                  // the terminal that is asked for its width
-  volatile sig_atomic_t shown;                   // columns of the open line; 0: none is open
-} terminal = {false, false, false, false, STDOUT_FILENO, 0};
+Terminal terminal = {false, false, false, false, STDOUT_FILENO, 0};
 
 // ---- text and the open line -----------------------------------------------------------------------------------------
-// Columns of the terminal; 80 if unknown. Asked for each time, since it may have changed.
-static int terminal_columns() {
+int terminal_columns() {
   struct winsize w = {};
   return !ioctl(terminal.width_fd, TIOCGWINSZ, &w) && w.ws_col ? w.ws_col : 80;
 }
@@ -46,15 +39,13 @@ static const char *line_end_text() {
   terminal.shown = 0;
   return text[which];
 }
-// Ends the open line, so that the next text starts a new one.
-static void line_end() {
+void line_end() {
   watchdog_pause(STDOUT_FILENO);
   fputs(line_end_text(), stdout);
   fflush(stdout);
   watchdog_pause(-1);
 }
-// Opens or overwrites the open line, cut to the terminal's width. transient: it is erased when other text follows.
-static void line_draw(const char *text, bool transient) {
+void line_draw(const char *text, bool transient) {
   const int columns = terminal_columns(), n = (int)strlen(text), most = columns > 1 ? columns - 1 : 1;
   if (terminal.shown && terminal.transient != transient) line_end();
   const bool wrapped = terminal.shown >= columns;                // the terminal became narrower than the line
@@ -84,16 +75,13 @@ static void say_to(FILE *to, const char *before, const char *fmt, va_list ap) {
   free(all);
   free(text);
 }
-// printf for whole lines.
-__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...) {
+void say(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   say_to(stdout, line_end_text(), fmt, ap);
   va_end(ap);
 }
-// The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and another rank may print while rank 0
-// has a line open: then that line is erased.
-__attribute__((format(printf, 1, 2))) static void say_error(const char *fmt, ...) {
+void say_error(const char *fmt, ...) {
   const bool both = terminal.out && terminal.err;
   const char *before = both && terminal.shown ? line_end_text() : both && terminal.launched ? "\r\033[K" : "";
   va_list ap;
@@ -103,8 +91,7 @@ __attribute__((format(printf, 1, 2))) static void say_error(const char *fmt, ...
 }
 static void say_error_line(const char *line) { say_error("%s\n", line); }
 
-// A text that comes in pieces, which may end inside a character. bytes NULL: the end of the text.
-static void say_bytes(const uint8_t *bytes, int n) {
+void say_bytes(const uint8_t *bytes, int n) {
   static uint8_t kept[4];                        // the beginning of a character
   static int kept_count;
   watchdog_pause(STDOUT_FILENO);
@@ -129,16 +116,14 @@ static void say_bytes(const uint8_t *bytes, int n) {
   watchdog_pause(-1);
 }
 
-// Whether a part of what was printed is lost, although somebody reads: to a full disk.
-static bool terminal_lost() {
+bool terminal_lost() {
   pollfd out = {STDOUT_FILENO, 0, 0};
   const bool lost = fflush(stdout) || ferror(stdout);
   return lost && !(poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)));
 }
 
 // ---- signals that end the process -----------------------------------------------------------------------------------
-// Ends the open line. May be called in a handler.
-static void terminal_end_line_at_once() {
+void terminal_end_line_at_once() {
   static const char newline[] = "\n";
   if (terminal.shown && write(STDOUT_FILENO, newline, 1) == 1) terminal.shown = 0;
 }
@@ -148,8 +133,7 @@ static void on_last_signal(int signal_) {
   signal(signal_, SIG_DFL);
   raise(signal_);
 }
-// From now on this signal ends the process, with the cursor at the start of a line. May be called in a handler.
-static void terminal_last_signal(int signal_) {
+void terminal_last_signal(int signal_) {
   struct sigaction a = {};
   a.sa_handler = on_last_signal;
   sigaction(signal_, &a, NULL);
@@ -225,7 +209,7 @@ static bool terminal_through(int pid, int fd) {
   if (theirs >= 0) close(theirs);
   return shows;
 }
-static void terminal_open() {
+void terminal_open() {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);                      // ulimit -f: the write fails and is reported, as on a full disk
   error_hook = say_error_line;

@@ -13,6 +13,7 @@
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
+#include "view.h"
 #include "sm_margin.h"
 #include "version.h"
 #include "kernels/cuda/nvidia.h"
@@ -171,8 +172,7 @@ static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm)
   if (lowest < world) o->attention = OPT_attention_mma;
   else if (o->attention == OPT_attention_auto) o->attention = OPT_attention_wgmma;
 }
-// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
-static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
+Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
   char error[1024] = "", why[512] = "";
@@ -234,10 +234,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   return d;
 }
 
-// Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
-// and again after libraries have been opened and have allocated what they need. It compares with what is free at that
-// time, whoever else uses the device. Collective.
-static void agree_on_memory(const RunView *run) {
+void agree_on_memory(const RunView *run) {
   const bool gpu = run->ctx->ops->nccl;
   const int sharing = run->device->sharing, ranks = fsdp_host_world(run->fsdp);
   unsigned long long mine = memory_planned_total(run->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
@@ -292,8 +289,7 @@ static void agree_on_run(MPI_Comm comm, const Options *o) {
   }
   agree_no_error(comm, error, EXIT_USAGE);
 }
-// Ranks per host if all hosts have the same number, else 0. Collective.
-static int ranks_per_host(MPI_Comm comm) {
+int ranks_per_host(MPI_Comm comm) {
   MPI_Comm node;
   int rank, mine, ends[2];
   MPI_Comm_rank(comm, &rank);

@@ -4,20 +4,18 @@
 //   train_options              options of all ranks, complete
 //   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
 #pragma once
-#include "launch/packed.h"
-#include "launch/preflight_net.h"
+#include "run.h"
 #include "option_line.h"
 #include "start.h"
 #include "version.h"
 
-static void call_parse(Call *call) {
+void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
   if (!options_parse(&call->o, call->argc, call->argv, call->error, sizeof call->error))
     options_whole_line(call->argc, call->argv, call->error, sizeof call->error);
   if (call->o.interactive || call->o.eval[0]) call->o.sample_only = true;      // no data, no training
 }
-// This process becomes a rank.
-static void call_join(Call *call) {
+void call_join(Call *call) {
   static char who[128];
   char host[64] = "";
   Options *o = &call->o;
@@ -45,8 +43,7 @@ static void call_join(Call *call) {
   die_hook = die_everywhere;
 }
 
-// Options of all ranks, complete; `asked` as they were asked for. Collective.
-static void train_options(Call *call, Options *asked, Start *start) {
+void train_options(Call *call, Options *asked, Start *start) {
   Options *o = &call->o;
   char *error = call->error;
   const size_t bytes = sizeof call->error;
@@ -66,8 +63,7 @@ static void train_options(Call *call, Options *asked, Start *start) {
   restarts_batch(o->global_batch, o->batch_size);
   liveness_flight(o->out, program_build());
 }
-// --preflight, or its short form at the start of a run. Collective.
-static int preflight(const Options *o, bool at_start) {
+int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
   const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
   if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);
@@ -77,7 +73,7 @@ static int preflight(const Options *o, bool at_start) {
   preflight_start(&ask, MPI_COMM_WORLD);
   return 0;
 }
-static int preflight_main(Call *call) {
+int preflight_main(Call *call) {
   if (!call->o.preflight || call->error[0]) return -1;
   const int code = preflight(&call->o, false);
   MPI_Finalize();

@@ -1,8 +1,9 @@
 // encode_main.h: the command --encode OUT FILE...: options to data/encode.h.
 #pragma once
+#include "run.h"
 #include "call.h"
 
-static int encode_main(Call *call) {
+int encode_main(Call *call) {
   const Options *o = &call->o;
   if (!o->encode[0]) return -1;
   if (!call->first) return 0;

@@ -7,10 +7,8 @@
 //   flight_print      the report
 //   flight_main       all of it. Needs neither MPI nor a device
 #pragma once
+#include "run.h"
 #include "options.h"
-#include "data/file_kinds.h"
-#include "data/files.h"
-#include "fsdp.h"
 #include <cjson/cJSON.h>
 
 enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MOST = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MOST = 1 << 20 };
@@ -338,8 +336,7 @@ static inline int flight_main(FILE *f, const char *list, char *error, size_t err
   return ok ? 0 : EXIT_MISSING;
 }
 
-// The command --flight.
-static int flight_answer(Call *call) {
+int flight_answer(Call *call) {
   if (!call->o.flight[0] || call->error[0]) return -1;
   if (!call->first) return 0;
   const int code = flight_main(stdout, call->o.flight, call->error, sizeof call->error);

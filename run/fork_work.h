@@ -5,7 +5,7 @@
 //   fork_processes     how many processes the cores allow
 //   fork_work          does pieces 0 .. count - 1
 #pragma once
-#include "launch/cgroup.h"
+#include "run.h"
 #include "kernels/device.h"
 #include <sched.h>
 #include <sys/mman.h>

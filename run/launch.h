@@ -4,19 +4,15 @@
 //   launch_forget         what a rank does not need to know of that
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 #pragma once
-#include "launch/launchers.h"
-#include "launch/rdzv.h"
-#include "launch/terminal.h"
+#include "run.h"
 #include "option_file.h"
 #include "sharding.h"
 #include "version.h"
 #include <signal.h>
 
-// What a signal asks for; the highest value over all ranks counts.
-enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
-static volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
-static bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
-static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
+volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
+bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
+bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 
 // The options of the group "ranks" differ between processes that meet, and say nothing about the run.
 // In a rank that took its place at a meeting: as if these options had not been given.
@@ -37,11 +33,7 @@ static const char *launch_lines(const Options *o) {
   text_to_line(text, "\n");                      // of --prompt
   return text;
 }
-// The two commands by which mpirun starts this program for --rdzv.
-static int launch_hidden(Call *call) { return rdzv_hidden(call->argc, call->argv); }
-// The command --rdzv: this process is to meet others, and what follows is the whole run of ranks in their places. The
-// file of --config is read for what it says about this; whether it is right is found out later.
-static int launch_rendezvous(Call *call) {
+int launch_rendezvous(Call *call) {
   static Options seen;
   const Options *o = &call->o;
   char error[1024] = "", mpi[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -108,7 +100,7 @@ static void catch_signal(int signal, int flags) {
   a.sa_flags = flags;
   sigaction(signal, &a, NULL);
 }
-static void catch_stop_signals() {
+void catch_stop_signals() {
   catch_signal(SIGINT, 0);
   catch_signal(SIGTERM, 0);                      // schedulers send it twice while we save
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup: stays ignored

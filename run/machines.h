@@ -3,7 +3,7 @@
 //
 //   machine_parse   reads --on
 #pragma once
-#include "launch/machine.h"
+#include "run.h"
 #include "kernels/cuda/nvidia.h"
 
 // What a rank has to itself. Units: FLOP/s, bytes/s, bytes, seconds.

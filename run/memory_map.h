@@ -9,7 +9,7 @@
 //                                                          of none
 //     "schedule": [[stage, words, from, to], ...]}         weights whole and in use, gathers, reductions
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 
 static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bool *any) {
   if (!b->intervals) return;
@@ -106,10 +106,8 @@ static inline void memory_map_lines(FILE *f, const Fsdp *fsdp, const MemoryPlan 
     any = true;
   }
 }
-// Writes the member: of a training step whose record is r, and whose buffers p has with their lifetimes and the places
-// that pl gave them.
-static inline void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl,
-                                    const Pass *p, const Record *r) {
+void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, const Pass *p,
+                      const Record *r) {
   bool any = false;
   fprintf(f, "\"memory_map\":{\"time\":%d,\"turns\":[", r->count);
   memory_map_turns(f, r);

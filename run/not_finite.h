@@ -10,34 +10,12 @@
 // First: in order of the step's microbatches, whoever computes them, then of calls. So the answer, but for the rank, is
 // the same on any number of ranks.
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 #include "report.h"
 #include "saver.h"
 #include "version.h"
 
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
-// The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
-// step; of a parameter, the first one whose loss is not finite.
-struct NotFinite {
-  int32_t kind, microbatch, rank, stage, param;  // param -1: none
-  bool parameter;                                // as it was before the step
-  char what[192], op[40], place[48], host[64];
-  int64_t element, numel, count;
-  float value;
-};
-
-// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them
-// on the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
-struct NotFiniteStep {
-  const RunView *run;
-  StepState before;                              // that it started from
-  const double *losses;
-  const int32_t *inputs, *targets;
-  float *scratch;
-  void (*begin)(void *trainer);
-  void (*microbatch)(void *trainer, int a);
-  void *trainer;
-};
 
 // ---- names ----------------------------------------------------------------------------------------------------------
 // The parameter that has this byte of a gathered stage, as it is stored or computed with, or of its gradient; -1: none.
@@ -131,9 +109,7 @@ static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   if (a->kind == FOUND_IN_SUM) return a->param != b->param ? a->param < b->param : a->element < b->element;
   return a->microbatch < b->microbatch;
 }
-// Looks for what was not finite in the step. Weights, moments and what the next step starts from stay as they are.
-// Collective.
-static NotFinite not_finite_find(const NotFiniteStep *step) {
+NotFinite not_finite_find(const NotFiniteStep *step) {
   const RunView *run = step->run;
   Fsdp *f = run->fsdp;
   Ctx *c = run->ctx;
@@ -183,8 +159,7 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
 }
 
 // ---- what is said of it ---------------------------------------------------------------------------------------------
-// One line: "out of matmul_forward with h.1.mlp.c_fc.weight, forward of block 1, microbatch 3, rank 1 on host: ...".
-static void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
+void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
   char where[160] = "";
   size_t n = 0;
   if (x->place[0]) n += (size_t)snprintf(where + n, sizeof where - n, ", %s", x->place);
@@ -216,8 +191,7 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
           "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
 }
-// A record of metrics.jsonl; counts.
-static void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
+void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
   log->not_finite++;
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)*run->step,
@@ -257,8 +231,7 @@ static bool not_finite_write(const RunView *run, const NotFinite *x, const char 
   free(text);
   return ok;
 }
-// Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
-static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
+void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
   const RunView *run = step->run;
   const int N = fsdp_world(run->fsdp), m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
   const int64_t numel_ = run->opt->batch_size * run->model.T;

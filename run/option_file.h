@@ -10,12 +10,10 @@
 //   config_name_source      a refusal of what the file gives names the file
 //   options_save            OUT/options.txt
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 #include "options.h"
-#include "launch/terminal.h"
 #include "version.h"
 #include <ctype.h>
-#include "data/files.h"
 
 enum { CONFIG_MOST_BYTES = 1 << 20 };
 
@@ -267,8 +265,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     fputc('\n', f);
   }
 }
-// Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
-static void options_save(const Options *asked, const Options *o, int ranks, const char *from) {
+void options_save(const Options *asked, const Options *o, int ranks, const char *from) {
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);

@@ -2,8 +2,8 @@
 //
 //   options_help    prints what was asked for
 #pragma once
+#include "run.h"
 #include "options.h"
-#include "launch/terminal.h"
 #include "version.h"
 #include <gnu/libc-version.h>
 #include <mpi.h>
@@ -115,8 +115,7 @@ static int options_help(const char *topic) {
   else fputs(help_short, stdout);
   return 0;
 }
-// The commands --help and --version.
-static int options_answer(Call *call) {
+int options_answer(Call *call) {
   const int argc = call->argc;
   char **argv = call->argv;
   for (int i = 1; i < argc; i++) {

@@ -3,8 +3,8 @@
 //
 //   options_whole_line    the line to type, where the command line is such a one
 #pragma once
+#include "run.h"
 #include "options.h"
-#include "launch/terminal.h"
 #include <limits.h>
 
 enum { LINE_WORDS_MOST = 256 };

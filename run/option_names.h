@@ -2,6 +2,7 @@
 // Face, DeepSpeed, Megatron. A name that means the same stands with its option (option_table.h). These mean something
 // else, or nothing here, and are refused with a line that says what to type instead.
 #pragma once
+#include "run.h"
 
 // names: separated by blanks; one that ends in * stands for all that begin like it, and those that begin with - are
 // llm.c's. say: what to type instead.

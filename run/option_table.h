@@ -288,3 +288,56 @@ static const Preset presets[] = {
      "bias=qkv rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK},
     {"qwen3-0.6b", 28, 16, 1024, 1024, 40960, 151936, 4e-4, "n_kv_head=8 head_size=128 mlp_width=3072 "
      "qk_norm=before rope_theta=1e6 norm_eps=1e-6 " LLAMA_BLOCK}};
+
+enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_CHOICE, OPTION_FLAG };
+enum { OPTION_TEXT_BYTES = 1024 };
+
+// GROUP_name: the first option of a group.
+enum OptionId {
+#define OPTION_ID(name, ...) OPT_##name,
+#define OPTION_ID_GROUP(id, title) GROUP_##id, BEFORE_##id = GROUP_##id - 1,
+  OPTIONS(OPTION_ID_GROUP, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID)
+  OPTION_COUNT
+};
+
+// f(name, choice) for each of (choice, ...).
+#define CHOICES(f, name, choices) CHOICES_EACH(f, name, CHOICES_OF choices)
+#define CHOICES_OF(...) __VA_ARGS__
+#define CHOICES_EACH(f, name, ...) \
+  CHOICES_PICK(__VA_ARGS__, CHOICES_8, CHOICES_7, CHOICES_6, CHOICES_5, CHOICES_4, CHOICES_3, CHOICES_2, CHOICES_1, 0) \
+  (f, name, __VA_ARGS__)
+#define CHOICES_PICK(a, b, c, d, e, g, h, i, each, ...) each
+#define CHOICES_1(f, name, a) f(name, a)
+#define CHOICES_2(f, name, a, ...) f(name, a) CHOICES_1(f, name, __VA_ARGS__)
+#define CHOICES_3(f, name, a, ...) f(name, a) CHOICES_2(f, name, __VA_ARGS__)
+#define CHOICES_4(f, name, a, ...) f(name, a) CHOICES_3(f, name, __VA_ARGS__)
+#define CHOICES_5(f, name, a, ...) f(name, a) CHOICES_4(f, name, __VA_ARGS__)
+#define CHOICES_6(f, name, a, ...) f(name, a) CHOICES_5(f, name, __VA_ARGS__)
+#define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
+#define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
+
+// The choices of each option, numbered in the table's order.
+#define OPTION_NOTHING(...)
+#define CHOICE_ID(name, choice) OPT_##name##_##choice,
+#define OPTION_ENUM(name, def, choices, ...) \
+  enum Choice_##name { OPT_##name##_preset = -1, CHOICES(CHOICE_ID, name, choices) };
+OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_ENUM, OPTION_NOTHING)
+
+struct Options {
+#define OPTION_FIELD_INT(name, ...) int64_t name;
+#define OPTION_FIELD_NUM(name, ...) double name;
+#define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];
+#define OPTION_FIELD_CHOICE(name, ...) Choice_##name name;
+#define OPTION_FIELD_FLAG(name, ...) bool name;
+  OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_FLAG)
+  bool given[OPTION_COUNT];
+  bool in_file[OPTION_COUNT];                    // given only by the file of --config
+  bool batch_auto;                               // batch_size is not decided yet, and 1 until then
+  bool tuning;                                   // weights are there: options that were not given are a tuning's
+  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
+  int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
+  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
+  int replicas, shards;                          // the mesh
+  bool recompute_auto;                           // the level was chosen for the device
+  int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments
+};

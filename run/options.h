@@ -8,7 +8,7 @@
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once
-#include "base/text.h"
+#include "run.h"
 #include "kernels/device.h"
 #include "option_names.h"
 #include "option_table.h"
@@ -16,59 +16,6 @@
 #include <errno.h>
 #include <stddef.h>
 #include <unistd.h>
-
-enum OptionType { OPTION_INT, OPTION_NUM, OPTION_TEXT, OPTION_CHOICE, OPTION_FLAG };
-enum { OPTION_TEXT_BYTES = 1024 };
-
-// GROUP_name: the first option of a group.
-enum OptionId {
-#define OPTION_ID(name, ...) OPT_##name,
-#define OPTION_ID_GROUP(id, title) GROUP_##id, BEFORE_##id = GROUP_##id - 1,
-  OPTIONS(OPTION_ID_GROUP, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID)
-  OPTION_COUNT
-};
-
-// f(name, choice) for each of (choice, ...).
-#define CHOICES(f, name, choices) CHOICES_EACH(f, name, CHOICES_OF choices)
-#define CHOICES_OF(...) __VA_ARGS__
-#define CHOICES_EACH(f, name, ...) \
-  CHOICES_PICK(__VA_ARGS__, CHOICES_8, CHOICES_7, CHOICES_6, CHOICES_5, CHOICES_4, CHOICES_3, CHOICES_2, CHOICES_1, 0) \
-  (f, name, __VA_ARGS__)
-#define CHOICES_PICK(a, b, c, d, e, g, h, i, each, ...) each
-#define CHOICES_1(f, name, a) f(name, a)
-#define CHOICES_2(f, name, a, ...) f(name, a) CHOICES_1(f, name, __VA_ARGS__)
-#define CHOICES_3(f, name, a, ...) f(name, a) CHOICES_2(f, name, __VA_ARGS__)
-#define CHOICES_4(f, name, a, ...) f(name, a) CHOICES_3(f, name, __VA_ARGS__)
-#define CHOICES_5(f, name, a, ...) f(name, a) CHOICES_4(f, name, __VA_ARGS__)
-#define CHOICES_6(f, name, a, ...) f(name, a) CHOICES_5(f, name, __VA_ARGS__)
-#define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
-#define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
-
-// The choices of each option, numbered in the table's order.
-#define OPTION_NOTHING(...)
-#define CHOICE_ID(name, choice) OPT_##name##_##choice,
-#define OPTION_ENUM(name, def, choices, ...) \
-  enum Choice_##name { OPT_##name##_preset = -1, CHOICES(CHOICE_ID, name, choices) };
-OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_ENUM, OPTION_NOTHING)
-
-struct Options {
-#define OPTION_FIELD_INT(name, ...) int64_t name;
-#define OPTION_FIELD_NUM(name, ...) double name;
-#define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];
-#define OPTION_FIELD_CHOICE(name, ...) Choice_##name name;
-#define OPTION_FIELD_FLAG(name, ...) bool name;
-  OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT];
-  bool in_file[OPTION_COUNT];                    // given only by the file of --config
-  bool batch_auto;                               // batch_size is not decided yet, and 1 until then
-  bool tuning;                                   // weights are there: options that were not given are a tuning's
-  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
-  int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
-  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
-  int replicas, shards;                          // the mesh
-  bool recompute_auto;                           // the level was chosen for the device
-  int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments
-};
 
 // Of a new run; and of checkpoints up to 0.6.0, which do not say.
 static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
@@ -110,22 +57,7 @@ static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_
 enum { OPTION_DTYPE = OPTION_COUNT };
 static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
 
-// What the program was called with, and one of the commands that it may be (main's table).
-struct Call {
-  int argc;
-  char **argv;
-  bool launched, first;                          // by mpirun; alone or its first process, which answers for all
-  Options o;                                     // of argv
-  char error[2048];                              // what is wrong with them, or ""
-};
-enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
-// run: returns the exit code; -1: this was not asked for.
-struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
-
-// Whether the run trains, or only evaluates or samples.
-static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
-// The file of OUT that texts go into at the end; NULL: none are made.
-static inline const char *sample_file(const Options *o) {
+const char *sample_file(const Options *o) {
   const bool none = o->eval_only || o->eval[0] || o->interactive || !o->sample_tokens;
   return none ? NULL : o->prompts[0] ? "samples.jsonl" : "sample.txt";
 }
@@ -143,7 +75,7 @@ static const char *choice_word(const OptionSpec *s, int k) {
   for (int i = 0; i < k; i++) word += strlen(word) + 1;
   return k < 0 ? "" : word;
 }
-static const char *option_word(const Options *o, OptionId id) {
+const char *option_word(const Options *o, OptionId id) {
   return choice_word(&option_specs[id], option_choice(o, &option_specs[id]));
 }
 static void options_default(Options *o) {
@@ -291,8 +223,7 @@ static bool option_put(Options *o, int i, const char *value, char *error, size_t
   *(bool *)field = !strcmp(is, "on");
   return true;
 }
-// The same, given.
-static bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
   o->given[i] = true;
   return option_put(o, i, value, error, error_bytes);
 }

@@ -4,8 +4,7 @@
 //   overwrite_refuse     refuses names under which something else is
 //   overwrite_page       the same of report.html for --report RUN1,RUN2,...
 #pragma once
-#include "data/file_kinds.h"
-#include "data/files.h"
+#include "run.h"
 #include "options.h"
 #include "trace_file.h"
 

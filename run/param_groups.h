@@ -2,7 +2,7 @@
 // into the table of parameters, from which the layout follows: parameters with equal settings lie together, and one
 // call of the optimizer's op updates them.
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 #include "options.h"
 
 // Takes the blanks out of a list: no name has one, but lists are often written with them.
@@ -47,9 +47,7 @@ static inline bool params_no_decay(Param *param, int params, const char *list, c
   }
   return true;
 }
-// Marks what the three options name. False with one line in `error`: each glob must name parameters, and --freeze not
-// all of them.
-static inline bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
+bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
   return (!o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes)) &&
          params_no_decay(param, params, o->no_decay, error, error_bytes) &&
          params_scale(param, params, o->lr_scale, error, error_bytes);

@@ -5,6 +5,7 @@
 //   report_print   as text
 //   report_json    as JSON, with every figure
 #pragma once
+#include "run.h"
 #include "plan_worlds.h"
 #include "start_report.h"
 

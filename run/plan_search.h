@@ -9,6 +9,7 @@
 // Options that were given stay as they are. The sequences of a step stay too, so that all rows train alike, but for
 // --dtype, which changes digits. Offloading is looked at only if nothing else fits: it is never faster.
 #pragma once
+#include "run.h"
 #include "fork_work.h"
 #include "plan_report.h"
 #include "start.h"
@@ -465,9 +466,7 @@ static bool plan_take_weights(Options *o, char *name, size_t name_bytes, char *e
   start_free(&s);
   return ok;
 }
-// The command --plan. Of several processes that mpirun started only the first one speaks, and plans for as many unless
-// --world says otherwise.
-static int plan_main(Call *call) {
+int plan_main(Call *call) {
   static PlanReport report;
   Options *o = &call->o;
   char *error = call->error;

@@ -7,6 +7,7 @@
 //   3 fits       the largest batch and the longest sequence, by plans of them
 //   4 worlds     the same options on another number of ranks
 #pragma once
+#include "run.h"
 #include "agree.h"
 #include "predict.h"
 #include "resolve.h"

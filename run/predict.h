@@ -9,9 +9,10 @@
 // An op takes the longer of FLOPs / rate and bytes / bandwidth, and a launch. A stream's next call begins when the one
 // before is over; events order streams as they do on the device. docs/plan.md states the model for readers.
 #pragma once
+#include "run.h"
 #include "machines.h"
 #include "program.h"
-#include "run.h"
+#include "view.h"
 
 // ================================================================================================ 1 work
 enum StepPart { STEP_PRODUCTS, STEP_ATTENTION, STEP_ELEMENTWISE, STEP_OPTIMIZER, STEP_SUMS, STEP_COPIES,

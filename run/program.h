@@ -1,21 +1,8 @@
 // program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer/open.h).
 #pragma once
-#include "data/checkpoint/lora.h"
-#include "fsdp.h"
+#include "run.h"
 #include "options.h"
 
-// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
-// begin in different gradient slots where a microbatch has an odd number of reductions.
-enum { DRY_MICROBATCHES = 3 };
-// A step that is timed has one more: between the first, which overwrites sums, and the last, whose sums go back to all
-// replicas, lie two of those that repeat.
-enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
-// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
-// finds what the one before has left gathered, and so do all later ones.
-enum { DRY_BATCHES = 2 };
-
-struct Device;
-struct RunView;
 // The parameters of a model of that shape, malloc'ed.
 Param *params_of_shape(const ModelShape *shape, int *count);
 // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
@@ -45,8 +32,7 @@ static inline Block block_of(const Options *o) {
   b.logit_softcap = o->logit_softcap;
   return b;
 }
-// The shape that resolved options describe.
-static inline ModelShape shape_of(const Options *o) {
+ModelShape shape_of(const Options *o) {
   ModelShape s = model_shape_gpt2(o->n_layer, o->n_head, o->n_embd, o->n_positions, o->vocab_size,
                                   o->tie_head == OPT_tie_head_on, o->dropout);
   s.n_kv_head = o->n_kv_head, s.head_size = o->head_size, s.mlp_width = o->mlp_width;
@@ -60,8 +46,7 @@ static inline ModelShape shape_of(const Options *o) {
   if (o->lora) lora_targets(&s.lora, &s, o->lora_targets, unused, sizeof unused);
   return s;
 }
-// The loss of pairs that resolved options describe. Choices are in the order of their enum.
-static inline PreferenceArgs preference_args(const Options *o) {
+PreferenceArgs preference_args(const Options *o) {
   return PreferenceArgs{(PreferenceLoss)o->loss, o->dpo_beta, o->dpo_smoothing, o->simpo_gamma};
 }
 // The options that describe a shape.

@@ -3,9 +3,8 @@
 //   progress_line      training: as many fields as fit
 //   show_progress      a save or a load that takes more than a second
 #pragma once
-#include "data/checkpoint/store.h"
+#include "run.h"
 #include "launch.h"
-#include "launch/terminal.h"
 
 // The fields of a progress line, in this order. Each is text; an empty one is left out.
 enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_PAIRS, PROGRESS_LR, PROGRESS_NORM,

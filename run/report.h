@@ -10,7 +10,7 @@
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
-#include "launch/restarts.h"
+#include "run.h"
 #include "overwrite.h"
 #include "program.h"
 #include "report_html.h"
@@ -21,21 +21,6 @@
 
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
-
-struct Log {
-  FILE *metrics;                                 // rank 0 only, else NULL
-  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
-  bool lost;                                     // metrics.jsonl could not be written to its end
-  Tensorboard board;                             // no file without --tensorboard
-  ReportLive *page;                              // of report.html; NULL: none is written
-  const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
-  int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
-  bool plans_known;
-  CoreWatch cores;
-  bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
-  double start_ms, step_ms;                      // step_ms: smoothed
-  int64_t every;
-};
 
 // A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
 static void log_flush(Log *log, const RunView *run) {
@@ -130,8 +115,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   if (o->trace[0] && o->max_steps) return report_refuse_steps(o, o->max_steps, error, error_bytes);
   return true;
 }
-// Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
-static void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes) {
+void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes) {
   if (!run->trace->path[0]) return;
   if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
     snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
@@ -150,8 +134,7 @@ static void report_open_trace(const RunView *run, char *error, size_t error_byte
   if (f) fclose(f);
   else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
 }
-// The command --report RUN1,RUN2,...: one page for all. Starts nothing.
-static int report_compare(Call *call) {
+int report_compare(Call *call) {
   const Options *o = &call->o;
   char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
   if (!strcmp(o->report, "on") || !strcmp(o->report, "off")) return -1;
@@ -168,9 +151,7 @@ static int report_compare(Call *call) {
   return 0;
 }
 
-// Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
-// go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
-static FILE *log_file(const char *path, bool append) {
+FILE *log_file(const char *path, bool append) {
   FILE *f = file_own(path, !append);
   if (!f || !append) return f;
   off_t whole = 0, all = 0;
@@ -315,9 +296,7 @@ static void log_watch_cores(Log *log) {
       100 * waited);
 }
 
-// Of each unit that trains: the norm of its gradient, as "grad_norm" is that of all units', and the norm of what the
-// step changed in its weights, over the norm of the weights.
-static void log_layers(FILE *to, const RunView *run, double grad_norm) {
+void log_layers(FILE *to, const RunView *run, double grad_norm) {
   const Fsdp *f = run->fsdp;
   const double scale = grad_norm / layer_norms(f, -1).gradient;      // loss scale: a power of two
   fprintf(to, ",\"layers\":[");
@@ -340,7 +319,7 @@ static void log_rewards(FILE *to, const StepResult *r) {
   json_number(to, "rewards/margins", r->rewards[0] - r->rewards[1]);
   json_number(to, "rewards/accuracies", r->rewards[2]);
 }
-static void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
+void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (fsdp_rank(run->fsdp)) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   const bool pairs = run->opt->loss != OPT_loss_tokens;
@@ -389,7 +368,7 @@ static void log_step(Log *log, const RunView *run, const StepResult *r, double m
   log_page(log, false);
 }
 
-static void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
+void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
   if (fsdp_rank(run->fsdp)) return;
   const bool pairs = run->opt->loss != OPT_loss_tokens;
   say("%s: loss %.4f over %lld %s", name, e->loss, (long long)e->tokens, pairs ? "pairs" : "tokens");
@@ -415,9 +394,8 @@ static void log_eval(Log *log, const RunView *run, const char *name, const Split
   log_flush(log, run);
 }
 
-// The numbers of a file of --eval.
-static void log_eval_file(Log *log, const RunView *run, const char *path, const char *task, bool llmc, int64_t texts,
-                          int64_t tokens, const EvalNumber number[EVAL_NUMBERS], double seconds) {
+void log_eval_file(Log *log, const RunView *run, const char *path, const char *task, bool llmc, int64_t texts,
+                   int64_t tokens, const EvalNumber number[EVAL_NUMBERS], double seconds) {
   say("%s: %s%s, %lld texts", path, task, llmc ? " (llm.c's style)" : "", (long long)texts);
   for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) {
     const bool share = !strncmp(number[i].name, "acc", 3);
@@ -478,8 +456,7 @@ static void log_trace_stages(const RunView *run, const TraceFound *x) {
   }
   free(shown);
 }
-// Ends a trace, if there is one, and reports what communication is exposed. Collective.
-static void log_trace(Log *log, const RunView *run) {
+void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   char error[1100] = "";
   if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
@@ -547,7 +524,7 @@ static void log_left_out(const Log *log) {
   say("notice: %lld of %lld steps left out, without an update: %s%s%s\n", (long long)log->skipped,
       (long long)log->steps, finite, finite[0] && scale[0] ? ", " : "", scale);
 }
-static void log_close(Log *log, const RunView *run, const char *reason) {
+void log_close(Log *log, const RunView *run, const char *reason) {
   tensorboard_close(&log->board);
   log->page_said = log->page ? ", report.html (incomplete)" : NULL;
   if (log->metrics) log_end(log, run, reason);

@@ -9,8 +9,7 @@
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
-#include "base/clock.h"
-#include "base/text.h"
+#include "run.h"
 #include "report_page.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -22,30 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
-       REPORT_TEXT_MOST = 1 << 16, REPORT_UNITS_MOST = 2048 };
-enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
-enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
-// Of some consecutive steps. count 0: no finite value.
-struct ReportPoint { int64_t step; int count; double sum, least, most; };
-struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
-struct ReportSteps { int64_t *step; int count; };   // ascending, malloc'ed
-struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
-struct ReportRun {
-  char directory[REPORT_PATH_BYTES];
-  int64_t offset;                                // of metrics.jsonl: read so far
-  ReportPoint point[REPORT_SERIES][REPORT_POINTS];
-  ReportUnit *unit;                              // malloc'ed
-  int units;
-  int points;                                    // of every series
-  int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
-  ReportEval eval[REPORT_EVALS];
-  int evals;
-  ReportSteps skipped, not_finite;               // steps without an update; of those, the ones a cause was named for
-  char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
-};
 
 // ---- text -----------------------------------------------------------------------------------------------------------
 // The first REPORT_TEXT_MOST bytes of a file in a run's directory, as a JSON string; null: there is none.
@@ -339,8 +316,6 @@ static inline bool report_write(const char *path, const ReportRun *const *run, i
 }
 
 // ---- while a run goes on --------------------------------------------------------------------------------------------
-// Writing takes at most a thousandth of the time.
-struct ReportLive { bool on; char path[REPORT_PATH_BYTES]; double next_ms; ReportRun run; };
 static inline void report_live_open(ReportLive *x, const char *directory) {
   x->on = true;
   snprintf(x->path, sizeof x->path, "%.1000s/report.html", directory);

@@ -4,6 +4,7 @@
 // The script puts text into the page only as text, never as markup. Colours are variables of the style, so that light,
 // dark and printed pages are the same drawing.
 #pragma once
+#include "run.h"
 
 static const char report_page_head[] = R"page(<!DOCTYPE html>
 <html lang="en">

@@ -1,6 +1,7 @@
 // resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
 // refused. For the options of sharding, sharding.h does that.
 #pragma once
+#include "run.h"
 #include "report.h"
 
 // What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.

@@ -6,8 +6,7 @@
 //   saver_give_up                  ends it without a checkpoint
 //   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
-#include "data/checkpoint/gguf.h"
-#include "data/checkpoint/lora.h"
+#include "run.h"
 #include "report.h"
 
 static Saved saved_of(const RunView *run) {
@@ -22,25 +21,6 @@ static Saved saved_of(const RunView *run) {
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
-// What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
-struct Saver {
-  const RunView *run;
-  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
-  bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
-  bool opened;                                   // the directory is ours
-  bool best;                                     // this save is the best so far
-  bool pending;                                  // a save has begun and its end is not reported yet
-  bool whole;                                    // the last save made a whole checkpoint, or there was none
-  bool pruned;                                   // rank 0: older checkpoints were removed
-  int64_t serial, in_flight_step, saved_step;    // saved_step: of the newest whole one, -1: none
-  double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
-  double best_before;                            // what best_loss was before the last one that was lower
-  int64_t evaluated_step;                        // of the last one
-  double start_ms, pause_ms;
-  char *head, *tokenizer, *header[CHECKPOINT_FILES];
-  size_t head_bytes, tokenizer_bytes;
-  uint64_t tokenizer_hash;
-};
 
 // Rank 0, before anything is allocated: whether OUT/ckpt can be written if it is there, and that --export_hf does not
 // overwrite a checkpoint. One line in `error`.
@@ -72,7 +52,7 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   return true;
 }
 
-static void saver_init(Saver *s, const RunView *run) {
+void saver_init(Saver *s, const RunView *run) {
   memset(s, 0, sizeof *s);
   s->run = run;
   s->saved_step = s->evaluated_step = -1;
@@ -95,8 +75,7 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!m->rank) unlink(probe);
   return all;
 }
-// Prints what a checkpoint will be: the line `saves` of the start report. Collective.
-static void saver_print_plan(Saver *s) {
+void saver_print_plan(Saver *s) {
   const RunView *run = s->run;
   const Options *o = run->opt;
   const Saved saved = saved_of(run);
@@ -280,28 +259,23 @@ static bool saver_report(Saver *s, Log *log) {
   saver_free_texts(s);
   return !r->failed;
 }
-// Reports a save in the background that has ended. Called after every step.
-static void saver_poll(Saver *s, Log *log) {
+void saver_poll(Saver *s, Log *log) {
   if (s->pending && store_poll(s->run->store)) s->whole = saver_report(s, log);
 }
-// Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
-static bool saver_finish(Saver *s, Log *log) {
+bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
   liveness_phase("saving");
   store_wait(s->run->store, log_save_progress);
   return s->whole = saver_report(s, log);
 }
-// Ends the save in flight without a checkpoint: there is no time to finish it.
-static void saver_give_up(Saver *s) {
+void saver_give_up(Saver *s) {
   if (!s->pending) return;
   __atomic_store_n(&s->run->store->cancelled, true, __ATOMIC_RELAXED);
   store_wait(s->run->store, NULL);
   saver_free_texts(s);
   s->pending = false;
 }
-// Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
-// flight. A failure is reported, and training continues. Collective.
-static bool saver_save(Saver *s, Log *log, bool background, bool best) {
+bool saver_save(Saver *s, Log *log, bool background, bool best) {
   const int64_t began = now_ns();
   saver_finish(s, log);
   s->pending = true;
@@ -311,21 +285,17 @@ static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   trace_told(s->run->trace, TOLD_SAVE, began);
   return begun && background ? true : s->whole;
 }
-// The same at once, unless the newest checkpoint is of this step already.
-static bool saver_save_now(Saver *s, Log *log) {
+bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == *s->run->step) return true;
   return saver_save(s, log, false, false);
 }
-// The last line of a run that a signal has ended, on rank 0.
-static void saver_print_stop(const Saver *s) {
+void saver_print_stop(const Saver *s) {
   if (fsdp_rank(s->run->fsdp)) return;
   say("stopped by signal after step %lld; ", (long long)*s->run->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
-// Records a validation loss; returns whether it is the lowest so far. With --keep_best only losses whose checkpoint was
-// saved count, so that a failed save does not prevent the next. Collective.
-static bool saver_see(Saver *s, Log *log, double loss) {
+bool saver_see(Saver *s, Log *log, double loss) {
   const bool keeps = s->run->opt->keep_best;
   if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
   if (keeps) s->best = false;
@@ -391,7 +361,7 @@ static bool save_weights_as(const RunView *run, const char *name) {
   if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
   return save_merged(run, &map, header[0]);
 }
-static bool save_model(const RunView *run) {
+bool save_model(const RunView *run) {
   const bool written = save_weights_as(run, "model.safetensors");
   if (written && !fsdp_rank(run->fsdp)) say("weights: %s/model.safetensors\n", run->opt->out);
   return written;
@@ -454,8 +424,6 @@ static void text_ends_free(TextEnds *e) {
   free(e->eos_text);
   free(e->chat);
 }
-// Rank 0: writes the files beside the weights in a Hugging Face directory.
-static Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
 // tokenizer_alone: of adapters with tokens of their own.
 static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes,
                          bool tokenizer_alone = false) {
@@ -504,9 +472,7 @@ static bool export_adapters(const RunView *run, const char *directory) {
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
 }
-// Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
-// weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
-static bool export_hf(const RunView *run, const char *directory) {
+bool export_hf(const RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   TensorMap map = {};
   const ModelShape shape = shape_of(run->opt);
@@ -525,10 +491,7 @@ static bool export_hf(const RunView *run, const char *directory) {
   if (!fsdp_rank(f) && ok) say("exported: %s\n", directory);
   return ok;
 }
-// OUT/model.gguf for llama.cpp, or OUT/adapter.gguf, which rank 0 writes from a file of fp32 weights that all ranks
-// write, and removes.
-// Collective. Every rank returns the same.
-static bool export_gguf(const RunView *run) {
+bool export_gguf(const RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;
   const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;

@@ -7,18 +7,14 @@
 //   sharding_freeze    marks frozen parameters
 //   sharding_config    the resolved options as an FsdpConfig
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 #include "options.h"
 #include "param_groups.h"
 #include "program.h"
 
-// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
-// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
-enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
 
-// Of one of the --*_dtype.
-static inline Dtype option_dtype(const Options *o, OptionId id) {
+Dtype option_dtype(const Options *o, OptionId id) {
   const char *word = option_word(o, id);
   return !strcmp(word, "bf16") ? BF16 : !strcmp(word, "fp16") ? F16 : F32;
 }
@@ -72,16 +68,11 @@ static int reshard_of(const Options *o) {
   if (!strcmp(text, "off")) return 0;
   return digits_parse(&text, INT32_MAX, &n) && !*text && n > 1 ? (int)n : -1;
 }
-// --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
-// results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
-static void recompute_choose(Options *o, const Ops *ops) {
+void recompute_choose(Options *o, const Ops *ops) {
   o->recompute_auto = !strcmp(o->recompute, "auto");
   if (o->recompute_auto) strcpy(o->recompute, recompute_names[ops->nccl ? RECOMPUTE_NONE : RECOMPUTE_NORM]);
 }
-// Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
-// entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
-// everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
-static bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
+bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
   int64_t at = 0, count;
   for (const char *c = strcmp(o->recompute, "auto") ? o->recompute : recompute_names[RECOMPUTE_NONE], *end; ;
        c = end + 1) {
@@ -266,13 +257,11 @@ static MeshShape mesh_shape_of(const Options *o) {
   return m;
 }
 
-static CommKind comm_kind(const Options *o, int world) {
+CommKind comm_kind(const Options *o, int world) {
   if (o->comm == OPT_comm_nccl) return COMM_NCCL;
   return o->comm == OPT_comm_self || (o->comm == OPT_comm_auto && world == 1) ? COMM_SELF : COMM_MPI;
 }
-// The resolved options as numbers. A choice that is cast is in the order of the enum that it becomes. first_backward:
-// see FsdpConfig.
-static FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) {
+FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) {
   FsdpConfig c = {};
   c.param_dtype = option_dtype(o, OPT_param_dtype);
   c.compute_dtype = option_dtype(o, OPT_buffer_dtype);

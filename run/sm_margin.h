@@ -6,6 +6,7 @@
 // The number is that of cuBLASLt's heuristic too, whose choice decides bits: it follows from the text and the GPU's
 // model, never from the number of ranks.
 #pragma once
+#include "run.h"
 #include "options.h"
 #include "kernels/cuda/nvidia.h"
 

@@ -11,37 +11,13 @@
 //   resolve_options all of the above that is about options; the ranks agree on them
 //   open_files      what a run writes from its start on
 #pragma once
-#include "data/encode.h"
+#include "run.h"
 #include "agree.h"
 #include "program.h"
 #include "resolve.h"
 #include "saver.h"
 
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
-struct Start {
-  int32_t kind;                                  // StartKind
-  bool resume;                                   // with optimizer and step; else only weights
-  bool here;                                     // the checkpoint lies in this run's OUT/ckpt
-  char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
-  char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
-  char notices[2048];                            // lines, each ended by '\n'
-  char chat_template[16], chat_why[640];         // of the model's directory; "", and why none is known
-  char *chat_text;                               // its text, rank 0's
-  ModelShape shape;
-  int64_t text_bytes;                            // of trainer.json
-  uint32_t text_checksum;
-  char *text;                                    // every rank has them
-  cJSON *json;
-  Import import;                                 // rank 0's, open
-  cJSON *published;                              // what came with it, rank 0's; NULL: nothing
-  char stored[8];                                // dtype of all its matrices; "": they differ
-  // With --lora_from: what its configuration says.
-  Lora lora;
-  char lora_targets[OPTION_TEXT_BYTES];
-  int64_t row_from, row_end;                     // of --add_tokens: the rows that are its; row_end 0: none
-  bool on_base;                                  // a checkpoint of adapters
-  Start *base;                                   // what they are for
-};
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
   const size_t n = strlen(s->notices), room = sizeof s->notices - n;
@@ -213,8 +189,7 @@ static const char *start_recorded(const char *text, size_t bytes, const char *na
   cJSON_Delete(json);
   return to;
 }
-// Whether --data has conversations that are packed whole, so that a sequence holds several. Files are looked into once.
-static bool data_is_packed_whole(const Options *o) {
+bool data_is_packed_whole(const Options *o) {
   static char seen[3 * OPTION_TEXT_BYTES], now[sizeof seen];
   static bool are;
   const bool text = o->data_as == OPT_data_as_text;
@@ -604,14 +579,11 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
-// What came with the weights, by their directory or by the checkpoint of a run on them. NULL: nothing, or not rank 0.
-static const cJSON *start_published(const Start *s) {
+const cJSON *start_published(const Start *s) {
   if (s->on_base) return start_published(s->base);
   return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
 }
-// What the model is called at the start: weights of another program by their family and where they came from, also when
-// a run on them is resumed. NULL: by the preset.
-static const char *start_model_name(const Start *s, const Options *o) {
+const char *start_model_name(const Start *s, const Options *o) {
   static char words[MAP_PATH_BYTES + 32];
   char recorded[OPTION_TEXT_BYTES] = "";
   const ModelShape shape = shape_of(o);
@@ -653,8 +625,7 @@ static void start_exact(const Start *s, Options *asked) {
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-// A resumed run must continue with the tokens it began with. Every rank returns the same.
-static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
   const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
@@ -672,8 +643,7 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
   return true;
 }
 
-// The steps that the run has done before it starts.
-static int64_t start_step(const Start *s, const Options *o) {
+int64_t start_step(const Start *s, const Options *o) {
   CheckpointState c = {};
   char error[1024];
   const bool goes_on = s->kind == START_CHECKPOINT && s->resume && run_trains(o);
@@ -779,9 +749,7 @@ static void start_load_adapters(Start *s, const RunView *run) {
   if (file) start_load_map(run, &map, error, sizeof error);
   else agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
 }
-// Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
-// they cannot be read.
-static void start_load(Start *s, const RunView *run, Saver *saver) {
+void start_load(Start *s, const RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
   char error[2048] = "";
   const double start = now_ms();
@@ -818,7 +786,7 @@ static void start_load(Start *s, const RunView *run, Saver *saver) {
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
   say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
-static void start_free(Start *s) {
+void start_free(Start *s) {
   if (s->base) start_free(s->base);
   free(s->base);
   free(s->text);
@@ -986,9 +954,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
   strcpy(o->chat_template, "auto");
 }
-// Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
-// tokenizer reached. Collective.
-static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
+void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                      chat_options(o, o->chat_template, start->chat_why, start->chat_text),
@@ -1042,8 +1008,7 @@ static void load_corpus(Corpus *corpus, void **image, Options *o, const Start *s
   o->vocab_size = corpus->vocab_size;
 }
 
-// How the corpus is dealt to microbatches.
-static SamplerOptions sampler_options(const Options *o) {
+SamplerOptions sampler_options(const Options *o) {
   return SamplerOptions{o->batch_size, o->seq_len, o->global_batch / o->batch_size, o->shuffle == OPT_shuffle_on,
                         o->drop_last == OPT_drop_last_on, (uint64_t)o->seed};
 }
@@ -1080,9 +1045,7 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 
-// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
-// cannot be written.
-static void open_files(Log *log, const RunView *run, const Start *start) {
+void open_files(Log *log, const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = run_trains(run->opt), append = start->here || !trains;
   report_open_trace(run, error, sizeof error);

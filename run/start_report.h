@@ -6,13 +6,13 @@
 //   start_record                         all of it as members of a JSON object
 //   print_old_runs                       what earlier runs left in OUT, and how to remove it
 #pragma once
-#include "base/text.h"
+#include "run.h"
 #include "option_file.h"
 #include "progress.h"
-#include "run.h"
+#include "view.h"
 #include "version.h"
-#include "data/files.h"
 #include "kernels/cuda/nvidia.h"
+#include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 // What `write` prints about the run, malloc'ed.
@@ -481,8 +481,7 @@ static void print_conversation(const RunView *run) {
   say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
   free(text);
 }
-// The head of every run, on rank 0.
-static void print_start(const RunView *run) {
+void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const ModelFigures *m = &run->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
@@ -550,8 +549,7 @@ static void sharding_line(FILE *to, const RunView *run) {
 static void cores_lines(FILE *to, const RunView *run) {
   for (int r = 0; run->cores && r < run->cores->world; r++) fprintf(to, "rank %d: %s\n", r, run->cores->all[r].words);
 }
-// --verbose: every figure, on rank 0.
-static void print_details(const RunView *run) {
+void print_details(const RunView *run) {
   if (fsdp_rank(run->fsdp) || !run->opt->verbose) return;
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
   else if (run->device->peak_flops > 0)
@@ -622,8 +620,7 @@ static void print_sharding_notices(const RunView *run) {
            "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-// Notices about this start, on rank 0.
-static void print_start_notices(const RunView *run) {
+void print_start_notices(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
   const Device *d = run->device;
   if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
@@ -680,8 +677,7 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
   }
   return count;
 }
-// What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
-static void print_old_runs(const RunView *run, const char *from) {
+void print_old_runs(const RunView *run, const char *from) {
   if (fsdp_rank(run->fsdp) || !run_trains(run->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
   size_t words_bytes = 0;

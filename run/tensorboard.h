@@ -13,8 +13,7 @@
 // The first event has the file's version. A run that goes on at step S begins its file with START at S: readers then
 // forget what earlier files have of S and later steps. They read the files of a directory in the order of their names.
 #pragma once
-#include "data/checkpoint/crc32c.h"
-#include "data/files.h"
+#include "run.h"
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -23,11 +22,6 @@
 
 // Scalars are fp32 there; metrics.jsonl has all digits.
 struct TensorboardScalar { const char *tag; double value; };
-struct Tensorboard {
-  FILE *file;                                    // NULL: none is written
-  off_t whole_bytes;                             // of whole records
-  char path[PATH_MAX];
-};
 
 // ---- protobuf -------------------------------------------------------------------------------------------------------
 // A message that is being written; what does not fit is counted and not written.

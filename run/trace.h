@@ -29,93 +29,26 @@
 //              the host waits for
 // What the host decides while it trains is not on the device's clock: --offload and --comm mpi are refused there.
 #pragma once
-#include "fsdp.h"
+#include "run.h"
 #include <time.h>
 #include <unistd.h>
 
-// What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
-// last round of a reduction is added up, an optimizer reads it.
-enum TraceKind : uint8_t {
-  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
-  TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
-};
 static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
-enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
 static const char *const trace_told_words[] = {"evaluation", "save", "saving in the background"};
-enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
 static const char *const trace_wait_words[] = {"wait for contributions", "wait for room to reduce in",
                                                "wait for peers that read gradients"};
 // Tracks of a rank. Gather slot k has TRACK_SLOTS + k.
 enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS, TRACK_GATHER_STREAM = 100 };  // the last: on a GPU
 
-// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
-// whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
-// first one, alike on all ranks.
-enum TracePart { PART_OF_MODEL, PART_OF_GATHER, PART_OF_SUMS };  // copies of gathers; adding up gradients
-struct TraceEvent {
-  int64_t begin_ns, end_ns;
-  uint64_t round;
-  int32_t step;
-  int16_t stage;
-  TraceKind kind;
-  uint8_t number : 6, part : 2;
-};
 static_assert(OP_COUNT <= 64, "an event has six bits for the number of an op");
 // Where the time of a step goes that computes nothing, by stage.
 enum TraceExposed { EXPOSED_GATHER, EXPOSED_WAIT, EXPOSED_SUMS, EXPOSED_PARTS };
 // Of no stage: sums of replicas, the exchange of losses, the barrier, messages that are moved between ops.
 enum TraceCommon { COMMON_JOIN, COMMON_EXCHANGE, COMMON_BARRIER, COMMON_MOVE, TRACE_COMMONS };
 static const char *const trace_common_words[] = {"sums_of_replicas", "exchange", "barrier", "messages"};
-// The clock of another rank: how far it is ahead of rank 0's, at most `within` wrong, when rank 0's said at_ns.
-struct TraceClock { double ahead_ns, within_ns, at_ns; };
 
-struct Trace;
-struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
-struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
 struct TraceEnded { int64_t begin_ns, end_ns, own_ns; };
-enum { TRACE_DEPTH = 16 };
-struct Trace {
-  char path[1024];                               // "": nothing is traced
-  int64_t first, last;                           // steps, counted from the first of this process, 1
-  int64_t from;                                  // the step before this process's first
-  bool done;
-  // ---- memory, of one block
-  char *memory;
-  TraceEvent *event;
-  double *exposed_ns;                            // [EXPOSED_PARTS (stages) + TRACE_COMMONS]
-  TraceClock *clock[2];                          // [world], on rank 0
-  int *reduced;                                  // [stages] reductions of this step
-  int64_t calls, room, count, dropped;           // calls: ops of a step, by a dry run
-  int stages, world;
-  // ---- while a step is traced
-  Fsdp *f;
-  const Ops *ops;                                // the real ones
-  TraceTable table[3];                           // by TracePart
-  int32_t step;
-  int stage;                                     // that a gather is of; STAGE_NONE: none
-  TraceOpen open[TRACE_DEPTH];
-  int depth;
-  int64_t range_begin_ns[TRACE_DEPTH];
-  uint8_t range[TRACE_DEPTH];
-  int ranges, read_stage;
-  struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
-  int64_t op_begin_ns;                           // of the last op
-  int64_t reduction_ns, gather_ns[64], moved_ns; // when what is in flight began; by slot
-  int steps;
-  double step_ns;                                // of all traced steps
-  // ---- on a GPU
-  bool on_device, side[3];                       // side: ops of this part run on a stream of their own
-  const Ctx *model;                              // of the model's stream
-  int64_t *stamp;                                // [stamps_most + 1], of one step; the last one measures the clock
-  int64_t stamps, stamps_most, step_count;       // given out in this step; events before this step
-  void *graph;                                   // of a traced step; NULL before
-  TraceEvent *captured;                          // [captured_count] what a replay does
-  int64_t captured_count, captured_at, captured_from, captured_to;     // events before it; stamps before and after it
-  TraceClock device_clock[2];                    // the device's, against this rank's, before and after the step
-  int64_t host_begin_ns, host_end_ns;            // of the step
-  double device_within_ns;
-};
-static Trace *tracing;                           // the one whose tables are in use
+Trace *tracing;                           // the one whose tables are in use
 
 // ---- options and memory ---------------------------------------------------------------------------------------------
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
@@ -148,10 +81,8 @@ static inline size_t trace_lay(Trace *x) {
   }
   return events + exposed + 2 * clocks + stamps + captured + sizeof(int) * (size_t)x->stages;
 }
-// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. most: steps that
-// the run has at most, 0: not known. on_device: a GPU computes, with streams of its own.
-static inline void trace_declare(Trace *x, const char *path, const char *steps, int64_t most, MemoryPlan *plan,
-                                 int64_t calls, int stages, int world, bool on_device) {
+void trace_declare(Trace *x, const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls,
+                   int stages, int world, bool on_device) {
   *x = Trace{};
   x->on_device = on_device;
   snprintf(x->path, sizeof x->path, "%s", path);
@@ -240,8 +171,7 @@ static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   return true;
 }
 
-// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
-static inline void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
+void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
   if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }
 
@@ -488,20 +418,18 @@ static inline void trace_resolve(Trace *x) {
     x->steps++;
   }
 }
-// Around the capture of a traced step: its events are kept for its replays.
-static inline void trace_capture_begin(Trace *x) {
+void trace_capture_begin(Trace *x) {
   x->captured_at = x->count;
   x->captured_from = x->stamps;
 }
-static inline void trace_capture_end(Trace *x) {
+void trace_capture_end(Trace *x) {
   x->captured_count = min64(x->count - x->captured_at, x->stamps_most / 2);
   memcpy(x->captured, x->event + x->captured_at, sizeof(TraceEvent) * (size_t)x->captured_count);
   x->count = x->captured_at;
   x->captured_to = x->stamps;
   x->stamps = x->captured_from;
 }
-// The graph of a traced step was launched: its events are noted again.
-static inline void trace_replayed(Trace *x) {
+void trace_replayed(Trace *x) {
   CHECK(x->stamps == x->captured_from, "%lld stamps before a replay, %lld before its capture", (long long)x->stamps,
         (long long)x->captured_from);
   for (int64_t i = 0; i < x->captured_count; i++) {
@@ -513,12 +441,10 @@ static inline void trace_replayed(Trace *x) {
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
-// Whether the step after `step`, which counts from the start of training, is traced.
-static inline bool trace_wants(const Trace *x, int64_t step) {
+bool trace_wants(const Trace *x, int64_t step) {
   return x->path[0] && !x->done && step + 1 - x->from >= x->first && step + 1 - x->from <= x->last;
 }
-// Replaces the op tables of c and f, and has f's notes. Collective before the first traced step.
-static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
+void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   if (!x->event) {
     trace_lay(x);
     trace_measure(x, f, 0);
@@ -546,7 +472,7 @@ static inline void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   f->reduce_ctx.ops = &x->table[PART_OF_SUMS].watch.ops;
   f->watch.note = trace_note;
 }
-static inline void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
+void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
   f->watch.note = NULL;
   tracing = NULL;

@@ -8,7 +8,7 @@
 //   ts, dur    microseconds, multiplied by 1000 and cut off behind the point: a number a little below its nanosecond
 //              would make spans overlap that only touch, and the second would be dropped. So a 2 follows three digits
 #pragma once
-#include "data/files.h"
+#include "run.h"
 #include "trace.h"
 
 // Every trace begins so; another file is not written over.

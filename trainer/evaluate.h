@@ -14,6 +14,7 @@
 #pragma once
 #include <locale.h>
 #include <wctype.h>
+#include <ctype.h>
 
 enum EvalTask { EVAL_HELLASWAG, EVAL_CHOICES, EVAL_LAMBADA, EVAL_WIKITEXT, EVAL_TASKS };
 static const struct { const char *name, *text, *more; } eval_tasks[EVAL_TASKS] = {

@@ -4,6 +4,8 @@
 // without one each line is continued by itself. On a terminal Ctrl-C ends the text and Ctrl-D the program. Where stdin
 // is none, stdout has answers alone, a line each, or with --json an object; all else goes to stderr.
 // Rank 0 reads and says; others take part in the passes.
+#include <poll.h>
+
 #pragma once
 
 struct Talk {

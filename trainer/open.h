@@ -8,7 +8,7 @@
 // A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
 // them their memory before any is taken.
 #pragma once
-#include "run/memory_map.h"
+#include "run/run.h"
 
 static void trainer_take_memory(Trainer *t) {
   fsdp_open(&t->fsdp);

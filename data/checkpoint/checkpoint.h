@@ -1,35 +1,171 @@
-// checkpoint.h: what is saved and how it becomes a checkpoint.
+// checkpoint.h: the door of data/checkpoint/: weights and what goes with them, in files.
 //
-//   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
-//                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME; of SGD and of Muon's matrices
-//                                             momentum_buffer.NAME
-//                         tokenizer.json      where the data is text
-//                         trainer.json        configuration, step, what changes from step to step, checksums
-//   OUT/ckpt/latest, best                     symbolic links
-//
-//   1 maps         which byte belongs to which tensor: from shapes alone, so it is the same for every number of ranks
-//   2 trainer.json written last; its last line is the checksum of all before it
-//   3 directory    what is there, which is newest, what is removed
-//   4 loading      checkpoint_load          (saving: run/saver.h)
-//
-// A checkpoint gets its name step_* by rename, when all its files are whole and on the disk, and loses it by rename
-// before any of its files is removed. So a process that is killed at any instant leaves whole checkpoints, and names
-// that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
-// one of the highest step: a run may go back.
+// A checkpoint is a directory of safetensors files (Saved); a TensorMap says which tensor of the model is which of a
+// file, a Store moves shards between both, at once or while the training goes on. Models of other programs come in and
+// go out by interchange_*, gguf_* and lora_*; ModelShape says what a model is.
 #pragma once
-#include "data/dataloader.h"
-#include "base/text.h"
-#include "safetensors.h"
-#include "store.h"
-#include <cjson/cJSON.h>
+#include "data/data.h"
+#include "fsdp.h"
+#include <pthread.h>
 
+// ---- safetensors.h --------------------------------------------------------------------------------------------------
+// The reference implementation refuses longer headers, too.
+enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
+// `at` counts from the start of the file, not of the data. Dtypes other than ours are legal and their sizes checked.
+struct SafetensorsTensor {
+  const char *name;
+  Dtype dtype;                                   // where known_dtype
+  bool known_dtype;                              // F32, BF16, F16, I32; false: only dtype_text is known
+  char dtype_text[12];
+  int ndim;
+  int64_t shape[SAFETENSORS_MAX_DIMS];
+  int64_t at, bytes;
+  int32_t ggml = 0;                              // of a GGUF: its type of blocks (ggml_types.h); 0: it has none
+};
+struct SafetensorsPair { const char *key, *value; };
+// An open file; zeroed: no file. The tensors are in the order of their bytes.
+struct SafetensorsFile {
+  const uint8_t *map;                            // the whole file
+  size_t bytes, data_at;
+  SafetensorsTensor *tensor;
+  int count;
+  SafetensorsTensor **by_name;                   // (count) sorted
+  SafetensorsPair *metadata;                     // (metadata_count) sorted by key
+  int metadata_count;
+  char *text;                                    // the header; its strings are unescaped in place
+  char error[1400];
+};
+
+// ---- crc32c.h -------------------------------------------------------------------------------------------------------
+// The checksum of the bytes that had checksum `crc` (0: of none), followed by these. "123456789" has e3069283.
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
+
+// ---- tensor_map.h ---------------------------------------------------------------------------------------------------
+enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
+// By ShardState: parameters, first moment (SGD: momentum), second moment.
+enum { MAP_STATES = 3, MAP_PARTS = 3 };
+// at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
+// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, or with in_turn a
+// row of one and of the other in turn; 0: as they are. ggml: type of the blocks that it is in (ggml_types.h); 0: dtype.
+struct TensorPlace {
+  int32_t file;
+  Dtype dtype;
+  bool transposed;
+  int64_t at, rows, half_rows;
+  bool in_turn = false;
+  int32_t ggml = 0;
+};
+// Zeroed, it is empty. Freed by tensor_map_free.
+struct TensorMap {
+  int files, params;
+  char path[MAP_MAX_FILES][MAP_PATH_BYTES];
+  int64_t file_bytes[MAP_MAX_FILES];             // of the whole file: another size is refused before it is read
+  int64_t data_at[MAP_MAX_FILES];                // where tensors begin: blocks with checksums are counted from here
+  TensorPlace *place;                            // [MAP_STATES][params][MAP_PARTS]
+};
+void tensor_map_free(TensorMap *m);
+// The first part's place; the other parts' follow.
+TensorPlace *tensor_place(const TensorMap *m, int state, int param);
+// Gives every rank rank 0's map. Collective.
+void tensor_map_share(TensorMap *m, MPI_Comm comm);
+
+// ---- store.h --------------------------------------------------------------------------------------------------------
+enum {
+  STORE_BLOCK_BYTES = 1 << 20,
+  STORE_CHUNK_BYTES = 2 << 20,                   // whole blocks, so that a reader can check what it reads
+  STORE_ERROR_BYTES = 508
+};
+struct ChunkCursor { int state, param; int64_t done; };
+// Bytes that this rank writes or reads.
+int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states);
+// (rows, cols) of any floating dtype -> (cols, rows) fp32. Tiles of 16 x 16 keep both sides in cache.
+void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols);
+struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
+enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
+struct Stream { char *data; MPI_Request request; int state; };     // a Span, then its bytes
+// What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
+// them. checksums: one CRC-32C per block, the files' blocks one after the other.
+struct StoreCommit {
+  bool (*commit)(void *to, const uint32_t *checksums, char *error, size_t error_bytes);
+  void (*discard)(void *to);
+  void *to;
+};
+struct StoreRequest {
+  unsigned states;                               // a bit each
+  bool background;                               // from a snapshot; else store_poll writes straight from the shards
+  bool checksums;
+  const char *header[MAP_MAX_FILES];             // rank 0: first bytes of each file, up to data_at
+  StoreCommit end;
+};
+struct Store {
+  Fsdp *f;
+  MPI_Comm comm;                                 // of checkpoints alone
+  size_t bytes;                                  // taken, from one block:
+  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
+  int64_t *snapshot_at;                          // [states * params] elements
+  Stream stream[2];                              // several hosts only
+  uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
+  StoreRecord *records;                          // [world + 1]; the last is the save's result
+  int64_t blocks;
+  // The save in flight.
+  StorePhase phase;
+  TensorMap map;
+  StoreRequest request;
+  ChunkCursor cursor;
+  int fd[MAP_MAX_FILES];
+  bool direct, own_done, cancelled;              // direct: this rank sees the files
+  int remote_left;                               // rank 0: ranks that still stream
+  pthread_t thread;
+  bool threaded;
+  int thread_done;                               // atomic
+  int64_t bytes_done, bytes_total;               // of this rank: written (atomic); planned
+  MPI_Request requests[2];
+  StoreRecord *result;                           // of the last save, on every rank
+  double ended_ms;                               // when it was known
+  uint64_t base_hash;                            // of what adapters are for; 0: there are none
+  uint64_t reference_hash;                       // of the weights that preferences are compared with; 0: there are none
+  // NULL, or adds to elements [first, first + n) of a parameter what its adapters change; all are whole in `adapters`.
+  void (*merge)(const Fsdp *f, int param, int64_t first, float *values, int64_t n, const void *merge_of);
+  const void *merge_of;
+  float *adapters;
+};
+size_t store_plan_bytes(const Fsdp *f, bool background);
+// s->memory has store_plan_bytes and stays the caller's. Collective.
+void store_open(Store *s, Fsdp *f, bool background);
+void store_close(Store *s);
+__attribute__((format(printf, 2, 3))) bool store_fail(StoreRecord *r, const char *fmt, ...);
+// Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
+// reason in s->result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
+bool store_save_begin(Store *s, TensorMap *map, StoreRequest request);
+// Advances the save in flight without waiting. Returns true once there is none; s->result then says how it went. Every
+// rank must keep calling it; it may be called at any time from the main thread.
+bool store_poll(Store *s);
+static inline void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
+// Waits for the save in flight. progress: NULL, or called now and then.
+void store_wait(Store *s, void (*progress)(Store *s));
+// checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
+// seen: a checksum of a file beside them, which also shows whether a rank sees rank 0's files.
+struct StoreLoad {
+  const TensorMap *map;
+  const uint32_t *checksums;
+  uint32_t seen;
+  ValuePass pass;                                // the first of two where frozen matrices need their scales
+  bool direct;                                   // this rank sees the files
+  int fd[MAP_MAX_FILES];
+  int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
+  int64_t held_from, held_to;
+  int64_t bytes_done, bytes_total;
+};
+// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
+// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
+// fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
+void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+                void (*progress)(const StoreLoad *l, void *to), void *to);
+
+// ---- saved.h --------------------------------------------------------------------------------------------------------
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
-static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
-static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map has both files");
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
-static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
-
 // What a checkpoint is made of, and what one is read into. All of it is the caller's.
 // part: of the parameters: with adapters, a checkpoint has these alone, and one of their base has none of them.
 enum SavedPart { SAVED_ALL, SAVED_BASE, SAVED_ADAPTERS };
@@ -49,59 +185,10 @@ struct Saved {
   SavedPart part;
   const cJSON *published;                        // beside the weights that it was tuned from (interchange.h); or NULL
 };
-
-// ================================================================================================ 1 maps
 // Joins directory and name; a path that does not fit ends the program.
-static void path_join(char *to, size_t bytes, const char *directory, const char *name) {
-  const int n = snprintf(to, bytes, "%s/%s", directory, name);
-  if (n < 0 || (size_t)n >= bytes) die_user("the path %s/%s is too long", directory, name);
-}
-
-static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
-  if (saved->part == SAVED_ADAPTERS ? !param_trains_beside(p) : saved->part == SAVED_BASE && p->adapter) return false;
-  return !state || state <= fsdp_param_moments(saved->fsdp, p);
-}
+void path_join(char *to, size_t bytes, const char *directory, const char *name);
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
-static void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
-  const Fsdp *f = saved->fsdp;
-  const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD;
-  typedef char Name[96];
-  Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * fsdp_params(f)));
-  SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * fsdp_params(f)),
-                                                        sizeof(SafetensorsTensor));
-  char heads[16];
-  snprintf(heads, sizeof heads, "%d", saved->heads);
-  const char *const metadata[] = {"format", "pt", "layout", "out,in", saved->heads ? "n_head" : NULL, heads, NULL};
-  tensor_map_open(m, fsdp_params(f));
-  m->files = CHECKPOINT_FILES;
-  for (int file = 0; file < CHECKPOINT_FILES; file++) {
-    const int from = file == CHECKPOINT_MODEL ? 0 : 1, to = file == CHECKPOINT_MODEL ? 1 : MAP_STATES;
-    int count = 0;
-    for (int i = 0; i < (to - from) * fsdp_params(f); i++) {
-      const Param *p = fsdp_param(f, i % fsdp_params(f));
-      const int state = from + i / fsdp_params(f);
-      if (!checkpoint_has(saved, state, p)) continue;
-      const char *first = sgd || p->owned ? "momentum_buffer." : "exp_avg.";
-      snprintf(names[count], sizeof names[count], "%s%s", !state ? "" : state == 1 ? first : "exp_avg_sq.", p->name);
-      list[count] = SafetensorsTensor{};
-      list[count].name = names[count];
-      list[count].dtype = F32;
-      list[count].ndim = p->ndim;
-      for (int d = 0; d < p->ndim; d++) list[count].shape[d] = p->shape[d];
-      count++;
-    }
-    header[file] = safetensors_header(list, count, metadata, &m->data_at[file]);
-    for (int i = 0, at = 0; i < (to - from) * fsdp_params(f); i++)
-      if (checkpoint_has(saved, from + i / fsdp_params(f), fsdp_param(f, i % fsdp_params(f))))
-        *tensor_place(m, from + i / fsdp_params(f), i % fsdp_params(f)) = {file, F32, false, list[at++].at, 0, 0};
-    m->file_bytes[file] = count ? list[count - 1].at + list[count - 1].bytes : m->data_at[file];
-    path_join(m->path[file], MAP_PATH_BYTES, directory, checkpoint_files[file]);
-  }
-  free(names);
-  free(list);
-}
-
-// ================================================================================================ 2 trainer.json
+void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]);
 // What a checkpoint records besides tensors.
 struct CheckpointState {
   int64_t step, serial, updates;
@@ -112,431 +199,218 @@ struct CheckpointState {
   int64_t evaluated_step;                        // of the last validation; -1: none
   uint64_t corpus_hash, tokenizer_hash;
 };
-
 // How good it is. INFINITY, -1: not known. best: its validation loss is the lowest so far.
 struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
-
 // Its first part, made when the save begins. Ends inside the object.
-static void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q) {
-  const StepState *s = saved->state;
-  const int64_t step = *saved->step, epoch = max64(1, saved->steps_per_epoch);
-  const time_t now = time(NULL);
-  char date[32];
-  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-  fprintf(f, "{\n\"format\":\"train_gpt_fsdp checkpoint\",\"format_version\":%d,\"program\":\"%s\",\"build\":\"%s\",\n",
-          CHECKPOINT_VERSION, saved->program, saved->build);
-  fprintf(f, "\"written\":\"%s\",\"serial\":%lld,\"ranks\":%d,\"ops\":\"%s\",\"device\":", date, (long long)serial,
-          fsdp_world(saved->fsdp), saved->ctx->ops->name);
-  json_text(f, saved->device_words);
-  fprintf(f, ",\"gpu_head_chunk_bytes\":%lld", (long long)saved->gpu_head_chunk_bytes);
-  fprintf(f, ",\n\"step\":%lld,\"steps_total\":%lld,\"epoch\":%lld,\"step_in_epoch\":%lld,\"samples\":%lld,\n",
-          (long long)step, (long long)saved->steps_total, (long long)(step / epoch), (long long)(step % epoch),
-          (long long)(step * saved->global_batch));
-  fprintf(f, "\"state\":{\"updates\":%lld,\"good_steps\":%d", (long long)s->updates, s->good_steps);
-  json_number(f, "loss_scale", s->loss_scale);
-  json_number(f, "beta1_power", s->beta1_power);
-  json_number(f, "beta2_power", s->beta2_power);
-  fprintf(f, "},\n\"quality\":{\"loss\":%.17g", isfinite(s->loss) ? s->loss : 0);
-  json_number(f, "valid_loss", q.valid_loss);
-  json_number(f, "best_valid_loss", q.best_loss);
-  fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
-  fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)saved->corpus->hash);
-  json_text(f, saved->corpus->source);
-  fprintf(f, ",\"vocab_size_asked\":%lld", (long long)saved->vocab_size_asked);
-  fprintf(f, "%s},\n", saved->corpus->split[SPLIT_TRAIN].texts ? ",\"divided\":true" : "");
-  if (saved->part == SAVED_ADAPTERS)
-    fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
-  if (saved->store->reference_hash)
-    fprintf(f, "\"reference\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->reference_hash);
-  char *published = saved->published ? cJSON_PrintUnformatted(saved->published) : NULL;
-  if (published) fprintf(f, "\"published\":%s,\n", published);
-  cJSON_free(published);
-  fprintf(f, "\"config\":{");
-  saved->write_config(f, saved->options);
-  fprintf(f, "},\n");
-}
+void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q);
 // Its second part, when all tensors are written.
-static void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
-                                  int64_t tokenizer_bytes, uint64_t tokenizer_hash_) {
-  if (tokenizer)
-    fprintf(f, "\"tokenizer\":{\"bytes\":%lld,\"crc32c\":\"%08x\",\"hash\":\"%016llx\"},\n", (long long)tokenizer_bytes,
-            crc32c(0, tokenizer, (size_t)tokenizer_bytes), (unsigned long long)tokenizer_hash_);
-  fprintf(f, "\"files\":{");
-  for (int i = 0; i < CHECKPOINT_FILES; i++) {
-    fprintf(f, "%s\n\"%s\":{\"bytes\":%lld,\"header_bytes\":%lld,\"block_bytes\":%d,\"crc32c\":\"", i ? "," : "",
-            checkpoint_files[i], (long long)m->file_bytes[i], (long long)m->data_at[i], STORE_BLOCK_BYTES);
-    for (int64_t b = 0; b < map_blocks(m, i); b++) fprintf(f, "%08x", *checksums++);
-    fprintf(f, "\"}");
-  }
-  fprintf(f, "},\n");
-}
-static const char checkpoint_seal[] = "\"crc32c\":\"";
-// The last line: the checksum of all bytes before it. Returns malloc'ed text of *bytes.
-enum { CHECKPOINT_SEAL_BYTES = sizeof checkpoint_seal - 1 + 8 + 3 };           // "crc32c":"01234567"}\n
-static void checkpoint_seal_of(const char *text, size_t text_bytes, char seal[CHECKPOINT_SEAL_BYTES + 1]) {
-  snprintf(seal, CHECKPOINT_SEAL_BYTES + 1, "%s%08x\"}\n", checkpoint_seal, crc32c(0, text, text_bytes));
-}
-static char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes) {
-  char *all = (char *)malloc(text_bytes + CHECKPOINT_SEAL_BYTES + 1);
-  memcpy(all, text, text_bytes);
-  checkpoint_seal_of(text, text_bytes, all + text_bytes);
-  *bytes = text_bytes + CHECKPOINT_SEAL_BYTES;
-  return all;
-}
-
-static bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to) {
-  const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-  if (!cJSON_IsNumber(v) || !(v->valuedouble >= lo && v->valuedouble <= hi) || v->valuedouble != floor(v->valuedouble))
-    return false;
-  *to = (int64_t)v->valuedouble;
-  return true;
-}
-// null: INFINITY.
-static bool json_real(const cJSON *o, const char *key, double *to) {
-  const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
-  if (!cJSON_IsNumber(v) && !cJSON_IsNull(v)) return false;
-  *to = cJSON_IsNull(v) ? INFINITY : v->valuedouble;
-  return true;
-}
-// Digits as "%08x" writes them; another spelling of the same number is refused.
-static bool hex_32(const char *digits, uint32_t *to) {
-  *to = 0;
-  for (int i = 0; i < 8; i++) {
-    const char c = digits[i];
-    if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false;
-    *to = *to << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-  }
-  return true;
-}
-static bool json_hex(const cJSON *o, const char *key, uint64_t *to) {
-  const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
-  char *end = NULL;
-  if (s) *to = strtoull(s, &end, 16);
-  return s && *s && !*end;
-}
-
+void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
+                           int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
+char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
+bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to);
+bool json_hex(const cJSON *o, const char *key, uint64_t *to);
 // Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
-static cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes) {
-  cJSON *json = NULL;
-  int64_t version = 0;
-  const char *line = bytes > CHECKPOINT_SEAL_BYTES ? text + bytes - CHECKPOINT_SEAL_BYTES : text;
-  const char *fault = NULL;
-  char seal[CHECKPOINT_SEAL_BYTES + 1];
-  checkpoint_seal_of(text, (size_t)(line - text), seal);
-  if (line == text || memcmp(line, checkpoint_seal, sizeof checkpoint_seal - 1))
-    fault = "is cut short or was not written by this program";
-  else if (memcmp(line, seal, CHECKPOINT_SEAL_BYTES)) fault = "is damaged: its checksum does not match";
-  else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is not JSON";
-  else if (!json_int(json, "format_version", 1, 1e9, &version)) fault = "has no format_version";
-  if (fault) snprintf(error, error_bytes, "%s/trainer.json %s", path, fault);
-  else if (version != CHECKPOINT_VERSION)
-    snprintf(error, error_bytes, "%s/trainer.json is of format %lld; this program reads %d: use a newer train_gpt_fsdp",
-             path, (long long)version, CHECKPOINT_VERSION);
-  else return json;
-  cJSON_Delete(json);
-  return NULL;
-}
+cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes);
 // Reads what changes from step to step from `json`, trainer.json of the checkpoint in `directory`.
-static bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error,
-                             size_t error_bytes) {
-  const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
-  const cJSON *quality = cJSON_GetObjectItemCaseSensitive(json, "quality");
-  double scale = 0;
-  int64_t good = 0;
-  uint64_t tokenizer = 0;
-  const char *bad = NULL;
-  if (!json_int(json, "step", 0, (double)CHECKPOINT_MOST_STEPS, &c->step)) bad = "step";
-  else if (!json_int(json, "serial", 0, 0x1p53, &c->serial)) bad = "serial";
-  else if (!json_int(s, "updates", 0, (double)c->step, &c->updates)) bad = "state.updates";
-  else if (!json_int(s, "good_steps", 0, 1e9, &good)) bad = "state.good_steps";
-  else if (!json_real(s, "loss_scale", &scale) || !(scale > 0 && scale < 1e30)) bad = "state.loss_scale";
-  else if (!json_real(s, "beta1_power", &c->beta1_power) || !(c->beta1_power >= 0 && c->beta1_power <= 1))
-    bad = "state.beta1_power";
-  else if (!json_real(s, "beta2_power", &c->beta2_power) || !(c->beta2_power >= 0 && c->beta2_power <= 1))
-    bad = "state.beta2_power";
-  else if (!json_real(quality, "loss", &c->loss)) bad = "quality.loss";
-  else if (!json_real(quality, "valid_loss", &c->valid_loss)) bad = "quality.valid_loss";
-  else if (!json_real(quality, "best_valid_loss", &c->best_loss)) bad = "quality.best_valid_loss";
-  else if (!json_hex(cJSON_GetObjectItemCaseSensitive(json, "corpus"), "hash", &c->corpus_hash)) bad = "corpus.hash";
-  json_hex(cJSON_GetObjectItemCaseSensitive(json, "tokenizer"), "hash", &tokenizer);
-  if (!json_int(quality, "evaluated_step", 0, 0x1p40, &c->evaluated_step)) c->evaluated_step = -1;
-  c->good_steps = (int)good;
-  c->loss_scale = (float)scale;
-  c->tokenizer_hash = tokenizer;
-  REFUSE(bad, "%s/trainer.json: %s is missing or out of range", directory, bad);
-  return true;
-}
-// Fills checksums (of the blocks of the map's files) from trainer.json in `directory`; the sizes must be the map's.
-static bool checkpoint_checksums(const char *directory, const cJSON *json, const TensorMap *m, uint32_t *checksums,
-                                 char *error, size_t error_bytes) {
-  const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
-  for (int i = 0; i < m->files; i++) {
-    const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
-    const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "crc32c"));
-    int64_t bytes = 0, header = 0, block = 0;
-    REFUSE(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
-           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex,
-           "%s/trainer.json: the entry of %s in files is missing or incomplete", directory, checkpoint_files[i]);
-    REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i],
-           "%s/trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", directory,
-           checkpoint_files[i], (long long)bytes, (long long)header, (long long)m->file_bytes[i],
-           (long long)m->data_at[i]);
-    REFUSE(block != STORE_BLOCK_BYTES || (int64_t)strlen(hex) != 8 * map_blocks(m, i),
-           "%s/trainer.json: the checksums of %s are not 8 digits for each of its %lld blocks of %d bytes", directory,
-           checkpoint_files[i], (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
-    for (int64_t b = 0; b < map_blocks(m, i); b++)
-      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is not hexadecimal",
-             directory, (long long)b, checkpoint_files[i]);
-  }
-  return true;
-}
-
-// ================================================================================================ 3 directory
+bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error, size_t error_bytes);
 // Reads DIR/trainer.json, malloc'ed. NULL and one line in `error`.
-static char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t error_bytes) {
-  char path[MAP_PATH_BYTES];
-  path_join(path, sizeof path, directory, "trainer.json");
-  char *text = file_get(path, TRAINER_JSON_MOST_BYTES, bytes);
-  if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
-  return text;
-}
-// Whether a file of a checkpoint has the size that trainer.json records in `file`.
-static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, char *error,
-                                size_t error_bytes) {
-  char path[MAP_PATH_BYTES];
-  struct stat st;
-  int64_t want = -1;
-  json_int(file, "bytes", 0, 0x1p53, &want);
-  path_join(path, sizeof path, directory, name);
-  REFUSE(stat(path, &st), "%.900s cannot be found: %s", path, strerror(errno));
-  REFUSE(!S_ISREG(st.st_mode) || st.st_size != want, "%.900s has %lld bytes, not the %lld that were written", path,
-         (long long)st.st_size, (long long)want);
-  return true;
-}
-// The serial of the checkpoint in `directory`; -1 and the reason when it is not whole: a file is missing or short.
-// best: whether it was the best so far when it was saved.
-static int64_t checkpoint_serial(const char *directory, bool *best, char *error, size_t error_bytes) {
-  int64_t bytes, serial = -1;
-  char *text = checkpoint_text(directory, &bytes, error, error_bytes);
-  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
-  CheckpointState c;
-  if (json && checkpoint_state(directory, json, &c, error, error_bytes)) serial = c.serial;
-  for (int i = 0; i < CHECKPOINT_FILES && serial >= 0; i++) {
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
-    const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
-    if (!checkpoint_has_file(directory, checkpoint_files[i], file, error, error_bytes)) serial = -1;
-  }
-  const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
-  if (serial >= 0 && tokenizer && !checkpoint_has_file(directory, "tokenizer.json", tokenizer, error, error_bytes))
-    serial = -1;
-  *best = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "quality"), "best"));
-  cJSON_Delete(json);
-  free(text);
-  return serial;
-}
-
+char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t error_bytes);
 struct Listed { char name[32]; int64_t serial; bool best; };
-static int64_t checkpoint_step(const char *name) { return strtoll(name + strcspn(name, "0123456789"), NULL, 10); }
-static int listed_order(const void *a, const void *b) {          // newest first
-  const Listed *x = (const Listed *)a, *y = (const Listed *)b;
-  return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(y->name, x->name);
-}
 // The names step_* of a directory of checkpoints, newest first; those that are not whole have serial -1 and come last;
 // `damaged` gets a line on the first of them. Returns a malloc'ed list.
-static Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t damaged_bytes) {
-  Listed *list = NULL;
-  DIR *dir = opendir(directory);
-  *count = 0;
-  damaged[0] = 0;
-  for (dirent *e; dir && (e = readdir(dir));) {
-    char path[MAP_PATH_BYTES], why[1024] = "";
-    int digits = 0;
-    if (sscanf(e->d_name, "step_%*[0-9]%n", &digits) != 0 || digits < 13 || e->d_name[digits] || digits > 31) continue;
-    list = (Listed *)realloc(list, sizeof(Listed) * (size_t)(*count + 1));
-    Listed *l = &list[(*count)++];
-    snprintf(l->name, sizeof l->name, "%.31s", e->d_name);
-    path_join(path, sizeof path, directory, e->d_name);
-    l->serial = checkpoint_serial(path, &l->best, why, sizeof why);
-    if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why);
-  }
-  if (dir) closedir(dir);
-  if (*count) qsort(list, (size_t)*count, sizeof *list, listed_order);
-  return list;
-}
-
+Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t damaged_bytes);
 // Removes a checkpoint: first its name, atomically, then its files.
-static bool checkpoint_remove(const char *directory, const char *name) {
-  char from[MAP_PATH_BYTES], to[MAP_PATH_BYTES], hidden[64];
-  snprintf(hidden, sizeof hidden, ".removed_%.32s", name);
-  path_join(from, sizeof from, directory, name);
-  path_join(to, sizeof to, directory, hidden);
-  file_remove(to);
-  if (file_rename(from, to)) return file_remove(to);
-  if (errno != EXDEV) return false;
-  // A directory of a lower layer of overlayfs cannot be renamed. Without trainer.json it is no checkpoint any more.
-  path_join(to, sizeof to, from, "trainer.json");
-  return file_remove(to) && file_remove(from);
-}
+bool checkpoint_remove(const char *directory, const char *name);
 // Removes what interrupted saves and removals left: names that begin with one of `starts`, followed by digits or a
 // checkpoint's name.
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};
-static void directory_sweep(const char *directory, const char *const *starts) {
-  DIR *dir = opendir(directory);
-  for (dirent *e; dir && (e = readdir(dir));) {
-    char path[MAP_PATH_BYTES];
-    const char *const *start = starts;
-    while (*start && strncmp(e->d_name, *start, strlen(*start))) start++;
-    if (!*start || e->d_name[strlen(*start) + strspn(e->d_name + strlen(*start), "0123456789_step")]) continue;
-    path_join(path, sizeof path, directory, e->d_name);
-    file_remove(path);
-  }
-  if (dir) closedir(dir);
-}
-// Sets a link of the directory, for people, to `name`, or removes it if that is NULL. The program uses serials.
-static void checkpoint_link(const char *directory, const char *link, const char *name) {
-  char path[MAP_PATH_BYTES], before[64] = "";
-  path_join(path, sizeof path, directory, link);
-  const ssize_t n = readlink(path, before, sizeof before - 1);
-  if (!name && n >= 0) file_remove(path);
-  if (name && (n < 0 || strcmp(before, name))) file_link(name, path);
-}
+void directory_sweep(const char *directory, const char *const *starts);
 // Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best is
 // recorded in the checkpoints, so a process that is killed before it sets the link loses nothing.
 // Returns whether all others were removed.
-static bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best) {
-  char damaged[1024];
-  int count, best = 0;
-  bool gone = true;
-  Listed *list = checkpoint_list(directory, &count, damaged, sizeof damaged);
-  while (best < count && !(list[best].serial >= 0 && list[best].best)) best++;
-  const bool has_best = best < count && (!keep || best < keep || keep_best);
-  if (count && list[0].serial >= 0) checkpoint_link(directory, "latest", list[0].name);
-  checkpoint_link(directory, "best", has_best ? list[best].name : NULL);
-  for (int i = 0; i < count; i++)
-    if (keep && i >= keep && list[i].serial >= 0 && !(keep_best && i == best))
-      gone = checkpoint_remove(directory, list[i].name) && gone;
-  free(list);
-  return gone;
-}
-// The whole checkpoint that was saved before the one in `directory`, beside it; "" if there is none. A damaged one has
-// no readable serial: then the steps in the names decide.
-static void checkpoint_before(const char *directory, char *before, size_t bytes) {
-  char parent[MAP_PATH_BYTES], damaged[1024];
-  int count = 0;
-  before[0] = 0;
-  snprintf(parent, sizeof parent, "%s", directory);
-  while (strlen(parent) > 1 && parent[strlen(parent) - 1] == '/') parent[strlen(parent) - 1] = 0;
-  char *slash = strrchr(parent, '/');
-  if (!slash || slash == parent) return;
-  *slash = 0;
-  Listed *list = checkpoint_list(parent, &count, damaged, sizeof damaged);
-  int ours = 0, found = 0;
-  while (ours < count && strcmp(list[ours].name, slash + 1)) ours++;
-  const bool listed = ours < count && list[ours].serial >= 0;
-  if (listed) found = ours + 1;
-  while (!listed && found < count && checkpoint_step(list[found].name) >= checkpoint_step(slash + 1)) found++;
-  if (found < count && ours < count && list[found].serial >= 0) path_join(before, bytes, parent, list[found].name);
-  free(list);
-}
+bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
 // Adds to an error which checkpoint to take instead.
-static void checkpoint_hint(const char *directory, char *error, size_t error_bytes) {
-  char before[MAP_PATH_BYTES];
-  checkpoint_before(directory, before, sizeof before);
-  const size_t n = strlen(error);
-  if (before[0]) snprintf(error + n, error_bytes - n, "; --resume %s takes the one before", before);
-}
-
-// ================================================================================================ 4 loading
-// What is wrong with tensor x of a file, or NULL; w: its entry in the expected header, NULL if there is none.
-static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJSON *w, int64_t header_bytes) {
-  const cJSON *begin = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(w, "data_offsets"), 0);
-  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(w, "shape");
-  if (!w) return "does not belong to this model, or is frozen";
-  if (!x->known_dtype || x->dtype != F32) return "is not F32";
-  if (cJSON_GetArraySize(shape) != x->ndim) return "has another shape";
-  for (int d = 0; d < x->ndim; d++)
-    if (cJSON_GetNumberValue(cJSON_GetArrayItem(shape, d)) != (double)x->shape[d]) return "has another shape";
-  return cJSON_GetNumberValue(begin) + (double)header_bytes != (double)x->at ? "is not where it was written" : NULL;
-}
-// Rank 0: compares a header on the disk with the one that this model has. The error names a tensor: one that is missing
-// or extra if there is one, else one at another place, which may only follow from that.
-static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
-                                    size_t error_bytes) {
-  char *got = (char *)malloc((size_t)header_bytes);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const bool same = fd >= 0 && file_read(fd, got, header_bytes, 0) && !memcmp(got, want, (size_t)header_bytes);
-  if (fd >= 0) close(fd);
-  free(got);
-  if (same) return true;
-  SafetensorsFile there;
-  if (!safetensors_open(&there, path)) { snprintf(error, error_bytes, "%s", there.error); return false; }
-  cJSON *here = cJSON_ParseWithLength(want + 8, (size_t)header_bytes - 8);
-  snprintf(error, error_bytes, "%s: its header is not the one that was written", path);
-  for (int i = 0, told = 0; i < there.count; i++) {
-    const SafetensorsTensor *x = &there.tensor[i];
-    const cJSON *w = cJSON_GetObjectItemCaseSensitive(here, x->name);
-    const char *fault = checkpoint_tensor_fault(x, w, header_bytes);
-    if (!fault || (told && w)) continue;
-    snprintf(error, error_bytes, "%s: tensor %s %s", path, x->name, fault);
-    told = 1;
-    if (!w) break;
-  }
-  const cJSON *w;
-  cJSON_ArrayForEach(w, here) {
-    bool found = !strcmp(w->string, "__metadata__");
-    for (int i = 0; i < there.count; i++) found = found || !strcmp(there.tensor[i].name, w->string);
-    if (found) continue;
-    snprintf(error, error_bytes, "%s: tensor %s is missing", path, w->string);
-    break;
-  }
-  cJSON_Delete(here);
-  safetensors_close(&there);
-  return false;
-}
-
+void checkpoint_hint(const char *directory, char *error, size_t error_bytes);
 // Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
 // checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
 // anything is missing, extra, of another shape, or damaged.
-static void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum,
-                            bool resume, void (*progress)(const StoreLoad *l, void *fsdp)) {
-  char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];
-  TensorMap map;
-  CheckpointState c;
-  MPI_Comm comm = fsdp_comm(saved->fsdp);
-  checkpoint_map(saved, directory, &map, header);
-  uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
-  if (!resume) map.files = 1;                    // the optimizer's may be of another kind
-  checkpoint_state(directory, json, &c, error, sizeof error);
-  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error[0]; i++)       // first: it names the tensor
-    checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
-  if (!error[0]) checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
-  if (error[0]) checkpoint_hint(directory, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
-  StoreLoad l = {};
-  l.map = &map;
-  l.checksums = checksums;
-  l.seen = json_checksum;
-  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, progress, saved->fsdp);
-  if (error[0]) checkpoint_hint(directory, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
-  for (char *h : header) free(h);
-  free(checksums);
-  tensor_map_free(&map);
-  if (!resume) return;
-  StepState *s = saved->state;
-  s->loss = c.loss;
-  s->updates = c.updates;
-  const cJSON *config = cJSON_GetObjectItemCaseSensitive(json, "config");
-  const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "buffer_dtype"));
-  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));    // before 0.4
-  if (!saved->fixed_loss_scale && dtype && !strcmp(dtype, saved->buffer_dtype)) {  // a scale is one of its dtype
-    s->good_steps = c.good_steps;
-    *saved->loss_scale = s->loss_scale = c.loss_scale;
-  }
-  s->beta1_power = c.beta1_power;
-  s->beta2_power = c.beta2_power;
-  saved->ctx->ops->copy(saved->ctx, saved->state_on_device, s, sizeof *s);
-  saved->ctx->ops->sync(saved->ctx);
-  *saved->step = c.step;
-}
+void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume,
+                     void (*progress)(const StoreLoad *l, void *fsdp));
+
+// ---- model_shape.h --------------------------------------------------------------------------------------------------
+// The order of names is that of the options' choices (run/option_table.h).
+enum Norm { NORM_LAYERNORM, NORM_RMSNORM };
+enum Position { POSITION_LEARNED, POSITION_ROPE };
+enum Mlp { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
+enum Biases { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
+// Llama 3's change of rope's frequencies: long waves turn `factor` times slower, short ones as before, those between
+// `low` and `high` waves in `original` positions in between. factor 0: none.
+struct RopeScaling { double factor, low, high; int64_t original; };
+struct Block {
+  Norm norm;
+  bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
+  double norm_eps;
+  Position position;
+  double rope_theta;
+  RopeScaling rope_scaling;
+  int64_t rope_skip;                             // every rope_skip-th block turns nothing; 0: all turn
+  QkNorm qk_norm;
+  Mlp mlp;
+  Biases bias;
+  double logit_softcap;                          // 0: none
+};
+// Low-rank adapters (Hu et al. 2021) of a block's frozen matrices, which add B A alpha / rank to them; by_root: alpha /
+// sqrt(rank), rsLoRA (Kalajdzievski 2023). rank 0: none. parts: of each matrix, a bit for each of the matrices that it
+// is in a file (lora.h). Rows [row_from, row_end) of embedding and head train beside them; row_end 0: none.
+enum LoraMatrix { LORA_QKV, LORA_OUT, LORA_FC, LORA_PROJ, LORA_MATRICES };
+struct Lora {
+  int64_t rank;
+  double alpha, dropout;
+  unsigned parts[LORA_MATRICES];
+  bool by_root;
+  int64_t row_from, row_end;
+};
+// dropout: 0 if a file does not record it. n_positions: learned ones, or those that a file says the model is good for.
+struct ModelShape {
+  int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+  bool tied;
+  double dropout;
+  int64_t n_kv_head, head_size, mlp_width;
+  Block block;
+  Lora lora;
+};
+// GPT-2's block.
+ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int64_t n_positions, int64_t vocab_size,
+                            bool tied, double dropout);
+// Columns of q, k and v together, and rows of the MLP's first matrix: gate and up are one.
+static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 2 * s->n_kv_head) * s->head_size; }
+int64_t model_fc_rows(const ModelShape *s);
+// Whether block l turns q and k.
+bool block_turns(const Block *b, int l);
+// "none", or "llama3:FACTOR,LOW,HIGH,POSITIONS". False: it is neither.
+bool rope_scaling_parse(const char *text, RopeScaling *s);
+void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s);
+// Fills a table for rope.cuh of `positions` rows: cosines and sines of position times frequency, in fp32 as
+// transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says (Llama 3.1, "rope_type llama3").
+void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs);
+
+// ---- safetensors_set.h ----------------------------------------------------------------------------------------------
+struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
+struct SafetensorsSet { int count; SafetensorsShard *shard; };
+
+// ---- families.h -----------------------------------------------------------------------------------------------------
+// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
+// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
+struct Family {
+  const char *model_type, *architecture;
+  bool qkv_biased;                               // no field says so
+  QkNorm qk_norm;
+  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
+  bool skips;                                    // some layers do not turn
+  bool tied;
+  double theta;
+  int64_t head_size;
+  double cap;
+};
+bool shape_is_gpt2(const ModelShape *s);
+// The class that an exported model is; NULL: GPT-2, or none.
+const Family *family_of_shape(const ModelShape *s);
+// Whether some class of transformers is this model. False: `error` says so.
+bool export_can(const ModelShape *s, char *error, size_t error_bytes);
+
+// ---- interchange.h --------------------------------------------------------------------------------------------------
+enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC, IMPORT_GGUF };
+// An open model of another program. Closed by import_close.
+struct Import {
+  ImportKind kind;
+  ModelShape shape;
+  char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
+  char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or a
+                                                 // GGUF; or ""
+  char notice[256];                              // for the user: what is not as the file says; or ""
+  int64_t file_bytes;                            // of llm.c
+  bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
+  const Family *family;                          // of Hugging Face; NULL: GPT-2
+  SafetensorsSet set;                            // not of llm.c
+  cJSON *published;                              // of a GGUF (gguf_published); NULL: nothing
+  Dtype dtype;                                   // of llm.c
+  int64_t padded_vocab;                          // of llm.c: rows of wte in the file
+};
+// Frees what an Import has; it is empty then, and may be closed again.
+void import_close(Import *s);
+// Finds out what PATH is and which shape its model has. False: `error` says why, s is closed.
+bool import_open(Import *s, const char *path, char *error, size_t error_bytes);
+// The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
+// three tensors that are missing, extra, of another shape or of a dtype that is not read.
+bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes);
+// The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
+// as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
+bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
+                char **header, int64_t *header_bytes, char *error, size_t error_bytes);
+cJSON *import_published(const char *directory);
+const cJSON *published_item(const cJSON *published, const char *file, const char *name);
+// The text of a special token, NULL where there is none; the id of one, -1.
+const char *published_text(const cJSON *published, const char *name);
+int32_t published_id(const cJSON *published, const char *name);
+// The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
+// takes 50256 for GPT-2 by default. other: further ends. chat: template's text, or NULL.
+enum { ENDS_MOST = 16 };
+struct TextEnds {
+  int32_t bos, eos;
+  char *bos_text, *eos_text, *chat;
+  const cJSON *published = NULL;
+  int32_t other[ENDS_MOST] = {};
+  int others = 0;
+};
+void text_ends_add(TextEnds *e, int32_t id);
+// config.json. version: of this program. To be freed by the caller, as those below.
+char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype = F32);
+// generation_config.json, what generate() starts from: the published one, if there is one, with these ends.
+char *export_generation_config_text(const TextEnds *ends);
+// tokenizer_config.json, for the tokenizer.json beside it. Whether a token is added to a text automatically,
+// tokenizer.json says.
+char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends);
+
+// ---- lora.h ---------------------------------------------------------------------------------------------------------
+// Sets l->parts to what a list of names says: of a module, or of its last parts, as PEFT matches target_modules. what:
+// has the list. False: one line in `error`.
+bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes,
+                  const char *what = "--lora_targets");
+// What the op needs to know of a matrix's adapters: base, that matrix.
+LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base);
+// The factor A, or B with `up`, of the adapters of parameter number `number`, base.
+Param lora_param(const ModelShape *s, int matrix, const Param *base, int number, bool up);
+// What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
+// function computed is refused. False: one line in `error`.
+bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes);
+// The same file. base: name or path of the weights that the adapter is for. To be freed by the caller.
+char *lora_config_text(const ModelShape *s, const char *base);
+// The places of all factors in DIR/adapter_model.safetensors, as state 0 of an empty map, and the file's header
+// (malloc'ed). hash: of the weights that they are for.
+void lora_export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t hash, char **header);
+// The places of all factors in DIR as PEFT wrote it. hash: what the file says of its base, 0: nothing. False: `error`
+// names tensors that are missing, extra, of another shape or dtype.
+bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t *hash, char *error, size_t error_bytes);
+// Elements of all factors; elements of those before parameter p.
+int64_t lora_numel(const Fsdp *f, int p);
+// Fills `to` with all factors, whole, on every rank. Collective.
+void lora_gather(Fsdp *f, float *to);
+// Store's merge: adds B A times the adapters' factor to elements of a matrix that has adapters, in fp32.
+struct LoraMerge { ModelShape shape; const float *adapters; };
+void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge);
+
+// ---- gguf.h ---------------------------------------------------------------------------------------------------------
+// The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
+enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
+// False: `error` says why llama.cpp cannot run it.
+bool gguf_can(const ModelShape *s, char *error, size_t error_bytes);
+// llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
+const char *gguf_pre_tokenizer(const Tokenizer *k);
+// Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program, or of a shape with adapters a file
+// of these: under a temporary name, then
+// renamed. k: NULL without a tokenizer. False with one line in `error`.
+bool gguf_write(const char *path, const char *weights, const Param *param, int params, const ModelShape *s,
+                const Tokenizer *k, const TextEnds *ends, GgufType type, char *error, size_t error_bytes);

@@ -12,7 +12,7 @@
 // A remainder is kept reflected, as the instruction keeps it: bit 31 is the coefficient of x^0. All tables are computed
 // by the compiler and all functions are pure, so any thread may call them.
 #pragma once
-#include "base/processor.h"
+#include "checkpoint.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -104,8 +104,7 @@ static inline uint32_t crc32c_update(uint32_t r, const void *data, size_t bytes)
 }
 
 // ---- checksums -----------------------------------------------------------------------------------------------------
-// The checksum of the bytes that had checksum `crc` (0: of none), followed by these. "123456789" has e3069283.
-static inline uint32_t crc32c(uint32_t crc, const void *data, size_t bytes) {
+uint32_t crc32c(uint32_t crc, const void *data, size_t bytes) {
   return ~crc32c_update(~crc, data, bytes);
 }
 // What these bytes contribute to the checksum of a block in which bytes_behind more bytes follow them.

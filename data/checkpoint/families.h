@@ -9,24 +9,12 @@
 // NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and
 // k exchanged, turning by plus the angle gives the same scores: family_turns_back.
 #pragma once
+#include "checkpoint.h"
 #include "import_config.h"
 #include "model_shape.h"
 #include "tensor_map.h"
 #include <math.h>
 
-// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
-// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
-struct Family {
-  const char *model_type, *architecture;
-  bool qkv_biased;                               // no field says so
-  QkNorm qk_norm;
-  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
-  bool skips;                                    // some layers do not turn
-  bool tied;
-  double theta;
-  int64_t head_size;
-  double cap;
-};
 static const Family families[] = {
     {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
     {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
@@ -39,7 +27,7 @@ static inline const Family *family_of_type(const char *model_type) {
   for (const Family &f : families) if (!strcmp(f.model_type, model_type)) return &f;
   return NULL;
 }
-static inline bool shape_is_gpt2(const ModelShape *s) {
+bool shape_is_gpt2(const ModelShape *s) {
   const Block *b = &s->block;
   return b->norm == NORM_LAYERNORM && !b->norm_weightless && !b->norm_embedding && b->position == POSITION_LEARNED &&
          b->qk_norm == QK_NORM_OFF && b->mlp == MLP_GELU && b->bias == BIAS_ALL && b->logit_softcap == 0 &&
@@ -57,13 +45,11 @@ static inline bool family_fits(const Family *f, const ModelShape *s) {
   if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
   return b->bias == BIAS_NONE || b->bias == BIAS_QKVO || (b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm);
 }
-// The class that an exported model is; NULL: GPT-2, or none.
-static inline const Family *family_of_shape(const ModelShape *s) {
+const Family *family_of_shape(const ModelShape *s) {
   for (const Family &f : families) if (family_fits(&f, s)) return &f;
   return NULL;
 }
-// Whether some class of transformers is this model. False: `error` says so.
-static inline bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
+bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
                 "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/checkpoints.md)",
                 family_types);

@@ -2,6 +2,7 @@
 // what its numbers are in fp32, product by product in the order that llama.cpp and its gguf package have, and so to
 // their bits (gguf 0.19's quants.py; ggml-quants.c's dequantize_row_*).
 #pragma once
+#include "checkpoint.h"
 #include "kernels/device.h"
 
 // values: in a block; bytes: of it; 0: not read here. expand: a block's numbers; NULL: they have a Dtype.

@@ -8,12 +8,10 @@
 // All numbers are little endian. A file is a header, keys with values, the names and shapes of tensors (fastest
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
-#include "data/tokenizer.h"
+#include "checkpoint.h"
 #include "lora.h"
 
 enum { GGUF_BLOCK = 32 };                        // numbers that share a scale in Q8_0
-// The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
-enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
 struct GgufKind { uint32_t ggml, file_type; };
 static const GgufKind gguf_kinds[] = {{0, 0}, {1, 1}, {30, 32}, {8, 7}};
 
@@ -24,8 +22,7 @@ static inline const char *gguf_architecture(const ModelShape *s) {
   const bool plain = f && !f->skips && !f->nanochat && !(f->qk_norm && s->block.bias != BIAS_NONE);
   return plain ? f->model_type : NULL;
 }
-// False: `error` says why llama.cpp cannot run it.
-static inline bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
+bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
                 "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
   IMPORT_REFUSE(s->block.rope_scaling.factor > 0 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp "
@@ -33,8 +30,7 @@ static inline bool gguf_can(const ModelShape *s, char *error, size_t error_bytes
                 gguf_architecture(s));
   return true;
 }
-// llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
-static inline const char *gguf_pre_tokenizer(const Tokenizer *k) {
+const char *gguf_pre_tokenizer(const Tokenizer *k) {
   if (k->digits_alone) return "smollm";
   if (!k->digits_together) return k->nfc ? NULL : "gpt-2";
   if (k->digits_together == 3 && k->ignore_merges) return "llama-bpe";
@@ -273,12 +269,8 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   gguf_pad(f, t->bytes);
   return true;
 }
-// Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program, or of a shape with adapters a file
-// of these: under a temporary name, then
-// renamed. k: NULL without a tokenizer. False with one line in `error`.
-static inline bool gguf_write(const char *path, const char *weights, const Param *param, int params,
-                              const ModelShape *s, const Tokenizer *k, const TextEnds *ends, GgufType type,
-                              char *error, size_t error_bytes) {
+bool gguf_write(const char *path, const char *weights, const Param *param, int params, const ModelShape *s,
+                const Tokenizer *k, const TextEnds *ends, GgufType type, char *error, size_t error_bytes) {
   char temporary[MAP_PATH_BYTES + 16];
   float factor[ROPE_HEAD_MOST / 2];
   SafetensorsFile in;

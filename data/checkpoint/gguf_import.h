@@ -9,7 +9,7 @@
 //
 // What would change the function that is computed, and no field of a config.json says, is refused by its key.
 #pragma once
-#include "data/gguf_file.h"
+#include "checkpoint.h"
 #include "families.h"
 #include "ggml_types.h"
 

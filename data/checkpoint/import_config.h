@@ -1,6 +1,7 @@
 // import_config.h: fields of another program's config.json, and complaints that name tensors. Readers of untrusted
 // files: what does not fit is one line with file, field or tensor, what was expected, what was found.
 #pragma once
+#include "checkpoint.h"
 #include "model_shape.h"
 #include "safetensors_set.h"
 #include <math.h>

@@ -18,27 +18,9 @@
 // All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
 // in `error`: file, tensor or field, what was expected, what was found.
 #pragma once
+#include "checkpoint.h"
 #include "gguf_import.h"
 #include <math.h>
-
-enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC, IMPORT_GGUF };
-
-// An open model of another program. Closed by import_close.
-struct Import {
-  ImportKind kind;
-  ModelShape shape;
-  char path[MAP_PATH_BYTES];                     // of the file that has the weights, or of the index of several
-  char tokenizer[MAP_PATH_BYTES];                // directory with tokenizer.json, or vocab.json and merges.txt; or a
-                                                 // GGUF; or ""
-  char notice[256];                              // for the user: what is not as the file says; or ""
-  int64_t file_bytes;                            // of llm.c
-  bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
-  const Family *family;                          // of Hugging Face; NULL: GPT-2
-  SafetensorsSet set;                            // not of llm.c
-  cJSON *published;                              // of a GGUF (gguf_published); NULL: nothing
-  Dtype dtype;                                   // of llm.c
-  int64_t padded_vocab;                          // of llm.c: rows of wte in the file
-};
 
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";
@@ -411,8 +393,7 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
   return import_open_file(s, slash ? directory : ".", error, error_bytes);
 }
 
-// Frees what an Import has; it is empty then, and may be closed again.
-static inline void import_close(Import *s) {
+void import_close(Import *s) {
   set_close(&s->set);
   cJSON_Delete(s->published);
   memset(s, 0, sizeof *s);
@@ -445,8 +426,7 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
   return import_open_by_content(s, error, error_bytes);
 }
 
-// Finds out what PATH is and which shape its model has. False: `error` says why, s is closed.
-static inline bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
+bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
   memset(s, 0, sizeof *s);
   const bool ok = import_open_any(s, path, error, error_bytes);
   if (!ok) import_close(s);
@@ -590,10 +570,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
   free(file);
 }
 
-// The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
-// three tensors that are missing, extra, of another shape or of a dtype that is not read.
-static inline bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error,
-                              size_t error_bytes) {
+bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes) {
   ImportComplaints complaints = {};
   const Param **index = import_index(param, params);
   tensor_map_open(map, params);
@@ -624,10 +601,8 @@ static inline int export_compare(const void *a, const void *b) {
   return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
 }
 
-// The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
-// as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
-static inline bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape,
-                              Dtype dtype, char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
+bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
+                char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
   static const char *const metadata[] = {"format", "pt", NULL};
   IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
   const Family *family = family_of_shape(shape);
@@ -697,7 +672,7 @@ static const struct { const char *name, *members[5]; } published_files[] = {
     {"generation_config", {}},
     {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
     {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template"}}};
-static inline cJSON *import_published(const char *directory) {
+cJSON *import_published(const char *directory) {
   cJSON *all = NULL;
   for (const auto &file : published_files) {
     char path[MAP_PATH_BYTES + 32], unused[1024];
@@ -725,31 +700,20 @@ static inline cJSON *import_published(const char *directory) {
   free(text);
   return all;
 }
-static inline const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
+const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
   return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(published, file), name);
 }
-// The text of a special token, NULL where there is none; the id of one, -1.
-static inline const char *published_text(const cJSON *published, const char *name) {
+const char *published_text(const cJSON *published, const char *name) {
   const cJSON *x = published_item(published, "tokenizer_config", name);
   return cJSON_GetStringValue(cJSON_IsObject(x) ? cJSON_GetObjectItemCaseSensitive(x, "content") : x);
 }
-static inline int32_t published_id(const cJSON *published, const char *name) {
+int32_t published_id(const cJSON *published, const char *name) {
   const cJSON *x = published_item(published, "config", name);
   if (!cJSON_IsNumber(x)) x = published_item(published, "generation_config", name);
   return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 1 << 24 ? (int32_t)x->valuedouble : -1;
 }
 
-// The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
-// takes 50256 for GPT-2 by default. other: further ends. chat: template's text, or NULL.
-enum { ENDS_MOST = 16 };
-struct TextEnds {
-  int32_t bos, eos;
-  char *bos_text, *eos_text, *chat;
-  const cJSON *published = NULL;
-  int32_t other[ENDS_MOST] = {};
-  int others = 0;
-};
-static inline void text_ends_add(TextEnds *e, int32_t id) {
+void text_ends_add(TextEnds *e, int32_t id) {
   bool known = id < 0 || id == e->eos || e->others == ENDS_MOST;
   for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
   if (known) return;
@@ -770,9 +734,7 @@ static inline void export_ends(cJSON *object, const TextEnds *e) {
   if (pad >= 0) cJSON_AddNumberToObject(object, "pad_token_id", pad);
 }
 
-// config.json. version: of this program. To be freed by the caller, as those below.
-static inline char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version,
-                                       Dtype dtype = F32) {
+char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype) {
   char program[64];
   snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
   cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
@@ -808,8 +770,7 @@ static inline char *export_config_text(ModelShape shape, const TextEnds *ends, c
   return export_text(c);
 }
 
-// generation_config.json, what generate() starts from: the published one, if there is one, with these ends.
-static inline char *export_generation_config_text(const TextEnds *ends) {
+char *export_generation_config_text(const TextEnds *ends) {
   cJSON *c = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(ends->published, "generation_config"), 1);
   if (!c) c = cJSON_CreateObject();
   export_ends(c, ends);
@@ -817,9 +778,7 @@ static inline char *export_generation_config_text(const TextEnds *ends) {
   return export_text(c);
 }
 
-// tokenizer_config.json, for the tokenizer.json beside it. Whether a token is added to a text automatically,
-// tokenizer.json says.
-static inline char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
+char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
   const char *unk = ends->published ? published_text(ends->published, "unk_token") : ends->eos_text;
   const char *pad = published_text(ends->published, "pad_token");
   const struct { const char *name, *text; } uses[] = {

@@ -6,6 +6,7 @@
 //   lora_config_read, lora_import_map, lora_config_text, lora_export_map      the directory, in and out
 //   lora_merge            whole weights
 #pragma once
+#include "checkpoint.h"
 #include "interchange.h"
 #include <ctype.h>
 
@@ -21,10 +22,7 @@ static inline int lora_parts(const ModelShape *s, int matrix) {
 static inline const char *lora_module(const ModelShape *s, int matrix, int part) {
   return family_of_shape(s) ? family_module(lora_modules[matrix], part, s) : lora_modules[matrix];
 }
-// Sets l->parts to what a list of names says: of a module, or of its last parts, as PEFT matches target_modules. what:
-// has the list. False: one line in `error`.
-static inline bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes,
-                                const char *what = "--lora_targets") {
+bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes, const char *what) {
   char text[1024], known[512] = "", *save = NULL;
   const bool all = !strcmp(list, "all") || !strcmp(list, "all-linear");
   snprintf(text, sizeof text, "%s", all ? "" : list);
@@ -57,8 +55,7 @@ static inline int lora_matrix(const Param *base) {
     if (!strncmp(module, lora_modules[m], strlen(lora_modules[m]))) return m;
   return -1;
 }
-// What the op needs to know of a matrix's adapters: base, that matrix.
-static inline LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base) {
+LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base) {
   const Lora *l = &s->lora;
   LoraParts p = {lora_parts(s, matrix), {}, {}, l->rank, (float)lora_scale(l)};
   for (int i = 0, n = 0; i < p.parts; i++) {
@@ -67,8 +64,7 @@ static inline LoraParts lora_parts_of(const ModelShape *s, int matrix, const Par
   }
   return p;
 }
-// The factor A, or B with `up`, of the adapters of parameter number `number`, base.
-static inline Param lora_param(const ModelShape *s, int matrix, const Param *base, int number, bool up) {
+Param lora_param(const ModelShape *s, int matrix, const Param *base, int number, bool up) {
   const LoraParts of = lora_parts_of(s, matrix, base);
   Param p = *base;
   snprintf(p.name, sizeof p.name, "%.*s.lora_%c.weight", (int)strlen(base->name) - 7, base->name, up ? 'B' : 'A');
@@ -165,10 +161,7 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
                 path);
   return open;
 }
-// What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
-// function computed is refused. False: one line in `error`.
-static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error,
-                                    size_t error_bytes) {
+bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes) {
   static const char *const off[] = {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
                                     "modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules",
                                     "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
@@ -215,8 +208,7 @@ static inline bool lora_config_read(Lora *l, char *targets, size_t targets_bytes
   cJSON_Delete(root);
   return ok;
 }
-// The same file. base: name or path of the weights that the adapter is for. To be freed by the caller.
-static inline char *lora_config_text(const ModelShape *s, const char *base) {
+char *lora_config_text(const ModelShape *s, const char *base) {
   cJSON *c = cJSON_CreateObject();
   cJSON_AddStringToObject(c, "base_model_name_or_path", base);
   cJSON_AddStringToObject(c, "bias", "none");
@@ -273,10 +265,8 @@ static inline LoraTensor *lora_tensors(const ModelShape *s, const Param *param, 
   return t;
 }
 static const char lora_hash_key[] = "train_gpt_fsdp_base_hash";
-// The places of all factors in DIR/adapter_model.safetensors, as state 0 of an empty map, and the file's header
-// (malloc'ed). hash: of the weights that they are for.
-static inline void lora_export_map(TensorMap *map, const char *dir, const Param *param, int params,
-                                   const ModelShape *s, uint64_t hash, char **header) {
+void lora_export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t hash, char **header) {
   char digits[20];
   snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
   const char *const metadata[] = {"format", "pt", lora_hash_key, digits, NULL};
@@ -304,10 +294,8 @@ static inline void lora_export_map(TensorMap *map, const char *dir, const Param 
   free(of);
   free(tensor);
 }
-// The places of all factors in DIR as PEFT wrote it. hash: what the file says of its base, 0: nothing. False: `error`
-// names tensors that are missing, extra, of another shape or dtype.
-static inline bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
-                                   uint64_t *hash, char *error, size_t error_bytes) {
+bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t *hash, char *error, size_t error_bytes) {
   SafetensorsSet set = {};
   ImportComplaints complaints = {};
   char path[MAP_PATH_BYTES];
@@ -350,14 +338,12 @@ static inline bool lora_import_map(TensorMap *map, const char *dir, const Param 
 }
 
 // ================================================================================================ merging
-// Elements of all factors; elements of those before parameter p.
-static inline int64_t lora_numel(const Fsdp *f, int p) {
+int64_t lora_numel(const Fsdp *f, int p) {
   int64_t n = 0;
   for (int i = 0; i < p; i++) n += fsdp_param(f, i)->adapter ? param_numel(fsdp_param(f, i)) : 0;
   return n;
 }
-// Fills `to` with all factors, whole, on every rank. Collective.
-static inline void lora_gather(Fsdp *f, float *to) {
+void lora_gather(Fsdp *f, float *to) {
   const int64_t all = lora_numel(f, fsdp_params(f)), most = 1 << 28;
   Run run;
   float *unused;
@@ -370,9 +356,7 @@ static inline void lora_gather(Fsdp *f, float *to) {
   for (int64_t at = 0; at < all; at += most)     // one rank has a value, the others zero: the sum is exact
     MPI_Allreduce(MPI_IN_PLACE, to + at, (int)min64(most, all - at), MPI_FLOAT, MPI_SUM, fsdp_comm(f));
 }
-// Store's merge: adds B A times the adapters' factor to elements of a matrix that has adapters, in fp32.
-struct LoraMerge { ModelShape shape; const float *adapters; };
-static inline void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge) {
+void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge) {
   const LoraMerge *m = (const LoraMerge *)merge;
   const Param *base = fsdp_param(f, p);
   if (p + 2 >= fsdp_params(f) || !base[1].adapter || base[1].adapts != p) return;

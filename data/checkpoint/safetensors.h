@@ -17,27 +17,11 @@
 //     members, a name twice, numbers with sign, fraction or exponent.
 //   - Every function that can fail returns false and leaves its line in SafetensorsFile.error.
 #pragma once
-#include "base/text.h"
+#include "checkpoint.h"
 #include "kernels/device.h"
-#include "data/file_kinds.h"
-#include "data/files.h"
 #include <sys/mman.h>
 
-// The reference implementation refuses longer headers, too.
-enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
-
 // ================================================================================================ 1 tensors
-// `at` counts from the start of the file, not of the data. Dtypes other than ours are legal and their sizes checked.
-struct SafetensorsTensor {
-  const char *name;
-  Dtype dtype;                                   // where known_dtype
-  bool known_dtype;                              // F32, BF16, F16, I32; false: only dtype_text is known
-  char dtype_text[12];
-  int ndim;
-  int64_t shape[SAFETENSORS_MAX_DIMS];
-  int64_t at, bytes;
-  int32_t ggml = 0;                              // of a GGUF: its type of blocks (ggml_types.h); 0: it has none
-};
 
 struct SafetensorsDtype { const char *text; int bits; Dtype dtype; };
 static const SafetensorsDtype safetensors_dtypes[] = {
@@ -130,20 +114,6 @@ static inline char *safetensors_header(SafetensorsTensor *tensors, int count, co
 }
 
 // ================================================================================================ 3 JSON
-struct SafetensorsPair { const char *key, *value; };
-
-// An open file; zeroed: no file. The tensors are in the order of their bytes.
-struct SafetensorsFile {
-  const uint8_t *map;                            // the whole file
-  size_t bytes, data_at;
-  SafetensorsTensor *tensor;
-  int count;
-  SafetensorsTensor **by_name;                   // (count) sorted
-  SafetensorsPair *metadata;                     // (metadata_count) sorted by key
-  int metadata_count;
-  char *text;                                    // the header; its strings are unescaped in place
-  char error[1400];
-};
 
 // The state of reading a header. `tensor` is named in errors.
 struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };

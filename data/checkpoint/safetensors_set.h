@@ -7,6 +7,7 @@
 //
 // Every function that can fail returns false and leaves one line in `error`. Call set_close in any case.
 #pragma once
+#include "checkpoint.h"
 #include "safetensors.h"
 #include "tensor_map.h"
 #include <cjson/cJSON.h>
@@ -18,9 +19,6 @@
       return false; \
     } \
   } while (0)
-
-struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
-struct SafetensorsSet { int count; SafetensorsShard *shard; };
 
 // Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
 // `error` if it cannot be read.

@@ -15,18 +15,13 @@
 //     contribute to each block, and contributions are XORed: only checksums travel.
 //   - A save ends the same way on all ranks: every rank reports, rank 0 commits or discards and broadcasts which.
 #pragma once
+#include "checkpoint.h"
+#include "kernels/cpu/threads.h"
 #include "crc32c.h"
-#include "data/files.h"
-#include "data/random.h"
 #include "ggml_types.h"
 #include "tensor_map.h"
 #include <pthread.h>
-
-enum {
-  STORE_BLOCK_BYTES = 1 << 20,
-  STORE_CHUNK_BYTES = 2 << 20,                   // whole blocks, so that a reader can check what it reads
-  STORE_ERROR_BYTES = 508
-};
+#include <signal.h>
 
 // ================================================================================================ 1 chunks
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
@@ -36,7 +31,6 @@ struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 // first + 1, ... of a tensor in a file. If the file has the matrix transposed, they are whole rows of it, or a part of
 // one row.
 struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
-struct ChunkCursor { int state, param; int64_t done; };
 
 // chunk_place of tensors in blocks, of which a chunk has all that its elements are in, and of rows that lie in turn
 // with others, `cols` long: whole ones, or a part of one.
@@ -108,8 +102,7 @@ static inline int64_t map_blocks(const TensorMap *m, int file) {
 }
 static inline int64_t span_bytes(const Span *s) { return s->rows * s->row_bytes; }
 
-// Bytes that this rank writes or reads.
-static inline int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states) {
+int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states) {
   ChunkCursor c = {};
   Chunk k;
   int64_t bytes = 0;
@@ -117,8 +110,7 @@ static inline int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigne
   return bytes;
 }
 
-// (rows, cols) of any floating dtype -> (cols, rows) fp32. Tiles of 16 x 16 keep both sides in cache.
-static inline void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols) {
+void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols) {
   enum { TILE = 16 };
   DISPATCH(dtype, T, {
     const T *in = (const T *)from;
@@ -132,59 +124,8 @@ static inline void transpose_to_f32(float *to, const void *from, Dtype dtype, in
 static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
 
 // ================================================================================================ 2 memory
-struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
 
-enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
 enum StreamState { STREAM_FREE, STREAM_MOVING, STREAM_FULL };      // MOVING: MPI has it. FULL: to be written.
-struct Stream { char *data; MPI_Request request; int state; };     // a Span, then its bytes
-
-// What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
-// them. checksums: one CRC-32C per block, the files' blocks one after the other.
-struct StoreCommit {
-  bool (*commit)(void *to, const uint32_t *checksums, char *error, size_t error_bytes);
-  void (*discard)(void *to);
-  void *to;
-};
-struct StoreRequest {
-  unsigned states;                               // a bit each
-  bool background;                               // from a snapshot; else store_poll writes straight from the shards
-  bool checksums;
-  const char *header[MAP_MAX_FILES];             // rank 0: first bytes of each file, up to data_at
-  StoreCommit end;
-};
-
-struct Store {
-  Fsdp *f;
-  MPI_Comm comm;                                 // of checkpoints alone
-  size_t bytes;                                  // taken, from one block:
-  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
-  int64_t *snapshot_at;                          // [states * params] elements
-  Stream stream[2];                              // several hosts only
-  uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
-  StoreRecord *records;                          // [world + 1]; the last is the save's result
-  int64_t blocks;
-  // The save in flight.
-  StorePhase phase;
-  TensorMap map;
-  StoreRequest request;
-  ChunkCursor cursor;
-  int fd[MAP_MAX_FILES];
-  bool direct, own_done, cancelled;              // direct: this rank sees the files
-  int remote_left;                               // rank 0: ranks that still stream
-  pthread_t thread;
-  bool threaded;
-  int thread_done;                               // atomic
-  int64_t bytes_done, bytes_total;               // of this rank: written (atomic); planned
-  MPI_Request requests[2];
-  StoreRecord *result;                           // of the last save, on every rank
-  double ended_ms;                               // when it was known
-  uint64_t base_hash;                            // of what adapters are for; 0: there are none
-  uint64_t reference_hash;                       // of the weights that preferences are compared with; 0: there are none
-  // NULL, or adds to elements [first, first + n) of a parameter what its adapters change; all are whole in `adapters`.
-  void (*merge)(const Fsdp *f, int param, int64_t first, float *values, int64_t n, const void *merge_of);
-  const void *merge_of;
-  float *adapters;
-};
 
 // Whether checkpoints have a parameter: with adapters, these alone.
 static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || param_trains_beside(p); }
@@ -215,14 +156,13 @@ static inline int64_t store_blocks(const Fsdp *f) {
   return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
 }
 enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
-static inline size_t store_plan_bytes(const Fsdp *f, bool background) {
+size_t store_plan_bytes(const Fsdp *f, bool background) {
   return (size_t)(2 * STORE_CHUNK_BYTES + (fsdp_hosts(f) > 1 ? 2 * STREAM_BYTES : 0) +
                   (background ? store_snapshot_bytes(f) : 0) + round_up(store_blocks(f) * 8, 256) +
                   round_up((int64_t)sizeof(StoreRecord) * (fsdp_world(f) + 1), 256));
 }
 
-// s->memory has store_plan_bytes and stays the caller's. Collective.
-static inline void store_open(Store *s, Fsdp *f, bool background) {
+void store_open(Store *s, Fsdp *f, bool background) {
   char *at = s->memory;
   float *const adapters = s->adapters;
   *s = Store{};
@@ -243,7 +183,7 @@ static inline void store_open(Store *s, Fsdp *f, bool background) {
   // The first use of a page costs more than copying it: pay now, so that the first save does not pause training longer.
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
-static inline void store_close(Store *s) {
+void store_close(Store *s) {
   if (!s->f) return;
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
   tensor_map_free(&s->map);
@@ -257,7 +197,7 @@ static inline void store_close(Store *s) {
 }
 
 // ================================================================================================ 3 saving
-__attribute__((format(printf, 2, 3))) static inline bool store_fail(StoreRecord *r, const char *fmt, ...) {
+bool store_fail(StoreRecord *r, const char *fmt, ...) {
   if (r->failed) return false;                   // the first reason is the one that matters
   va_list ap;
   va_start(ap, fmt);
@@ -493,9 +433,7 @@ static inline bool store_create_files(Store *s, StoreRecord *r) {
   return !r->failed;
 }
 
-// Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
-// reason in s->result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
-static inline bool store_save_begin(Store *s, TensorMap *map, StoreRequest request) {
+bool store_save_begin(Store *s, TensorMap *map, StoreRequest request) {
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
   CHECK(!request.background || s->snapshot, "%s: no memory was taken for a snapshot", __func__);
   tensor_map_free(&s->map);
@@ -562,9 +500,7 @@ static inline void store_conclude(Store *s) {
     }
 }
 
-// Advances the save in flight without waiting. Returns true once there is none; s->result then says how it went. Every
-// rank must keep calling it; it may be called at any time from the main thread.
-static inline bool store_poll(Store *s) {
+bool store_poll(Store *s) {
   int done = 0;
   if (s->phase == STORE_WRITING && store_written(s)) {
     const int blocks = s->request.checksums ? fsdp_mpi_count(s->blocks) : 0;
@@ -595,10 +531,8 @@ static inline bool store_poll(Store *s) {
   }
   return s->phase == STORE_IDLE;
 }
-static inline void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
 
-// Waits for the save in flight. progress: NULL, or called now and then.
-static inline void store_wait(Store *s, void (*progress)(Store *s)) {
+void store_wait(Store *s, void (*progress)(Store *s)) {
   for (int spins = 0, looks = 0; !store_poll(s);) {
     if (progress) progress(s);
     if (s->threaded && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) {
@@ -613,19 +547,6 @@ static inline void store_wait(Store *s, void (*progress)(Store *s)) {
 }
 
 // ================================================================================================ 4 loading
-// checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
-// seen: a checksum of a file beside them, which also shows whether a rank sees rank 0's files.
-struct StoreLoad {
-  const TensorMap *map;
-  const uint32_t *checksums;
-  uint32_t seen;
-  ValuePass pass;                                // the first of two where frozen matrices need their scales
-  bool direct;                                   // this rank sees the files
-  int fd[MAP_MAX_FILES];
-  int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
-  int64_t held_from, held_to;
-  int64_t bytes_done, bytes_total;
-};
 
 static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
   const TensorMap *m = l->map;
@@ -806,11 +727,8 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
   snprintf(error, error_bytes, "%s", r.failed ? r.error : "");
 }
 
-// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
-// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
-// fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
-static inline void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
-                              void (*progress)(const StoreLoad *l, void *to), void *to) {
+void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+                void (*progress)(const StoreLoad *l, void *to), void *to) {
   bool measures = false;                         // adapters have no scales, and leave their weights' alone
   for (int p = 0; p < l.map->params; p++)
     measures = measures || (fsdp_param(s->f, p)->dtype == F8 && tensor_place(l.map, STATE_MASTER, p)->file >= 0);

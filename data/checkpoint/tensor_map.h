@@ -5,32 +5,7 @@
 // transposed (in, out), and in bf16 or fp16. A parameter may lie in several tensors of a file, its parts, which follow
 // each other along its rows: q, k and v.
 #pragma once
-#include "fsdp.h"
-
-enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
-// By ShardState: parameters, first moment (SGD: momentum), second moment.
-enum { MAP_STATES = 3, MAP_PARTS = 3 };
-
-// at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
-// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, or with in_turn a
-// row of one and of the other in turn; 0: as they are. ggml: type of the blocks that it is in (ggml_types.h); 0: dtype.
-struct TensorPlace {
-  int32_t file;
-  Dtype dtype;
-  bool transposed;
-  int64_t at, rows, half_rows;
-  bool in_turn = false;
-  int32_t ggml = 0;
-};
-
-// Zeroed, it is empty. Freed by tensor_map_free.
-struct TensorMap {
-  int files, params;
-  char path[MAP_MAX_FILES][MAP_PATH_BYTES];
-  int64_t file_bytes[MAP_MAX_FILES];             // of the whole file: another size is refused before it is read
-  int64_t data_at[MAP_MAX_FILES];                // where tensors begin: blocks with checksums are counted from here
-  TensorPlace *place;                            // [MAP_STATES][params][MAP_PARTS]
-};
+#include "checkpoint.h"
 
 // An empty map of `params` parameters: nothing is in any file.
 static inline void tensor_map_open(TensorMap *m, int params) {
@@ -39,12 +14,11 @@ static inline void tensor_map_open(TensorMap *m, int params) {
   m->place = (TensorPlace *)malloc(sizeof(TensorPlace) * (size_t)(MAP_STATES * params * MAP_PARTS));
   for (int i = 0; i < MAP_STATES * params * MAP_PARTS; i++) m->place[i] = TensorPlace{-1, F32, false, 0, 0, 0};
 }
-static inline void tensor_map_free(TensorMap *m) {
+void tensor_map_free(TensorMap *m) {
   free(m->place);
   memset(m, 0, sizeof *m);
 }
-// The first part's place; the other parts' follow.
-static inline TensorPlace *tensor_place(const TensorMap *m, int state, int param) {
+TensorPlace *tensor_place(const TensorMap *m, int state, int param) {
   return &m->place[(state * m->params + param) * MAP_PARTS];
 }
 // The place of element *first of a parameter of `cols` columns, of which *left follow: *first becomes its number in the
@@ -61,8 +35,7 @@ static inline const TensorPlace *tensor_part(const TensorPlace *part, int64_t co
   }
   return part;
 }
-// Gives every rank rank 0's map. Collective.
-static inline void tensor_map_share(TensorMap *m, MPI_Comm comm) {
+void tensor_map_share(TensorMap *m, MPI_Comm comm) {
   int rank;
   TensorPlace *mine = m->place;
   MPI_Comm_rank(comm, &rank);

@@ -66,9 +66,9 @@ template <class F> static inline void parallel_tasks(int threads, int64_t tasks,
   parallel(threads, [=](int, int) { thread_tasks(taken, tasks, chunk, body); });
 }
 
-#if PART_LAUNCH
-// ---- the threads themselves: once in a program, in the object that launches ops
-#include "base/processor.h"
+#if PART_THREADS
+// ---- the threads themselves: once in a program, in threads.cc
+#include "base/base.h"
 #include "kernels/device.h"
 #include <errno.h>
 #include <linux/futex.h>

@@ -1,0 +1,3 @@
+// threads.cc: the threads of threads.h, once in a program.
+#define PART_THREADS 1
+#include "threads.h"
