@@ -8,8 +8,7 @@
 // waits (TEST_WAITS) and, while cores are idle, up to as many again. The longest start first. A test's output is shown
 // only if it fails. One late test of a run, late while processors were under pressure, runs once more, alone
 // (test_is_excused). The last line has the counts.
-#define TRAINER_AS_LIBRARY 1
-#include "train_gpt_fsdp.cu"
+#include "dev/program.h"
 #include "dev/test/harness.h"
 #include <sched.h>
 #include <sys/resource.h>

@@ -58,9 +58,9 @@ void shell_word(FILE *to, const char *word);
 // ended the run, which saved a checkpoint; 130: a signal ended the run.
 enum { EXIT_FAULT = 1, EXIT_USAGE = 2, EXIT_MISSING = 3, EXIT_LOST = 4, EXIT_NOT_FINITE = 5, EXIT_SAVED = 85,
        EXIT_STOPPED = 130 };
-extern const char *who_am_i;
-void (*error_hook)(const char *line);
-extern void (*die_hook)(int code);
+extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
+extern void (*error_hook)(const char *line);     // prints an error after ending an open line; NULL: stderr
+extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
 // One line on stderr; the program continues.
 __attribute__((format(printf, 1, 2))) void warn(const char *fmt, ...);
 __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const char *fmt, ...);

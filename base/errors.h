@@ -7,11 +7,8 @@
 #include "base.h"
 #include "text.h"
 
-extern const char *who_am_i;                     // "rank 1/2 on host": for error prefixes
-extern void (*error_hook)(const char *line);     // prints an error after ending an open line; NULL: stderr
-extern void (*die_hook)(int code);               // ends every rank (MPI_Abort) once MPI is up; NULL before
-
 const char *who_am_i;
+void (*error_hook)(const char *line);
 void (*die_hook)(int code);
 
 __attribute__((format(printf, 1, 0))) static inline void error_line(const char *fmt, va_list ap) {

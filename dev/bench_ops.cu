@@ -28,8 +28,7 @@
 //
 //   build/bench_ops gpu
 // Attention, rope, norms, cross entropy and optimizer alone on a GPU, in TFLOP/s and GB/s (dev/gpu_ops.h).
-#define TRAINER_AS_LIBRARY 1
-#include "train_gpt_fsdp.cu"
+#include "dev/program.h"
 #include "dev/cpu_peaks.h"
 #include "dev/gpu_ops.h"
 

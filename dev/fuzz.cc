@@ -14,9 +14,7 @@
 // compute the sizes and lengths that a header must agree with: random changes would almost never keep them right, and
 // no code after the size check would be reached.
 #include <initializer_list>                      // for (x : {a, b})
-#define TRAINER_AS_LIBRARY 1
-#include "train_gpt_fsdp.cu"
-#include "data/checkpoint/interchange.h"
+#include "dev/program.h"
 #include <ftw.h>
 
 const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};          // no arithmetic is done here

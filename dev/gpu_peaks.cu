@@ -10,6 +10,7 @@
 // several timed repetitions: a peak, not a rate that a long run sustains.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/cuda_libraries.h"
+#include "base/errors.h"
 
 
 enum { REPEATS = 7, EDGE = 8192 };
