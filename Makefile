@@ -39,7 +39,7 @@ make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux 
 make wheel        the same for pip (dev/dist.sh says what both need)
 make setup        only install what is missing (dev/setup.sh)
 make check-style  tabs, trailing blanks, lines over 120 columns
-make check-rooms  headers include only what is below them, and none in a circle
+make check-rooms  headers include only doors of rooms below them, and none in a circle
 make check-headers  and each compiles alone (half a minute)
 make clean        remove what was built
 
@@ -350,12 +350,13 @@ CHECKED := $(ISAS:%=cpu_%) $(ISAS_TESTED:%=cpu_%) $(if $(WITH_CUDA),cuda) cuda_e
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(eval exports_cpu_$i := ops_$i))
 exports_cuda := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
 exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
-check-symbols: $(CHECKED:%=$(B)/%.o)
+check-symbols: $(CHECKED:%=$(B)/%.o) $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@bad=$$($(foreach o,$(CHECKED),nm -gC --defined-only $(B)/$(o).o | \
 	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(exports_$(o)))$$/ { \
 	    print o ": " $$0 }';)); \
 	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table; make these static" >&2; exit 1; }
+	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d)
 endif
 
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).

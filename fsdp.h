@@ -88,11 +88,13 @@
 // memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes. besides: as many bytes more,
 // which are declared under other lines, without a pointer.
 void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides = 0);
+// Bytes that were declared: of a part; of a use.
 size_t memory_planned_total(const MemoryPlan *m, MemoryPart part);
 size_t memory_planned_use(const MemoryPlan *m, MemoryUse use);
 // What a library has allocated: free memory before and after. Other programs on the device may allocate or free in
 // between, so the number is only printed; whether the plan fits is decided by what is free.
 void memory_measure(MemoryPlan *m, MemoryName line, size_t before, size_t after);
+// Ends the run with a fault where a line has taken other bytes than were declared.
 void memory_check_taken(const MemoryPlan *m);
 
 // ---- mesh.h ---------------------------------------------------------------------------------------------------------
@@ -120,7 +122,9 @@ bool params_freeze(Param *param, int params, const char *patterns, char *error, 
 // Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
 // WRAP_MIN_PARAMS.
 Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units);
+// The part of parameter p that is in the shard of rank i (Run); false if it has none.
 bool shard_run(const Unit *u, const Param *p, int i, Run *run);
+// Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
 bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run);
 // Bytes of a rank's parameter shard without these gaps: what a gather sends.
 int64_t unit_wire_bytes(const Unit *u);
@@ -157,6 +161,7 @@ static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLO
 int fsdp_param_moments(const Fsdp *f, const Param *p);
 
 // ---- op_calls.h -----------------------------------------------------------------------------------------------------
+extern TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
 // A context that has w->ops must have a device of `real`. Copies are not watched: see watch_copies.
 void watch_table(OpWatch *w, const Ops *real);
 // Also of copies and zeroing: every context for which they are called has a table that is watched.
@@ -237,10 +242,12 @@ bool fsdp_shared_slots_fit(Fsdp *f);
 
 // ---- transport.h ----------------------------------------------------------------------------------------------------
 void step_event_record(Ctx *c, StepEvent *e);
+// The stream of ctx waits for the event, if it was recorded in this step.
 void step_event_wait(Ctx *c, const StepEvent *e);
 // Along hosts: whether the sum of a part comes to this rank by messages.
 bool hosts_receives_part(const Fsdp *f, int part);
 GatherSource fsdp_source(const Fsdp *f, bool secondary);
+// Where a gathered piece comes from and goes to, for transports.
 GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i);
 // The replica whose sum this one goes on from: the one before; for the first one the last, of the reduction before.
 int chain_before(const Fsdp *f);
@@ -253,7 +260,7 @@ bool updates_move(const Fsdp *f, int round, bool back);
 int fsdp_mpi_count(int64_t n);
 
 // ---- transport_plan.h -----------------------------------------------------------------------------------------------
-Comm comm_plan_table();
+extern const Comm comm_plan;
 
 // ---- reduce.h -------------------------------------------------------------------------------------------------------
 // Moves the reduction in flight on as far as it can without waiting. Called between ops.

@@ -44,6 +44,7 @@ void text_to_line(char *text, const char *keep);
 // JSON_LETTERS: \n and its like by their letters, as Hugging Face's tokenizers write them. JSON_SCRIPT: nothing ends a
 // script element. JSON_WHOLE: the text is JSON itself.
 enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };
+// Text of so many bytes as it stands in a string of JSON; json_string: with its quotation marks.
 void json_chars(FILE *f, const char *text, size_t bytes, int how);
 void json_string(FILE *f, const void *text, size_t bytes, int how);
 static inline void json_text(FILE *f, const char *text) { json_string(f, text, strlen(text), 0); }
@@ -121,6 +122,7 @@ extern Flight flight;
 // are seen so by who reads them in the opposite order.
 #define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
 #define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+// An op was called; a collective has ended.
 void flight_op(const char *op);
 // Begins a collective, of a stage. Returns it, for flight_end.
 FlightCollective flight_begin(const char *what, int stage);
@@ -145,12 +147,16 @@ extern LivenessWords liveness_words;
 static inline void liveness_progress() { __atomic_fetch_add(&liveness_words.progress, 1, __ATOMIC_RELAXED); }
 // The main thread waits for other ranks, or for a device that does: `what`, of a stage. Strings that live on.
 void liveness_wait(const char *what, const char *where, int stage);
+// What the main thread waited for is there.
 void liveness_arrived();
 // What a call of MPI has returned, now that it has.
 int liveness_after(int result);
+// For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
+// thread.
 void liveness_poll(const char *what);
 // The main thread computes stage `stage` of the model: 0 outside the blocks, 1 + l block l.
 void liveness_stage(int stage);
+// What the main thread does, a string that lives on: training, saving, ...
 void liveness_phase(const char *phase);
 // microbatch: of this rank in its step, or MICROBATCH_NONE.
 void liveness_microbatch(int microbatch);
@@ -177,6 +183,7 @@ struct NetAddresses { NetAddress at[NET_ADDRESSES_MOST]; int count; };
 void *net_bytes(const sockaddr *a, size_t *bytes);
 // An address as text, without its port.
 void net_address_text(const sockaddr *a, char *to, size_t room);
+// Whether two addresses are the same, whatever their ports.
 bool net_same_host(const sockaddr *a, const sockaddr *b);
 // An address and port as text into an address. False: it is not that.
 bool net_address_of(const char *text, int port, NetAddress *a);
@@ -206,6 +213,7 @@ int net_connect(const NetAddress *a, double limit_ms);
 enum { PROVE_NONCE = 32, PROVE_MAC = 32 };
 struct ProveKey { uint8_t bytes[PROVE_MAC]; };
 struct ProvePart { const void *p; size_t n; };
+// HMAC-SHA-256 of parts one behind the other, random bytes, and a comparison that takes as long whatever differs.
 void prove_random(void *to, size_t n);
 void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts);
 bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
@@ -221,6 +229,7 @@ void liveness_leave(bool all_end);
 void liveness_quiet();
 // The rank leaves; the thread ends. Waits for nobody. Main thread.
 void liveness_close();
+// The seconds without progress after which a run is ended, 0: never.
 void liveness_timeout(int64_t seconds);
 // From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
 // liveness_open, which says which rank this is.

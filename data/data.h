@@ -281,6 +281,7 @@ struct Chat {
 };
 // The added token with this text; -1: there is none.
 int32_t chat_token(const Tokenizer *t, const char *text);
+// The template that the options name, and its marks as tokens of a tokenizer.
 Chat chat_open(const ChatOptions *o, const Tokenizer *t);
 // A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
 // begins. fault: "" or what is wrong with its line.
@@ -324,9 +325,11 @@ struct Split {
   int vocab_size;              // of files: ids lie below it
   SplitSource source[SOURCES_MOST];
 };
+// Whether a document begins at token i.
 bool split_begins(const Split *s, int64_t i);
 // Tokens of the longest conversation, or of the longest pair less one; 0: there are none.
 int64_t split_longest(const Split *s);
+// Token i, and whether it is trained on.
 int32_t split_token(const Split *s, int64_t i);
 bool split_trained(const Split *s, int64_t i);
 
@@ -464,6 +467,7 @@ struct Corpus {
   double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
 };
 void corpus_abandon();
+// Gives back what load_data made, or what a failure left.
 void corpus_free(Corpus *c);
 // Finds and reads a corpus. Overwrites c; false and one line in e (exit code 2 or 3) when what was asked cannot be had.
 // Order: o.data if given; else the directory WIKITEXT2_DIR of the environment; else data/wikitext-2, where

@@ -7,7 +7,7 @@
 #include "fsdp.h"
 #include "kernels/all.h"
 
-TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
+TouchSink *touch_of_host;
 
 static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;

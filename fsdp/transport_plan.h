@@ -114,7 +114,7 @@ static inline bool comm_plan_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   return true;
 }
 static inline void comm_plan_step_end(Fsdp *f) { f->traffic.small += f->cfg.comm == COMM_MPI; }
-Comm comm_plan_table() {
+static inline Comm comm_plan_table() {
   Comm c = comm_self_table();
   c.open = comm_plan_open;
   c.close = comm_self_nothing;

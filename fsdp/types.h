@@ -467,7 +467,6 @@ struct OpTouch {
 };
 // Receives what each call touches. Ctx.device of a planning table's context points to one.
 struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
-extern TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
 // before, after: told each call, or NULL. c: the call's own context, over the real table. The first member of what they
 // need besides.
 struct OpWatch {
@@ -699,7 +698,6 @@ struct GatherPiece { size_t from_at, to_at, bytes; };
     for (int i = 0; i < (f)->lay.unit[u].pieces; i++)
 
 // ---- transport_plan.h -----------------------------------------------------------------------------------------------
-extern const Comm comm_plan;
 
 // ---- sharded_state.h ------------------------------------------------------------------------------------------------
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };

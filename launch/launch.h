@@ -73,6 +73,7 @@ bool terminal_lost();
 void terminal_end_line_at_once();
 // From now on this signal ends the process, with the cursor at the start of a line. May be called in a handler.
 void terminal_last_signal(int signal_);
+// What stdout and stderr are. First of all.
 void terminal_open();
 
 // ---- cores.h --------------------------------------------------------------------------------------------------------
@@ -188,6 +189,7 @@ int rdzv_hidden(int argc, char **argv);
 struct RestartsAsk { int64_t most; const char *resume, *out; };
 // From the heartbeat's thread. The step that is being done is not.
 void restarts_died(int rank);
+// What the watching parent is told, if there is one: that the run has begun, its batch, its steps, its checkpoints.
 void restarts_open();
 // sequences a step and a microbatch.
 void restarts_batch(int64_t sequences, int64_t batch);

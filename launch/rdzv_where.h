@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 enum RdzvKind { RDZV_TCP, RDZV_FILE };
 // index: this process's number of `members`; ranks: that run in its place; 0: as many as ... local: all are on one

@@ -10,9 +10,9 @@
 #include "version.h"
 #include <signal.h>
 
-volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
-bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
-bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
+volatile sig_atomic_t stop_asked;
+bool under_mpirun;
+static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 
 // The options of the group "ranks" differ between processes that meet, and say nothing about the run.
 // In a rank that took its place at a meeting: as if these options had not been given.

@@ -1,19 +1,7 @@
-// program.h: what run/ asks of the trainer, which alone knows its model's parameters and can run it (trainer/open.h).
+// program.h: a model's shape from options, and back. What this room asks of the trainer is at the end of run.h.
 #pragma once
 #include "run.h"
 #include "options.h"
-
-// The parameters of a model of that shape, malloc'ed.
-Param *params_of_shape(const ModelShape *shape, int *count);
-// Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
-// memory. o: resolved. Until plan_close.
-RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
-void plan_close(RunView *run);
-// Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
-// microbatches it had: at most TIMED_MICROBATCHES.
-int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-// Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
-void memory_map(const RunView *run, FILE *to);
 
 // The block that resolved options describe. Choices are in the order of their enums (model_shape.h).
 static inline Block block_of(const Options *o) {

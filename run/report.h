@@ -296,7 +296,9 @@ static void log_watch_cores(Log *log) {
       100 * waited);
 }
 
-void log_layers(FILE *to, const RunView *run, double grad_norm) {
+// Of each unit that trains: the norm of its gradient, as "grad_norm" is that of all units', and the norm of what the
+// step changed in its weights, over the norm of the weights.
+static inline void log_layers(FILE *to, const RunView *run, double grad_norm) {
   const Fsdp *f = run->fsdp;
   const double scale = grad_norm / layer_norms(f, -1).gradient;      // loss scale: a power of two
   fprintf(to, ",\"layers\":[");

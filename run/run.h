@@ -52,8 +52,6 @@ enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
 // And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
 // finds what the one before has left gathered, and so do all later ones.
 enum { DRY_BATCHES = 2 };
-struct Device;
-struct RunView;
 // The shape that resolved options describe.
 ModelShape shape_of(const Options *o);
 // The loss of pairs that resolved options describe. Choices are in the order of their enum.
@@ -72,6 +70,7 @@ void recompute_choose(Options *o, const Ops *ops);
 // entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
 // everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
 bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes);
+// Which transport the options mean, for so many ranks.
 CommKind comm_kind(const Options *o, int world);
 // The resolved options as numbers. A choice that is cast is in the order of the enum that it becomes. first_backward:
 // see FsdpConfig.
@@ -82,12 +81,12 @@ FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 extern volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
 extern bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
-extern bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 // The two commands by which mpirun starts this program for --rdzv.
 static inline int launch_hidden(Call *call) { return rdzv_hidden(call->argc, call->argv); }
 // The command --rdzv: this process is to meet others, and what follows is the whole run of ranks in their places. The
 // file of --config is read for what it says about this; whether it is right is found out later.
 int launch_rendezvous(Call *call);
+// From here on SIGINT and SIGTERM ask for an end between steps, and set stop_asked.
 void catch_stop_signals();
 
 // ---- trace.h --------------------------------------------------------------------------------------------------------
@@ -306,9 +305,7 @@ int report_compare(Call *call);
 // Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
 // go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
 FILE *log_file(const char *path, bool append);
-// Of each unit that trains: the norm of its gradient, as "grad_norm" is that of all units', and the norm of what the
-// step changed in its weights, over the norm of the weights.
-void log_layers(FILE *to, const RunView *run, double grad_norm);
+// A record of metrics.jsonl and, where due, the progress line.
 void log_step(Log *log, const RunView *run, const StepResult *r, double ms);
 void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e);
 // The numbers of a file of --eval.
@@ -338,6 +335,7 @@ struct Saver {
   size_t head_bytes, tokenizer_bytes;
   uint64_t tokenizer_hash;
 };
+// When and where a run saves.
 void saver_init(Saver *s, const RunView *run);
 // Prints what a checkpoint will be: the line `saves` of the start report. Collective.
 void saver_print_plan(Saver *s);
@@ -357,6 +355,7 @@ void saver_print_stop(const Saver *s);
 // Records a validation loss; returns whether it is the lowest so far. With --keep_best only losses whose checkpoint was
 // saved count, so that a failed save does not prevent the next. Collective.
 bool saver_see(Saver *s, Log *log, double loss);
+// Writes the weights alone.
 bool save_model(const RunView *run);
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
 static inline Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
@@ -425,6 +424,7 @@ void call_join(Call *call);
 void train_options(Call *call, Options *asked, Start *start);
 // --preflight, or its short form at the start of a run. Collective.
 int preflight(const Options *o, bool at_start);
+// The command --preflight.
 int preflight_main(Call *call);
 
 // ---- encode_main.h --------------------------------------------------------------------------------------------------
@@ -480,3 +480,17 @@ int plan_main(Call *call);
 // that pl gave them.
 void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, const Pass *p,
                       const Record *r);
+
+// ---- what this room asks of the trainer -----------------------------------------------------------------------------
+// It alone knows its model's parameters and can run it (trainer/open.h).
+// The parameters of a model of that shape, malloc'ed.
+Param *params_of_shape(const ModelShape *shape, int *count);
+// Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
+// memory. o: resolved. Until plan_close.
+RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+void plan_close(RunView *run);
+// Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
+// microbatches it had: at most TIMED_MICROBATCHES.
+int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+// Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
+void memory_map(const RunView *run, FILE *to);

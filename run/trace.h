@@ -48,7 +48,7 @@ enum TraceCommon { COMMON_JOIN, COMMON_EXCHANGE, COMMON_BARRIER, COMMON_MOVE, TR
 static const char *const trace_common_words[] = {"sums_of_replicas", "exchange", "barrier", "messages"};
 
 struct TraceEnded { int64_t begin_ns, end_ns, own_ns; };
-Trace *tracing;                           // the one whose tables are in use
+Trace *tracing;
 
 // ---- options and memory ---------------------------------------------------------------------------------------------
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Whether each room's object exports exactly what its door declares, and whether somebody outside the room uses it:
+#
+#   dev/check_doors.sh OBJECTS ROOM=DOOR...
+#
+# OBJECTS: the directory of all objects of the program, ROOM.o among them. A function that run.h asks of the trainer is
+# in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
+set -euo pipefail
+export LC_ALL=C
+objects=$1
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Names that a door declares: functions and extern variables that begin in the first column.
+declared() {
+  sed -e 's|//.*||' "$1" | awk '
+    /^(#|static|struct|enum|typedef|template|union|[ }])/ && !open { next }
+    /^[A-Za-z_]/ || open { text = text " " $0; open = text !~ /;/ }
+    text && !open { print text; text = "" }' | sed -E -e 's/__attribute__\(\(([^()]|\([^()]*\))*\)\)//g' \
+    -e 's/\(\*([A-Za-z_0-9]+)\)\(.*/\1/' -e 's/[[(=].*//' -e 's/;.*//' -e 's/^.*[^A-Za-z_0-9]([A-Za-z_0-9]+) *$/\1/' | sort -u
+}
+# Symbols of an object without what a compiler adds for templates: nm's letters T, B, D, R are plain definitions.
+exported() { nm -gC --defined-only "$1" | sed -nE 's/^[0-9a-f]+ [TBDR] ([A-Za-z_0-9]+).*/\1/p' | sort -u; }
+wanted() { nm -uC "$1" | sed -nE 's/^ +[Uw] ([A-Za-z_0-9]+).*/\1/p' | sort -u; }
+
+bad=0
+fault() { echo "check-doors: $1" >&2; bad=1; }
+exported "$objects/train_gpt_fsdp.o" > "$work/trainer"
+for o in "$objects"/*.o; do wanted "$o" > "$work/$(basename "$o").wants"; done
+for pair in "$@"; do
+  room=${pair%%=*} door=${pair#*=}
+  declared "$door" > "$work/declared"
+  exported "$objects/$room.o" > "$work/exported"
+  sort -u "$work/exported" "$work/trainer" > "$work/there"
+  while read -r name; do fault "$room.o exports $name, which $door does not declare: make it static"
+  done < <(comm -23 "$work/exported" "$work/declared")
+  while read -r name; do fault "$door declares $name, which neither $room.o nor the trainer has"
+  done < <(comm -13 "$work/there" "$work/declared")
+  for o in "$objects"/*.o; do [ "$o" = "$objects/$room.o" ] || cat "$work/$(basename "$o").wants"; done | sort -u > "$work/used"
+  while read -r name; do fault "$door declares $name, which nobody outside $room.o calls: take it back into its file"
+  done < <(comm -12 "$work/declared" "$work/exported" | comm -23 - "$work/used")
+done
+exit $bad
