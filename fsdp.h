@@ -3,11 +3,13 @@
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
 // The parts, each a file, in the order in which they are built on each other:
-//   base/heartbeats.h      no rank waits for ever
+//   base/base.h            no rank waits for ever (heartbeats)
+//   fsdp/types.h           the types of all parts: configuration, what follows from it once and for all, and what
+//                          changes: struct Fsdp
 //   fsdp/memory_plan.h     every byte is planned under a name, printed, then taken under it
 //   fsdp/mesh.h            replicas x shards: who is where
 //   fsdp/units.h           parameters -> units -> pieces: which rank owns which elements, as data
-//   fsdp/state.h           configuration, what follows from it once and for all, and what changes: struct Fsdp
+//   fsdp/state.h           what every part asks of struct Fsdp
 //   fsdp/record.h          what a run does, entry by entry: for proofs of its order, and for dry runs
 //   fsdp/placement.h       memory by lifetimes
 //   fsdp/owned.h           Muon: which rank computes the update of which matrix

@@ -84,6 +84,7 @@
 #include "dev/test/test_arm.h"
 #include "dev/test/test_memory_order.h"
 #include "dev/test/test_readme.h"
+#include "dev/test/test_doors.h"
 #include "dev/test/test_report.h"
 #include "dev/test/test_evaluate.h"
 #include "dev/test/test_tensorboard.h"

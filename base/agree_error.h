@@ -2,11 +2,7 @@
 #pragma once
 #include "base.h"
 #include "errors.h"
-#include <initializer_list>                      // for (x : {a, b})
-#include <mpi.h>
 #include <signal.h>
-#include <stdint.h>
-#include <unistd.h>
 
 // From here on this process ends with `code` even if it crashes: why it ends was said, nothing is left to do but to
 // give MPI back. On a busy machine a thread of Open MPI 4.1 now and then crashes in that: it calls a function of the

@@ -1,7 +1,6 @@
 // clock.h: the clocks that everything reads.
 #pragma once
 #include "base.h"
-#include <stdint.h>
 #include <time.h>
 
 static inline int64_t clock_ns(clockid_t clock) {

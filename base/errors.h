@@ -1,9 +1,6 @@
 // errors.h: how the program says what is wrong: one line on stderr with the rank, what was asked, what was found, what
 // to do; it ends every rank.
 #pragma once
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include "base.h"
 #include "text.h"
 

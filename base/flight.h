@@ -10,7 +10,6 @@
 #if PART_LAUNCH
 #include "base.h"
 #include "clock.h"
-#include <stddef.h>
 
 Flight flight = {{}, {}, 0, MICROBATCH_NONE, STAGE_NONE, NULL, 0, {NULL, 0, STAGE_NONE}, false};
 

@@ -17,13 +17,7 @@
 #include "base.h"
 #include "flight.h"
 #include "text.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct FlightWho {
   const char *version, *host, *cause, *place;

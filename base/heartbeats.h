@@ -38,7 +38,6 @@
 #include "net.h"
 #include "prove.h"
 #include <limits.h>
-#include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>

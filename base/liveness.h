@@ -14,8 +14,6 @@
 #include "processor.h"
 #include <poll.h>
 #include <sched.h>
-#include <stdint.h>
-#include <unistd.h>
 
 LivenessWords liveness_words = {0, "start-up", NULL, NULL, STAGE_NONE, 0};
 

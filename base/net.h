@@ -10,24 +10,16 @@
 #pragma once
 #include "base.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 // ---- addresses ------------------------------------------------------------------------------------------------------
-
 static inline NetAddress net_address(const sockaddr *a, in_port_t port) {
   NetAddress to = {};
   if (a && a->sa_family == AF_INET) to.bytes = sizeof(sockaddr_in);

@@ -2,10 +2,6 @@
 // shell.
 #pragma once
 #include "base.h"
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 // ---- UTF-8 ----------------------------------------------------------------------------------------------------------
 int utf8_bytes(const uint8_t *p, const uint8_t *end) {

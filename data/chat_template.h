@@ -5,7 +5,6 @@
 //
 // Defines: ChatTemplate, chat_templates, chat_names, chat_date, chat_template_named, _of, _in, _text.
 #pragma once
-#include <cjson/cJSON.h>
 
 #include "data.h"
 #include "corpus_find.h"

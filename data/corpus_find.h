@@ -13,14 +13,9 @@
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
-#include <initializer_list>                      // for (x : {a, b})
 #include <limits.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "data.h"
 #include "kernels/device.h"
@@ -28,7 +23,6 @@
 #include "records.h"
 
 // ================================================================================================ 1 errors, files
-
 bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);

@@ -4,10 +4,7 @@
 // Defines: file_type_words, file_foreign, FILE_FOREIGN_BYTES.
 #pragma once
 #include "data.h"
-#include <stdint.h>
-#include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 const char *file_type_words(mode_t mode) {
   if (S_ISREG(mode)) return NULL;

@@ -6,20 +6,11 @@
 //   - a name that readers look for appears only by rename, after everything under it has reached the disk.
 #pragma once
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <initializer_list>                      // for (x : {a, b})
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <time.h>
-#include <unistd.h>
 #include "data.h"
 #include "file_kinds.h"
 #include "random.h"

@@ -3,9 +3,6 @@
 //
 // Defines: DataContainer, FileForm, form_keys, form_of, form_is_chat_key, form_refusal.
 #pragma once
-#include <initializer_list>                      // for (x : {a, b})
-#include <stdio.h>
-#include <string.h>
 #include "data.h"
 
 enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,

@@ -5,7 +5,6 @@
 // Defines: nfc_first_unsettled, nfc_write, NfcWork, nfc_work_free.
 // Source: Unicode Standard Annex 15 (decomposition, canonical order, composition, quick check).
 #pragma once
-#include <stdlib.h>
 
 #include "data.h"
 #include "unicode_nfc.h"

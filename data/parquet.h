@@ -21,7 +21,6 @@
 #include "files.h"
 #include "library.h"
 #include "tokenizer.h"
-#include <math.h>
 
 // ================================================================================================ 1 Thrift
 // A place in the bytes of a structure. bad: they ended, or are no Thrift; every value is 0 from then on.

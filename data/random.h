@@ -3,9 +3,6 @@
 //
 // Defines: data_mix, data_random, data_key, data_below, data_permute, data_hash.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include "data.h"
 
 uint64_t data_mix(uint64_t x) {

@@ -22,7 +22,6 @@
 #include "random.h"
 
 // ================================================================================================ 1 a split
-
 // Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
 static inline size_t split_bytes(const Split *s) {
   const size_t bits = (size_t)(s->tokens_numel + 7) / 8;

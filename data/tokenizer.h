@@ -23,12 +23,7 @@
 // _hash, _free. Needs cJSON and threads.h.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
-#include <cjson/cJSON.h>
-#include <errno.h>
-#include <initializer_list>                      // for (x : {a, b})
 #include <stdbool.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "data.h"
 #include "kernels/cpu/threads.h"

@@ -18,7 +18,7 @@ declared() {
     /^(#|static|struct|enum|typedef|template|union|[ }])/ && !open { next }
     /^[A-Za-z_]/ || open { text = text " " $0; open = text !~ /;/ }
     text && !open { print text; text = "" }' | sed -E -e 's/__attribute__\(\(([^()]|\([^()]*\))*\)\)//g' \
-    -e 's/\(\*([A-Za-z_0-9]+)\)\(.*/\1/' -e 's/[[(=].*//' -e 's/;.*//' -e 's/^.*[^A-Za-z_0-9]([A-Za-z_0-9]+) *$/\1/' | sort -u
+    -e 's/\(\*([A-Za-z_0-9]+)\)\(.*/\1/' -e 's/[[(=;].*//' -e 's/^.*[^A-Za-z_0-9]([A-Za-z_0-9]+) *$/\1/' | sort -u
 }
 # Symbols of an object without what a compiler adds for templates: nm's letters T, B, D, R are plain definitions.
 exported() { nm -gC --defined-only "$1" | sed -nE 's/^[0-9a-f]+ [TBDR] ([A-Za-z_0-9]+).*/\1/p' | sort -u; }
@@ -37,7 +37,9 @@ for pair in "$@"; do
   done < <(comm -23 "$work/exported" "$work/declared")
   while read -r name; do fault "$door declares $name, which neither $room.o nor the trainer has"
   done < <(comm -13 "$work/there" "$work/declared")
-  for o in "$objects"/*.o; do [ "$o" = "$objects/$room.o" ] || cat "$work/$(basename "$o").wants"; done | sort -u > "$work/used"
+  for o in "$objects"/*.o; do
+    [ "$o" = "$objects/$room.o" ] || cat "$work/$(basename "$o").wants"
+  done | sort -u > "$work/used"
   while read -r name; do fault "$door declares $name, which nobody outside $room.o calls: take it back into its file"
   done < <(comm -12 "$work/declared" "$work/exported" | comm -23 - "$work/used")
 done

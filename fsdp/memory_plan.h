@@ -1,6 +1,5 @@
 // memory_plan.h: every byte is planned under a name, printed, then allocated under that name.
 #pragma once
-#include <errno.h>
 #include "fsdp.h"
 #include "kernels/ops.h"
 

@@ -8,10 +8,8 @@
 //                     backward, a secondary shard as in ZeRO++ (--reshard_after_forward K)
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
-#include <initializer_list>                      // for (x : {a, b})
 #include "fsdp.h"
 #include "kernels/device.h"
-#include <mpi.h>
 
 // Whether this rank reads rank r's memory directly.
 static inline bool mesh_shares_memory(const Mesh *m, int r) {

@@ -40,7 +40,6 @@ size_t placement_bytes(const Placement *pl) {
 }
 
 // ---- declaring
-
 char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes) {
   Pass *p = d->pass;
   if (!d->record) {

@@ -1,5 +1,4 @@
-// state.h: the data of the sharding layer: its configuration (FsdpConfig), what follows from it once and for all
-// (FsdpLayout), and what changes while it runs (struct Fsdp, which has both).
+// state.h: what every part of the sharding layer asks of struct Fsdp (types.h).
 #pragma once
 #include "fsdp.h"
 #include "kernels/all.h"
@@ -19,8 +18,6 @@ Traffic traffic_add(Traffic x, Traffic y, int sign) {
                  x.update_bytes + sign * y.update_bytes,
                  x.small_bytes + sign * y.small_bytes};
 }
-
-// ---- the parts of struct Fsdp
 
 // Marks on the stream of c that it has reached `code`.
 static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {

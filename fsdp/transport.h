@@ -18,7 +18,6 @@
 //
 // All traffic is counted here.
 #pragma once
-#include <errno.h>
 #include "fsdp.h"
 #include "layout.h"
 #include "note.h"

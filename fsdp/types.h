@@ -697,8 +697,6 @@ struct GatherPiece { size_t from_at, to_at, bytes; };
   EACH_UNIT_OF_STAGE(f, s, u) \
     for (int i = 0; i < (f)->lay.unit[u].pieces; i++)
 
-// ---- transport_plan.h -----------------------------------------------------------------------------------------------
-
 // ---- sharded_state.h ------------------------------------------------------------------------------------------------
 enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // Parameters without an fp32 master, frozen or split, take new values through scratch memory, where they are rounded or

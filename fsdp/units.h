@@ -16,7 +16,6 @@
 #pragma once
 #include "fsdp.h"
 #include "kernels/device.h"
-#include <fnmatch.h>
 
 // Bytes of one rank's part.
 static inline size_t piece_bytes(const Piece *c) { return (size_t)c->numel * dtype_bytes(c->dtype); }

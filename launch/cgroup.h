@@ -7,11 +7,6 @@
 // Limits of all groups above the process's own count as well. `root` goes before every path: "" except in tests.
 #pragma once
 #include "launch.h"
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 // The number after `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
 static inline size_t file_number(const char *path, const char *key) {

@@ -21,11 +21,8 @@
 #include "machine.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"
-#include <errno.h>
-#include <hwloc.h>
 
 // ---- the machine ----------------------------------------------------------------------------------------------------
-
 // Cores of hybrid CPUs by kind: hwloc reads /sys/devices/cpu_atom and the frequencies.
 static inline void cores_read_kinds(CoreTable *t) {
 #if HWLOC_API_VERSION >= 0x00020400 && HWLOC_API_VERSION < 0x00030000

@@ -12,7 +12,6 @@
 #pragma once
 #include "launch.h"
 #include "rdzv_host.h"
-#include <mpi.h>
 #include <sys/statvfs.h>
 
 // The variables in which a launcher passes the number of its processes and their own, how to start as many ranks here,

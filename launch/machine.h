@@ -7,8 +7,6 @@
 #include "cgroup.h"
 #include "kernels/ops.h"
 #include <dirent.h>
-#include <mpi.h>
-#include <unistd.h>
 
 enum { CPU_TABLES = PROCESSOR_ISAS };
 

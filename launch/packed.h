@@ -4,10 +4,6 @@
 #pragma once
 #include "launch.h"
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const struct { const char *name, *place; } packed_variables[] = {
     {"OPAL_PREFIX", ""}, {"OPAL_SYSCONFDIR", "/etc"}, {"PMIX_MCA_mca_base_component_path", "/pmix"}};

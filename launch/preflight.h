@@ -16,7 +16,6 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
-#include <stdarg.h>
 
 // ---- facts ----------------------------------------------------------------------------------------------------------
 // An address of an interface: text and bits of its network's prefix; mtu in bytes, mbps 0: not known.

@@ -15,7 +15,6 @@
 #include "restart_rules.h"
 #include "rdzv_file.h"
 #include <ctype.h>
-#include <math.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 

@@ -13,8 +13,6 @@
 #include "rdzv_where.h"
 #include <dirent.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>

@@ -9,7 +9,6 @@
 #pragma once
 #include "launch.h"
 #include "rdzv_wire.h"
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -22,13 +22,8 @@
 // Whoever listens learns nothing but HMACs of random nonces; from these a token can be guessed if it is a weak one, so
 // short ones are refused.
 #pragma once
-#include <initializer_list>                      // for (x : {a, b})
 #include "launch.h"
 #include <openssl/crypto.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { RDZV_NONCE = PROVE_NONCE, RDZV_MAC = PROVE_MAC, RDZV_HEAD = 8, RDZV_EARLY_MOST = 64, RDZV_FRAME_MOST = 1 << 20 };
 enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MOST = 64 };

@@ -20,8 +20,6 @@
 #include "launch.h"
 #include "restart_rules.h"
 #include "terminal.h"
-#include <math.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -14,16 +14,11 @@
 //     other hosts cannot, but everything except errors is printed by rank 0.
 #pragma once
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "launch.h"
 #include "machine.h"
-#include <stdarg.h>
 
 Terminal terminal = {false, false, false, false, STDOUT_FILENO, 0};
 

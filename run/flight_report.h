@@ -9,7 +9,6 @@
 #pragma once
 #include "run.h"
 #include "options.h"
-#include <cjson/cJSON.h>
 #include <dirent.h>
 
 enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MOST = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MOST = 1 << 20 };

@@ -8,7 +8,6 @@
 #include "option_file.h"
 #include "sharding.h"
 #include "version.h"
-#include <signal.h>
 
 volatile sig_atomic_t stop_asked;
 bool under_mpirun;

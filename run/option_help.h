@@ -6,7 +6,6 @@
 #include "options.h"
 #include "version.h"
 #include <gnu/libc-version.h>
-#include <mpi.h>
 
 // The short page: at most 50 lines of 80 columns.
 static const char help_short[] =

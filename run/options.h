@@ -13,9 +13,6 @@
 #include "option_names.h"
 #include "option_table.h"
 #include <ctype.h>
-#include <errno.h>
-#include <stddef.h>
-#include <unistd.h>
 
 // Of a new run; and of checkpoints up to 0.6.0, which do not say.
 static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;

@@ -11,15 +11,7 @@
 #pragma once
 #include "run.h"
 #include "report_page.h"
-#include <cjson/cJSON.h>
-#include <errno.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};

@@ -21,7 +21,6 @@ static Saved saved_of(const RunView *run) {
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
-
 // Rank 0, before anything is allocated: whether OUT/ckpt can be written if it is there, and that --export_hf does not
 // overwrite a checkpoint. One line in `error`.
 static bool saver_check(const Options *o, char *error, size_t error_bytes) {

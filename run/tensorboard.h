@@ -16,9 +16,7 @@
 #include "run.h"
 #include <dirent.h>
 #include <limits.h>
-#include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 // Scalars are fp32 there; metrics.jsonl has all digits.
 struct TensorboardScalar { const char *tag; double value; };

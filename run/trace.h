@@ -31,7 +31,6 @@
 #pragma once
 #include "run.h"
 #include <time.h>
-#include <unistd.h>
 
 static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
 static const char *const trace_told_words[] = {"evaluation", "save", "saving in the background"};

@@ -13,9 +13,6 @@
 // by the compiler and all functions are pure, so any thread may call them.
 #pragma once
 #include "checkpoint.h"
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
 // x^32 + x^28 + x^27 + x^26 + x^25 + x^23 + x^22 + x^20 + x^19 + x^18 + x^14 + x^13 + x^11 + x^10 + x^9 + x^8 + x^6 + 1
 static const uint32_t CRC32C_POLYNOMIAL = 0x82f63b78u, CRC32C_ONE = 0x80000000u;

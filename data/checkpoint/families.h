@@ -13,7 +13,6 @@
 #include "import_config.h"
 #include "model_shape.h"
 #include "tensor_map.h"
-#include <math.h>
 
 static const Family families[] = {
     {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0},

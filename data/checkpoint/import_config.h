@@ -4,8 +4,6 @@
 #include "checkpoint.h"
 #include "model_shape.h"
 #include "safetensors_set.h"
-#include <math.h>
-#include <stdarg.h>
 
 struct ImportText { char text[96]; };
 

@@ -21,6 +21,7 @@
 #include "checkpoint.h"
 #include "gguf_import.h"
 #include <math.h>
+#include "families.h"
 
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";

@@ -3,7 +3,6 @@
 #pragma once
 #include "checkpoint.h"
 #include "kernels/ops.h"
-#include <math.h>
 
 static inline double lora_scale(const Lora *l) {
   return l->alpha / (l->by_root ? sqrt((double)l->rank) : (double)l->rank);

@@ -22,7 +22,6 @@
 #include <sys/mman.h>
 
 // ================================================================================================ 1 tensors
-
 struct SafetensorsDtype { const char *text; int bits; Dtype dtype; };
 static const SafetensorsDtype safetensors_dtypes[] = {
     {"F32", 32, F32},           {"BF16", 16, BF16},           {"F16", 16, F16},
@@ -114,7 +113,6 @@ static inline char *safetensors_header(SafetensorsTensor *tensors, int count, co
 }
 
 // ================================================================================================ 3 JSON
-
 // The state of reading a header. `tensor` is named in errors.
 struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };
 

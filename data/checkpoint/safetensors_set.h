@@ -10,7 +10,6 @@
 #include "checkpoint.h"
 #include "safetensors.h"
 #include "tensor_map.h"
-#include <cjson/cJSON.h>
 
 #define IMPORT_REFUSE(cond, ...) \
   do { \

@@ -20,7 +20,6 @@
 #include "checkpoint.h"
 #include "safetensors.h"
 #include "store.h"
-#include <cjson/cJSON.h>
 #include <dirent.h>
 
 static const char *const checkpoint_files[] = {"model.safetensors", "optim.safetensors"};
@@ -77,7 +76,6 @@ void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, cha
 }
 
 // ================================================================================================ 2 trainer.json
-
 void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q) {
   const StepState *s = saved->state;
   const int64_t step = *saved->step, epoch = max64(1, saved->steps_per_epoch);

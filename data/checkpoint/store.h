@@ -20,7 +20,6 @@
 #include "crc32c.h"
 #include "ggml_types.h"
 #include "tensor_map.h"
-#include <pthread.h>
 #include <signal.h>
 
 // ================================================================================================ 1 chunks
@@ -124,7 +123,6 @@ void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, in
 static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
 
 // ================================================================================================ 2 memory
-
 enum StreamState { STREAM_FREE, STREAM_MOVING, STREAM_FULL };      // MOVING: MPI has it. FULL: to be written.
 
 // Whether checkpoints have a parameter: with adapters, these alone.
@@ -547,7 +545,6 @@ void store_wait(Store *s, void (*progress)(Store *s)) {
 }
 
 // ================================================================================================ 4 loading
-
 static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
   const TensorMap *m = l->map;
   for (int i = 0; i < m->files && !r->failed; i++) {

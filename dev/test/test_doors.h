@@ -1,0 +1,55 @@
+// test_doors.h: rooms and their doors (docs/design.md): what is included past one is refused by name, and so is what an
+// object exports beside it. check-symbols, a part of make test, asks the same of the program itself.
+
+// Expects that `make check-rooms` passes in the checkout, and that with one line more at the end of a file it names
+// `words`.
+static void doors_check(const char *file, const char *line, const char *words) {
+  CliRun r;
+  CLI_RUN(&r, "cd %s && cp %s kept && printf '%%s\\n' '%s' >>%s && make -s check-rooms; code=$?; mv kept %s; exit $code",
+          cli_path("checkout"), file, line, file, file);
+  EXPECT(words ? r.code && strstr(r.text, words) : !r.code, "%s with '%s': exit code %d, and it printed:\n%s", file, line,
+         r.code, r.text);
+  cli_free(&r);
+}
+TEST(doors_are_where_rooms_are_entered,
+     "an include of another room's inside, of a room above, or in a circle fails by name; one of its door passes") {
+  readme_checkout();
+  doors_check("launch/cgroup.h", "", NULL);
+  doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the door");
+  doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "includes fsdp/reduce.h: fsdp.h is the door");
+  doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
+  doors_check("data/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
+  doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher room");
+  doors_check("run/start.h", "#include \"launch/launch.h\"", NULL);
+  doors_check("data/random.h", "#include \"sampler.h\"", "in a circle");
+}
+
+TEST(doors_are_what_objects_export,
+     "a function that an object exports and no door declares, one that a door declares and nobody has, and one that "
+     "nobody else calls: each fails by name; variables, pointers to functions and attributes are read too") {
+  static const char door[] =
+      "#pragma once\n// a comment; with a name(int)\nstruct Pair { int first, second; };\n#define TWICE(x) \\\n  ((x) * 2)\n"
+      "extern int room_count;\nextern void (*room_hook)(int code);\n"
+      "__attribute__((format(printf, 1, 2))) void room_say(const char *fmt, ...);\n"
+      "Pair room_pair(int first,\n               int second);\nstatic inline int room_one() { return 1; }\n";
+  static const char body[] =
+      "#include \"room.h\"\nint room_count;\nvoid (*room_hook)(int code);\nvoid room_say(const char *, ...) {}\n"
+      "Pair room_pair(int first, int second) { return Pair{first, second}; }\n";
+  static const char caller[] =
+      "#include \"room.h\"\nint main() { room_hook(room_count); room_say(\"%%d\", room_pair(1, 2).first); return room_one(); }\n";
+  static const struct { const char *door, *body, *words; } cases[] = {
+      {"", "", NULL},
+      {"", "int room_more() { return 0; }\n", "room.o exports room_more, which room.h does not declare"},
+      {"int room_gone(int x);\n", "", "room.h declares room_gone, which neither room.o nor the trainer has"},
+      {"int room_idle();\n", "int room_idle() { return 0; }\n", "room.h declares room_idle, which nobody outside room.o"},
+      {"extern double room_level;\n", "double room_level = 1;\n", "room.h declares room_level, which nobody outside"}};
+  CliRun r;
+  for (const auto &c : cases) {
+    CLI_RUN(&r, "mkdir -p %s && cd %s && printf '%s%s' >room.h && printf '%s%s' >room.cc && printf '%s' >main.cc && "
+            "g++ -c room.cc && g++ -c main.cc -o train_gpt_fsdp.o && $OLDPWD/dev/check_doors.sh . room=room.h",
+            cli_path("objects"), cli_path("objects"), door, c.door, body, c.body, caller);
+    EXPECT(c.words ? r.code == 1 && strstr(r.text, c.words) : !r.code, "'%s%s': exit code %d, and it printed:\n%s",
+           c.door, c.body, r.code, r.text);
+    cli_free(&r);
+  }
+}
