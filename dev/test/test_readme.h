@@ -212,16 +212,16 @@ static void readme_checkout() {
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
       "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh $C/dev\n"
       "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base kernels fsdp launch run trainer $C\n"
-      "cp -rp data/checkpoint data/*.h data/*.sh $C/data\n"
+      "cp -rp data/checkpoint data/*.h data/*.cc data/*.sh $C/data\n"
       "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; "
       "cp -r dev/fixtures/chat_qwen2.5 $C/model; cp dev/fixtures/chat.jsonl $C/chats.jsonl\n"
       "cp $TESTS $C/build/test_gpt_fsdp\n"
-      "for o in build/c*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
+      "for o in build/cpu_*.o build/cuda*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
       "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
       "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"
       "cat >$C/bin/make <<END\n#!/bin/sh\n"
       "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.o ] || echo CUDA=0)"
-      " \\$(printf ' -o %%s' build/c*.o) \"\\$@\"\nEND\n"
+      " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \"\\$@\"\nEND\n"
       "chmod +x $C/bin/*";
   CliRun r;
   char text[600];
@@ -459,7 +459,8 @@ TEST(docs_experiments_are_built,
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(2, 3);
   experiment_run("a factor for each channel",
-                 "for o in cpu_avx2:kernels/cpu/cpu.cc train_gpt_fsdp:train_gpt_fsdp.cu\n"
+                 "for o in cpu_avx2:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc checkpoint:data/checkpoint/checkpoint.cc run:run/run.cc "
+                 "train_gpt_fsdp:train_gpt_fsdp.cu\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,
