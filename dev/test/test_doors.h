@@ -5,10 +5,10 @@
 // `words`.
 static void doors_check(const char *file, const char *line, const char *words) {
   CliRun r;
-  CLI_RUN(&r, "cd %s && cp %s kept && printf '%%s\\n' '%s' >>%s && make -s check-rooms; code=$?; mv kept %s; exit $code",
-          cli_path("checkout"), file, line, file, file);
-  EXPECT(words ? r.code && strstr(r.text, words) : !r.code, "%s with '%s': exit code %d, and it printed:\n%s", file, line,
-         r.code, r.text);
+  CLI_RUN(&r, "cd %s && cp %s kept && printf '%%s\\n' '%s' >>%s && make -s check-rooms; code=$?; mv kept %s; "
+          "exit $code", cli_path("checkout"), file, line, file, file);
+  EXPECT(words ? r.code && strstr(r.text, words) : !r.code, "%s with '%s': exit code %d, and it printed:\n%s", file,
+         line, r.code, r.text);
   cli_free(&r);
 }
 TEST(doors_are_where_rooms_are_entered,
@@ -28,7 +28,8 @@ TEST(doors_are_what_objects_export,
      "a function that an object exports and no door declares, one that a door declares and nobody has, and one that "
      "nobody else calls: each fails by name; variables, pointers to functions and attributes are read too") {
   static const char door[] =
-      "#pragma once\n// a comment; with a name(int)\nstruct Pair { int first, second; };\n#define TWICE(x) \\\n  ((x) * 2)\n"
+      "#pragma once\n// a comment; with a name(int)\nstruct Pair { int first, second; };\n"
+      "#define TWICE(x) \\\n  ((x) * 2)\n"
       "extern int room_count;\nextern void (*room_hook)(int code);\n"
       "__attribute__((format(printf, 1, 2))) void room_say(const char *fmt, ...);\n"
       "Pair room_pair(int first,\n               int second);\nstatic inline int room_one() { return 1; }\n";
@@ -36,12 +37,13 @@ TEST(doors_are_what_objects_export,
       "#include \"room.h\"\nint room_count;\nvoid (*room_hook)(int code);\nvoid room_say(const char *, ...) {}\n"
       "Pair room_pair(int first, int second) { return Pair{first, second}; }\n";
   static const char caller[] =
-      "#include \"room.h\"\nint main() { room_hook(room_count); room_say(\"%%d\", room_pair(1, 2).first); return room_one(); }\n";
+      "#include \"room.h\"\nint main() {\n  room_hook(room_count);\n  room_say(\"%%d\", room_pair(1, 2).first);\n"
+      "  return room_one();\n}\n";
   static const struct { const char *door, *body, *words; } cases[] = {
       {"", "", NULL},
       {"", "int room_more() { return 0; }\n", "room.o exports room_more, which room.h does not declare"},
       {"int room_gone(int x);\n", "", "room.h declares room_gone, which neither room.o nor the trainer has"},
-      {"int room_idle();\n", "int room_idle() { return 0; }\n", "room.h declares room_idle, which nobody outside room.o"},
+      {"int room_idle();\n", "int room_idle() { return 0; }\n", "room.h declares room_idle, which nobody outside"},
       {"extern double room_level;\n", "double room_level = 1;\n", "room.h declares room_level, which nobody outside"}};
   CliRun r;
   for (const auto &c : cases) {
