@@ -459,8 +459,8 @@ TEST(docs_experiments_are_built,
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(2, 3);
   experiment_run("a factor for each channel",
-                 "for o in cpu_avx2:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc run:run/run.cc train_gpt_fsdp:train_gpt_fsdp.cu "
-                 "checkpoint:data/checkpoint/checkpoint.cc\n"
+                 "for o in cpu_avx2:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc run:run/run.cc "
+                 "train_gpt_fsdp:train_gpt_fsdp.cu checkpoint:data/checkpoint/checkpoint.cc\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,
