@@ -74,13 +74,13 @@ __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const ch
 // For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
 #define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
 
-// ---- processor.h ----------------------------------------------------------------------------------------------------
-#include "processor.h"
-
 #if PART_LAUNCH
 #include <mpi.h>
 #include <net/if.h>
 #include <sys/socket.h>
+
+// ---- processor.h ----------------------------------------------------------------------------------------------------
+#include "processor.h"
 
 // ---- flight.h -------------------------------------------------------------------------------------------------------
 // X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
