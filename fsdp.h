@@ -117,6 +117,7 @@ static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shap
 static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
 // Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
+// Whether a glob names it: *, ? and [] as in a shell.
 bool param_matches(const Param *p, const char *glob);
 // Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
 // line in `error`, if a glob matches nothing or nothing is left to train.

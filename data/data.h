@@ -106,6 +106,7 @@ enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 static const char *const split_names[] = {"train", "valid", "test"};
 enum { DATA_PATH_BYTES = 1024 };
 const char *data_mapped_path(const void *at);
+// Whether a name ends so.
 bool name_ends(const char *name, const char *end);
 // A part of a mixture of token files: where it lies in the stream of all. Of the samples it has weight / all weights.
 enum { SOURCES_MOST = 64 };
@@ -152,6 +153,7 @@ bool file_sync_directory(const char *path);
 // mkdir -p, and syncs the directory above each one that it made, where that can be read. False when a part cannot be
 // made; an existing one is fine.
 bool make_directories(const char *path);
+// rename(2), made durable.
 bool file_rename(const char *from, const char *to);
 // Renames PATH to the first free name of PATH.1, PATH.2, ..., which `aside` receives.
 bool file_move_aside(const char *path, char *aside, size_t aside_bytes);
@@ -411,6 +413,7 @@ struct Sampler {
 };
 // Samples of a source of a mixture.
 int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing);
+// Samples after which the order repeats.
 int64_t sampler_period(const Split *split);
 // Memory that sampler_init needs: the permutation, or the turns of a mixture.
 size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL);
