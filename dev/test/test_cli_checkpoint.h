@@ -702,7 +702,7 @@ TEST(cli_init_from_takes_a_tokenizer,
   test_mpirun_patience(0);
   const struct { const char *from, *more; int code; const char *line; } table[] = {
       {"export", "--tokenizer @/300", 2, "the tokenizer has 300 tokens, the model of @/export has 290: name the "
-       "model's own with --tokenizer"},
+       "model's own with --tokenizer; --add_tokens auto gives each its row"},
       {"export", "--n_embd 32", 2, "--n_embd 32 contradicts @/export, which has 24: leave it out"},
       {"none", "", 3, "..."}, {"empty", "", 3, "..."}, {"text/train.txt", "", 3, "..."}};
   for (const auto &row : table) {
