@@ -164,6 +164,7 @@ TEST(flight_file_is_the_rings,
     EXPECT(!flight_write(flight_test_path("f.json"), &flight_test_who), "%s", strerror(errno));
     EXPECT(flight_read(&r, flight_test_path("f.json"), error, sizeof error), "while it is written: %s", error);
     for (int k = 0, at = 0; k < r.rows; k++) {
+      if (r.row[k].kind == FLIGHT_STEP) at = 0;  // before it are those of the part above, until the ring is full
       if (r.row[k].kind != FLIGHT_BEGIN) continue;
       EXPECT(!at || r.row[k].number == at + 1, "collective %d follows %d", r.row[k].number, at);
       at = r.row[k].number;
