@@ -21,13 +21,15 @@ static inline bool records_add(Found *f, const char *element, bool valid, DataEr
 bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
   const bool val = *o->val_data && (access(o->val_data, F_OK) || !data_is_chats(o->val_data, o->as_text));
   Found f = {};
-  DataError none;
+  DataError fault = {};
   *are = false;
   if (o->as_text || (!val && !access(o->data, F_OK) && data_is_chats(o->data, false))) return true;
   f.val_data = o->val_data;
-  bool ok = true, lines = find_list(&f, o->data, false, records_add, &none);
+  bool ok = true, lines = find_list(&f, o->data, false, records_add, &fault);
   const DataNames *names = &f.tokens[SPLIT_TRAIN];
   TextPacking packing;
+  const TextKind first = names->count ? text_name_kind(names->name[0], &packing) : TEXT_NONE;
+  if (!lines && (first == TEXT_JSONL || first == TEXT_ROWS)) *e = fault, ok = false;       // of a later element
   for (int i = 0; lines && i < names->count; i++) {
     const TextKind kind = text_name_kind(names->name[i], &packing);
     lines = kind == TEXT_JSONL || kind == TEXT_ROWS;

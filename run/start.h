@@ -899,8 +899,7 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
     return !given || !*column ||
            data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (c->chat.preferences)
-    return data_fail(e, EXIT_USAGE, "--data %s is encoded into files as one stream, and pairs are packed whole: unpack "
-                     "it, or write it as .jsonl", c->data);
+    return data_fail(e, EXIT_USAGE, "--data %s has no preferences, records with chosen and rejected", c->data);
   if (!c->cache_dir || !*c->cache_dir)
     return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
@@ -917,8 +916,8 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
   if (o->loss != OPT_loss_tokens && !train->pairs)
-    return data_fail(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected in a .jsonl, .json, "
-                     ".csv or .tsv; this is %.900s", option_word(o, OPT_loss), corpus->source);
+    return data_fail(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected; this is %.900s",
+                     option_word(o, OPT_loss), corpus->source);
   for (OptionId k : of_chats) {
     const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream) : train->documents;
     if (o->given[k] && !fits)

@@ -321,9 +321,8 @@ static inline void preference_expect_first(const char *out, const char *what) {
 TEST(cli_preferences,
      "--loss dpo says what it compares with and what the first loss must be, and it is ln 2 to fp32's last digit, with "
      "adapters and of whole weights; a run of whole weights that was killed on 2 ranks and goes on with 3 ends with "
-     "the "
-     "bits of one rank's, and so do 6; without its reference's sums it is refused, and so is what does not go with "
-     "pairs") {
+     "the bits of one rank's, and so do 6, and adapters on 3 that read packed pairs; without its reference's sums it "
+     "is refused, and so is what does not go with pairs") {
   CliRun r;
   char shape[2048], path[600], data[600];
   snprintf(data, sizeof data, "%s", preference_file());
@@ -380,6 +379,20 @@ TEST(cli_preferences,
     EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
   cli_free(&r);
   preference_expect_first(cli_path("lora"), "adapters");
+  CLI_RUN(&r, "gzip -c %s >%s", data, cli_path("pairs.jsonl.gz"));
+  cli_expect_done(&r, "gzip");
+  cli_free(&r);
+  for (int ranks = 1; ranks <= 3; ranks += 2) {
+    CLI_RUN(&r, "%s %s --batch_size 1 --max_steps 2 --data %s --export_hf %s --out %s", cli_ranks(ranks), shape,
+            ranks == 1 ? data : cli_path("pairs.jsonl.gz"), cli_path(ranks == 1 ? "adapter1" : "adapter3"),
+            cli_path("lora"));
+    cli_expect_done(&r, "adapters");
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "cmp %s/adapter_model.safetensors %s/adapter_model.safetensors", cli_path("adapter1"),
+          cli_path("adapter3"));
+  EXPECT(!r.code, "adapters of one rank and of 3, which read packed pairs: %s", r.text);
+  cli_free(&r);
   static const struct { const char *options, *says; } bad[] = {
       {"--pack stream", "--loss dpo packs both answers of a pair whole"}, {"--too_long cut", "leave --too_long cut "
              "out"},

@@ -369,7 +369,8 @@ TEST(records_of_several_files,
 }
 TEST(cli_records_mixture,
      "a mixture of conversations in several files, packed whole: a run on two ranks that goes on with one ends with "
-     "the checkpoint of one that was never stopped; --pack stream says what it cannot do") {
+     "the checkpoint of one that was never stopped; --pack stream says what it cannot do, and a file that is not there "
+     "is named") {
   CliRun r;
   char text[4096];
   records_write_numbered("a.jsonl", 0, 0, 30);
@@ -393,6 +394,11 @@ TEST(cli_records_mixture,
     snprintf(b, sizeof b, "%s/ckpt/latest/%s", cli_path("again"), file);
     cli_expect_same_file("resumed on one rank", a, b);
   }
+  CLI_RUN(&r, "%s %s --data %s/a.jsonl,%s/gone.jsonl --out %s", cli_program(), text, test_tmp(), test_tmp(),
+          cli_path("gone"));
+  cli_expect_refusal(&r, "a file that is not there", EXIT_MISSING, cli_expand("--data @/gone.jsonl: No such file or "
+                     "directory"));
+  cli_free(&r);
   CLI_RUN(&r, "%s %s --pack stream --out %s", cli_program(), text, cli_path("stream"));
   cli_expect_refusal(&r, "--pack stream", EXIT_MISSING, cli_expand("--data @/a.jsonl: expected token files, .bin; of "
                      "texts one can be named, or a directory; weights are for token files, and for conversations "
