@@ -3,7 +3,7 @@
 //
 // They are computed once, in batches of --test_batch_size without dropout, before the first step, whose loss is then
 // known: each answer's sum is the one that training computes. OUT/reference-HASH.bin keeps them, under a hash of
-// weights and tokens, for a run that goes on; with adapters they can be computed again at any time.
+// weights and tokens, for a run that goes on; where adapters alone train they can be computed again at any time.
 #pragma once
 
 // What a file of them begins with. weights: fsdp_weights_hash of the reference. sums: hash of what follows, the sums of
@@ -90,7 +90,8 @@ static void trainer_reference(Trainer *t, const Start *start) {
     if (t->packing[i].reference) answers += head.documents[i] = t->packing[i].split->documents;
   if (!answers || !preference_compares(t->model.preference.loss)) return;
   const double began = now_ms();
-  const bool again = fsdp_has_adapters(f) || !start->resume;     // whether the weights are there
+  const bool frozen = fsdp_has_adapters(f) && !t->model.shape.lora.row_end;      // rows may train beside adapters
+  const bool again = frozen || !start->resume;   // whether the weights are there
   liveness_phase("the reference");
   head.weights = again ? fsdp_weights_hash(&t->fsdp) : 0;
   if (!again) json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);

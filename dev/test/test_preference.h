@@ -379,6 +379,14 @@ TEST(cli_preferences,
     EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
   cli_free(&r);
   preference_expect_first(cli_path("lora"), "adapters");
+  CLI_RUN(&r, "%s %s --max_steps 1 --train_rows 0:2 --save_every 1 --out %s", cli_program(), shape, cli_path("rows"));
+  cli_expect_done(&r, "rows beside adapters");
+  cli_free(&r);
+  CLI_RUN(&r, "sh -c 'rm %s/reference-*; %s %s --max_steps 2 --resume --out %s'", cli_path("rows"), cli_program(),
+          shape, cli_path("rows"));
+  EXPECT(r.code && strstr(r.text, "was trained beside a reference whose sums are not there"),
+         "rows of the reference have changed:\n%.2000s", r.text);
+  cli_free(&r);
   CLI_RUN(&r, "gzip -c %s >%s", data, cli_path("pairs.jsonl.gz"));
   cli_expect_done(&r, "gzip");
   cli_free(&r);
