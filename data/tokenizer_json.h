@@ -879,10 +879,19 @@ bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_byt
   cJSON *root = cJSON_ParseWithLength(text, bytes), *to = cJSON_GetObjectItemCaseSensitive(root, "added_tokens");
   if (!to) to = cJSON_AddArrayToObject(root, "added_tokens");
   free(text);
+  const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "model"), "vocab");
   cJSON *first = NULL;
   const cJSON *x;
   int32_t id = t->vocab_size;
   cJSON_ArrayForEach(x, list) {
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(vocab, x->valuestring);
+    if (other && tokenizer_id(t, x->valuestring) < 0) {
+      snprintf(error, error_bytes, "%s: %s cannot be added: it is how the tokenizer's vocabulary writes token %d, "
+               "which has other bytes", path, x->valuestring, other->valueint);
+      cJSON_Delete(root);
+      cJSON_Delete(list);
+      return false;
+    }
     bool there = tokenizer_id(t, x->valuestring) >= 0;
     for (const cJSON *y = first; y && !there; y = y->next)
       there = !strcmp(bpe_field(y, "content")->valuestring, x->valuestring);

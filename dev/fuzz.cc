@@ -258,7 +258,7 @@ static void fuzz_tokens(const uint8_t *bytes, size_t count) {
 }
 static void fuzz_seeds_tokens() {
   fuzz_seed_text("<a>\n</a> b\n\n<a>\r\nn\xc3\xa4her\n");
-  fuzz_seed_text(" [\"<a>\", \"\\u00e4\", \"the\"]\n");
+  fuzz_seed_text(" [\"<a>\", \"\\u4e2d\", \"the\"]\n");
   fuzz_seed_text("[INST]\n[/INST]");
 }
 // A trained tokenizer as tokenizer.json, parsed; 0x01 stands for its first 256 entries when it is printed.

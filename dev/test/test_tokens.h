@@ -40,7 +40,8 @@ TEST(tokens_are_added,
   static const struct { const char *name, *text, *says; } bad[] = {
       {"t.json", "{'a': 1}", "is neither lines of text nor a JSON array of texts"},
       {"t.json", "['a', 1]", "its token 2 is no text of 1 to 512 bytes"}, {"t.txt", "\n\n", "has 0 tokens"},
-      {"t.txt", "ok\nbad\xff\n", "is not UTF-8"}, {"none.txt", NULL, "No such file"}};
+      {"t.txt", "ok\nbad\xff\n", "is not UTF-8"}, {"none.txt", NULL, "No such file"},
+      {"t.json", "['a', '\\u00e4']", "cannot be added: it is how the tokenizer's vocabulary writes token"}};
   for (const auto &b : bad) {
     snprintf(path, sizeof path, "%s", data_path(b.name));
     if (b.text) records_write(path, b.text);
