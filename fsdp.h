@@ -162,6 +162,9 @@ static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
 int fsdp_param_moments(const Fsdp *f, const Param *p);
+// Working memory at an offset; parameter shards at theirs, which may lie elsewhere.
+static inline char *fsdp_work(const Fsdp *f, size_t at) { return work_at(f->mem.work, at); }
+static inline char *fsdp_home(const Fsdp *f, size_t at) { return work_at(f->mem.params_home, at); }
 
 // ---- op_calls.h -----------------------------------------------------------------------------------------------------
 extern TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none

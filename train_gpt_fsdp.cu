@@ -213,7 +213,7 @@ static Model model_of(const Options *o) {
   recompute_parse(o, m.recompute, NULL, 0);
   if (!o->sample_only) m.preference = preference_args(o);
   m.documents = data_is_packed_whole(o) || m.preference.loss;                    // a run knows better, by its corpus
-  m.e4m3_products = o->fp8 == OPT_fp8_matmul;
+  m.e4m3_products = o->fp8 == FP8_MATMUL;
   return m;
 }
 
@@ -435,7 +435,7 @@ static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind p
 // The same for a real pass. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = t->fsdp.mem.work + t->fsdp.lay.part[WORK_STAGING].at;
+  char *const slots = fsdp_work(&t->fsdp, t->fsdp.lay.part[WORK_STAGING].at);
   const Declare there = {&t->pass[pass], NULL, {(char *)t->fsdp.shards.grads, t->fsdp.mem.pool, slots}, 0};
   trainer_declare_pass(t, there, B, T, pass);
 }
@@ -900,7 +900,7 @@ static double learning_rate(const Options *o, int64_t step, int64_t total, int64
 
 static OptimizerArgs optimizer_args(const Options *o) {
   OptimizerArgs a = {};
-  a.kind = (OptimizerKind)o->optimizer;
+  a.kind = o->optimizer;
   a.adamw = AdamwArgs{(float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->weight_decay};
   a.sgd = SgdArgs{(float)o->momentum, (float)o->weight_decay};
   a.muon = MuonArgs{(float)o->muon_momentum, (float)o->weight_decay, o->muon_nesterov == OPT_muon_nesterov_on,

@@ -23,7 +23,7 @@ void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
   f->shared.slot[0] = f->shared.slot[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
   f->shared.staging = fsdp_shares_slots(f);
   for (int s = 0; s < f->lay.stages; s++)
-    f->shared.sums[s] = fsdp_shares_sums(f) && !f->lay.stage[s].shard_aliases_gradient;
+    f->shared.sums[s] = fsdp_shares_sums(f) && f->lay.stage[s].grads != GRADS_SHARD_IN_WHOLE;
   fsdp_open(f);
 }
 void fsdp_dry_close(Fsdp *f) {
@@ -44,7 +44,7 @@ void fsdp_pools(const Fsdp *f, Placement *p) {
                                       "updates", "scratch of Newton-Schulz"};
   const size_t slot = f->lay.grad_slot_bytes, sums = (size_t)f->lay.sum_numel * 4, own = f->lay.pool_bytes;
   const size_t staging = f->lay.part[WORK_STAGING].bytes;
-  const char *const work = f->mem.work + f->lay.part[WORK_STAGING].at;
+  const char *const work = fsdp_work(f, f->lay.part[WORK_STAGING].at);
   p->pool[POOL_ACTS] = PoolSpace{own, SIZE_MAX, true};
   if (fsdp_shares_slots(f)) p->pool[POOL_SLOTS] = PoolSpace{staging + 2 * slot, SIZE_MAX, true};
   if (fsdp_shares_sums(f)) p->pool[POOL_SHARDS] = PoolSpace{sums, sums, true};

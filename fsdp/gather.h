@@ -36,7 +36,7 @@ void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
 // Where a gathered unit lies.
 static inline char *fsdp_gathered(const Fsdp *f, int u) {
   const int s = f->lay.unit[u].stage;
-  if (f->lay.in_place) return f->mem.params_home + f->lay.unit[u].params_at;
+  if (f->lay.in_place) return fsdp_home(f, f->lay.unit[u].params_at);
   return f->gather.slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
 }
 static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->mem.expanded : f->mem.root_expanded; }

@@ -59,6 +59,18 @@ Traffic fsdp_formula(const Fsdp *f, int A) {
 }
 
 // ---- decisions
+// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
+// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
+// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
+// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
+// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
+// rank after the other, nor where shards lie on the host.
+static inline bool stage_shard_lies_in_whole(const Fsdp *f) {
+  const FsdpConfig *c = &f->cfg;
+  const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
+  const bool read_before = c->wire_dtype != F32 || c->comm == COMM_NCCL;
+  return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MOST));
+}
 // With one rank the sum is its own gradient. If nothing is rounded for the wire, backward writes gradients directly
 // into the gradient shard and adds those of later microbatches there. Two kinds must be complete before they are added:
 // gradients that one microbatch already adds up (stage 0, over the head's chunks), and those of a device whose sums
@@ -69,20 +81,8 @@ static inline GradHome stage_grad_home(const Fsdp *f, int s) {
   const bool once = c->local || c->microbatches == 1, adds = s && c->wrap == WRAP_BLOCK && !f->ctx->ops->nccl;
   if (!f->lay.stage[s].trains || !fsdp_trains(f)) return GRADS_NONE;
   if (one && (once || adds)) return GRADS_IN_SHARD;
-  return s == 0 || c->local ? GRADS_WHOLE : GRADS_IN_SLOT;
-}
-// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
-// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
-// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
-// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
-// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
-// rank after the other, nor where shards lie on the host.
-static inline bool stage_shard_aliases_gradient(const Fsdp *f, int s) {
-  const FsdpConfig *c = &f->cfg;
-  const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
-  const bool read_before = f->lay.stage[s].staged || c->comm == COMM_NCCL;
-  return f->lay.stage[s].grads == GRADS_WHOLE && once && !apart &&
-         (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MOST));
+  if (s && !c->local) return GRADS_IN_SLOT;
+  return stage_shard_lies_in_whole(f) ? GRADS_SHARD_IN_WHOLE : GRADS_WHOLE;
 }
 // Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
 // messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
@@ -142,15 +142,14 @@ static inline void fsdp_layout_reductions(Fsdp *f) {
   for (int i = 0; i < f->lay.stages; i++) {
     Stage *s = &f->lay.stage[i];
     s->grads = stage_grad_home(f, i);
-    s->staged = s->grads == GRADS_WHOLE && f->cfg.wire_dtype != F32;
-    s->shard_aliases_gradient = stage_shard_aliases_gradient(f, i);
+    s->staged = grads_are_whole(s->grads) && f->cfg.wire_dtype != F32;
     if (s->grads == GRADS_IN_SLOT && (size_t)s->grad_numel * fsdp_wire_bytes(f) > f->lay.grad_slot_bytes)
       f->lay.grad_slot_bytes = align_bytes((size_t)s->grad_numel * fsdp_wire_bytes(f));
   }
   for (int i = 0; i < f->lay.units; i++) {
     Unit *u = &f->lay.unit[i];
     u->sum_base = f->lay.sum_numel;
-    f->lay.sum_numel += f->lay.stage[u->stage].shard_aliases_gradient ? 0 : u->state_numel;
+    f->lay.sum_numel += f->lay.stage[u->stage].grads == GRADS_SHARD_IN_WHOLE ? 0 : u->state_numel;
   }
 }
 // Whether parameter p's gradient lies at the same place of its block as parameter q's of another one.
@@ -357,8 +356,8 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   for (int u = 0; u < f->lay.units; u++) {
     const Stage *s = &f->lay.stage[f->lay.unit[u].stage];
     f->lay.unit[u].grads_at = at;
-    at += s->grads == GRADS_WHOLE ? (size_t)f->lay.unit[u].grad_numel * 4 : 0;
-    own += s->shard_aliases_gradient ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
+    at += grads_are_whole(s->grads) ? (size_t)f->lay.unit[u].grad_numel * 4 : 0;
+    own += s->grads == GRADS_SHARD_IN_WHOLE ? (size_t)unit_wire_numel(&f->lay.unit[u]) * 4 : 0;
   }
   work_part(f, WORK_WHOLE, at - f->lay.work_bytes, false);
   if (f->lay.in_place) work_params(f);

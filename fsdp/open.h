@@ -38,14 +38,14 @@ void fsdp_open(Fsdp *f) {
   f->meanwhile = fsdp_poll;
   f->comm->open(f);
   memory_take_all(f->ctx, f->plan);
-  if (f->mem.host_params) f->mem.params_home = f->mem.host_params - f->lay.part[WORK_PARAMS].at;
+  if (f->mem.host_params) f->mem.params_home = WorkMemory{f->mem.host_params, f->lay.part[WORK_PARAMS].at};
   fsdp_open_pool(f);
   for (int k = 0; k <= K; k++)
     f->gather.slot[k].landing = k == K ? f->mem.root_landing
                                 : f->mem.block_landings ? f->mem.block_landings + (size_t)k * f->lay.block_slot_bytes
                                                         : NULL;
   const WorkPart *sums = &f->lay.part[WORK_SUMS];
-  if (sums->bytes) f->shards.grads = (float *)((sums->on_host ? f->mem.window : f->mem.work) + sums->at);
+  if (sums->bytes) f->shards.grads = (float *)(sums->on_host ? f->mem.window + sums->at : fsdp_work(f, sums->at));
   f->shards.amax = f->shards.scale + f->lay.scales;
   f->shards.amax_all = f->shards.amax + f->lay.scales;
   f->host_ctx.ops = f->cfg.host_ops;

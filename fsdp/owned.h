@@ -139,8 +139,8 @@ static inline int owned_slot(const Fsdp *f, int round) { return round % f->lay.o
 static inline char *owned_matrix(const Fsdp *f, int owner, int round) {
   const size_t slot = (size_t)owned_slot(f, round);
   if (!f->lay.owned.in_place) return f->muon.slots + slot * owned_slot_bytes(f) + f->lay.owned.stage_bytes;
-  char *window = owner == f->mesh.rank ? NULL : f->mesh.peer[owner].window;
-  return (window ? window : f->mem.work) + f->lay.part[WORK_UPDATES].at + slot * f->lay.owned.matrix_bytes;
+  const size_t at = f->lay.part[WORK_UPDATES].at + slot * f->lay.owned.matrix_bytes;
+  return owner == f->mesh.rank ? fsdp_work(f, at) : f->mesh.peer[owner].window + at;
 }
 static inline char *owned_stage_of(const Fsdp *f, const OwnedMatrix *x) {
   return f->muon.slots + (size_t)owned_slot(f, x->round) * owned_slot_bytes(f) + x->stage_at;

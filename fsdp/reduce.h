@@ -31,11 +31,11 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
 static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   if (!note_asked(f, NOTE_ROOM, job->stage, f->comm->round_free(f, round))) return false;
-  const char *whole = f->mem.work + f->lay.unit[x.unit].grads_at;
+  const char *whole = fsdp_work(f, f->lay.unit[x.unit].grads_at);
   EACH_RUN(f, x, run)
     for (int o = 0; o < fsdp_shards(f) && f->lay.stage[job->stage].staged; o++)
       convert(&f->reduce_ctx,
-              tensor_of(f->mem.work + fsdp_contribution_at(f, o, round, x, run), f->cfg.wire_dtype, run.numel),
+              tensor_of(fsdp_work(f, fsdp_contribution_at(f, o, round, x, run)), f->cfg.wire_dtype, run.numel),
               tensor_of((void *)(whole + (size_t)(run.grad_at + o * run.owner_stride) * 4), F32, run.numel));
   f->comm->round_send(f, round, x);
   job->past[REDUCE_SEND]++;
@@ -232,7 +232,7 @@ static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot)
   const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
   const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;
   const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)slot * bytes : f->lay.unit[x->first_unit].grads_at;
-  record_held(f->record, kind, HELD_GRADIENT, s, f->mem.work + at, bytes);
+  record_held(f->record, kind, HELD_GRADIENT, s, fsdp_work(f, at), bytes);
   if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->mem.window + at, bytes);
 }
 // Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
@@ -267,7 +267,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
     const Piece *c = &f->lay.unit[u].piece[i];
     char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD
                       ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
-                      : f->mem.work + fsdp_unit_grads_at(f, u, slot) + c->grad_at * b;
+                      : fsdp_work(f, fsdp_unit_grads_at(f, u, slot) + c->grad_at * b);
     int64_t at = 0;                              // parameters lie in a piece in their order
     for (int p = 0; p < f->lay.params && c->trains; p++) {
       const Param *q = &f->lay.param[p];
@@ -296,7 +296,7 @@ void fsdp_grads(Fsdp *f, int s) {
   if (f->shared.sums[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
   if (home == GRADS_IN_SHARD) return;
   fsdp_grads_wait(f, slot);
-  if (home == GRADS_WHOLE || (f->lay.blocks_alike && !f->shared.slot[slot])) return;
+  if (grads_are_whole(home) || (f->lay.blocks_alike && !f->shared.slot[slot])) return;
   fsdp_zero_gaps(f, s, slot);
 }
 Tensor fsdp_grad(Fsdp *f, int p) {
@@ -308,8 +308,8 @@ Tensor fsdp_grad(Fsdp *f, int p) {
   char *data = NULL;
   if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
   else if (!q->frozen) {
-    const int slot = home == GRADS_WHOLE ? fsdp_grad_slot(f, u->stage) : f->reduce.grad_slot;
-    data = f->mem.work + fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype);
+    const int slot = grads_are_whole(home) ? fsdp_grad_slot(f, u->stage) : f->reduce.grad_slot;
+    data = fsdp_work(f, fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype));
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }

@@ -24,7 +24,7 @@ float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i) {
   if (state == STATE_MASTER && c->has_master) return master ? master + q->master_base + c->master_at : NULL;
   if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
   if (state == STATE_GRAD && !c->trains) return NULL;
-  if (state == STATE_GRAD && f->lay.stage[q->stage].shard_aliases_gradient) return fsdp_own_gradient(f, u, i);
+  if (state == STATE_GRAD && f->lay.stage[q->stage].grads == GRADS_SHARD_IN_WHOLE) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->shards.grads ? f->shards.grads + q->sum_base + c->state_at : NULL;
   if (state == STATE_V) return f->shards.v && c->moments == 2 ? f->shards.v + q->second_base + c->second_at : NULL;
   return f->shards.m && c->trains ? f->shards.m + q->state_base + c->state_at : NULL;
@@ -60,7 +60,7 @@ static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, F32, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
-    for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].shard_aliases_gradient; i++)
+    for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].grads == GRADS_SHARD_IN_WHOLE; i++)
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
@@ -101,7 +101,7 @@ void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes) {
 // Returns where the parameters of unit u are to be written. With --offload optimizer that is one of two host buffers:
 // the host fills one while the other is copied to the device.
 static inline char *fsdp_publish_begin(Fsdp *f, int u) {
-  if (!f->lay.publish_bytes) return f->mem.params_home + f->lay.unit[u].params_at;
+  if (!f->lay.publish_bytes) return fsdp_home(f, f->lay.unit[u].params_at);
   StepEvent *e = &f->shards.published[u & 1];
   bool done = !e->recorded;
   for (int spins = 0; !done;) {

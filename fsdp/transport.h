@@ -44,32 +44,30 @@ static inline char *fsdp_memory_or_die(Fsdp *f, size_t bytes, MemoryKind kind, c
 }
 // Device memory of the working layout, but for what comes first and lies on the host.
 static inline void fsdp_open_work(Fsdp *f) {
-  const size_t skipped = f->lay.work_on_host;
-  f->mem.work = fsdp_memory_or_die(f, f->lay.work_bytes - skipped, MEMORY_DEVICE, "shards and gradient slots");
-  f->mem.work -= skipped;
-  f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work;
+  const size_t from = f->lay.work_on_host, bytes = f->lay.work_bytes - from;
+  f->mem.work = WorkMemory{fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "shards and gradient slots"), from};
+  f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? WorkMemory{f->mem.window, 0} : f->mem.work;
 }
 static inline void fsdp_close_work(Fsdp *f) {
-  const size_t skipped = f->lay.work_on_host;
-  f->ctx->ops->memory_free(f->ctx, f->mem.work + skipped, f->lay.work_bytes - skipped, MEMORY_DEVICE);
+  f->ctx->ops->memory_free(f->ctx, f->mem.work.at, f->lay.work_bytes - f->mem.work.from, MEMORY_DEVICE);
 }
 
 // Where unit u's gradient lies, whole, if it is in gradient slot `slot`: an offset in working memory.
 static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
   const Unit *q = &f->lay.unit[u];
-  if (f->lay.stage[q->stage].grads == GRADS_WHOLE) return q->grads_at;
+  if (grads_are_whole(f->lay.stage[q->stage].grads)) return q->grads_at;
   const size_t slot_at = f->lay.part[WORK_SLOTS].at + (size_t)slot * f->lay.grad_slot_bytes;
   return slot_at + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
 }
 // The part of unit u's whole gradient that this rank's part of piece i owns.
 static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   const Piece *c = &f->lay.unit[u].piece[i];
-  return (float *)(f->mem.work + f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
+  return (float *)fsdp_work(f, f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
 // This rank's gradient shard, elements from x.first on; NULL where it is part of a whole gradient.
 static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
-  return f->lay.stage[u->stage].shard_aliases_gradient ? NULL : f->shards.grads + u->sum_base + x.first;
+  return f->lay.stage[u->stage].grads == GRADS_SHARD_IN_WHOLE ? NULL : f->shards.grads + u->sum_base + x.first;
 }
 // Where this rank's sum is while it is added to: offloaded, on the device.
 static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
@@ -95,7 +93,7 @@ static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, Redu
   return fsdp_own_gradient(f, x.unit, run.piece) + run.state_at - f->lay.unit[x.unit].piece[run.piece].state_at;
 }
 static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
-  return f->mem.params_home + f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at;
+  return fsdp_home(f, f->lay.unit[u].params_at + f->lay.unit[u].piece[i].shard_at);
 }
 // Where a rank lays out what it contributes to the group's rank `owner` in a round: an offset in working memory and in
 // windows alike.
@@ -137,7 +135,7 @@ static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, true);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    f->ctx->ops->copy(&f->gather_ctx, f->mem.work + p.from_at, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
+    f->ctx->ops->copy(&f->gather_ctx, fsdp_work(f, p.from_at), slot->data + p.to_at + (size_t)g.group->me * p.bytes,
                       p.bytes);
   }
   f->gather.secondary_valid[s] = true;

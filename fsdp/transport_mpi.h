@@ -14,7 +14,7 @@ int fsdp_mpi_count(int64_t n) {
 }
 static inline void comm_mpi_open(Fsdp *f) {
   comm_mpi_open_window(f);
-  f->mem.work = f->mem.window;
+  f->mem.work.at = f->mem.window;
   if (f->lay.mirrored) {
     fsdp_open_work(f);
     streams_open(f);
@@ -55,8 +55,8 @@ static inline void comm_mpi_step_begin(Fsdp *f) {
 static inline void comm_mpi_step_end(Fsdp *f) {
   if (f->lay.mirrored) {
     const size_t at = f->lay.part[WORK_PARAMS].at;
-    if (f->mem.params_home != f->mem.window)
-      f->ctx->ops->copy(f->ctx, f->mem.window + at, f->mem.work + at, f->lay.params_bytes);
+    if (f->mem.params_home.at != f->mem.window)
+      f->ctx->ops->copy(f->ctx, f->mem.window + at, fsdp_work(f, at), f->lay.params_bytes);
     f->ctx->ops->sync(f->ctx);
   }
   f->traffic.small++;
@@ -133,11 +133,12 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
 static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
   const int r = g.group->rank[k];
   const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
-  const char *home = mine ? (g.secondary ? f->mem.work : f->mem.params_home) : f->mesh.peer[r].window;
+  const WorkMemory theirs = {f->mesh.peer[r].window, 0};
+  const WorkMemory home = !mine ? theirs : g.secondary ? f->mem.work : f->mem.params_home;
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     const size_t to = p.to_at + (size_t)k * p.bytes;
-    f->ctx->ops->copy(&f->gather_ctx, slot->data + to, local ? home + p.from_at : slot->landing + to, p.bytes);
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + to, local ? work_at(home, p.from_at) : slot->landing + to, p.bytes);
     if (local && !mine) f->traffic.gather_bytes += (int64_t)p.bytes;
   }
 }
@@ -147,7 +148,7 @@ static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   fsdp_store_secondary(f, s, slot);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->mem.window + p.from_at, f->mem.work + p.from_at, p.bytes);
+    if (f->lay.mirrored) f->ctx->ops->copy(&f->gather_ctx, f->mem.window + p.from_at, fsdp_work(f, p.from_at), p.bytes);
   }
   if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->secondary, f->gather.secondary_count);
@@ -180,7 +181,7 @@ static inline void comm_mpi_reduce_start(Fsdp *f) {
   if (!f->lay.mirrored || fsdp_shards(f) == 1 || f->lay.stage[f->job.stage].staged) return;       // nobody reads it
   EACH_UNIT_OF_STAGE(f, f->job.stage, u) {
     const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
-    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, f->mem.work + at,
+    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, fsdp_work(f, at),
                       (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
   }
   step_event_record(&f->reduce_ctx, &f->events.mirror_filled);
@@ -346,9 +347,10 @@ static inline const char *comm_mpi_part_input(const Fsdp *f, uint64_t round, int
                                               PieceRun run) {
   const HostsLayout *h = &f->lay.hosts;
   const int r = h->first + i, me = f->mesh.shard.me;
-  if (r == me || comm_mpi_is_neighbour(f, r))
-    return (r == me ? f->mem.work : f->mesh.peer[f->mesh.shard.rank[r]].window) +
-           fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  if (r == me || comm_mpi_is_neighbour(f, r)) {
+    const size_t at = fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+    return r == me ? fsdp_work(f, at) : f->mesh.peer[f->mesh.shard.rank[r]].window + at;
+  }
   int remote_peer = 0;
   for (int q = 0; q < r; q++) remote_peer += comm_mpi_is_remote(f, q);
   return comm_mpi_landing_in(f, round, remote_peer) + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
@@ -367,7 +369,7 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (f->lay.mirrored && staged) {
     const size_t half = (size_t)S * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
     const size_t at = f->lay.part[WORK_STAGING].at + (round & 1) * half;
-    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, f->mem.work + at, half);
+    f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, fsdp_work(f, at), half);
     f->ctx->ops->sync(&f->reduce_ctx);
   }
   // A slot is complete before its first round: all of its rounds can be read from then on.

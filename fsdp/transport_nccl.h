@@ -67,7 +67,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     if (from_host)
       f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at + (size_t)g.group->me * p.bytes,
-                        f->mem.params_home + p.from_at, p.bytes);
+                        fsdp_home(f, p.from_at), p.bytes);
   }
   const bool meets = comm_nccl_meets(f, g.group);
   if (meets) nccl->group_begin(&f->gather_ctx);
@@ -76,7 +76,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
     char *to = slot->data + p.to_at;
     nccl->all_gather(&f->gather_ctx, g.secondary ? f->nccl.secondary : f->nccl.gather, to,
-                     from_host ? to + (size_t)g.group->me * p.bytes : f->mem.work + p.from_at, p.bytes);
+                     from_host ? to + (size_t)g.group->me * p.bytes : fsdp_work(f, p.from_at), p.bytes);
     f->traffic.gather_bytes += (g.group->size - 1) * (int64_t)p.bytes;
   }
   if (meets) nccl->group_end(&f->gather_ctx);
@@ -114,7 +114,7 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
     const size_t to = (size_t)(run.state_at - x.first) * b_r, bytes = (size_t)run.numel * b_r;
     for (int o = 0; o < fsdp_shards(f); o++)
       if (h->adder[o] != me)
-        nccl->send(&f->reduce_ctx, f->nccl.reduce, f->mem.work + fsdp_contribution_at(f, o, round, x, run), bytes,
+        nccl->send(&f->reduce_ctx, f->nccl.reduce, fsdp_work(f, fsdp_contribution_at(f, o, round, x, run)), bytes,
                    h->adder[o]);
     for (int p = 0; p < h->parts; p++) for (int i = 0; i < h->ranks; i++)
       if (h->first + i != me)
@@ -189,9 +189,9 @@ static inline void comm_nccl_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     if (f->cfg.native_reduce)
       nccl->reduce_scatter(&f->reduce_ctx, f->nccl.reduce,
                            tensor_of(f->mem.staging_in + to, f->cfg.wire_dtype, run.numel),
-                           f->mem.work + fsdp_contribution_at(f, 0, round, x, run));
+                           fsdp_work(f, fsdp_contribution_at(f, 0, round, x, run)));
     for (int i = 0; i < S && !f->cfg.native_reduce; i++) {
-      nccl->send(&f->reduce_ctx, f->nccl.reduce, f->mem.work + fsdp_contribution_at(f, i, round, x, run), bytes, i);
+      nccl->send(&f->reduce_ctx, f->nccl.reduce, fsdp_work(f, fsdp_contribution_at(f, i, round, x, run)), bytes, i);
       nccl->receive(&f->reduce_ctx, f->nccl.reduce, comm_nccl_staging_in(f, round, i) + to, bytes, i);
     }
   }
@@ -201,7 +201,7 @@ static inline const char *comm_nccl_part_input(const Fsdp *f, uint64_t round, in
                                                PieceRun run) {
   const HostsLayout *h = &f->lay.hosts;
   const bool sent = h->hosts ? h->first + i != f->mesh.shard.me : comm_nccl_meets(f, &f->mesh.shard);
-  if (!sent) return f->mem.work + fsdp_contribution_at(f, h->part[part].owner, round, x, run);
+  if (!sent) return fsdp_work(f, fsdp_contribution_at(f, h->part[part].owner, round, x, run));
   const char *in = h->hosts ? comm_nccl_part_staging(f, round, i, part) : comm_nccl_staging_in(f, round, i);
   return in + (size_t)(run.state_at - x.first) * fsdp_wire_bytes(f);
 }

@@ -15,9 +15,9 @@ static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p,
 static inline void comm_plan_open(Fsdp *f) {
   const size_t others = f->lay.in_place ? (size_t)fsdp_shards(f) * f->lay.params_bytes : 0;
   streams_open(f);
-  f->mem.work = record_addresses(f->record, f->lay.work_bytes + others);
+  f->mem.work.at = record_addresses(f->record, f->lay.work_bytes + others);
   if (f->lay.mirrored) f->mem.window = record_addresses(f->record, f->lay.work_bytes);
-  f->mem.params_home = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work;
+  f->mem.params_home.at = f->lay.part[WORK_PARAMS].on_host ? f->mem.window : f->mem.work.at;
 }
 static inline void comm_plan_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, slot->from_secondary);
@@ -44,9 +44,9 @@ static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   EACH_RUN(f, x, run) {
     const size_t bytes = (size_t)run.numel * fsdp_wire_bytes(f), at = fsdp_contribution_at(f, 0, round, x, run);
     const size_t last = fsdp_contribution_at(f, S - 1, round, x, run);
-    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.work + at, last - at + bytes);
+    if (!staged) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, fsdp_work(f, at), last - at + bytes);
     for (int i = 0; i < S && staged; i++)
-      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.work + fsdp_contribution_at(f, i, round, x, run), bytes);
+      comm_plan_touch(&f->reduce_ctx, ACCESS_READ, fsdp_work(f, fsdp_contribution_at(f, i, round, x, run)), bytes);
   }
   comm_plan_staging_in(f, ACCESS_WRITE, round);
 }
@@ -100,7 +100,7 @@ static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, Red
 }
 static inline const char *comm_plan_part_input(const Fsdp *f, uint64_t round, int, int part, ReduceSpan x,
                                                PieceRun run) {
-  return f->mem.work + fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run);
+  return fsdp_work(f, fsdp_contribution_at(f, f->lay.hosts.part[part].owner, round, x, run));
 }
 static inline void comm_plan_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;

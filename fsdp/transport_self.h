@@ -53,13 +53,13 @@ static inline void comm_self_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, slot->from_secondary);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const GatherPiece p = fsdp_gather_piece(f, g, u, i);
-    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, f->mem.params_home + p.from_at, p.bytes);
+    f->ctx->ops->copy(&f->gather_ctx, slot->data + p.to_at, fsdp_home(f, p.from_at), p.bytes);
   }
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
 static inline bool comm_self_yes(Fsdp *, uint64_t) { return true; }
 static inline const char *comm_self_part_input(const Fsdp *f, uint64_t round, int i, int, ReduceSpan x, PieceRun run) {
-  return f->mem.work + fsdp_contribution_at(f, i, round, x, run);
+  return fsdp_work(f, fsdp_contribution_at(f, i, round, x, run));
 }
 static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);

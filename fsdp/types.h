@@ -160,20 +160,22 @@ struct Unit {
 //   in slot    into one of two slots, which blocks take in turn, in the wire dtype, once a microbatch
 //   whole      into an fp32 buffer of its own, because backward adds to it: chunk by chunk of the head, or with each
 //              microbatch
-enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE };
-// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. shard_aliases_gradient:
-// this rank's gradient shard is its part of the whole gradient. rounds: of a reduction of all its units.
+//   in whole   the same, and the shard is this rank's part of that buffer
+enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE, GRADS_SHARD_IN_WHOLE };
+static inline bool grads_are_whole(GradHome home) { return home >= GRADS_WHOLE; }
+// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. rounds: of a reduction of
+// all its units.
 struct Stage {
   int first_unit, units;
   size_t full_bytes;
   int64_t grad_numel, expand_numel;
   bool trains;
   GradHome grads;
-  bool staged, shard_aliases_gradient;
+  bool staged;
   int rounds;
 };
 enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
-enum ShardLayout { SHARD_FLAT, SHARD_DIM0 };
+enum ShardLayout : int { SHARD_FLAT, SHARD_DIM0 };
 enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 // Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".
 #define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
@@ -186,11 +188,11 @@ struct Run { int64_t in_range, in_piece, numel; };
 struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
 
 // ---- state.h --------------------------------------------------------------------------------------------------------
-enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
+enum OptimizerKind : int { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
 enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
-enum Fp8 { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
-enum BetweenHosts { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
-enum Offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
+enum Fp8 : int { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
+enum BetweenHosts : int { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
+enum Offload : int { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
 struct FsdpConfig {
   Dtype param_dtype, compute_dtype, wire_dtype;
   MeshShape mesh;
@@ -331,12 +333,16 @@ struct FsdpLayout {
   OwnedLayout owned;
   HostsLayout hosts;
 };
+// A block that has working memory from offset `from` on.
+struct WorkMemory { char *at; size_t from; };
+static inline char *work_at(WorkMemory m, size_t offset) { return m.at + (offset - m.from); }
 // Addresses, from fsdp_open on, of what fsdp_declare describes and no part below has.
 struct FsdpMemory {
-  char *work, *window;                           // working memory; its window or mirror
+  WorkMemory work;
+  char *window;                                  // window or mirror of working memory, from its beginning on
   MPI_Win win;
   bool has_win;
-  char *params_home;                             // base of the parameter shards' offsets
+  WorkMemory params_home;                        // that has the parameter shards
   char *host_params;                             // --offload params without a mirror
   char *pool;                                    // of this rank's own buffers and the model's
   float *sum;                                    // offloaded: a round's sum, on the device

@@ -100,7 +100,7 @@ static inline void comm_mpi_open_window(Fsdp *f) {
   fsdp_check_window_space(f);
   if (!f->mem.has_win) {
     f->mem.window = fsdp_memory_or_die(f, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE, "window");
-    f->mesh.peer[f->mesh.rank].window = f->mem.params_home = f->mem.window;
+    f->mesh.peer[f->mesh.rank].window = f->mem.params_home.at = f->mem.window;
     return;
   }
   const unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank);
@@ -126,7 +126,7 @@ static inline void comm_mpi_open_window(Fsdp *f) {
     f->mesh.peer[world_rank[r]].window = page_aligned(start); // segments map to whole pages: the same shift everywhere
   }
   free(world_rank);
-  f->mem.params_home = f->mesh.peer[f->lay.in_place ? f->mesh.shard.rank[0] : f->mesh.rank].window;
+  f->mem.params_home.at = f->mesh.peer[f->lay.in_place ? f->mesh.shard.rank[0] : f->mesh.rank].window;
   comm_mpi_zero_windows(f);
   for (int r = 0; r < f->mesh.world && f->lay.mirrored; r++)
     if (mesh_shares_memory(&f->mesh, r))

@@ -75,7 +75,7 @@ struct StepRule {
 };
 
 // The loss of a pair of answers, preference.cuh.
-enum PreferenceLoss { PREFERENCE_NONE, PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO,
+enum PreferenceLoss : int { PREFERENCE_NONE, PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO,
                       PREFERENCE_ORPO };
 struct PreferenceArgs { PreferenceLoss loss; double beta, smoothing, gamma; };
 enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen answer, of the rejected one, told apart
@@ -99,7 +99,7 @@ HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_
 
 // Rotary positions and the norm of each head's q and k, rope.cuh.
 enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they take
-enum QkNorm { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
+enum QkNorm : int { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
 // starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a

@@ -93,17 +93,17 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
 // cuBLASLt multiplies E4M3 from compute capability 8.9 on (Ada, Hopper).
 enum { FP8_MATMUL_NEEDED = 89 };
 static void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
-  if (o->fp8 == OPT_fp8_matmul && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
+  if (o->fp8 == FP8_MATMUL && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
     snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
              d->name, d->major, d->minor);
 }
 // Refuses options of one kind of device on the other.
 static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
   const bool cuda = o->device == OPT_device_cuda;
-  const bool offloads = o->offload != OPT_offload_none;              // then the host computes too
+  const bool offloads = o->offload != OFFLOAD_NONE;              // then the host computes too
   const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
-                     : offloads ? (o->offload == OPT_offload_params ? "offload params" : "offload optimizer")
-                     : o->fp8 == OPT_fp8_matmul ? "fp8 matmul"
+                     : offloads ? (o->offload == OFFLOAD_PARAMS ? "offload params" : "offload optimizer")
+                     : o->fp8 == FP8_MATMUL ? "fp8 matmul"
                      : o->graph == OPT_graph_on ? "graph on"
                      : o->tune != OPT_tune_off ? "tune"
                      : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
@@ -219,7 +219,7 @@ Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_on_attention(o, gpu, comm);
   check_fp8(o, gpu, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
-  const bool offloads = o->offload != OPT_offload_none;
+  const bool offloads = o->offload != OFFLOAD_NONE;
   if (offloads && o->graph == OPT_graph_auto) {
     o->graph = OPT_graph_off;
     if (!rank) say("notice: steps are not captured as a graph: --offload %s needs the host within a step\n",

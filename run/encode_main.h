@@ -13,7 +13,7 @@ int encode_main(Call *call) {
              "--data");
   const char *fields = record_fields_fault(o->fields);
   if (fields) die_user("train_gpt_fsdp: --fields '%.200s' %s", o->fields, fields);
-  if (o->loss != OPT_loss_tokens)
+  if (o->loss != PREFERENCE_NONE)
     die_user("train_gpt_fsdp: --loss %s reads records, and --encode writes one stream: name the records by --data",
              option_word(o, OPT_loss));
   int64_t vocab_size = o->vocab_size;

@@ -1,7 +1,8 @@
 // option_table.h: every option, once. The struct, the parser, --help, the printed configuration, options.txt and the
 // checkpoint's record of them follow from it (options.h). And the presets of --model.
 #pragma once
-#include <stdint.h>
+#include "fsdp.h"
+#include "data/checkpoint/checkpoint.h"
 
 // What a resumed run does with an option.
 enum OptionResume {
@@ -17,12 +18,13 @@ enum OptionResume {
 // The options, in groups:
 //   INT, NUM (name, default, lowest, highest, RESUME_, help, also)
 //   CHOICE (name, default, choices, RESUME_, help, also)    o->name is one of OPT_name_choice
+//   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a room below
 //   TEXT (name, default, choices or NULL, RESUME_, help, also)      if choices end in ..., other values are allowed
 //   FLAG (name, RESUME_, help, also)                        off unless given
-// A default below the lowest value, or `preset`, means that the preset decides. also: names of the same option in other
-// programs, if there are any; those with one dash are llm.c's, which are explained but not taken.
+// A default below the lowest value, `preset` or PRESET means that the preset decides. also: names of the same option in
+// other programs, if there are any; those with one dash are llm.c's, which are explained but not taken.
 enum { LAYERS_MOST = 1000 };
-#define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, FLAG) \
+#define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, ENUM, FLAG) \
   GROUP(MODEL, "model") \
   TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|modern-tiny|modern-small|modern|smollm2-135m|" \
       "smollm2-360m|llama-3.2-1b|qwen2.5-0.5b|qwen3-0.6b", SHAPE, "preset; options below override it") \
@@ -43,20 +45,23 @@ enum { LAYERS_MOST = 1000 };
   INT(n_kv_head, 0, 1, 1000, SHAPE, "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
   INT(head_size, 0, 1, 65536, SHAPE, "columns of a head (default: the preset's, or n_embd / n_head)") \
   INT(mlp_width, 0, 1, 1 << 20, SHAPE, "width of the MLP (default: the preset's, or 4 n_embd)") \
-  CHOICE(norm, preset, (layernorm, rmsnorm), SHAPE, "before attention, the MLP and the head (default: the preset's)") \
+  ENUM(norm, Norm, PRESET, ((layernorm, NORM_LAYERNORM), (rmsnorm, NORM_RMSNORM)), \
+      SHAPE, "before attention, the MLP and the head (default: the preset's)") \
   CHOICE(norm_weight, preset, (on, off), SHAPE, "norms have a weight (default: the preset's)") \
   CHOICE(norm_embedding, preset, (on, off), SHAPE, \
       "an RMSNorm without weights behind the embedding (default: preset)") \
   NUM(norm_eps, 0.0, 1e-12, 1.0, SHAPE, "added to a norm's variance or mean square (default: the preset's)") \
-  CHOICE(position, preset, (learned, rope), SHAPE, "learned positions, or q and k turned (default: the preset's)") \
+  ENUM(position, Position, PRESET, ((learned, POSITION_LEARNED), (rope, POSITION_ROPE)), \
+      SHAPE, "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
   TEXT(rope_scaling, "", "none|...", SHAPE, "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
-  CHOICE(qk_norm, preset, (off, before, after), SHAPE, \
+  ENUM(qk_norm, QkNorm, PRESET, ((off, QK_NORM_OFF), (before, QK_NORM_BEFORE), (after, QK_NORM_AFTER)), SHAPE, \
       "RMSNorm of each head's q and k, before or after rope (default: preset)") \
-  CHOICE(mlp, preset, (gelu, relu2, swiglu), SHAPE, "between the MLP's matrices (default: the preset's)") \
-  CHOICE(bias, preset, (all, none, qkv, qkvo), SHAPE, \
+  ENUM(mlp, Mlp, PRESET, ((gelu, MLP_GELU), (relu2, MLP_RELU2), (swiglu, MLP_SWIGLU)), \
+      SHAPE, "between the MLP's matrices (default: the preset's)") \
+  ENUM(bias, Biases, PRESET, ((all, BIAS_ALL), (none, BIAS_NONE), (qkv, BIAS_QKV), (qkvo, BIAS_QKVO)), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \
   GROUP(TRAINING, "training") \
@@ -69,7 +74,8 @@ enum { LAYERS_MOST = 1000 };
   INT(grad_accum, 0, 0, 1 << 20, OWN, "microbatches per step and rank (0: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 0, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
       "global_batch_size") \
-  CHOICE(loss, tokens, (tokens, dpo, ipo, hinge, simpo, orpo), ORDER, \
+  ENUM(loss, PreferenceLoss, PREFERENCE_NONE, ((tokens, PREFERENCE_NONE), (dpo, PREFERENCE_DPO), \
+      (ipo, PREFERENCE_IPO), (hinge, PREFERENCE_HINGE), (simpo, PREFERENCE_SIMPO), (orpo, PREFERENCE_ORPO)), ORDER, \
       "of every token; or of preferences, records with chosen and rejected") \
   NUM(dpo_beta, 0.0, 0.0, 1e6, ORDER, "preferences: beta, what rewards are multiplied by (0: 0.1; simpo: 2)", \
       "pref_beta") \
@@ -80,8 +86,8 @@ enum { LAYERS_MOST = 1000 };
   INT(seed, 1, 0, INT64_MAX, ORDER, "seed of initialisation, data order, dropout and sampling", \
       "random_seed manual_seed") \
   GROUP(OPTIMIZER, "optimizer") \
-  CHOICE(optimizer, preset, (adamw, sgd, muon), STATE, \
-      "AdamW; SGD; Muon: for blocks' matrices, else AdamW (default: the preset's)") \
+  ENUM(optimizer, OptimizerKind, PRESET, ((adamw, OPTIMIZER_ADAMW), (sgd, OPTIMIZER_SGD), (muon, OPTIMIZER_MUON)), \
+      STATE, "AdamW; SGD; Muon: for blocks' matrices, else AdamW (default: the preset's)") \
   NUM(lr, 0.0, 1e-20, 1000.0, STEP, "peak learning rate (default: the preset's; --init_from: 2e-5, --lora: 2e-4)", \
       "learning_rate max_lr -l") \
   CHOICE(schedule, cosine, (cosine, linear, constant, step, wsd), STEP, "after warm-up; step: StepLR, by --gamma", \
@@ -154,7 +160,8 @@ enum { LAYERS_MOST = 1000 };
   CHOICE(reduce_dtype, fp32, (fp32, bf16, fp16), TAKES, "gradients on the wire; they are added up in fp32") \
   CHOICE(buffer_dtype, auto, (auto, fp32, bf16, fp16), TAKES, "activations and GEMM inputs (auto: param_dtype)") \
   CHOICE(logits_dtype, fp32, (fp32, bf16), STEP, "logits in training; bf16: half as large, if buffer_dtype is bf16") \
-  CHOICE(fp8, off, (off, gather, matmul), TAKES, "gather blocks' matrices in E4M3; matmul: multiply in it too") \
+  ENUM(fp8, Fp8, FP8_OFF, ((off, FP8_OFF), (gather, FP8_GATHER), (matmul, FP8_MATMUL)), \
+      TAKES, "gather blocks' matrices in E4M3; matmul: multiply in it too") \
   NUM(loss_scale, 0.0, 0.0, 1e9, TAKES, "fixed loss scale (0: 1, and dynamic from 65536 for fp16)") \
   GROUP(SHARDING, "sharding") \
   CHOICE(strategy, full_shard, (full_shard, shard_grad_op, hybrid_shard, no_shard, zero3, zero2, zero1, ddp), OWN, \
@@ -163,15 +170,18 @@ enum { LAYERS_MOST = 1000 };
   TEXT(reshard_after_forward, "auto", "auto|on|off|...", OWN, \
       "or a number K: keep blocks sharded over groups of K ranks", "fsdp_reshard_after_forward") \
   INT(gather_slots, 2, 1, 1000, OWN, "whole blocks in memory at once: the one at work and those prefetched") \
-  CHOICE(shard, flat, (flat, dim0), OWN, "how a unit is cut: as one range, or each parameter by rows") \
+  ENUM(shard, ShardLayout, SHARD_FLAT, ((flat, SHARD_FLAT), (dim0, SHARD_DIM0)), \
+      OWN, "how a unit is cut: as one range, or each parameter by rows") \
   TEXT(wrap, "block", "block|model|...", OWN, \
       "units: block; model (one); min_params:N (modules of N parameters or more)") \
   CHOICE(accumulate, sharded, (sharded, local), STEP, "reduce each microbatch; local: add up whole, reduce once") \
-  CHOICE(offload, none, (none, optimizer, params), OWN, "cuda: optimizer, or parameter shards too, on the host") \
+  ENUM(offload, Offload, OFFLOAD_NONE, ((none, OFFLOAD_NONE), (optimizer, OFFLOAD_OPTIMIZER), \
+      (params, OFFLOAD_PARAMS)), OWN, "cuda: optimizer, or parameter shards too, on the host") \
   TEXT(recompute, "auto", "auto|none|gelu|norm|mlp|block|...", OWN, "or block:5,mlp; auto: norm, on cuda none") \
   CHOICE(comm, auto, (auto, mpi, self, nccl), OWN, "transport; self: one rank; nccl: cuda, one rank per GPU") \
   CHOICE(reduce, ordered, (ordered, native), STEP, "native: NCCL's sum, whose bits depend on the ranks") \
-  CHOICE(between_hosts, auto, (auto, chain, direct), OWN, \
+  ENUM(between_hosts, BetweenHosts, BETWEEN_AUTO, ((auto, BETWEEN_AUTO), (chain, BETWEEN_CHAIN), \
+      (direct, BETWEEN_DIRECT)), OWN, \
       "gradients: sums along hosts, or each rank's to owners; cpu: fewer bytes") \
   CHOICE(shm, on, (on, copy, off), OWN, "ranks of a host read shards in place; copy: gather them; off: messages") \
   GROUP(DEVICE, "device") \
@@ -296,7 +306,7 @@ enum { OPTION_TEXT_BYTES = 1024 };
 enum OptionId {
 #define OPTION_ID(name, ...) OPT_##name,
 #define OPTION_ID_GROUP(id, title) GROUP_##id, BEFORE_##id = GROUP_##id - 1,
-  OPTIONS(OPTION_ID_GROUP, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID)
+  OPTIONS(OPTION_ID_GROUP, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID, OPTION_ID)
   OPTION_COUNT
 };
 
@@ -316,20 +326,30 @@ enum OptionId {
 #define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
 #define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
 
-// The choices of each option, numbered in the table's order.
+// The choices of each option, numbered in the table's order; where they are an enum's, this must be its order.
+enum { PRESET = -1 };
 #define OPTION_NOTHING(...)
 #define CHOICE_ID(name, choice) OPT_##name##_##choice,
-#define OPTION_ENUM(name, def, choices, ...) \
-  enum Choice_##name { OPT_##name##_preset = -1, CHOICES(CHOICE_ID, name, choices) };
-OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_ENUM, OPTION_NOTHING)
+#define OPTION_CHOICES(name, def, choices, ...) \
+  enum Choice_##name { OPT_##name##_preset = PRESET, CHOICES(CHOICE_ID, name, choices) };
+#define PAIR_PLACE(name, pair) PAIR_PLACE_ pair
+#define PAIR_PLACE_(word, value) PLACE_##value,
+#define PAIR_CHECK(name, pair) PAIR_CHECK_ pair
+#define PAIR_CHECK_(word, value) static_assert((int)value == (int)PLACE_##value, "not in the order of the enum");
+#define OPTION_PLACES(name, type, def, pairs, ...) \
+  enum { CHOICES(PAIR_PLACE, name, pairs) }; \
+  CHOICES(PAIR_CHECK, name, pairs)
+OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_CHOICES, OPTION_PLACES, OPTION_NOTHING)
 
 struct Options {
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
 #define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];
 #define OPTION_FIELD_CHOICE(name, ...) Choice_##name name;
+#define OPTION_FIELD_ENUM(name, type, ...) type name;
 #define OPTION_FIELD_FLAG(name, ...) bool name;
-  OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_FLAG)
+  OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_ENUM,
+          OPTION_FIELD_FLAG)
   bool given[OPTION_COUNT];
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then

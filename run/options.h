@@ -39,12 +39,21 @@ static const OptionSpec option_specs[] = {
 #define OPTION_SPEC_CHOICE(name, def, choices, ...) \
   OPTION_SPEC(name, OPTION_CHOICE, OPT_##name##_##def, 0, 0, 0, &(CHOICES(CHOICE_JOINED, name, choices))[1], \
               CHOICES(CHOICE_WORD, name, choices), __VA_ARGS__)
+#define PAIR_JOINED(name, pair) PAIR_JOINED_ pair
+#define PAIR_JOINED_(word, value) "|" #word
+#define PAIR_WORD(name, pair) PAIR_WORD_ pair
+#define PAIR_WORD_(word, value) #word "\0"
+#define OPTION_SPEC_ENUM(name, enum_type, def, pairs, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, def, 0, 0, 0, &(CHOICES(PAIR_JOINED, name, pairs))[1], \
+              CHOICES(PAIR_WORD, name, pairs), __VA_ARGS__)
 #define OPTION_SPEC_FLAG(name, ...) OPTION_SPEC(name, OPTION_FLAG, 0, 0, 0, 0, 0, 0, __VA_ARGS__)
-  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_FLAG)
+  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_ENUM,
+          OPTION_SPEC_FLAG)
 };
 static const struct { int first; const char *title; } option_groups[] = {
 #define OPTION_GROUP(id, title) {GROUP_##id, title},
-  OPTIONS(OPTION_GROUP, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING)
+  OPTIONS(OPTION_GROUP, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING,
+          OPTION_NOTHING)
 };
 
 // --dtype is a shorthand: it sets these three, except those that are given too.

@@ -135,7 +135,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   char why[256];
   REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
   if (d->gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
-  if (d->gpu && o->offload != OPT_offload_none && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
+  if (d->gpu && o->offload != OFFLOAD_NONE && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
   d->host_bytes = host_bytes;
@@ -208,7 +208,7 @@ enum { OWNERS_APART_MOST = 256 };
 struct RankOwners { int *count, world; };
 static inline RankOwners rank_owners(const Options *o) {
   RankOwners w = {NULL, (int)o->world};
-  if (o->optimizer != OPT_optimizer_muon || o->eval_only || o->sample_only) return w;
+  if (o->optimizer != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
   const ModelShape shape = shape_of(o);
   int params, n = 0;
   char error[2048];
@@ -454,7 +454,7 @@ static inline int64_t fit_grain(int64_t other, int64_t of) {
 static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of) {
   const Options *o = &w->opt;
   const double room = world_plan_room(w);
-  const bool by16 = o->fp8 == OPT_fp8_matmul;   // which takes batches of multiples of 16 tokens
+  const bool by16 = o->fp8 == FP8_MATMUL;   // which takes batches of multiples of 16 tokens
   const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
   int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not

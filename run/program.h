@@ -3,20 +3,20 @@
 #include "run.h"
 #include "options.h"
 
-// The block that resolved options describe. Choices are in the order of their enums (model_shape.h).
+// The block that resolved options describe.
 static inline Block block_of(const Options *o) {
   Block b = {};
-  b.norm = (Norm)o->norm;
+  b.norm = o->norm;
   b.norm_weightless = o->norm_weight == OPT_norm_weight_off;
   b.norm_embedding = o->norm_embedding == OPT_norm_embedding_on;
   b.norm_eps = o->norm_eps;
-  b.position = (Position)o->position;
+  b.position = o->position;
   b.rope_theta = o->rope_theta;
   rope_scaling_parse(o->rope_scaling, &b.rope_scaling);
   b.rope_skip = o->rope_skip;
-  b.qk_norm = (QkNorm)o->qk_norm;
-  b.mlp = (Mlp)o->mlp;
-  b.bias = (Biases)o->bias;
+  b.qk_norm = o->qk_norm;
+  b.mlp = o->mlp;
+  b.bias = o->bias;
   b.logit_softcap = o->logit_softcap;
   return b;
 }
@@ -35,7 +35,7 @@ ModelShape shape_of(const Options *o) {
   return s;
 }
 PreferenceArgs preference_args(const Options *o) {
-  return PreferenceArgs{(PreferenceLoss)o->loss, o->dpo_beta, o->dpo_smoothing, o->simpo_gamma};
+  return PreferenceArgs{o->loss, o->dpo_beta, o->dpo_smoothing, o->simpo_gamma};
 }
 // The options that describe a shape.
 static inline void options_of_shape(Options *o, const ModelShape *s) {
@@ -43,11 +43,11 @@ static inline void options_of_shape(Options *o, const ModelShape *s) {
   o->n_layer = s->n_layer, o->n_head = s->n_head, o->n_embd = s->n_embd, o->n_positions = s->n_positions;
   o->vocab_size = s->vocab_size, o->n_kv_head = s->n_kv_head, o->head_size = s->head_size, o->mlp_width = s->mlp_width;
   o->tie_head = s->tied ? OPT_tie_head_on : OPT_tie_head_off;
-  o->norm = (Choice_norm)b->norm, o->norm_eps = b->norm_eps;
+  o->norm = b->norm, o->norm_eps = b->norm_eps;
   o->norm_weight = b->norm_weightless ? OPT_norm_weight_off : OPT_norm_weight_on;
   o->norm_embedding = b->norm_embedding ? OPT_norm_embedding_on : OPT_norm_embedding_off;
-  o->position = (Choice_position)b->position, o->rope_theta = b->rope_theta, o->rope_skip = b->rope_skip;
+  o->position = b->position, o->rope_theta = b->rope_theta, o->rope_skip = b->rope_skip;
   rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &b->rope_scaling);
-  o->qk_norm = (Choice_qk_norm)b->qk_norm, o->mlp = (Choice_mlp)b->mlp, o->bias = (Choice_bias)b->bias;
+  o->qk_norm = b->qk_norm, o->mlp = b->mlp, o->bias = b->bias;
   o->logit_softcap = b->logit_softcap;
 }

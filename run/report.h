@@ -104,7 +104,7 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
          "--resume continues a run with its own adapters, --lora_from begins with another's: give one of them");
   REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
-  REFUSE(o->trace[0] && o->offload != OPT_offload_none, "--trace with --offload %s: on a GPU a trace is what the "
+  REFUSE(o->trace[0] && o->offload != OFFLOAD_NONE, "--trace with --offload %s: on a GPU a trace is what the "
          "device did, and the host updates; leave one of them out, or use nsys, whose ranges this program names",
          option_word(o, OPT_offload));
   REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
@@ -267,7 +267,7 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - *run->step) / 1e3));
   snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)*run->step, (long long)run->steps_total);
   snprintf(p.text[PROGRESS_LOSS], BYTES, "loss %.4f", r->loss);
-  if (run->opt->loss != OPT_loss_tokens)
+  if (run->opt->loss != PREFERENCE_NONE)
     snprintf(p.text[PROGRESS_PAIRS], BYTES, "margin %.3f  right %.0f %%", r->rewards[0] - r->rewards[1],
              100 * r->rewards[2]);
   snprintf(p.text[PROGRESS_LR], BYTES, "lr %.2e", r->lr);
@@ -324,7 +324,7 @@ static void log_rewards(FILE *to, const StepResult *r) {
 void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   if (fsdp_rank(run->fsdp)) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
-  const bool pairs = run->opt->loss != OPT_loss_tokens;
+  const bool pairs = run->opt->loss != PREFERENCE_NONE;
   log->steps++;
   log->skipped += r->skipped;
   restarts_step(*run->step);
@@ -372,7 +372,7 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
 
 void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
   if (fsdp_rank(run->fsdp)) return;
-  const bool pairs = run->opt->loss != OPT_loss_tokens;
+  const bool pairs = run->opt->loss != PREFERENCE_NONE;
   say("%s: loss %.4f over %lld %s", name, e->loss, (long long)e->tokens, pairs ? "pairs" : "tokens");
   if (!pairs) say(", token perplexity %.2f", exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));

@@ -30,19 +30,19 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
          (long long)o->n_head);
   static const struct { OptionId id, of; int choice; } belong[] = {
-      {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, OPT_position_rope},
-      {OPT_rope_scaling, OPT_position, OPT_position_rope}, {OPT_rope_skip, OPT_position, OPT_position_rope},
-      {OPT_muon_momentum, OPT_optimizer, OPT_optimizer_muon}, {OPT_muon_nesterov, OPT_optimizer, OPT_optimizer_muon},
-      {OPT_muon_adjust, OPT_optimizer, OPT_optimizer_muon},
+      {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, POSITION_ROPE},
+      {OPT_rope_scaling, OPT_position, POSITION_ROPE}, {OPT_rope_skip, OPT_position, POSITION_ROPE},
+      {OPT_muon_momentum, OPT_optimizer, OPTIMIZER_MUON}, {OPT_muon_nesterov, OPT_optimizer, OPTIMIZER_MUON},
+      {OPT_muon_adjust, OPT_optimizer, OPTIMIZER_MUON},
       {OPT_too_long, OPT_pack, OPT_pack_whole}};
   for (const auto &x : belong) {
     const OptionSpec *of = &option_specs[x.of];
     REFUSE(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",
            option_specs[x.id].name, of->name, choice_word(of, x.choice), option_word(o, x.of));
   }
-  const bool rope = o->position == OPT_position_rope;
+  const bool rope = o->position == POSITION_ROPE;
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
-  REFUSE((rope || o->qk_norm != OPT_qk_norm_off) && o->head_size > ROPE_HEAD_MOST,
+  REFUSE((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MOST,
          "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
          (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
@@ -81,12 +81,12 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
   static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma};
   const char *word = option_word(o, OPT_loss);
   for (OptionId k : of_preferences)
-    REFUSE(o->given[k] && o->loss == OPT_loss_tokens, "--%s belongs to --loss dpo and its kin: give that too, or "
+    REFUSE(o->given[k] && o->loss == PREFERENCE_NONE, "--%s belongs to --loss dpo and its kin: give that too, or "
            "leave it out", option_specs[k].name);
-  if (o->loss == OPT_loss_tokens) return true;
-  const bool smooth = o->loss == OPT_loss_dpo || o->loss == OPT_loss_simpo;
+  if (o->loss == PREFERENCE_NONE) return true;
+  const bool smooth = o->loss == PREFERENCE_DPO || o->loss == PREFERENCE_SIMPO;
   REFUSE(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
-  REFUSE(o->given[OPT_simpo_gamma] && o->loss != OPT_loss_simpo, "--simpo_gamma belongs to --loss simpo, not to %s",
+  REFUSE(o->given[OPT_simpo_gamma] && o->loss != PREFERENCE_SIMPO, "--simpo_gamma belongs to --loss simpo, not to %s",
          word);
   REFUSE(o->pack != OPT_pack_whole, "--loss %s packs both answers of a pair whole: leave --pack stream out", word);
   REFUSE(o->given[OPT_too_long] && o->too_long == OPT_too_long_cut, "--loss %s leaves pairs out that are longer than "
@@ -95,10 +95,10 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
   REFUSE(o->data_as == OPT_data_as_text, "--loss %s reads records: leave --data_as text out", word);
   REFUSE(o->logits_dtype == OPT_logits_dtype_bf16, "--loss %s adds log-probabilities of fp32 logits: leave "
          "--logits_dtype bf16 out", word);
-  REFUSE(o->fp8 == OPT_fp8_matmul, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: "
+  REFUSE(o->fp8 == FP8_MATMUL, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: "
          "leave it out", word);
   o->too_long = OPT_too_long_drop;
-  if (o->dpo_beta == 0) o->dpo_beta = o->loss == OPT_loss_simpo ? 2 : 0.1;
+  if (o->dpo_beta == 0) o->dpo_beta = o->loss == PREFERENCE_SIMPO ? 2 : 0.1;
   return true;
 }
 
@@ -106,7 +106,7 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
 // adapters, which begin at zero, the rate is ten times as large. tuning_fit_length does the rest, when texts are there.
 static void tuning_resolve(Options *o, int world, int ranks_per_host) {
   if (!o->tuning) return;
-  if (!o->given[OPT_lr]) o->lr = (o->lora ? 2e-4 : 2e-5) / (o->loss == OPT_loss_tokens ? 1 : 20);
+  if (!o->given[OPT_lr]) o->lr = (o->lora ? 2e-4 : 2e-5) / (o->loss == PREFERENCE_NONE ? 1 : 20);
   if (!o->given[OPT_weight_decay]) o->weight_decay = 0;
   if (!o->given[OPT_warmup]) o->warmup = 0.03;
   if (o->given[OPT_batch_size] || o->given[OPT_grad_accum] || !ranks_per_host) return;
@@ -158,7 +158,7 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
   if (!block_resolve(o, p, error, error_bytes)) return false;
   // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
-  if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPT_optimizer_muon ? p->lr / 4 : p->lr;
+  if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPTIMIZER_MUON ? p->lr / 4 : p->lr;
   if (!lora_resolve(o, error, error_bytes) || !preference_resolve(o, error, error_bytes)) return false;
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);

@@ -54,7 +54,7 @@ enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
 enum { DRY_BATCHES = 2 };
 // The shape that resolved options describe.
 ModelShape shape_of(const Options *o);
-// The loss of pairs that resolved options describe. Choices are in the order of their enum.
+// The loss of pairs that resolved options describe.
 PreferenceArgs preference_args(const Options *o);
 
 // ---- sharding.h -----------------------------------------------------------------------------------------------------
@@ -72,8 +72,7 @@ void recompute_choose(Options *o, const Ops *ops);
 bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes);
 // Which transport the options mean, for so many ranks.
 CommKind comm_kind(const Options *o, int world);
-// The resolved options as numbers. A choice that is cast is in the order of the enum that it becomes. first_backward:
-// see FsdpConfig.
+// The resolved options as numbers. first_backward: see FsdpConfig.
 FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
 
 // ---- launch.h -------------------------------------------------------------------------------------------------------

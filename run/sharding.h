@@ -158,7 +158,7 @@ static bool sharding_check_gathers(const Options *o, int world, char *error, siz
   const int S = o->shards;
   const bool none = strategy_of(o) == OPT_strategy_no_shard, reshards = o->given[OPT_reshard_after_forward];
   const char *asked = o->given[OPT_gather_slots] ? "gather_slots" : reshards ? "reshard_after_forward" : NULL;
-  const bool in_place = (none || (S == 1 && world > 1)) && o->offload != OPT_offload_params;
+  const bool in_place = (none || (S == 1 && world > 1)) && o->offload != OFFLOAD_PARAMS;
   REFUSE(in_place && asked, "--%s %s keeps every parameter whole on each rank: --%s has no effect",
          o->given[OPT_mesh] && !o->given[OPT_strategy] ? "mesh" : "strategy",
          o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : option_word(o, OPT_strategy), asked);
@@ -202,7 +202,7 @@ static bool sharding_resolve_slots(Options *o, int world, char *error, size_t er
 // Checks options that depend on the kind of device, if it was named, and options that only training has.
 static bool sharding_check_device(const Options *o, char *error, size_t error_bytes) {
   const bool trains = !o->eval_only && !o->sample_only, cpu = o->device == OPT_device_cpu;
-  const bool offloads = o->offload != OPT_offload_none, matmul = o->fp8 == OPT_fp8_matmul;
+  const bool offloads = o->offload != OFFLOAD_NONE, matmul = o->fp8 == FP8_MATMUL;
   REFUSE(cpu && offloads, "--offload %s needs --device cuda: on a CPU all parameters are in host memory already",
          option_word(o, OPT_offload));
   REFUSE(offloads && !trains, "--offload is for training: it does not go with --%s",
@@ -267,22 +267,22 @@ FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm) 
   c.compute_dtype = option_dtype(o, OPT_buffer_dtype);
   c.wire_dtype = option_dtype(o, OPT_reduce_dtype);
   c.mesh = mesh_shape_of(o);
-  c.layout = (ShardLayout)o->shard;
+  c.layout = o->shard;
   c.wrap = !strcmp(o->wrap, "block") ? WRAP_BLOCK : !strcmp(o->wrap, "model") ? WRAP_MODEL : WRAP_MIN_PARAMS;
   if (c.wrap == WRAP_MIN_PARAMS) wrap_parse(o->wrap, &c.wrap_least);
   c.blocks = (int)o->n_layer;
   c.gather_slots = (int)min64(o->gather_slots, o->n_layer);
   c.first_backward = first_backward;
   c.local = o->accumulate == OPT_accumulate_local;
-  c.fp8 = (Fp8)o->fp8;
-  c.offload = (Offload)o->offload;
+  c.fp8 = o->fp8;
+  c.offload = o->offload;
   c.microbatches = o->grad_accum;
-  c.optimizer = (OptimizerKind)o->optimizer;
+  c.optimizer = o->optimizer;
   c.log_layers = o->log_layers;
   c.comm = comm;
   c.windows = o->shm != OPT_shm_off;
   c.copies = o->shm == OPT_shm_copy;
-  c.between = (BetweenHosts)o->between_hosts;
+  c.between = o->between_hosts;
   c.native_reduce = o->reduce == OPT_reduce_native;
   c.weights_only = o->eval_only || o->sample_only;
   return c;

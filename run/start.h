@@ -452,8 +452,8 @@ static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *
 static void start_adjust(Start *s, Options *o) {
   char stored[OPTION_TEXT_BYTES], computed[OPTION_TEXT_BYTES];
   const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
-  if (cpu && !o->given[OPT_fp8] && o->fp8 == OPT_fp8_matmul) {
-    o->fp8 = OPT_fp8_gather;
+  if (cpu && !o->given[OPT_fp8] && o->fp8 == FP8_MATMUL) {
+    o->fp8 = FP8_GATHER;
     start_notice(s, "--fp8 gather replaces the checkpoint's matmul, which needs a GPU: weights are the same, "
                  "matrix multiplies are not");
   }
@@ -874,7 +874,7 @@ static ChatOptions chat_options(const Options *o, const char *template_name, con
   ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
   c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
   c.text = o->given[OPT_chat_template] ? NULL : text;
-  c.preferences = o->loss != OPT_loss_tokens;
+  c.preferences = o->loss != PREFERENCE_NONE;
   return c;
 }
 static void encode_say(const char *line) { say("%s\n", line); }
@@ -915,7 +915,7 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
                                        OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
-  if (o->loss != OPT_loss_tokens && !train->pairs)
+  if (o->loss != PREFERENCE_NONE && !train->pairs)
     return data_fail(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected; this is %.900s",
                      option_word(o, OPT_loss), corpus->source);
   for (OptionId k : of_chats) {

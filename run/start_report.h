@@ -275,7 +275,7 @@ static void ranks_words(FILE *to, const RunView *run) {
   if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
   else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
   if (o->logits_dtype == OPT_logits_dtype_bf16) fprintf(to, ", logits too");
-  if (o->fp8 != OPT_fp8_off) fprintf(to, ", blocks %s in E4M3", o->fp8 != OPT_fp8_gather ? "multiplied" : "gathered");
+  if (o->fp8 != FP8_OFF) fprintf(to, ", blocks %s in E4M3", o->fp8 != FP8_GATHER ? "multiplied" : "gathered");
 }
 // How multiprocessors are dealt between matrix multiplies and NCCL.
 static void sm_margin_words(FILE *to, const RunView *run) {
@@ -375,8 +375,8 @@ static void preference_words(FILE *to, const RunView *run) {
   const bool same = !o->lora_from[0] && o->dropout == 0 && !o->resume[0];
   fprintf(to, "--loss %s, beta %g", option_word(o, OPT_loss), o->dpo_beta);
   if (o->dpo_smoothing > 0) fprintf(to, ", label smoothing %g", o->dpo_smoothing);
-  if (o->loss == OPT_loss_simpo) fprintf(to, ", gamma %g", o->simpo_gamma);
-  if (!preference_compares((PreferenceLoss)o->loss)) { fprintf(to, "; there is no reference"); return; }
+  if (o->loss == PREFERENCE_SIMPO) fprintf(to, ", gamma %g", o->simpo_gamma);
+  if (!preference_compares(o->loss)) { fprintf(to, "; there is no reference"); return; }
   fprintf(to, "; the reference is these weights %s", o->lora ? "without their adapters" : "as they begin");
   double unused[2];
   if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
@@ -491,7 +491,7 @@ void print_start(const RunView *run) {
   print_block(run);
   start_words("data", run, data_words);
   if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
-  if (run->opt->loss != OPT_loss_tokens && run->packing->split) start_words("loss", run, preference_words);
+  if (run->opt->loss != PREFERENCE_NONE && run->packing->split) start_words("loss", run, preference_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run->opt->tuning) start_words("tuning", run, tuning_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
@@ -612,7 +612,7 @@ static void print_sharding_notices(const RunView *run) {
     rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
   if (rounded && !fsdp_has_adapters(run->fsdp))
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
-           o->fp8 != OPT_fp8_off ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
+           o->fp8 != FP8_OFF ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
   if (run->fsdp->cfg.native_reduce && m->world > 1)
     say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
   if (fsdp_adds_locally(run->fsdp) && o->grad_accum > 1)

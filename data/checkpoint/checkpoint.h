@@ -240,10 +240,10 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
 
 // ---- model_shape.h --------------------------------------------------------------------------------------------------
 // The order of names is that of the options' choices (run/option_table.h).
-enum Norm { NORM_LAYERNORM, NORM_RMSNORM };
-enum Position { POSITION_LEARNED, POSITION_ROPE };
-enum Mlp { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
-enum Biases { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
+enum Norm : int { NORM_LAYERNORM, NORM_RMSNORM };
+enum Position : int { POSITION_LEARNED, POSITION_ROPE };
+enum Mlp : int { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
+enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
 // Llama 3's change of rope's frequencies: long waves turn `factor` times slower, short ones as before, those between
 // `low` and `high` waves in `original` positions in between. factor 0: none.
 struct RopeScaling { double factor, low, high; int64_t original; };

@@ -149,8 +149,8 @@ static inline void fsdp_record(Fsdp *f, Record *r) {
   r->paused = false;
   r->blocks = 0;
   for (int i = 0; i < f->mesh.world; i++) record_block(r, i, 0, f->mesh.peer[i].window, comm_mpi_window_bytes(f, i));
-  if (f->mem.work != f->mem.window)
-    record_block(r, r->rank, 1, f->mem.work + f->lay.work_on_host, f->lay.work_bytes - f->lay.work_on_host);
+  if (f->mem.work.at != f->mem.window)
+    record_block(r, r->rank, 1, f->mem.work.at, f->lay.work_bytes - f->mem.work.from);
   for (int i = 0; i < f->plan->blocks; i++) {
     const MemoryBlock *b = &f->plan->block[i];
     void *p = NULL;

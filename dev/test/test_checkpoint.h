@@ -1140,7 +1140,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, 3, 3, error, sizeof error);
     const char *want = "--freeze wte contradicts some/step_00000003, which has none: leave it out, or start a new run "
                        "from its weights with --init_from";
-    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && o.fp8 == OPT_fp8_off : !strcmp(error, want)), "'%s': %s", freeze,
+    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && o.fp8 == FP8_OFF : !strcmp(error, want)), "'%s': %s", freeze,
            error);
     start_free(&start);
   }
@@ -1154,7 +1154,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
        "checkpoint's run had --accumulate sharded"},
       {OPT_strategy, "zero2", "bf16", "matmul", ""}};
   test_options(&saved, 1, "%s --param_dtype bf16 --freeze wte", shapes);
-  saved.fp8 = OPT_fp8_matmul;
+  saved.fp8 = FP8_MATMUL;
   for (const Asked &a : asked) {
     option_start(&start, &saved, true);
     options_default(&o);

@@ -124,15 +124,15 @@ TEST(families_have_published_sizes, "presets of published models have their numb
 TEST(families_modern_presets,
      "modern, in each size: Qwen 3's block with a head of its own and Muon at its rate; AdamW and SGD have a quarter "
      "of it; what is given overrides; GPT-2's presets have AdamW and a tied head") {
-  static const struct { const char *options; double lr; Choice_optimizer optimizer; bool tied; } cases[] = {
-      {"--model modern-tiny", 4e-3, OPT_optimizer_muon, false},
-      {"--model modern-small", 4e-3, OPT_optimizer_muon, false},
-      {"--model modern", 2.4e-3, OPT_optimizer_muon, false},
-      {"--model modern-small --optimizer adamw", 1e-3, OPT_optimizer_adamw, false},
-      {"--model modern-small --optimizer sgd --lr 5", 5, OPT_optimizer_sgd, false},
-      {"--model modern-small --optimizer muon --tie_head on", 4e-3, OPT_optimizer_muon, true},
-      {"--model small", 1e-3, OPT_optimizer_adamw, true},
-      {"--model small --optimizer muon", 1e-3, OPT_optimizer_muon, true}};
+  static const struct { const char *options; double lr; OptimizerKind optimizer; bool tied; } cases[] = {
+      {"--model modern-tiny", 4e-3, OPTIMIZER_MUON, false},
+      {"--model modern-small", 4e-3, OPTIMIZER_MUON, false},
+      {"--model modern", 2.4e-3, OPTIMIZER_MUON, false},
+      {"--model modern-small --optimizer adamw", 1e-3, OPTIMIZER_ADAMW, false},
+      {"--model modern-small --optimizer sgd --lr 5", 5, OPTIMIZER_SGD, false},
+      {"--model modern-small --optimizer muon --tie_head on", 4e-3, OPTIMIZER_MUON, true},
+      {"--model small", 1e-3, OPTIMIZER_ADAMW, true},
+      {"--model small --optimizer muon", 1e-3, OPTIMIZER_MUON, true}};
   for (const auto &c : cases) {
     Options o;
     test_options(&o, 1, "%s", c.options);
@@ -177,7 +177,7 @@ TEST_MPI(
     const uint64_t before = params_hash(&x.trainer.fsdp, false);
     ix_directory(dir, name);
     REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
-    EXPECT(x.o.optimizer == OPT_optimizer_adamw, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
+    EXPECT(x.o.optimizer == OPTIMIZER_ADAMW, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
     const ModelShape shape = x.trainer.model.shape;
     const Family *family = family_of_shape(&shape);
     family_close(&x);

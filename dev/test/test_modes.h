@@ -716,7 +716,7 @@ static inline StatedStage stated_stage(const Fsdp *f, const Options *o, const St
     if (p->stage != stage) continue;
     const int64_t rows = p->ndim == 2 && p->shape[0] == 101 ? (int64_t)STATED_VP : p->shape[0];
     const int64_t cols = p->ndim == 2 ? p->shape[1] : 1;
-    const bool e4m3 = o->fp8 == OPT_fp8_gather && stage && p->ndim == 2;
+    const bool e4m3 = o->fp8 == FP8_GATHER && stage && p->ndim == 2;
     s.scales += e4m3 && !p->frozen;
     if (k->dim0) stated_cut(&s, (rows + k->S - 1) / k->S * cols, k->S, !p->frozen, e4m3 ? F8 : param, computed);
     else together[e4m3][p->frozen][p->ndim == 2 && !p->frozen] += stated_up(rows * cols, e4m3 ? 256 : 128);
@@ -843,7 +843,7 @@ static inline void stated_memory(const StatedMode *k, const StatedStage *stage, 
                                  int64_t *bytes) {
   const int64_t b_r = (int64_t)dtype_bytes(option_dtype(o, OPT_reduce_dtype)), S = k->S;
   const int64_t b_c = (int64_t)dtype_bytes(option_dtype(o, OPT_buffer_dtype));
-  const int64_t moments = 2 - (o->optimizer == OPT_optimizer_sgd);
+  const int64_t moments = 2 - (o->optimizer == OPTIMIZER_SGD);
   int64_t slot = 0, grads = 0, expanded = 0, chunk = 0, lent[1 + STATED_L] = {};
   const bool gathers = S > 1 && !stated_in_place(o);
   const bool once = k->local || o->grad_accum == 1, in_whole = once && k->R == 1;        // S is 8 at most
@@ -885,7 +885,7 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
   StatedStage stage[1 + STATED_L];
   int64_t bytes[MEM_COUNT];
-  const int scales = o.fp8 != OPT_fp8_gather ? 0 : 4 * STATED_L;
+  const int scales = o.fp8 != FP8_GATHER ? 0 : 4 * STATED_L;
   for (int s = 0; s <= STATED_L; s++) stage[s] = stated_stage(&t.fsdp, &o, k, s);
   stated_memory(k, stage, &o, scales, bytes);
   int64_t placed = 0;

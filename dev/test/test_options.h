@@ -197,7 +197,7 @@ TEST(option_choices_are_their_enums,
   Options o;
   char error[256];
   options_default(&o);
-  EXPECT(o.strategy == OPT_strategy_full_shard && o.norm == OPT_norm_preset && !*option_word(&o, OPT_norm),
+  EXPECT(o.strategy == OPT_strategy_full_shard && (int)o.norm == PRESET && !*option_word(&o, OPT_norm),
          "defaults: --strategy %s --norm %s", option_word(&o, OPT_strategy), option_word(&o, OPT_norm));
   for (const auto &row : rows) {
     option_pick(&o, row.id, row.word);

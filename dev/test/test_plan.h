@@ -204,8 +204,8 @@ static inline size_t plan_alive_most(const Trainer *t, const Ops *table, bool wi
   *whole = 0;
   for (int s = 0; s < f->lay.stages; s++) {
     const Stage *x = &f->lay.stage[s];
-    const size_t bytes = x->grads == GRADS_WHOLE ? (size_t)x->grad_numel * 4 : 0;
-    const char *at = f->mem.work + f->lay.unit[x->first_unit].grads_at;
+    const size_t bytes = grads_are_whole(x->grads) ? (size_t)x->grad_numel * 4 : 0;
+    const char *at = fsdp_work(f, f->lay.unit[x->first_unit].grads_at);
     if (with) placement_fix(&p, "whole gradient", s, POOL_ACTS, 0, bytes, at);
     *whole += bytes;
   }

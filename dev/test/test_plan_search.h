@@ -214,7 +214,7 @@ TEST(search_keeps_what_was_given,
       const int64_t sequences = typed.batch_size * max64(1, typed.grad_accum);
       EXPECT(sequences == asked.batch_size * max64(1, asked.grad_accum), "%s, row %d: %lld sequences", row.base, i,
              (long long)sequences);
-      EXPECT(typed.offload != OPT_offload_none ? row.offloads : !row.offloads, "%s, row %d: --offload %s", row.base, i,
+      EXPECT(typed.offload != OFFLOAD_NONE ? row.offloads : !row.offloads, "%s, row %d: --offload %s", row.base, i,
              option_word(&typed, OPT_offload));
     }
     search_free(&s);

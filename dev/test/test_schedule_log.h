@@ -85,7 +85,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   // Over mpi, initialisation ends with a barrier. Else parameters were just written, and no one has waited.
   if (f->cfg.comm != COMM_MPI && f->cfg.offload != OFFLOAD_PARAMS)
     record_told(&record, RECORD_ACCESS, RECORD_MODEL, 0,
-                Access{ACCESS_WRITE, (uintptr_t)(f->mem.params_home + f->lay.part[WORK_PARAMS].at),
+                Access{ACCESS_WRITE, (uintptr_t)(fsdp_home(f, f->lay.part[WORK_PARAMS].at)),
                        f->lay.params_bytes});
   f->traffic = Traffic{};
   Traffic want = {};
