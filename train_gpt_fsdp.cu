@@ -380,20 +380,15 @@ struct HostBuffers {
 enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
 struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
 struct Trainer {
-  RunView run;                                   // what run/ may know of all this
+  RunView run;                                   // what run/ knows of all this
   Options opt;
   Model model;
   Dtype dtype;
   Ctx ctx;
   Fsdp fsdp;
-  Store store;
-  MemoryPlan plan;
-  const Corpus *corpus;                          // owned by the caller
   Sampler sampler;
-  Packing packing[SPLIT_COUNT];
   Acts acts;
   Microbatch at;                                 // that is computed
-  Placement placement;
   Pass pass[PASSES];
   char *step_arena, *host_arena;
   size_t order_bytes, corpus_bytes;
@@ -404,15 +399,12 @@ struct Trainer {
   bool bare;                                     // a pass leaves the adapters out
   int fills;                                     // the sequence of the cache that a sample's pass fills from its
                                                  // beginning; -1: it adds one token to each
-  int64_t rows_max, head_rows, step, steps_total, steps_per_epoch;             // head_rows: rows of logits at once
-  float loss_scale;                              // after the last step
+  int64_t rows_max, head_rows;                   // head_rows: rows of logits at once
   StepState before;                              // that the last step started from
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
-  Traffic graph_traffic, step_traffic;           // of one replay; of the last step
+  Traffic graph_traffic;                         // of one replay
   int64_t step_calls;                            // calls of ops in a training step, at most
-  Trace trace;
-  Device device;
 };
 
 // Texts that are continued at once on a rank.
@@ -972,7 +964,7 @@ static void trainer_run_step(Trainer *t) {
   const bool first = !t->has_run;
   t->has_run = true;
   if (first || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
-  void **graph = tracing ? &t->trace.graph : &t->graph;          // a traced step has a graph of its own
+  void **graph = tracing ? trace_graph(tracing) : &t->graph;    // a traced step has a graph of its own
   if (!*graph) {
     const Traffic before = t->fsdp.traffic;
     if (tracing) trace_capture_begin(tracing);
@@ -1005,8 +997,8 @@ static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
 // asked for (enum Stop). Collective.
 static StepResult train_step(Trainer *t, int stop) {
   const int A = (int)t->opt.grad_accum, N = fsdp_world(&t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
-  const int64_t epoch = t->step / t->steps_per_epoch, in_epoch = t->step % t->steps_per_epoch;
-  liveness_step(t->step + 1);
+  const int64_t epoch = t->run.step / t->run.steps_per_epoch, in_epoch = t->run.step % t->run.steps_per_epoch;
+  liveness_step(t->run.step + 1);
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
   trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
@@ -1014,24 +1006,24 @@ static StepResult train_step(Trainer *t, int stop) {
                     t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T,
                     t->host.weights ? t->host.weights + (int64_t)a * B * T : NULL);
   for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(&t->fsdp));
-  const double lr = learning_rate(&t->opt, t->step, t->steps_total, t->steps_per_epoch);
+  const double lr = learning_rate(&t->opt, t->run.step, t->run.steps_total, t->run.steps_per_epoch);
   t->before = *t->host.state;
   for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
   int64_t untrained = 0;
   for (int64_t i = 0; i < (int64_t)A * B * T; i++) untrained += t->host.targets[i] < 0;
   if (t->host.weights) untrained = (int64_t)A * B * T - trainer_pairs(t, A * B);         // the mean is over pairs
-  *t->host.input = StepInput{(uint32_t)t->step, (float)lr, stop, untrained};
+  *t->host.input = StepInput{(uint32_t)t->run.step, (float)lr, stop, untrained};
   record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
   const Traffic before = t->fsdp.traffic;
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
   fsdp_sync(&t->fsdp);
   t->ctx.ops->range_end(&t->ctx);
-  t->step++;
-  t->step_traffic = traffic_add(t->fsdp.traffic, before, -1);
+  t->run.step++;
+  t->run.step_traffic = traffic_add(t->fsdp.traffic, before, -1);
   const StepState *s = t->host.state;
   record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
-  t->loss_scale = s->loss_scale;
+  t->run.loss_scale = s->loss_scale;
   return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained,
                     {s->rewards[0], s->rewards[1], s->rewards[2]}};
 }
@@ -1055,7 +1047,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const Packing *packed = NULL;
-  for (const Packing &p : t->packing) if (p.split == split) packed = &p;
+  for (const Packing &p : t->run.packing) if (p.split == split) packed = &p;
   const int64_t windows = packed ? packed->rows : eval_windows_numel(split, T);
   const int64_t batches = (windows + E - 1) / E, rounds = (batches + N - 1) / N;
   double *mine = (double *)calloc((size_t)(rounds * E * 3), sizeof(double));   // loss, correct, tokens of each window
@@ -1112,13 +1104,13 @@ enum { MAX_SKIPPED_IN_A_ROW = 50 };
 // Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
 static bool step_is_due(const Trainer *t, int64_t every) {
   if (every < 0) return false;
-  return t->step == t->steps_total || t->step % (every ? every : t->steps_per_epoch) == 0;
+  return t->run.step == t->run.steps_total || t->run.step % (every ? every : t->run.steps_per_epoch) == 0;
 }
 static EvalResult evaluate(Trainer *t, Log *log, int split) {
   const int64_t began = now_ns();
-  const EvalResult e = trainer_eval(t, &t->corpus->split[split]);
-  trace_told(&t->trace, TOLD_EVALUATION, began);
-  log_eval(log, &t->run, split_names[split], &t->corpus->split[split], &e);
+  const EvalResult e = trainer_eval(t, &t->run.corpus->split[split]);
+  trace_told(t->run.trace, TOLD_EVALUATION, began);
+  log_eval(log, &t->run, split_names[split], &t->run.corpus->split[split], &e);
   return e;
 }
 
@@ -1147,12 +1139,12 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   not_finite_log(log, &t->run, &found, goes_on);
   const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
   if (goes_on && !fsdp_rank(&t->fsdp))
-    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n", (long long)t->step,
-              what, first);
+    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n",
+              (long long)t->run.step, what, first);
   if (goes_on) return -1;
   if (!fsdp_rank(&t->fsdp))
     say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
-              who_am_i, (long long)t->step, overflow ? " or --loss_scale" : "", first);
+              who_am_i, (long long)t->run.step, overflow ? " or --loss_scale" : "", first);
   if (t->opt.on_nan == OPT_on_nan_dump) not_finite_dump(&step, log, saver, &found);
   saver_finish(saver, log);
   log_close(log, &t->run, "not finite");
@@ -1164,15 +1156,15 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
   Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
   // A run that a signal ended has saved without the evaluation that was due: do it now.
-  if (t->step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->step &&
+  if (t->run.step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->run.step &&
       saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
     saver_save(saver, log, o->save_async, true);
-  while (t->step < t->steps_total && !stop) {
+  while (t->run.step < t->run.steps_total && !stop) {
     const double start = now_ms();
-    const bool traced = trace_wants(&t->trace, t->step);
-    if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
+    const bool traced = trace_wants(t->run.trace, t->run.step);
+    if (traced) trace_step_begin(t->run.trace, &t->ctx, &t->fsdp, t->run.step);
     const StepResult r = train_step(t, stop_asked);
-    if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
+    if (traced) trace_step_end(t->run.trace, &t->ctx, &t->fsdp);
     log_step(log, &t->run, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
@@ -1187,7 +1179,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
     if (stop) break;
     const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
     if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
-    if (traced && !trace_wants(&t->trace, t->step)) log_trace(log, &t->run);
+    if (traced && !trace_wants(t->run.trace, t->run.step)) log_trace(log, &t->run);
   }
   log_trace(log, &t->run);                       // a run that ends before its last step to trace
   if (!stop) stop = agree_on_stop(fsdp_comm(&t->fsdp));            // a signal during the last evaluation or save
@@ -1215,7 +1207,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   terminal_last_signal(SIGTERM);
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
   if (o->eval_only) evaluate(t, log, SPLIT_VALID);
-  if (t->corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
+  if (t->run.corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   if (o->eval[0]) trainer_eval_files(t, log);
   if (o->interactive) written = trainer_talk(t, answers);
@@ -1224,10 +1216,10 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
-           (double)memory_planned_total(&t->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
+           (double)memory_planned_total(&t->run.plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals();                          // a file that is being written is finished first
   log_close(log, &t->run, saved ? "done" : "not saved");
-  const bool trained = run_trains(o), tokenizer = t->corpus->has_tokenizer && trained;
+  const bool trained = run_trains(o), tokenizer = t->run.corpus->has_tokenizer && trained;
   if (!fsdp_rank(&t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
@@ -1285,7 +1277,6 @@ static int train(Call *call) {
   liveness_phase("loading");
   start_load(&start, &t.run, &saver);
   catch_stop_signals();
-  t.trace.from = t.step;
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);

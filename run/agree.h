@@ -236,15 +236,15 @@ Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
 
 void agree_on_memory(const RunView *run) {
   const bool gpu = run->ctx->ops->nccl;
-  const int sharing = run->device->sharing, ranks = fsdp_host_world(run->fsdp);
-  unsigned long long mine = memory_planned_total(run->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
+  const int sharing = run->device.sharing, ranks = fsdp_host_world(run->fsdp);
+  unsigned long long mine = memory_planned_total(&run->plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, fsdp_host_comm(run->fsdp));
   size_t available = host_available_bytes(), device_free = 0, device_total = 0;
-  const size_t libraries = memory_planned_use(run->plan, MEMORY_LIBRARIES) * (size_t)sharing;
-  const size_t to_take = gpu ? memory_planned_total(run->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
+  const size_t libraries = memory_planned_use(&run->plan, MEMORY_LIBRARIES) * (size_t)sharing;
+  const size_t to_take = gpu ? memory_planned_total(&run->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
   run->ctx->ops->memory_left(run->ctx, &device_free, &device_total);
   char error[512] = "", took[96] = "";
-  unsigned long long trace = run->plan->planned_bytes[MEM_TRACE];
+  unsigned long long trace = run->plan.planned_bytes[MEM_TRACE];
   MPI_Allreduce(MPI_IN_PLACE, &trace, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, fsdp_host_comm(run->fsdp));
   if (host > available && host - trace <= available)
     snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, %.2f of them for events of "
@@ -256,7 +256,7 @@ void agree_on_memory(const RunView *run) {
              "or use more hosts", ranks, ranks > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   if (libraries)
     snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
-             run->plan->planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
+             run->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
   if (to_take > device_free)
     snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are "
              "free: lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a "

@@ -98,7 +98,7 @@ static void not_finite_sums(Fsdp *f, NotFinite *x) {
 }
 
 // ---- the step once more ---------------------------------------------------------------------------------------------
-static void not_finite_state(const RunView *run, const StepState *s) {
+static void not_finite_state(RunView *run, const StepState *s) {
   *run->state = *s;                              // pinned: the device copies from there
   run->ctx->ops->copy(run->ctx, run->state_on_device, run->state, sizeof *s);
   run->ctx->ops->sync(run->ctx);
@@ -110,7 +110,7 @@ static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   return a->microbatch < b->microbatch;
 }
 NotFinite not_finite_find(const NotFiniteStep *step) {
-  const RunView *run = step->run;
+  RunView *run = step->run;
   Fsdp *f = run->fsdp;
   Ctx *c = run->ctx;
   const int A = (int)run->opt->grad_accum, N = fsdp_world(f);
@@ -191,10 +191,10 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
           "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
 }
-void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out) {
+void not_finite_log(Log *log, RunView *run, const NotFinite *x, bool left_out) {
   log->not_finite++;
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)*run->step,
+  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)run->step,
           left_out ? "true" : "false");
   not_finite_json(log->metrics, x);
   fprintf(log->metrics, "}\n");
@@ -204,14 +204,14 @@ void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_
 // ---- what is needed to see it again ---------------------------------------------------------------------------------
 // Writes OUT/not_finite.json on rank 0: what was found, and the tokens of its microbatch if it is of one. `inputs`,
 // `targets`: (B,T).
-static bool not_finite_write(const RunView *run, const NotFinite *x, const char *checkpoint, const int32_t *inputs,
+static bool not_finite_write(RunView *run, const NotFinite *x, const char *checkpoint, const int32_t *inputs,
                              const int32_t *targets) {
   const int B = (int)run->opt->batch_size, T = (int)run->model.T;
   char path[OPTION_TEXT_BYTES + 32], *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\"version\":\"%s\",\"build\":\"%s\",\"step\":%lld,\"ranks\":%d,\"loss_scale\":%.9g,\"checkpoint\":",
-          PROGRAM_VERSION, build_id, (long long)*run->step + 1, fsdp_world(run->fsdp), run->state->loss_scale);
+          PROGRAM_VERSION, build_id, (long long)run->step + 1, fsdp_world(run->fsdp), run->state->loss_scale);
   json_text(f, checkpoint);
   fprintf(f, ",");
   not_finite_json(f, x);
@@ -232,7 +232,7 @@ static bool not_finite_write(const RunView *run, const NotFinite *x, const char 
   return ok;
 }
 void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
-  const RunView *run = step->run;
+  RunView *run = step->run;
   const int N = fsdp_world(run->fsdp), m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
   const int64_t numel_ = run->opt->batch_size * run->model.T;
   const size_t bytes = sizeof(int32_t) * (size_t)numel_;
@@ -242,8 +242,8 @@ void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const No
     memcpy(ids + numel_, step->targets + (m / N) * numel_, bytes);
   }
   MPI_Bcast(ids, fsdp_mpi_count(2 * numel_), MPI_INT32_T, root, fsdp_comm(run->fsdp));
-  --*run->step;
-  *run->loss_scale = step->before.loss_scale;
+  --run->step;
+  run->loss_scale = step->before.loss_scale;
   not_finite_state(run, &step->before);
   const bool saved = saver_save_now(saver, log);
   char checkpoint[MAP_PATH_BYTES] = "";
@@ -251,6 +251,6 @@ void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const No
   if (!fsdp_rank(run->fsdp) && not_finite_write(run, x, checkpoint, ids, ids + numel_) && saved)
     say_error("  %s is the state before the step, %s/not_finite.json says what was found%s; --resume auto runs it "
               "again\n", checkpoint, run->opt->out, x->microbatch >= 0 ? " and has the tokens" : "");
-  ++*run->step;
+  ++run->step;
   free(ids);
 }

@@ -167,7 +167,7 @@ static void log_open_board(Log *log, const RunView *run, bool append, char *erro
   if (!run->opt->tensorboard || run->opt->sample_only || fsdp_rank(run->fsdp) || error[0]) return;
   char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
   snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
-  const int64_t first_step = !append ? -1 : run_trains(run->opt) ? *run->step + 1 : 0;
+  const int64_t first_step = !append ? -1 : run_trains(run->opt) ? run->step + 1 : 0;
   if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
     snprintf(error, error_bytes, "cannot write event files into %s: %s", path, strerror(errno));
   else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
@@ -210,7 +210,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
   fprintf(f, ",\"ranks\":%d,\"hosts\":%d,\"threads\":%d", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp),
           run->ctx->threads);
   fprintf(f, ",\"ops\":\"%s\",\"device\":", run->ctx->ops->name);
-  json_text(f, run->device->words);
+  json_text(f, run->device.words);
   fprintf(f, ",\"corpus\":");
   json_text(f, run->corpus->source);
   int64_t text_bytes = 0;
@@ -221,10 +221,10 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
           (unsigned long long)run->corpus->hash, (long long)run->model.parameters, (long long)run->steps_total,
           (long long)run->steps_per_epoch);
   start_record(f, run);
-  if (run_trains(run->opt)) fputc(',', f), memory_map(run, f);
+  if (run_trains(run->opt)) fputc(',', f), trainer_calls.memory_map(run, f);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
-  fprintf(f, ",\"first_step\":%lld}\n", (long long)*run->step + 1);
+  fprintf(f, ",\"first_step\":%lld}\n", (long long)run->step + 1);
   if (run_trains(run->opt) && (fflush(f) || ferror(f)))
     snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
   else log_flush(log, run);
@@ -237,7 +237,7 @@ static void log_open(Log *log, const RunView *run, bool append, const char *from
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
 static double log_mfu(const RunView *run, double tokens_per_s) {
-  return tokens_per_s * run->model.flops_per_token / (run->device->peak_flops * run->device->gpus);
+  return tokens_per_s * run->model.flops_per_token / (run->device.peak_flops * run->device.gpus);
 }
 
 // How matrix multiplies are computed: one string per shape. Known once a step has run. Where another version of
@@ -260,12 +260,12 @@ static void log_plans(Log *log, const RunView *run) {
 // The progress line after a step.
 static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   const double rate = (double)run->opt->global_batch * (double)run->model.T / log->step_ms * 1e3;
-  const int64_t saved = __atomic_load_n(&run->store->bytes_done, __ATOMIC_RELAXED);
-  Progress p = {*run->step, run->steps_total, {"bar"}};
+  const int64_t saved = __atomic_load_n(&run->store.bytes_done, __ATOMIC_RELAXED);
+  Progress p = {run->step, run->steps_total, {"bar"}};
   enum { BYTES = PROGRESS_BYTES };
   char eta[32], line[PROGRESS_FIELDS * BYTES];
-  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - *run->step) / 1e3));
-  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)*run->step, (long long)run->steps_total);
+  eta_text(eta, sizeof eta, (int64_t)(log->step_ms * (double)(run->steps_total - run->step) / 1e3));
+  snprintf(p.text[PROGRESS_STEP], BYTES, "step %lld/%lld", (long long)run->step, (long long)run->steps_total);
   snprintf(p.text[PROGRESS_LOSS], BYTES, "loss %.4f", r->loss);
   if (run->opt->loss != PREFERENCE_NONE)
     snprintf(p.text[PROGRESS_PAIRS], BYTES, "margin %.3f  right %.0f %%", r->rewards[0] - r->rewards[1],
@@ -273,16 +273,16 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   snprintf(p.text[PROGRESS_LR], BYTES, "lr %.2e", r->lr);
   snprintf(p.text[PROGRESS_NORM], BYTES, "|g| %.3f", r->grad_norm);
   snprintf(p.text[PROGRESS_RATE], BYTES, "%.0f tok/s", rate);
-  if (run->device->peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(run, rate));
+  if (run->device.peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(run, rate));
   snprintf(p.text[PROGRESS_ETA], BYTES, "ETA %s", eta);
-  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(run->plan, MEMORY_ALL) / 0x1p20);
-  const bool overflow = run->dtype == F16 && isfinite(r->loss);
+  snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(&run->plan, MEMORY_ALL) / 0x1p20);
+  const bool overflow = run->fsdp->cfg.compute_dtype == F16 && isfinite(r->loss);
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
   else if (r->untrained == run->opt->global_batch * run->model.T)
     snprintf(p.text[PROGRESS_SKIPPED], BYTES, "nothing to train on");
-  if (run->store->phase != STORE_IDLE)
+  if (run->store.phase != STORE_IDLE)
     snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%",
-             (long long)(100 * saved / max64(1, run->store->bytes_total)));
+             (long long)(100 * saved / max64(1, run->store.bytes_total)));
   progress_line(line, sizeof line, &p, terminal.out ? terminal_columns() : 0);
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);
@@ -327,13 +327,13 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   const bool pairs = run->opt->loss != PREFERENCE_NONE;
   log->steps++;
   log->skipped += r->skipped;
-  restarts_step(*run->step);
+  restarts_step(run->step);
   log->step_ms = log->step_ms > 0 ? 0.9 * log->step_ms + 0.1 * ms : ms;
   if (log->metrics && !log->plans_known) log_plans(log, run);
   log->plans_known = true;
   if (log->metrics) {
-    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)*run->step,
-            (long long)((*run->step - 1) / run->steps_per_epoch));
+    fprintf(log->metrics, "{\"kind\":\"step\",\"step\":%lld,\"epoch\":%lld", (long long)run->step,
+            (long long)((run->step - 1) / run->steps_per_epoch));
     json_number(log->metrics, "loss", r->loss);
     json_number(log->metrics, "lr", r->lr);
     json_number(log->metrics, "grad_norm", r->grad_norm);
@@ -342,8 +342,8 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
     if (run->corpus->split[SPLIT_TRAIN].masked)
       fprintf(log->metrics, ",\"%s\":%lld", pairs ? "pairs" : "trained_tokens", (long long)tokens -
               (long long)r->untrained);
-    if (run->device->peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
-    const Traffic *w = run->step_traffic;
+    if (run->device.peak_flops > 0) json_number(log->metrics, "mfu", log_mfu(run, tokens / ms * 1e3));
+    const Traffic *w = &run->step_traffic;
     fprintf(log->metrics, ",\"gathers\":%lld,\"reductions\":%lld,\"gather_bytes\":%lld,\"reduce_bytes\":%lld,"
             "\"replicate_bytes\":%lld", (long long)w->gathers, (long long)w->reductions, (long long)w->gather_bytes,
             (long long)w->reduce_bytes, (long long)w->replicate_bytes);
@@ -351,8 +351,8 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
       fprintf(log->metrics, ",\"updates\":%lld,\"update_bytes\":%lld", (long long)w->updates,
               (long long)w->update_bytes);
     if (run->fsdp->layers.host) log_layers(log->metrics, run, r->grad_norm);
-    if (run->dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", *run->loss_scale);
-    if (run->dtype == F16 || r->skipped)
+    if (run->fsdp->cfg.compute_dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", run->loss_scale);
+    if (run->fsdp->cfg.compute_dtype == F16 || r->skipped)
       fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
     log_flush(log, run);
@@ -363,9 +363,9 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
                                        {"train/tokens_per_s", tokens / ms * 1e3},
                                        {"train/rewards/margins", r->rewards[0] - r->rewards[1]},
                                        {"train/rewards/accuracies", r->rewards[2]}};
-  log_board(log, *run->step, scalars, pairs ? 6 : 4);
-  const bool last = *run->step == run->steps_total;
-  if (terminal.out || *run->step % log->every == 0 || *run->step == 1 || last) log_draw(log, run, r);
+  log_board(log, run->step, scalars, pairs ? 6 : 4);
+  const bool last = run->step == run->steps_total;
+  if (terminal.out || run->step % log->every == 0 || run->step == 1 || last) log_draw(log, run, r);
   log_watch_cores(log);
   log_page(log, false);
 }
@@ -384,9 +384,9 @@ void log_eval(Log *log, const RunView *run, const char *name, const Split *split
   snprintf(tags[0], sizeof tags[0], "%s/loss", name);
   snprintf(tags[1], sizeof tags[1], "%s/accuracy", name);
   const TensorboardScalar scalars[] = {{tags[0], e->loss}, {tags[1], e->accuracy}};
-  log_board(log, *run->step, scalars, 2);
+  log_board(log, run->step, scalars, 2);
   if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)*run->step);
+  fprintf(log->metrics, "{\"kind\":\"eval\",\"split\":\"%s\",\"step\":%lld", name, (long long)run->step);
   json_number(log->metrics, "loss", e->loss);
   if (!pairs) json_number(log->metrics, "perplexity", exp(e->loss));
   if (split->words) json_number(log->metrics, "word_perplexity", word_perplexity(e, split));
@@ -501,7 +501,7 @@ void log_trace(Log *log, const RunView *run) {
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
 static void log_end(Log *log, const RunView *run, const char *reason) {
-  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)*run->step,
+  fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)run->step,
           now_ms() - log->start_ms);
   if (log->skipped) fprintf(log->metrics, ",\"skipped_steps\":%lld", (long long)log->skipped);
   if (log->not_finite) fprintf(log->metrics, ",\"not_finite_steps\":%lld", (long long)log->not_finite);

@@ -89,78 +89,16 @@ int launch_rendezvous(Call *call);
 void catch_stop_signals();
 
 // ---- trace.h --------------------------------------------------------------------------------------------------------
-// What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
-// last round of a reduction is added up, an optimizer reads it.
-enum TraceKind : uint8_t {
-  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
-  TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
-};
+struct Trace;                                    // of --trace
 enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
-enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
-// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
-// whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
-// first one, alike on all ranks.
-enum TracePart { PART_OF_MODEL, PART_OF_GATHER, PART_OF_SUMS };  // copies of gathers; adding up gradients
-struct TraceEvent {
-  int64_t begin_ns, end_ns;
-  uint64_t round;
-  int32_t step;
-  int16_t stage;
-  TraceKind kind;
-  uint8_t number : 6, part : 2;
-};
-// The clock of another rank: how far it is ahead of rank 0's, at most `within` wrong, when rank 0's said at_ns.
-struct TraceClock { double ahead_ns, within_ns, at_ns; };
-struct Trace;
-struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
-struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
-enum { TRACE_DEPTH = 16 };
-struct Trace {
-  char path[1024];                               // "": nothing is traced
-  int64_t first, last;                           // steps, counted from the first of this process, 1
-  int64_t from;                                  // the step before this process's first
-  bool done;
-  // ---- memory, of one block
-  char *memory;
-  TraceEvent *event;
-  double *exposed_ns;                            // [EXPOSED_PARTS (stages) + TRACE_COMMONS]
-  TraceClock *clock[2];                          // [world], on rank 0
-  int *reduced;                                  // [stages] reductions of this step
-  int64_t calls, room, count, dropped;           // calls: ops of a step, by a dry run
-  int stages, world;
-  // ---- while a step is traced
-  Fsdp *f;
-  const Ops *ops;                                // the real ones
-  TraceTable table[3];                           // by TracePart
-  int32_t step;
-  int stage;                                     // that a gather is of; STAGE_NONE: none
-  TraceOpen open[TRACE_DEPTH];
-  int depth;
-  int64_t range_begin_ns[TRACE_DEPTH];
-  uint8_t range[TRACE_DEPTH];
-  int ranges, read_stage;
-  struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
-  int64_t op_begin_ns;                           // of the last op
-  int64_t reduction_ns, gather_ns[64], moved_ns; // when what is in flight began; by slot
-  int steps;
-  double step_ns;                                // of all traced steps
-  // ---- on a GPU
-  bool on_device, side[3];                       // side: ops of this part run on a stream of their own
-  const Ctx *model;                              // of the model's stream
-  int64_t *stamp;                                // [stamps_most + 1], of one step; the last one measures the clock
-  int64_t stamps, stamps_most, step_count;       // given out in this step; events before this step
-  void *graph;                                   // of a traced step; NULL before
-  TraceEvent *captured;                          // [captured_count] what a replay does
-  int64_t captured_count, captured_at, captured_from, captured_to;     // events before it; stamps before and after it
-  TraceClock device_clock[2];                    // the device's, against this rank's, before and after the step
-  int64_t host_begin_ns, host_end_ns;            // of the step
-  double device_within_ns;
-};
 extern Trace *tracing;                           // the one whose tables are in use
 // Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. most: steps that
-// the run has at most, 0: not known. on_device: a GPU computes, with streams of its own.
-void trace_declare(Trace *x, const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls,
-                   int stages, int world, bool on_device);
+// the run has at most, 0: not known. on_device: a GPU computes, with streams of its own. Until trace_close.
+Trace *trace_declare(const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls, int stages,
+                     int world, bool on_device);
+void trace_close(Trace *x, Ctx *c);
+// Where the graph of a traced step is; NULL there: none yet.
+void **trace_graph(Trace *x);
 // Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
 void trace_told(Trace *x, TraceTold what, int64_t begin_ns);
 // Around the capture of a traced step: its events are kept for its replays.
@@ -202,25 +140,26 @@ struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
 // What --eval makes of a file; name NULL: there is no such number.
 struct EvalNumber { const char *name; double x; };
 enum { EVAL_NUMBERS = 3 };
+// The state of a run that does not depend on its model. The trainer holds it.
 struct RunView {
+  void *trainer;                                 // whose it is
   const Options *opt;                            // resolved
-  ModelFigures model;
-  Dtype dtype;                                   // of activations
   Ctx *ctx;
   Fsdp *fsdp;
-  Store *store;
-  const MemoryPlan *plan;
-  const Placement *placement;
-  const Packing *packing;                        // [SPLIT_COUNT]
-  const Corpus *corpus;                          // NULL in plans
-  const Device *device;
+  Trace *trace;                                  // of --trace
+  ModelFigures model;
+  Device device;
+  const Corpus *corpus;                          // owned by the caller; NULL in plans
+  Packing packing[SPLIT_COUNT];
+  Store store;
+  MemoryPlan plan;
+  Placement placement;
   const Cores *cores;                            // NULL in plans and in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
-  int64_t *step, steps_total, steps_per_epoch;
-  float *loss_scale;                             // after the last step
-  const Traffic *step_traffic;                   // of the last step
+  int64_t step, steps_total, steps_per_epoch;
+  float loss_scale;                              // after the last step
+  Traffic step_traffic;                          // of the last step
   StepState *state, *state_on_device;            // what changes from step to step
-  Trace *trace;                                  // of --trace
   const cJSON *published;                        // what came with the weights (interchange.h), rank 0's; NULL: nothing
   const char *name;                              // of the model, for people; NULL: its preset's
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
@@ -317,7 +256,7 @@ void log_close(Log *log, const RunView *run, const char *reason);
 // ---- saver.h --------------------------------------------------------------------------------------------------------
 // What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
 struct Saver {
-  const RunView *run;
+  RunView *run;
   char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
   bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
   bool opened;                                   // the directory is ours
@@ -335,7 +274,7 @@ struct Saver {
   uint64_t tokenizer_hash;
 };
 // When and where a run saves.
-void saver_init(Saver *s, const RunView *run);
+void saver_init(Saver *s, RunView *run);
 // Prints what a checkpoint will be: the line `saves` of the start report. Collective.
 void saver_print_plan(Saver *s);
 // Reports a save in the background that has ended. Called after every step.
@@ -355,16 +294,16 @@ void saver_print_stop(const Saver *s);
 // saved count, so that a failed save does not prevent the next. Collective.
 bool saver_see(Saver *s, Log *log, double loss);
 // Writes the weights alone.
-bool save_model(const RunView *run);
+bool save_model(RunView *run);
 // Rank 0: writes the files beside the weights in a Hugging Face directory.
 static inline Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
 // weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
-bool export_hf(const RunView *run, const char *directory);
+bool export_hf(RunView *run, const char *directory);
 // OUT/model.gguf for llama.cpp, or OUT/adapter.gguf, which rank 0 writes from a file of fp32 weights that all ranks
 // write, and removes.
 // Collective. Every rank returns the same.
-bool export_gguf(const RunView *run);
+bool export_gguf(RunView *run);
 
 // ---- start.h --------------------------------------------------------------------------------------------------------
 struct Start {
@@ -404,7 +343,7 @@ bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *e
 int64_t start_step(const Start *s, const Options *o);
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
-void start_load(Start *s, const RunView *run, Saver *saver);
+void start_load(Start *s, RunView *run, Saver *saver);
 void start_free(Start *s);
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.
@@ -446,7 +385,7 @@ struct NotFinite {
 // The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them
 // on the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
 struct NotFiniteStep {
-  const RunView *run;
+  RunView *run;
   StepState before;                              // that it started from
   const double *losses;
   const int32_t *inputs, *targets;
@@ -461,7 +400,7 @@ NotFinite not_finite_find(const NotFiniteStep *step);
 // One line: "out of matmul_forward with h.1.mlp.c_fc.weight, forward of block 1, microbatch 3, rank 1 on host: ...".
 void not_finite_text(const NotFinite *x, char *to, size_t bytes);
 // A record of metrics.jsonl; counts.
-void not_finite_log(Log *log, const RunView *run, const NotFinite *x, bool left_out);
+void not_finite_log(Log *log, RunView *run, const NotFinite *x, bool left_out);
 // Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
 void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x);
 
@@ -481,15 +420,18 @@ void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const P
                       const Record *r);
 
 // ---- what this room asks of the trainer -----------------------------------------------------------------------------
-// It alone knows its model's parameters and can run it (trainer/open.h).
-// The parameters of a model of that shape, malloc'ed.
-Param *params_of_shape(const ModelShape *shape, int *count);
-// Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
-// memory. o: resolved. Until plan_close.
-RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
-void plan_close(RunView *run);
-// Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
-// microbatches it had: at most TIMED_MICROBATCHES.
-int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-// Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
-void memory_map(const RunView *run, FILE *to);
+// It alone knows its model's parameters and can run it, and so it fills this in.
+struct TrainerCalls {
+  // The parameters of a model of that shape, malloc'ed.
+  Param *(*params_of_shape)(const ModelShape *shape, int *count);
+  // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
+  // memory. o: resolved. Until plan_close.
+  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+  void (*plan_close)(RunView *run);
+  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
+  // microbatches it had: at most TIMED_MICROBATCHES.
+  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+  // Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
+  void (*memory_map)(const RunView *run, FILE *to);
+};
+extern const TrainerCalls trainer_calls;

@@ -9,13 +9,13 @@
 #include "run.h"
 #include "report.h"
 
-static Saved saved_of(const RunView *run) {
+static Saved saved_of(RunView *run) {
   const Options *o = run->opt;
   const ModelShape shape = shape_of(o);
   const int heads = shape_is_gpt2(&shape) ? run->model.H : 0;
-  return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, run->step, run->steps_total,
-               run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, run->loss_scale,
-               o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device->words, PROGRAM_VERSION, build_id,
+  return Saved{run->fsdp, &run->store, run->ctx, run->corpus, heads, &run->step, run->steps_total,
+               run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, &run->loss_scale,
+               o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device.words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
                fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published};
 }
@@ -51,7 +51,7 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   return true;
 }
 
-void saver_init(Saver *s, const RunView *run) {
+void saver_init(Saver *s, RunView *run) {
   memset(s, 0, sizeof *s);
   s->run = run;
   s->saved_step = s->evaluated_step = -1;
@@ -75,7 +75,7 @@ static int saver_streaming_ranks(const Saver *s) {
   return all;
 }
 void saver_print_plan(Saver *s) {
-  const RunView *run = s->run;
+  RunView *run = s->run;
   const Options *o = run->opt;
   const Saved saved = saved_of(run);
   TensorMap map;
@@ -141,7 +141,7 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
   size_t bytes = 0, sealed_bytes;
   FILE *f = open_memstream(&text, &bytes);
   fwrite(s->head, 1, s->head_bytes, f);
-  checkpoint_write_tail(f, &s->run->store->map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes,
+  checkpoint_write_tail(f, &s->run->store.map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes,
                         s->tokenizer_hash);
   fclose(f);
   char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
@@ -198,21 +198,21 @@ static void saver_free_texts(Saver *s) {
   s->head = s->tokenizer = NULL;
 }
 // Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
-// run->store->result, when it cannot even begin. best: it has the lowest validation loss so far.
+// run->store.result, when it cannot even begin. best: it has the lowest validation loss so far.
 static bool saver_begin(Saver *s, bool background, bool best) {
-  const RunView *run = s->run;
-  StoreRecord *r = run->store->result;
+  RunView *run = s->run;
+  StoreRecord *r = run->store.result;
   const Saved saved = saved_of(run);
   TensorMap map;
   liveness_phase("saving");
   s->start_ms = now_ms();
   s->best = best;
-  s->in_flight_step = *run->step;
-  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)*run->step);
+  s->in_flight_step = run->step;
+  snprintf(s->name, sizeof s->name, "step_%08lld", (long long)run->step);
   memset(r, 0, sizeof *r);
   if (!fsdp_rank(run->fsdp)) {
     char hidden[64];
-    snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)*run->step, file_nonce());
+    snprintf(hidden, sizeof hidden, ".saving_%08lld_%llu", (long long)run->step, file_nonce());
     path_join(s->temporary, sizeof s->temporary, s->directory, hidden);
     if (saver_open_directory(s, r) && !file_make_directory(s->temporary))
       store_fail(r, "rank 0: cannot make %s: %s", s->temporary, strerror(errno));
@@ -226,11 +226,11 @@ static bool saver_begin(Saver *s, bool background, bool best) {
       s->tokenizer_hash = tokenizer_hash(&run->corpus->tokenizer);
     }
   }
-  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, run->store->comm);
-  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, run->store->comm);
+  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, run->store.comm);
+  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, run->store.comm);
   if (r->failed) { saver_free_texts(s); return false; }
   checkpoint_map(&saved, s->temporary, &map, s->header);
-  const bool begun = store_save_begin(run->store, &map, StoreRequest{STATES_ALL, background, true,
+  const bool begun = store_save_begin(&run->store, &map, StoreRequest{STATES_ALL, background, true,
                                       {s->header[0], s->header[1]}, {saver_commit, saver_discard, s}});
   if (!begun) saver_free_texts(s);
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
@@ -238,14 +238,14 @@ static bool saver_begin(Saver *s, bool background, bool best) {
 }
 // Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
-  const StoreRecord *r = s->run->store->result;
+  const StoreRecord *r = s->run->store.result;
   char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
   const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
   if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
-  const TensorMap *m = &s->run->store->map;
-  const double ms = fmax(0, s->run->store->ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
+  const TensorMap *m = &s->run->store.map;
+  const double ms = fmax(0, s->run->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
   s->pending = false;
   if (!r->failed) s->saved_step = s->in_flight_step;
@@ -259,18 +259,18 @@ static bool saver_report(Saver *s, Log *log) {
   return !r->failed;
 }
 void saver_poll(Saver *s, Log *log) {
-  if (s->pending && store_poll(s->run->store)) s->whole = saver_report(s, log);
+  if (s->pending && store_poll(&s->run->store)) s->whole = saver_report(s, log);
 }
 bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
   liveness_phase("saving");
-  store_wait(s->run->store, log_save_progress);
+  store_wait(&s->run->store, log_save_progress);
   return s->whole = saver_report(s, log);
 }
 void saver_give_up(Saver *s) {
   if (!s->pending) return;
-  __atomic_store_n(&s->run->store->cancelled, true, __ATOMIC_RELAXED);
-  store_wait(s->run->store, NULL);
+  __atomic_store_n(&s->run->store.cancelled, true, __ATOMIC_RELAXED);
+  store_wait(&s->run->store, NULL);
   saver_free_texts(s);
   s->pending = false;
 }
@@ -285,12 +285,12 @@ bool saver_save(Saver *s, Log *log, bool background, bool best) {
   return begun && background ? true : s->whole;
 }
 bool saver_save_now(Saver *s, Log *log) {
-  if (saver_finish(s, log) && s->saved_step == *s->run->step) return true;
+  if (saver_finish(s, log) && s->saved_step == s->run->step) return true;
   return saver_save(s, log, false, false);
 }
 void saver_print_stop(const Saver *s) {
   if (fsdp_rank(s->run->fsdp)) return;
-  say("stopped by signal after step %lld; ", (long long)*s->run->step);
+  say("stopped by signal after step %lld; ", (long long)s->run->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
@@ -299,7 +299,7 @@ bool saver_see(Saver *s, Log *log, double loss) {
   if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
   if (keeps) s->best = false;
   s->valid_loss = loss;
-  s->evaluated_step = *s->run->step;
+  s->evaluated_step = s->run->step;
   if (!(loss < s->best_loss)) return false;
   s->best_before = s->best_loss;
   s->best_loss = loss;
@@ -309,7 +309,7 @@ bool saver_see(Saver *s, Log *log, double loss) {
 // ---- weights alone, export ------------------------------------------------------------------------------------------
 // Weights alone, in fp32, as one safetensors file that appears whole or not at all. `map` has the final path and is
 // taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
-// run->store->result.
+// run->store.result.
 struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
 static bool weights_commit(void *to, const uint32_t *, char *error, size_t error_bytes) {
   WeightsFile *w = (WeightsFile *)to;
@@ -318,29 +318,29 @@ static bool weights_commit(void *to, const uint32_t *, char *error, size_t error
   return true;
 }
 static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
-static bool save_weights(const RunView *run, TensorMap *map, char *header) {
+static bool save_weights(RunView *run, TensorMap *map, char *header) {
   WeightsFile w = {};
   liveness_phase("saving");
-  tensor_map_share(map, run->store->comm);
+  tensor_map_share(map, run->store.comm);
   snprintf(w.path, sizeof w.path, "%s", map->path[0]);
   snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
   *strrchr(w.directory, '/') = 0;
   unsigned long long nonce = file_nonce();
-  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, run->store->comm);
+  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, run->store.comm);
   if (!fsdp_rank(run->fsdp)) directory_sweep(w.directory, weights_leftovers);
   snprintf(w.temporary, sizeof w.temporary, "%.1255s.tmp%llu", w.path, nonce);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
-  const bool begun = store_save_begin(run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
+  const bool begun = store_save_begin(&run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
                                                                    {weights_commit, weights_discard, &w}});
-  if (begun) store_wait(run->store, log_save_progress);
+  if (begun) store_wait(&run->store, log_save_progress);
   free(header);
-  const StoreRecord *r = run->store->result;
+  const StoreRecord *r = run->store.result;
   if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
 }
 // Weights as whole ones, with --merge: adds the adapters to what they are for. Collective.
-static bool save_merged(const RunView *run, TensorMap *map, char *header) {
-  Store *s = run->store;
+static bool save_merged(RunView *run, TensorMap *map, char *header) {
+  Store *s = &run->store;
   const LoraMerge merge = {shape_of(run->opt), s->adapters};
   if (run->opt->merge) lora_gather(run->fsdp, s->adapters), s->merge = lora_merge, s->merge_of = &merge;
   const bool written = save_weights(run, map, header);
@@ -348,7 +348,7 @@ static bool save_merged(const RunView *run, TensorMap *map, char *header) {
   return written;
 }
 // OUT/NAME: the same bytes as a checkpoint's, or whole weights with --merge. Collective.
-static bool save_weights_as(const RunView *run, const char *name) {
+static bool save_weights_as(RunView *run, const char *name) {
   Saved saved = saved_of(run);
   if (run->opt->merge) saved.part = SAVED_BASE;
   TensorMap map;
@@ -360,7 +360,7 @@ static bool save_weights_as(const RunView *run, const char *name) {
   if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
   return save_merged(run, &map, header[0]);
 }
-bool save_model(const RunView *run) {
+bool save_model(RunView *run) {
   const bool written = save_weights_as(run, "model.safetensors");
   if (written && !fsdp_rank(run->fsdp)) say("weights: %s/model.safetensors\n", run->opt->out);
   return written;
@@ -413,7 +413,7 @@ static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, c
   text_ends_add(&e, end);
   return e;
 }
-static TextEnds text_ends_of(const RunView *run) {
+static TextEnds text_ends_of(RunView *run) {
   return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL,
                    chat_template_named(run->opt->chat_template), run->opt->chat_date, run->published,
                    run->opt->given[OPT_chat_template]);
@@ -424,7 +424,7 @@ static void text_ends_free(TextEnds *e) {
   free(e->chat);
 }
 // tokenizer_alone: of adapters with tokens of their own.
-static bool export_texts(const RunView *run, const char *directory, char *error, size_t error_bytes,
+static bool export_texts(RunView *run, const char *directory, char *error, size_t error_bytes,
                          bool tokenizer_alone = false) {
   const bool has_tokenizer = run->corpus->has_tokenizer;
   TextEnds ends = text_ends_of(run);
@@ -449,14 +449,14 @@ static bool export_texts(const RunView *run, const char *directory, char *error,
   return !error[0];
 }
 // Writes DIR for PEFT: the adapters alone. Collective. Every rank returns the same.
-static bool export_adapters(const RunView *run, const char *directory) {
+static bool export_adapters(RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   const ModelShape shape = shape_of(run->opt);
   char *header = NULL, path[MAP_PATH_BYTES], error[1024] = "";
   TensorMap map = {};
   int ok = 1;
   if (!fsdp_rank(f))
-    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store->base_hash, &header);
+    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store.base_hash, &header);
   if (!save_weights(run, &map, header)) return false;
   if (!fsdp_rank(f)) {
     char *text = lora_config_text(&shape, run->opt->init_from);
@@ -471,7 +471,7 @@ static bool export_adapters(const RunView *run, const char *directory) {
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
 }
-bool export_hf(const RunView *run, const char *directory) {
+bool export_hf(RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   TensorMap map = {};
   const ModelShape shape = shape_of(run->opt);
@@ -490,7 +490,7 @@ bool export_hf(const RunView *run, const char *directory) {
   if (!fsdp_rank(f) && ok) say("exported: %s\n", directory);
   return ok;
 }
-bool export_gguf(const RunView *run) {
+bool export_gguf(RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;
   const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;
@@ -499,7 +499,7 @@ bool export_gguf(const RunView *run) {
   if (!save_weights_as(run, weights_name)) return false;
   if (run->opt->merge) shape.lora = Lora{};      // they are in the weights
   int params;
-  Param *param = params_of_shape(&shape, &params);
+  Param *param = trainer_calls.params_of_shape(&shape, &params);
   path_join(path, sizeof path, run->opt->out, shape.lora.rank ? "adapter.gguf" : "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;

@@ -93,7 +93,7 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
 // Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
 static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   int params;
-  Param *param = params_of_shape(&s->import.shape, &params);
+  Param *param = trainer_calls.params_of_shape(&s->import.shape, &params);
   TensorMap map = {};
   const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
   tensor_map_free(&map);
@@ -656,9 +656,9 @@ static void start_check_device(Start *s, const RunView *run) {
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
   const bool cuda = run->ctx->ops->nccl;
   if (!cJSON_IsString(ops) || !cJSON_IsString(device)) return;
-  if (strcmp(ops->valuestring, run->ctx->ops->name) || (cuda && strcmp(device->valuestring, run->device->words)))
+  if (strcmp(ops->valuestring, run->ctx->ops->name) || (cuda && strcmp(device->valuestring, run->device.words)))
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
-                 device->valuestring, run->device->words);
+                 device->valuestring, run->device.words);
 }
 // The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
 // read ends all ranks.
@@ -700,19 +700,19 @@ static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   free(mean);
 }
 // Loads the weights that rank 0 mapped, or ends all ranks with its error. Frees the map. Collective, as those below.
-static void start_load_map(const RunView *run, TensorMap *map, char *error, size_t error_bytes) {
+static void start_load_map(RunView *run, TensorMap *map, char *error, size_t error_bytes) {
   Fsdp *f = run->fsdp;
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
   tensor_map_share(map, fsdp_comm(f));
   StoreLoad l = {};
   l.map = map;
-  store_load(run->store, l, STATES_WEIGHTS, error, error_bytes, log_load_progress, f);
+  store_load(&run->store, l, STATES_WEIGHTS, error, error_bytes, log_load_progress, f);
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
   for (int p = 0; p < map->params; p++) start_fill_rows(f, map, p);
   tensor_map_free(map);
 }
 // Loads weights of another program.
-static void start_load_import(Start *s, const RunView *run) {
+static void start_load_import(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
   char error[2048] = "";
@@ -721,7 +721,7 @@ static void start_load_import(Start *s, const RunView *run) {
   if (!fsdp_rank(f)) import_close(&s->import);
 }
 // Loads what adapters are for, where they come from a checkpoint.
-static void start_load_base(Start *s, const RunView *run) {
+static void start_load_base(Start *s, RunView *run) {
   Saved saved = saved_of(run);
   saved.part = SAVED_BASE;
   if (s->kind == START_CHECKPOINT)
@@ -730,7 +730,7 @@ static void start_load_base(Start *s, const RunView *run) {
 }
 // Notes which weights the adapters are for. Those of a checkpoint, or of --lora_from where it says so, must be for
 // these.
-static void start_load_adapters(Start *s, const RunView *run) {
+static void start_load_adapters(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   const Options *o = run->opt;
   char error[2048] = "";
@@ -738,18 +738,18 @@ static void start_load_adapters(Start *s, const RunView *run) {
   uint64_t theirs = 0;
   TensorMap map = {};
   const bool file = o->lora_from[0] && !s->on_base;
-  run->store->base_hash = fsdp_weights_hash(f);
+  run->store.base_hash = fsdp_weights_hash(f);
   if (s->on_base) json_hex(cJSON_GetObjectItemCaseSensitive(s->json, "base"), "hash", &theirs);
   if (file && !fsdp_rank(f))
     lora_import_map(&map, o->lora_from, fsdp_param(f, 0), fsdp_params(f), &shape, &theirs, error, sizeof error);
-  if (!fsdp_rank(f) && !error[0] && theirs && theirs != run->store->base_hash)
+  if (!fsdp_rank(f) && !error[0] && theirs && theirs != run->store.base_hash)
     snprintf(error, sizeof error, "the adapters in %.600s are for other weights than those of %.600s, or these are "
              "stored in another dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path,
              s->on_base ? s->base->path : s->path);
   if (file) start_load_map(run, &map, error, sizeof error);
   else agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
 }
-void start_load(Start *s, const RunView *run, Saver *saver) {
+void start_load(Start *s, RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
   char error[2048] = "";
   const double start = now_ms();
@@ -766,9 +766,9 @@ void start_load(Start *s, const RunView *run, Saver *saver) {
       saver->evaluated_step = c.evaluated_step;
       saver->best_loss = c.best_loss;
     }
-    if (trains && *run->step >= run->steps_total)
+    if (trains && run->step >= run->steps_total)
       start_notice(s, "the checkpoint is at step %lld of %lld: nothing is left to train; a larger %s makes the run "
-                   "longer", (long long)*run->step, (long long)run->steps_total,
+                   "longer", (long long)run->step, (long long)run->steps_total,
                    run->opt->max_steps == run->steps_total ? "--max_steps" : "--epochs");
     if (trains) {
       saver->continues = s->here;
@@ -782,7 +782,7 @@ void start_load(Start *s, const RunView *run, Saver *saver) {
   if (fsdp_rank(f)) return;
   start_print_notices(s);
   say("%s: %s", s->resume ? "resumed from" : "weights from", s->path);
-  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(*run->step ? *run->step : cJSON_GetNumberValue(
+  if (s->kind == START_CHECKPOINT) say(", step %lld", (long long)(run->step ? run->step : cJSON_GetNumberValue(
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
   say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
@@ -1047,6 +1047,7 @@ static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm c
 void open_files(Log *log, const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = run_trains(run->opt), append = start->here || !trains;
+  run->trace->from = run->step;
   report_open_trace(run, error, sizeof error);
   if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);   // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);

@@ -54,12 +54,13 @@ static const char *transport_words(const RunView *run) {
 // How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
 static const char *cpu_products(const RunView *run) {
   const Ops *ops = run->ctx->ops;
+  const Dtype dtype = run->fsdp->cfg.compute_dtype;
   const bool dots = ops == &ops_neon_bf16, pairs = ops == &ops_avx512_bf16 || dots;
   const bool tiles = !pairs && ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
-  if (run->dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
-  if (run->dtype == BF16 && tiles) return "bf16 tile multiplies";
-  if (run->dtype == BF16 && dots) return "bf16 pairs (BFDOT); attention converted to fp32";
-  return run->dtype == BF16 && pairs ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+  if (dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
+  if (dtype == BF16 && tiles) return "bf16 tile multiplies";
+  if (dtype == BF16 && dots) return "bf16 pairs (BFDOT); attention converted to fp32";
+  return dtype == BF16 && pairs ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
 }
 // How long gathered parameters stay whole.
 static void whole_words(FILE *to, const RunView *run) {
@@ -215,7 +216,7 @@ static void start_record(FILE *f, const RunView *run) {
   log_config(f, run->opt);
   fprintf(f, "},\"recompute_auto\":%s", run->opt->recompute_auto ? "true" : "false");
   if (!run->ctx->ops->nccl) fprintf(f, ",\"products\":\"%s; sums fp32\"", cpu_products(run));
-  if (run->device->peak_flops > 0) json_number(f, "peak_flops", run->device->peak_flops);
+  if (run->device.peak_flops > 0) json_number(f, "peak_flops", run->device.peak_flops);
   fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(run));
   json_text(f, sharding);
   fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
@@ -223,12 +224,12 @@ static void start_record(FILE *f, const RunView *run) {
   record_units(f, run);
   fprintf(f, "],\"memory_plan_bytes\":{");
   for (int i = 0; i < MEM_COUNT; i++)
-    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], run->plan->planned_bytes[i]);
-  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(run->plan, MEMORY_ALL));
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], run->plan.planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(&run->plan, MEMORY_ALL));
   for (int k = 0; k < MEMORY_USES; k++)
-    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(run->plan, (MemoryUse)k));
-  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", placement_bytes(run->placement),
-          run->placement->alive_most_bytes);
+    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&run->plan, (MemoryUse)k));
+  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", placement_bytes(&run->placement),
+          run->placement.alive_most_bytes);
   record_traffic(f, run);
   record_cores(f, run);
   free(sharding);
@@ -271,7 +272,7 @@ static void ranks_words(FILE *to, const RunView *run) {
   const bool gpu = run->ctx->ops->nccl, one = option_dtype(o, OPT_param_dtype) == option_dtype(o, OPT_buffer_dtype);
   fprintf(to, "%d on %d host%s, ", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp), fsdp_hosts(run->fsdp) > 1 ? "s" : "");
   if (!gpu) fprintf(to, "%d thread%s each, ", run->ctx->threads, run->ctx->threads > 1 ? "s" : "");
-  fprintf(to, "%s, ", run->device->words);
+  fprintf(to, "%s, ", run->device.words);
   if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
   else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
   if (o->logits_dtype == OPT_logits_dtype_bf16) fprintf(to, ", logits too");
@@ -279,7 +280,7 @@ static void ranks_words(FILE *to, const RunView *run) {
 }
 // How multiprocessors are dealt between matrix multiplies and NCCL.
 static void sm_margin_words(FILE *to, const RunView *run) {
-  const Device *d = run->device;
+  const Device *d = &run->device;
   fprintf(to, "%d of %d multiprocessors for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
           d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, sm_margin_blocks(d->sm_margin),
           sm_margin_blocks(d->sm_margin));
@@ -306,7 +307,7 @@ static void shards_words(FILE *to, const RunView *run) {
             run->fsdp->cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
 static void memory_short_words(FILE *to, const RunView *run) {
-  const MemoryPlan *m = run->plan;
+  const MemoryPlan *m = &run->plan;
   fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
   if (run->ctx->ops->nccl)
     fprintf(to, ", %.1f of them on the GPU", (double)memory_planned_total(m, MEMORY_ON_DEVICE) / 0x1p20);
@@ -500,7 +501,7 @@ void print_start(const RunView *run) {
   if (run->ctx->ops->nccl)
     start_line("attention", "kernels %s (--attention %s)", run->ctx->attention_mma ? "of every GPU" : "of Hopper",
                option_word(run->opt, OPT_attention));
-  if (run->device->sm_margin) start_words("margin", run, sm_margin_words);
+  if (run->device.sm_margin) start_words("margin", run, sm_margin_words);
   start_words("sharding", run, shards_words);
   start_words("memory", run, memory_short_words);
   if (fsdp_world(run->fsdp) > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
@@ -509,7 +510,7 @@ void print_start(const RunView *run) {
 
 // ---- --verbose ------------------------------------------------------------------------------------------------------
 static void plan_words(FILE *to, const RunView *run) {
-  const MemoryPlan *m = run->plan;
+  const MemoryPlan *m = &run->plan;
   const size_t total = memory_planned_total(m, MEMORY_ALL), device = memory_planned_total(m, MEMORY_ON_DEVICE);
   fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", run->opt->recompute,
           run->opt->recompute_auto ? " (auto)" : "");
@@ -518,7 +519,7 @@ static void plan_words(FILE *to, const RunView *run) {
   if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
   fprintf(to, "  of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n",
-          placement_bytes(run->placement), run->placement->alive_most_bytes);
+          placement_bytes(&run->placement), run->placement.alive_most_bytes);
 }
 static void traffic_words(FILE *to, const RunView *run) {
   if (fsdp_world(run->fsdp) == 1 || !run_trains(run->opt)) return;
@@ -552,8 +553,8 @@ static void cores_lines(FILE *to, const RunView *run) {
 void print_details(const RunView *run) {
   if (fsdp_rank(run->fsdp) || !run->opt->verbose) return;
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
-  else if (run->device->peak_flops > 0)
-    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device->peak_flops * 1e-12,
+  else if (run->device.peak_flops > 0)
+    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device.peak_flops * 1e-12,
         option_word(run->opt, OPT_buffer_dtype), run->model.flops_per_token);
   else say("peak: not known for this GPU; MFU is n/a\n");
   say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
@@ -622,7 +623,7 @@ static void print_sharding_notices(const RunView *run) {
 }
 void print_start_notices(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;
-  const Device *d = run->device;
+  const Device *d = &run->device;
   if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
     say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
         d->gpus, d->gpus > 1 ? "s" : "");

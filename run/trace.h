@@ -32,6 +32,72 @@
 #include "run.h"
 #include <time.h>
 
+// What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
+// last round of a reduction is added up, an optimizer reads it.
+enum TraceKind : uint8_t {
+  TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
+  TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
+};
+enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
+// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
+// whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
+// first one, alike on all ranks.
+enum TracePart { PART_OF_MODEL, PART_OF_GATHER, PART_OF_SUMS };  // copies of gathers; adding up gradients
+struct TraceEvent {
+  int64_t begin_ns, end_ns;
+  uint64_t round;
+  int32_t step;
+  int16_t stage;
+  TraceKind kind;
+  uint8_t number : 6, part : 2;
+};
+// The clock of another rank: how far it is ahead of rank 0's, at most `within` wrong, when rank 0's said at_ns.
+struct TraceClock { double ahead_ns, within_ns, at_ns; };
+struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
+struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
+enum { TRACE_DEPTH = 16 };
+struct Trace {
+  char path[1024];                               // "": nothing is traced
+  int64_t first, last;                           // steps, counted from the first of this process, 1
+  int64_t from;                                  // the step before this process's first
+  bool done;
+  // ---- memory, of one block
+  char *memory;
+  TraceEvent *event;
+  double *exposed_ns;                            // [EXPOSED_PARTS (stages) + TRACE_COMMONS]
+  TraceClock *clock[2];                          // [world], on rank 0
+  int *reduced;                                  // [stages] reductions of this step
+  int64_t calls, room, count, dropped;           // calls: ops of a step, by a dry run
+  int stages, world;
+  // ---- while a step is traced
+  Fsdp *f;
+  const Ops *ops;                                // the real ones
+  TraceTable table[3];                           // by TracePart
+  int32_t step;
+  int stage;                                     // that a gather is of; STAGE_NONE: none
+  TraceOpen open[TRACE_DEPTH];
+  int depth;
+  int64_t range_begin_ns[TRACE_DEPTH];
+  uint8_t range[TRACE_DEPTH];
+  int ranges, read_stage;
+  struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
+  int64_t op_begin_ns;                           // of the last op
+  int64_t reduction_ns, gather_ns[64], moved_ns; // when what is in flight began; by slot
+  int steps;
+  double step_ns;                                // of all traced steps
+  // ---- on a GPU
+  bool on_device, side[3];                       // side: ops of this part run on a stream of their own
+  const Ctx *model;                              // of the model's stream
+  int64_t *stamp;                                // [stamps_most + 1], of one step; the last one measures the clock
+  int64_t stamps, stamps_most, step_count;       // given out in this step; events before this step
+  void *graph;                                   // of a traced step; NULL before
+  TraceEvent *captured;                          // [captured_count] what a replay does
+  int64_t captured_count, captured_at, captured_from, captured_to;     // events before it; stamps before and after it
+  TraceClock device_clock[2];                    // the device's, against this rank's, before and after the step
+  int64_t host_begin_ns, host_end_ns;            // of the step
+  double device_within_ns;
+};
+
 static const char *const trace_ranges[] = {"step", "forward", "backward", "update", "other"};
 static const char *const trace_told_words[] = {"evaluation", "save", "saving in the background"};
 static const char *const trace_wait_words[] = {"wait for contributions", "wait for room to reduce in",
@@ -80,16 +146,23 @@ static inline size_t trace_lay(Trace *x) {
   }
   return events + exposed + 2 * clocks + stamps + captured + sizeof(int) * (size_t)x->stages;
 }
-void trace_declare(Trace *x, const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls,
-                   int stages, int world, bool on_device) {
-  *x = Trace{};
+Trace *trace_declare(const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls, int stages,
+                     int world, bool on_device) {
+  Trace *x = (Trace *)calloc(1, sizeof *x);
+  if (!x) die_missing("no memory for a trace");
   x->on_device = on_device;
   snprintf(x->path, sizeof x->path, "%s", path);
-  if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return; }
+  if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return x; }
   if (most) x->last = max64(x->first, min64(x->last, most));
   x->calls = calls, x->stages = stages, x->world = world;
   memory_declare(plan, MEM_TRACE, trace_lay(x), &x->memory);
+  return x;
 }
+void trace_close(Trace *x, Ctx *c) {
+  if (x && x->graph) c->ops->graph_close(c, x->graph);
+  free(x);
+}
+void **trace_graph(Trace *x) { return &x->graph; }
 
 // ---- stamps ---------------------------------------------------------------------------------------------------------
 static inline void trace_stamp(Trace *x, const Ctx *c, int64_t number) {

@@ -341,7 +341,7 @@ static void trainer_eval_files(Trainer *t, Log *log) {
     EvalFile f = {};
     EvalNumber number[EVAL_NUMBERS];
     const double began = now_ms();
-    if (!rank) eval_read(&f, path, &t->corpus->tokenizer, t->model.T, llmc, error, sizeof error);
+    if (!rank) eval_read(&f, path, &t->run.corpus->tokenizer, t->model.T, llmc, error, sizeof error);
     agree_no_error(comm, error, EXIT_USAGE);
     int64_t counts[2] = {f.ids_count, f.requests};
     MPI_Bcast(counts, 2, MPI_INT64_T, 0, comm);

@@ -151,8 +151,8 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   char number[16];
   int length = snprintf(number, sizeof number, " %d", id);       // without a tokenizer: the id itself
   const uint8_t *bytes = (const uint8_t *)number;
-  if (t->corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->corpus->tokenizer, id, &length);
-  if (token_ends(t->corpus, id)) x->end = END_TOKEN, length = 0;
+  if (t->run.corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->run.corpus->tokenizer, id, &length);
+  if (token_ends(t->run.corpus, id)) x->end = END_TOKEN, length = 0;
   if (x->said_bytes + (size_t)length > x->room)
     x->said = (uint8_t *)bpe_resize(x->said, x->room = 2 * x->room + (size_t)length + 256, 1);
   memcpy(x->said + x->said_bytes, bytes, (size_t)length);
@@ -205,7 +205,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   const int N = fsdp_world(&t->fsdp), rank = fsdp_rank(&t->fsdp);
   int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
   int64_t V = t->model.V;                        // an embedding may have more rows than its tokenizer has tokens
-  if (!rank && t->corpus->has_tokenizer) V = min64(V, t->corpus->tokenizer.vocab_size);
+  if (!rank && t->run.corpus->has_tokenizer) V = min64(V, t->run.corpus->tokenizer.vocab_size);
   MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
@@ -269,7 +269,7 @@ static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *why,
 // The tokens of a prompt that rank 0 has, with room for `more`, on every rank. The caller frees them. Collective.
 static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
   ChatTokens k = {};
-  if (t->corpus->has_tokenizer) prompt_tokens(&t->opt, &t->corpus->tokenizer, "", prompt, &k);
+  if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, "", prompt, &k);
   *count = max64(1, k.count);
   MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   int32_t *ids = (int32_t *)calloc((size_t)(*count + more), sizeof(int32_t));
@@ -314,7 +314,7 @@ static bool print_sample(Trainer *t) {
     if (!chat) sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
     for (int64_t i = 0; chat && i < count; i++) {
       int n;
-      const uint8_t *bytes = tokenizer_token_bytes(&t->corpus->tokenizer, ids[i], &n);
+      const uint8_t *bytes = tokenizer_token_bytes(&t->run.corpus->tokenizer, ids[i], &n);
       sink_stdout_and_file(file, bytes, n);
     }
   }

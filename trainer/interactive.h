@@ -98,7 +98,7 @@ static bool talk_read(Talk *k, Options *o) {
 }
 // The tokens of the next prompt, with room for `more`; count 0: the conversation is over. Rank 0.
 static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
-  const Tokenizer *tokenizer = &t->corpus->tokenizer;
+  const Tokenizer *tokenizer = &t->run.corpus->tokenizer;
   *count = 0;
   while (!k->fault && talk_read(k, &t->opt)) {
     ChatTokens tokens = {};
@@ -144,7 +144,7 @@ static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
   const ChatOptions chat = {texts ? "auto" : o->chat_template, o->chat_date, "", false};
   struct sigaction a = {};
   a.sa_handler = talk_interrupt;
-  k->chat = chat_open(&chat, &t->corpus->tokenizer);
+  k->chat = chat_open(&chat, &t->run.corpus->tokenizer);
   k->shown = !answers, k->to = answers;
   k->messages = cJSON_CreateArray();
   if (k->shown) sigaction(SIGINT, &a, NULL);

@@ -3,7 +3,7 @@
 //
 //   trainer_open, trainer_close    a trainer that runs
 //   trainer_choose_batch           --batch_size auto, by plans
-//   plan_open, plan_close          what run/ may ask (run/program.h): ranks that are not there, steps of theirs, a map
+//   trainer_calls                  what run/ may ask: ranks that are not there, steps of theirs, a map
 //
 // A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
 // them their memory before any is taken.
@@ -12,10 +12,10 @@
 
 static void trainer_take_memory(Trainer *t) {
   fsdp_open(&t->fsdp);
-  store_open(&t->store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  store_open(&t->run.store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
   t->fsdp.watch.background = store_background;
-  t->fsdp.watch.background_to = &t->store;
-  memory_check_taken(&t->plan);
+  t->fsdp.watch.background_to = &t->run.store;
+  memory_check_taken(&t->run.plan);
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
   if (fsdp_device_sends(&t->fsdp)) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
@@ -28,16 +28,23 @@ static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   if (!o->max_steps) return by_epochs;
   return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
 }
+// What reports say of a run in figures.
+static ModelFigures trainer_figures(const Trainer *t) {
+  const Model *m = &t->model;
+  return ModelFigures{m->L, m->H, m->C, m->T, m->P, m->V, m->Vp, model_numel(m), model_flops_per_token(m)};
+}
 // What follows from the options and the kind of device alone.
 static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
   memset(t, 0, sizeof *t);
+  t->run.opt = &t->opt, t->run.ctx = &t->ctx, t->run.fsdp = &t->fsdp, t->run.trainer = t;
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
+  t->run.model = trainer_figures(t);
   if (device.ops->nccl) t->model.head_chunk_bytes = o->gpu_head_chunk_bytes, t->model.dlogits_apart = true;
   t->dtype = option_dtype(o, OPT_buffer_dtype);
-  t->loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
-  t->device = device;
+  t->run.loss_scale = o->loss_scale > 0 ? (float)o->loss_scale : t->dtype == F16 ? 65536.0f : 1.0f;
+  t->run.device = device;
   t->ctx.ops = device.ops;
   t->ctx.threads = threads;
   t->ctx.fast_fp32 = o->matmul_precision == OPT_matmul_precision_high;
@@ -59,9 +66,9 @@ static void trainer_free(Trainer *t) {
 // Declares the memory of the sharding layer and of the step's buffers.
 static void trainer_declare(Trainer *t) {
   const StepBytes step = trainer_carve_buffers(t);
-  fsdp_declare(&t->fsdp, &t->plan);
-  memory_declare(&t->plan, MEM_STEP, step.device, &t->step_arena);
-  memory_declare(&t->plan, MEM_DATA, step.host, &t->host_arena);
+  fsdp_declare(&t->fsdp, &t->run.plan);
+  memory_declare(&t->run.plan, MEM_STEP, step.device, &t->step_arena);
+  memory_declare(&t->run.plan, MEM_DATA, step.host, &t->host_arena);
 }
 
 // ---- dry runs
@@ -88,7 +95,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
   fsdp_dry_layout(&dry->fsdp, f, &dry->ctx, cfg);
   trainer_declare(dry);
-  fsdp_dry_open(&dry->fsdp, &dry->plan, r);
+  fsdp_dry_open(&dry->fsdp, &dry->run.plan, r);
   trainer_carve_buffers(dry);
   dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
 }
@@ -116,49 +123,50 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   }
   for (int i = 0; kind == PASS_EVAL && i < DRY_BATCHES; i++) trainer_enqueue_eval(dry, B, T);
 }
-// Gives every buffer of every pass its memory: t->placement, t->pass.
+// Gives every buffer of every pass its memory: t->run.placement, t->pass.
 static void trainer_place(Trainer *t) {
   static Trainer dry;
   Record r;
   const Ops table = plan_table(t->ctx.ops->nccl);
-  t->placement = Placement{};
+  t->run.placement = Placement{};
   for (Pass &p : t->pass) pass_free(&p);
   record_open(&r);
   trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
-  fsdp_pools(&dry.fsdp, &t->placement);
+  fsdp_pools(&dry.fsdp, &t->run.placement);
   const int first = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
   for (int k = first; k < PASSES; k++) {
     trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
     CHECK(!r.error[0], "dry run: %s", r.error);
     const int64_t A = dry.opt.grad_accum;
     if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
-    pass_lifetimes(&t->placement, &t->pass[k], &r);
+    pass_lifetimes(&t->run.placement, &t->pass[k], &r);
   }
-  placement_place(&t->placement, t->pass + first, PASSES - first);
+  placement_place(&t->run.placement, t->pass + first, PASSES - first);
   trainer_dry_close(&dry);
   record_close(&r);
-  fsdp_take_placement(&t->fsdp, &t->placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
+  fsdp_take_placement(&t->fsdp, &t->run.placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
 }
 
 // ---- the plan
 // Declares every byte this rank will take, from shapes and the placement.
 static void trainer_plan(Trainer *t) {
   trainer_declare(t);
-  memory_declare(&t->plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
-  trace_declare(&t->trace, run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps, &t->plan,
-                t->step_calls, fsdp_stages(&t->fsdp), fsdp_world(&t->fsdp), t->ctx.ops->nccl != NULL);
+  memory_declare(&t->run.plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
+  t->run.trace = trace_declare(run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps,
+                               &t->run.plan, t->step_calls, fsdp_stages(&t->fsdp), fsdp_world(&t->fsdp),
+                               t->ctx.ops->nccl != NULL);
   const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
-  memory_declare(&t->plan, MEM_CHECKPOINT, saving, &t->store.memory);
+  memory_declare(&t->run.plan, MEM_CHECKPOINT, saving, &t->run.store.memory);
   const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(&t->fsdp, fsdp_params(&t->fsdp)) : 0;
-  memory_declare(&t->plan, MEM_CHECKPOINT, merging, &t->store.adapters);
+  memory_declare(&t->run.plan, MEM_CHECKPOINT, merging, &t->run.store.adapters);
 }
 
 // Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
 static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   const Model *m = &t->model;
-  cfg.host_ops = t->device.host_ops;
+  cfg.host_ops = t->run.device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
-  cfg.comms_of_one = t->device.comms_of_one;
+  cfg.comms_of_one = t->run.device.comms_of_one;
   cfg.share_slots = true;
   fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
   t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
@@ -180,33 +188,9 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   trainer_place(t);
 }
 
-// ---- what run/ asks of the trainer (run/program.h)
-// What the reports, the start and the files of the run may know.
-static void trainer_view(Trainer *t) {
-  const Model *m = &t->model;
-  RunView *run = &t->run;
-  run->opt = &t->opt;
-  run->model = ModelFigures{m->L, m->H, m->C, m->T, m->P, m->V, m->Vp, model_numel(m), model_flops_per_token(m)};
-  run->dtype = t->dtype;
-  run->ctx = &t->ctx;
-  run->fsdp = &t->fsdp;
-  run->store = &t->store;
-  run->plan = &t->plan;
-  run->placement = &t->placement;
-  run->corpus = t->corpus;
-  run->packing = t->packing;
-  run->device = &t->device;
-  run->step = &t->step;
-  run->trace = &t->trace;
-  run->steps_total = t->steps_total;
-  run->steps_per_epoch = t->steps_per_epoch;
-  run->loss_scale = &t->loss_scale;
-  run->step_traffic = &t->step_traffic;
-  run->state = t->host.state;
-  run->state_on_device = t->buffers.state;
-}
+// ---- what run/ asks of the trainer (TrainerCalls in run/run.h)
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into t->plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
+// into its plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
 static void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
                             int threads = 1) {
@@ -221,9 +205,9 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
   mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
   trainer_layout(t, mesh, cfg, param, params);
   trainer_plan(t);
-  trainer_view(t);
 }
 static void trainer_plan_close(Trainer *t) {
+  trace_close(t->run.trace, &t->ctx);
   t->ctx.ops->device_close(&t->ctx);
   fsdp_layout_free(&t->fsdp);
   trainer_free(t);
@@ -245,11 +229,11 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   if (t.model.documents && train->documents)
     packing_make(&packing, train, o->seq_len, o->too_long == OPT_too_long_drop);
   const Packing *packed = packing.split ? &packing : NULL;
-  unsigned long long mine = memory_planned_total(&t.plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
+  unsigned long long mine = memory_planned_total(&t.run.plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
   mine += corpus_image_bytes(corpus) + sampler_bytes(train, sampler_options(o), packed) + packing_bytes(&packing);
   packing_free(&packing);
   size_t device_free = 0, total = 0;
-  const size_t to_take = gpu ? memory_planned_total(&t.plan, MEMORY_TO_TAKE) * (size_t)device.sharing : 0;
+  const size_t to_take = gpu ? memory_planned_total(&t.run.plan, MEMORY_TO_TAKE) * (size_t)device.sharing : 0;
   t.ctx.ops->memory_left(&t.ctx, &device_free, &total);
   trainer_plan_close(&t);
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, node);
@@ -283,28 +267,27 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
         (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
         o->global_batch > o->batch_size ? "es" : "", o->batch_size < each ? "; larger ones do not fit" : "");
 }
-static Trainer *trainer_of(const RunView *run) { return (Trainer *)((char *)run - offsetof(Trainer, run)); }
-Param *params_of_shape(const ModelShape *s, int *params) {
+static Param *params_of_shape(const ModelShape *s, int *params) {
   const Model m = model_of_shape(s, 1);
   return model_params(&m, params);
 }
-RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
+static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
   Trainer *t = (Trainer *)malloc(sizeof(Trainer));
   trainer_plan_as(t, o, *device, rank, world, per_host, threads);
   return &t->run;
 }
-void plan_close(RunView *run) {
-  Trainer *t = trainer_of(run);
+static void plan_close(RunView *run) {
+  Trainer *t = (Trainer *)run->trainer;
   trainer_plan_close(t);
   free(t);
 }
-int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
+static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
   static Trainer dry;
-  const Trainer *t = trainer_of(run);
+  const Trainer *t = (Trainer *)run->trainer;
   Pass pass = {};
   trainer_dry_open(&dry, t, r, table, TIMED_MICROBATCHES);
   const int placed = (int)min64(t->opt.grad_accum, DRY_MICROBATCHES);
-  fsdp_take_placement(&dry.fsdp, &t->placement, &t->pass[PASS_TRAIN], placed);
+  fsdp_take_placement(&dry.fsdp, &t->run.placement, &t->pass[PASS_TRAIN], placed);
   dry.fsdp.comm = comm;
   trainer_dry_pass(&dry, &pass, r, PASS_TRAIN);
   const int64_t microbatches = dry.opt.grad_accum;
@@ -313,11 +296,11 @@ int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *c
   return microbatches;
 }
 // Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
-void memory_map(const RunView *run, FILE *to) {
+static void memory_map(const RunView *run, FILE *to) {
   static Trainer dry;
   static Flight before;
   before = flight;
-  const Trainer *t = trainer_of(run);
+  const Trainer *t = (Trainer *)run->trainer;
   Record r;
   const Ops table = plan_table(t->ctx.ops->nccl);
   Pass pass = {};
@@ -329,12 +312,14 @@ void memory_map(const RunView *run, FILE *to) {
   trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
   pass_lifetimes(&again, &pass, &r);
   pass_take_places(&pass, &t->pass[PASS_TRAIN]);
-  memory_map_write(to, &t->fsdp, &t->plan, &t->placement, &pass, &r);
+  memory_map_write(to, &t->fsdp, &t->run.plan, &t->run.placement, &pass, &r);
   pass_free(&pass);
   trainer_dry_close(&dry);
   record_close(&r);
   flight = before;
 }
+
+const TrainerCalls trainer_calls = {params_of_shape, plan_open, plan_close, plan_step, memory_map};
 
 // Computes what rope turns by, if the model has it.
 static void trainer_fill_rope(Trainer *t) {
@@ -352,21 +337,21 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
                          int threads) {
   trainer_configure(t, o, device, threads);
   const Ops *ops = device.ops;
-  t->corpus = corpus;
+  t->run.corpus = corpus;
   t->model.documents = (corpus->split[SPLIT_TRAIN].documents && o->pack == OPT_pack_whole) || t->model.preference.loss;
   ops->device_open(&t->ctx, device.index);
   const SamplerOptions so = sampler_options(o);
   for (int i = 0; i < SPLIT_COUNT && t->model.documents; i++)
     if (corpus->split[i].documents)
-      packing_make(&t->packing[i], &corpus->split[i], o->seq_len, o->too_long == OPT_too_long_drop);
+      packing_make(&t->run.packing[i], &corpus->split[i], o->seq_len, o->too_long == OPT_too_long_drop);
   char error[1536] = "";
-  for (const Packing &p : t->packing)
+  for (const Packing &p : t->run.packing)
     if (p.split && !p.trained)
       snprintf(error, sizeof error, "%s: no %s conversation has a token to train on within --seq_len %lld; raise it%s",
-               corpus->source, split_names[&p - t->packing], (long long)o->seq_len,
+               corpus->source, split_names[&p - t->run.packing], (long long)o->seq_len,
                p.dropped && !p.reference ? ", or --too_long cut" : "");
   agree_no_error(comm, error, EXIT_USAGE);
-  const Packing *packing = t->packing[SPLIT_TRAIN].split ? &t->packing[SPLIT_TRAIN] : NULL;
+  const Packing *packing = t->run.packing[SPLIT_TRAIN].split ? &t->run.packing[SPLIT_TRAIN] : NULL;
   t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so, packing);
   t->order = malloc(t->order_bytes + 1);
   DataError e;
@@ -374,9 +359,9 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
     agree_no_error(comm, e.text, e.exit_code);
   t->corpus_bytes = corpus_image_bytes(corpus);
   for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
-  for (const Packing &p : t->packing) t->order_bytes += packing_bytes(&p);
-  t->steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
-  t->steps_total = trainer_steps_total(o, t->steps_per_epoch);
+  for (const Packing &p : t->run.packing) t->order_bytes += packing_bytes(&p);
+  t->run.steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->run.steps_total = trainer_steps_total(o, t->run.steps_per_epoch);
   int params, world;
   Param *param = trainer_params(t, &params, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
@@ -394,17 +379,16 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   trainer_plan(t);
   size_t opened, total;
   ops->memory_opened(&t->ctx, &opened);
-  memory_measure(&t->plan, MEM_CUBLASLT, opened, 0);
-  trainer_view(t);
+  memory_measure(&t->run.plan, MEM_CUBLASLT, opened, 0);
   agree_on_memory(&t->run);
   ops->memory_left(&t->ctx, &t->run.device_free_bytes, &total);
   t->run.device_free_bytes += opened;
-  fsdp_connect(&t->fsdp, &t->plan);
+  fsdp_connect(&t->fsdp, &t->run.plan);
   if (ops->nccl) agree_on_memory(&t->run);
   trainer_take_memory(t);
-  trainer_view(t);                               // once more: the step's state has its addresses
+  t->run.state = t->host.state, t->run.state_on_device = t->buffers.state;
   *t->host.state = StepState{};
-  t->host.state->loss_scale = t->loss_scale;
+  t->host.state->loss_scale = t->run.loss_scale;
   t->host.state->beta1_power = t->host.state->beta2_power = 1;
   ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof(StepState));
   trainer_fill_rope(t);
@@ -414,11 +398,11 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  if (t->trace.graph) c->ops->graph_close(c, t->trace.graph);
+  trace_close(t->run.trace, c);
   liveness_device(NULL);
   free(t->order);
-  for (Packing &p : t->packing) packing_free(&p);
-  store_close(&t->store);
+  for (Packing &p : t->run.packing) packing_free(&p);
+  store_close(&t->run.store);
   fsdp_close(&t->fsdp);
   trainer_free(t);
   c->ops->device_close(c);

@@ -61,7 +61,7 @@ static bool reference_read(Trainer *t, const char *path, const ReferenceHead *wa
   if (whole) memcpy(&hash, text + offsetof(ReferenceHead, sums), sizeof hash);
   whole = whole && hash == data_hash(0, sums, 4 * (size_t)numel);
   for (int i = 0; whole && i < SPLIT_COUNT; sums += want->documents[i++])
-    if (want->documents[i]) memcpy(t->packing[i].reference, sums, 4 * (size_t)want->documents[i]);
+    if (want->documents[i]) memcpy(t->run.packing[i].reference, sums, 4 * (size_t)want->documents[i]);
   free(text);
   return whole;
 }
@@ -70,7 +70,7 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
   fwrite(&head, 1, sizeof head, f);
-  for (const Packing &p : t->packing) if (p.reference) fwrite(p.reference, 4, (size_t)p.split->documents, f);
+  for (const Packing &p : t->run.packing) if (p.reference) fwrite(p.reference, 4, (size_t)p.split->documents, f);
   fclose(f);
   head.sums = data_hash(0, text + sizeof head, bytes - sizeof head);
   memcpy(text, &head, sizeof head);
@@ -83,11 +83,11 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
 static void trainer_reference(Trainer *t, const Start *start) {
   const Fsdp *f = &t->fsdp;
   const Options *o = &t->opt;
-  ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->corpus->hash, t->model.T, {}, 0};
+  ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
   char name[64], path[2][MAP_PATH_BYTES], error[2048] = "";
   int64_t answers = 0;
   for (int i = 0; i < SPLIT_COUNT; i++)
-    if (t->packing[i].reference) answers += head.documents[i] = t->packing[i].split->documents;
+    if (t->run.packing[i].reference) answers += head.documents[i] = t->run.packing[i].split->documents;
   if (!answers || !preference_compares(t->model.preference.loss)) return;
   const double began = now_ms();
   const bool frozen = fsdp_has_adapters(f) && !t->model.shape.lora.row_end;      // rows may train beside adapters
@@ -95,7 +95,7 @@ static void trainer_reference(Trainer *t, const Start *start) {
   liveness_phase("the reference");
   head.weights = again ? fsdp_weights_hash(&t->fsdp) : 0;
   if (!again) json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
-  t->store.reference_hash = head.weights;
+  t->run.store.reference_hash = head.weights;
   snprintf(name, sizeof name, "reference-%016llx.bin", (unsigned long long)data_hash(0, &head, sizeof head));
   path_join(path[0], MAP_PATH_BYTES, o->out, name);
   snprintf(path[1], MAP_PATH_BYTES, "%.1100s/../../%s", start->path, name);
@@ -107,7 +107,7 @@ static void trainer_reference(Trainer *t, const Start *start) {
              "other data: %s, in --out or beside ckpt; --init_from begins a new run from its weights",
              option_word(o, OPT_loss), start->path, name);
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
-  for (Packing &p : t->packing)
+  for (Packing &p : t->run.packing)
     if (p.reference && found)
       MPI_Bcast(p.reference, fsdp_mpi_count(p.split->documents), MPI_FLOAT, 0, fsdp_comm(f));
     else if (p.reference) reference_compute(t, &p);

@@ -18,7 +18,7 @@ TEST_MPI(batch_size_auto_is_the_largest_that_fits, 2,
   for (int i = 0; i < 6; i++) {
     test_options(&o, 2, "%s --batch_size %lld", shape, (long long)sizes[i]);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, 1);
-    unsigned long long all = memory_planned_total(&t.plan, MEMORY_ALL);
+    unsigned long long all = memory_planned_total(&t.run.plan, MEMORY_ALL);
     MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
     need[i] = all;
     EXPECT(!i || need[i] < need[i - 1], "%lld sequences take %zu bytes, more take %zu", (long long)sizes[i], need[i],

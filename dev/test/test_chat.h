@@ -80,7 +80,7 @@ TEST_MPI(chat_mean_is_of_trained_tokens, 1,
   trainer_close(&t);
   float *after = chat_step(&t, &none, "", &r, &n), *first = (float *)calloc((size_t)n, sizeof(float));
   const StepState s = *t.host.state;
-  EXPECT(!r.skipped && r.loss == 0 && r.grad_norm == 0 && s.updates == 0 && s.beta1_power == 1 && t.step == 1,
+  EXPECT(!r.skipped && r.loss == 0 && r.grad_norm == 0 && s.updates == 0 && s.beta1_power == 1 && t.run.step == 1,
          "loss %g, %lld updates", r.loss, (long long)s.updates);
   trainer_close(&t);
   Options o;
@@ -705,7 +705,7 @@ static double chat_gradients(Trainer *t, const char *options, const Ops *ops, co
   trainer_open(t, &o, &corpus, MPI_COMM_SELF, device_of(ops), 2);
   const int64_t T = CHAT_T;
   const int B = (int)o.batch_size;
-  const Packing *p = &t->packing[SPLIT_TRAIN];
+  const Packing *p = &t->run.packing[SPLIT_TRAIN];
   trainer_carve(t, B, (int)T, PASS_TRAIN);
   if (packed) packing_fill(p, 0, t->host.inputs, t->host.targets, t->host.starts);
   for (int d = 0; d < documents && !packed; d++) {

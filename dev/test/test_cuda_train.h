@@ -515,7 +515,7 @@ TEST_MPI(gpu_memory_is_what_was_planned, 2,
     c.ops->memory_left(&c, &after, &total);
     for (int s = 0; s < 6; s++) train_step(&t, false);
     c.ops->memory_left(&c, &late, &total);
-    const size_t plan = memory_planned_total(&t.plan, MEMORY_ON_DEVICE), took = before - after;
+    const size_t plan = memory_planned_total(&t.run.plan, MEMORY_ON_DEVICE), took = before - after;
     EXPECT(took >= plan && took < plan + 32 * 256, "--comm %s %s: the device gave %zu bytes, planned are %zu", k.comm,
            k.extra, took, plan);
     EXPECT(late == after, "--comm %s %s: 6 steps took %zd more bytes of the device", k.comm, k.extra,

@@ -308,7 +308,7 @@ static struct {
 } first_eval;
 static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
   const Trainer *t = first_eval.t;
-  const bool last_eval = t->carved != PASS_TRAIN && t->step == t->steps_total;
+  const bool last_eval = t->carved != PASS_TRAIN && t->run.step == t->run.steps_total;
   const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
   if (signal) { first_eval.signal = 0; raise(signal); }
   first_eval.copy(c, to, from, bytes);
@@ -347,8 +347,8 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     const int code = trainer_train(&t, &log, &saver);
     t.ctx.ops = ops;
     EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
-    EXPECT(t.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
-           (long long)t.step, (long long)saver.evaluated_step);
+    EXPECT(t.run.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
+           (long long)t.run.step, (long long)saver.evaluated_step);
     if (row.code < 0) log_close(&log, &t.run, "done");
     MPI_Barrier(MPI_COMM_WORLD);
     if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");

@@ -89,7 +89,7 @@ static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus,
   Options o;
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), 1);
-  *plan = t.plan;
+  *plan = t.run.plan;
   for (int u = 0; u < t.fsdp.lay.units; u++) {
     const Unit *q = &t.fsdp.lay.unit[u];
     if (q->stage && o.accumulate != OPT_accumulate_local) b.apart += (size_t)q->state_numel * 4;
@@ -160,7 +160,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
                  m.options);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
     const Fsdp *f = &t.fsdp;
-    const size_t *taken = t.plan.taken_bytes;
+    const size_t *taken = t.run.plan.taken_bytes;
     const size_t whole = (size_t)f->lay.stage[0].grad_numel * 4, block = (size_t)f->lay.stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
     EXPECT(!taken[MEM_PEERS_GRADS], "%s: parts of peers, of which there are none", m.options);
@@ -168,7 +168,8 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     const size_t slots = f->lay.grad_slot_bytes ? taken[MEM_GRAD_SLOTS] + taken[MEM_SLOTS_SHARED] : 0;
     EXPECT((slots > 0) == (m.blocks && !f->cfg.local) && taken[MEM_ROOT_GRADS] == root,
            "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
-    EXPECT(!memcmp(taken, t.plan.planned_bytes, sizeof t.plan.taken_bytes), "%s: taken is not planned", m.options);
+    EXPECT(!memcmp(taken, t.run.plan.planned_bytes, sizeof t.run.plan.taken_bytes), "%s: taken is not planned",
+           m.options);
     t.fsdp.traffic = Traffic{};
     train_step(&t, 0);
     expect_traffic(f, m.microbatches, 0, m.options);
@@ -245,7 +246,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_plan_as(&t, &o, device_of(world_ops ? world_ops : cpu_tables[0].ops), 0, world, world);
   size_t bytes = 0;                              // the workspace may lie where they do
-  for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_WORKSPACE}) bytes += t.plan.planned_bytes[line];
+  for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_WORKSPACE}) bytes += t.run.plan.planned_bytes[line];
   *lends = false;
   for (int s = 0; s < t.fsdp.lay.stages; s++) *lends = *lends || t.fsdp.shared.sums[s];
   trainer_plan_close(&t);
@@ -444,23 +445,23 @@ TEST_MPI(memory_is_what_was_planned, 2,
     const size_t by_hand = workspace + kept + (lends && logits > other ? logits : other);
     size_t placed = 0;
     for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_GRAD_SLOTS, MEM_WORKSPACE})
-      placed += t.plan.taken_bytes[line];
+      placed += t.run.plan.taken_bytes[line];
     EXPECT(placed >= kept + logits && placed <= by_hand, "%s: %zu bytes for activations, logits, slots and workspace; "
            "%zu are alive at once, %zu were placed by hand", extra, placed, kept + logits, by_hand);
     for (const auto &w : want) {
-      EXPECT(t.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
-             memory_words[w.line], t.plan.planned_bytes[w.line], w.bytes);
-      EXPECT(t.plan.taken_bytes[w.line] == w.bytes, "%s: taken %s %zu, the formula gives %zu", extra,
-             memory_words[w.line], t.plan.taken_bytes[w.line], w.bytes);
+      EXPECT(t.run.plan.planned_bytes[w.line] == w.bytes, "%s: planned %s %zu, the formula gives %zu", extra,
+             memory_words[w.line], t.run.plan.planned_bytes[w.line], w.bytes);
+      EXPECT(t.run.plan.taken_bytes[w.line] == w.bytes, "%s: taken %s %zu, the formula gives %zu", extra,
+             memory_words[w.line], t.run.plan.taken_bytes[w.line], w.bytes);
     }
     // Parameter, master, gradient, moments: 16 bytes with AdamW in fp32 and in bf16, 18 in fp16; SGD has one moment.
     size_t state = 0;
     for (MemoryName line : {MEM_PARAMS, MEM_MASTER, MEM_MASTER_LOW, MEM_OPTIMIZER, MEM_GRADS})
-      state += t.plan.taken_bytes[line];
+      state += t.run.plan.taken_bytes[line];
     EXPECT(state == shards * (half ? 18 : 16) - (sgd ? shards * 4 : 0), "%s: %zu bytes of state for %zu parameters",
            extra, state, shards);
     for (int s = 0; s < 2; s++) train_step(&t, false);
-    const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.plan, MEMORY_ALL);
+    const size_t after_2 = resident_bytes(), total = memory_planned_total(&t.run.plan, MEMORY_ALL);
     for (int s = 2; s < 20; s++) train_step(&t, false);
     const size_t after_20 = resident_bytes();
     // The allocator and MPI keep private pools, of a few MiB whatever the model; untouched pages do not count. The

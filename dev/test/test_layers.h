@@ -42,7 +42,7 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
 // The field of metrics.jsonl says the same, units by name.
 static inline void layers_check_json(const Trainer *t, double grad_norm) {
   const Fsdp *f = &t->fsdp;
-  RunView run = {};
+  static RunView run;
   run.fsdp = (Fsdp *)f;
   char *text = NULL;
   size_t bytes = 0;
@@ -82,7 +82,7 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
   option_pick(&o, OPT_comm, comm_name);
   trainer_open(&t, &o, corpus, comm, ops ? schedule_device(ops) : device_of(agree_on_ops(&o, comm)), 1);
-  const bool planned = !memcmp(t.plan.taken_bytes, t.plan.planned_bytes, sizeof t.plan.taken_bytes);
+  const bool planned = !memcmp(t.run.plan.taken_bytes, t.run.plan.planned_bytes, sizeof t.run.plan.taken_bytes);
   EXPECT(planned, "%s: taken is not planned", extra);
   for (int s = 0; s < LAYERS_STEPS; s++) {
     float *before[64] = {};

@@ -255,7 +255,7 @@ static inline void master_expect_rounded(Fsdp *f, const char *what) {
 // Which masters are in memory: bf16 parameters have low halves, E4M3 ones whole masters.
 static inline void master_expect_memory(const Trainer *t, const char *what) {
   const Fsdp *f = &t->fsdp;
-  const size_t *taken = t->plan.taken_bytes;
+  const size_t *taken = t->run.plan.taken_bytes;
   const bool bf16s = f->cfg.param_dtype == BF16, e4m3 = f->cfg.fp8 != FP8_OFF;
   EXPECT((f->lay.low_numel > 0) == bf16s && (f->lay.master_numel > 0) == e4m3,
          "%s: %lld low halves, %lld fp32 masters", what,
@@ -421,7 +421,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
       ckpt_begin(&t, &saver, &corpus, comm, kept, i ? row.saving : "", i ? "halves" : "whole");
       saver_save(&saver, &log, t.opt.save_async, false);
       if (t.opt.save_async) train_step(&t, false);                 // a snapshot is of the step before
-      EXPECT(saver_finish(&saver, &log), "%s: %s", kept, t.store.result->error);
+      EXPECT(saver_finish(&saver, &log), "%s: %s", kept, t.run.store.result->error);
       trainer_close(&t);
       MPI_Comm_free(&comm);
     }

@@ -319,8 +319,8 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   REQUIRE(mode_options(&o, r, M, error, sizeof error), "%s is refused: %s", what, error);
   trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1 + r->value[MODE_THREADS]);
   for (int i = 0; i < MEM_COUNT; i++)
-    EXPECT(t.plan.planned_bytes[i] == t.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
-           memory_words[i], t.plan.planned_bytes[i], t.plan.taken_bytes[i]);
+    EXPECT(t.run.plan.planned_bytes[i] == t.run.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
+           memory_words[i], t.run.plan.planned_bytes[i], t.run.plan.taken_bytes[i]);
   mode_expect_frozen(&t.fsdp, what);
   if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS)
     fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, MODE_ROUND_NUMEL));
@@ -892,11 +892,11 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   for (int i = 0; i < MEM_COUNT; i++) {
     if (i == MEM_STEP || i == MEM_DATA || i == MEM_CHECKPOINT) continue;
     if (i == MEM_ACTIVATIONS || i == MEM_SLOTS_SHARED || i == MEM_GRAD_SLOTS || i == MEM_WORKSPACE) {
-      placed += (int64_t)t.plan.taken_bytes[i];
+      placed += (int64_t)t.run.plan.taken_bytes[i];
       continue;
     }
-    EXPECT((int64_t)t.plan.taken_bytes[i] == bytes[i], "%s: %s: taken %zu bytes, must be %lld", k->options,
-           memory_words[i], t.plan.taken_bytes[i], (long long)bytes[i]);
+    EXPECT((int64_t)t.run.plan.taken_bytes[i] == bytes[i], "%s: %s: taken %zu bytes, must be %lld", k->options,
+           memory_words[i], t.run.plan.taken_bytes[i], (long long)bytes[i]);
   }
   const int64_t by_hand = bytes[MEM_ACTIVATIONS] + (int64_t)t.ctx.workspace_bytes;
   EXPECT(placed > 0 && placed <= by_hand, "%s: activations, logits, slots and workspace take %lld bytes, %lld by hand",

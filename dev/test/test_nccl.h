@@ -104,13 +104,13 @@ TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device m
   test_options(&o, 2, "%s", schedule_shapes);
   o.comm = OPT_comm_nccl;
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
-  const size_t to_take = memory_planned_total(&t.plan, MEMORY_TO_TAKE);
-  const size_t all = memory_planned_total(&t.plan, MEMORY_ON_DEVICE);
-  EXPECT(t.plan.planned_bytes[MEM_NCCL] && t.plan.planned_bytes[MEM_CUBLASLT] &&
-         all - to_take == t.plan.planned_bytes[MEM_NCCL] + t.plan.planned_bytes[MEM_CUBLASLT],
-         "the plan has %zu bytes of NCCL, %zu of cuBLASLt; %zu to take of %zu", t.plan.planned_bytes[MEM_NCCL],
-         t.plan.planned_bytes[MEM_CUBLASLT], to_take, all);
-  const size_t without = to_take + t.plan.planned_bytes[MEM_CUBLASLT];
+  const size_t to_take = memory_planned_total(&t.run.plan, MEMORY_TO_TAKE);
+  const size_t all = memory_planned_total(&t.run.plan, MEMORY_ON_DEVICE);
+  EXPECT(t.run.plan.planned_bytes[MEM_NCCL] && t.run.plan.planned_bytes[MEM_CUBLASLT] &&
+         all - to_take == t.run.plan.planned_bytes[MEM_NCCL] + t.run.plan.planned_bytes[MEM_CUBLASLT],
+         "the plan has %zu bytes of NCCL, %zu of cuBLASLt; %zu to take of %zu", t.run.plan.planned_bytes[MEM_NCCL],
+         t.run.plan.planned_bytes[MEM_CUBLASLT], to_take, all);
+  const size_t without = to_take + t.run.plan.planned_bytes[MEM_CUBLASLT];
   trainer_close(&t);
   // 32 x 256: the device's grain, see gpu_memory_is_what_was_planned.
   emu_set_device_bytes(!strcmp(room, "whole") ? all + 32 * 256 : !strcmp(room, "short") ? all - 1 : without);

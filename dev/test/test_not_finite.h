@@ -256,7 +256,7 @@ TEST_MPI(not_finite_skip_and_resume, 3,
       rare_open(&w, comm, resumed ? other : out, "--on_nan skip --save_every 4 --keep 0");
       if (resumed) kill_load(&w, step);
       const int code = trainer_train(&w.t, &w.log, &w.saver);
-      EXPECT(code == -1 && w.t.step == RARE_STEPS, "exit code %d after step %lld", code, (long long)w.t.step);
+      EXPECT(code == -1 && w.t.run.step == RARE_STEPS, "exit code %d after step %lld", code, (long long)w.t.run.step);
       const uint64_t hash = kill_state_hash(&w.t);
       if (!one) one = hash;
       EXPECT(hash == one, "%d ranks%s: the state is not that of one rank", world, resumed ? ", resumed on others" : "");
@@ -299,8 +299,8 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
     snprintf(path, sizeof path, "%s/ckpt", out);
     if (world_comm(world, &comm)) {
       rare_open(&w, comm, out, "--on_nan stop --save_every -1");
-      EXPECT(trainer_train(&w.t, &w.log, &w.saver) == EXIT_NOT_FINITE && w.t.step == RARE_FIRST, "it ends at step %lld",
-             (long long)w.t.step);
+      EXPECT(trainer_train(&w.t, &w.log, &w.saver) == EXIT_NOT_FINITE && w.t.run.step == RARE_FIRST,
+             "it ends at step %lld", (long long)w.t.run.step);
       before = kill_state_hash(&w.t);            // the step was left out
       kill_world_close(&w);
       EXPECT(access(path, F_OK), "--on_nan stop has saved a checkpoint");
@@ -319,8 +319,9 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
     EXPECT(kill_state_hash(&w.t) == before, "%d ranks: the checkpoint is not the state before the step", world);
     const StepResult r = train_step(&w.t, 0);
     const NotFinite x = nan_find(&w.t);
-    EXPECT(r.skipped && w.t.step == RARE_FIRST && x.kind == FOUND_IN_OP && !strcmp(x.what, "parameter wte.weight") &&
-           x.microbatch == RARE_AT && !strcmp(x.op, "embedding_forward") && x.element == RARE * w.t.model.C + 3,
+    EXPECT(r.skipped && w.t.run.step == RARE_FIRST && x.kind == FOUND_IN_OP &&
+           !strcmp(x.what, "parameter wte.weight") && x.microbatch == RARE_AT &&
+           !strcmp(x.op, "embedding_forward") && x.element == RARE * w.t.model.C + 3,
            "from the checkpoint of %d ranks: %s of %s, element %lld, microbatch %d", world, x.what, x.op,
            (long long)x.element, x.microbatch);
     kill_world_close(&w);

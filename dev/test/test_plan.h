@@ -35,9 +35,9 @@ static inline void plan_table_add(PlanTable *table, const char *name, const Opti
   PlanRow *r = &table->row[table->rows++];
   CHECK(table->rows < PLAN_ROWS_MOST, "%d rows", table->rows);
   snprintf(r->name, sizeof r->name, "%s", name);
-  r->total = memory_planned_total(&t.plan, MEMORY_ALL);
-  r->placed = placement_bytes(&t.placement);
-  r->alive = t.placement.alive_most_bytes;
+  r->total = memory_planned_total(&t.run.plan, MEMORY_ALL);
+  r->placed = placement_bytes(&t.run.placement);
+  r->alive = t.run.placement.alive_most_bytes;
   trainer_plan_close(&t);
 }
 static inline void plan_table_models(PlanTable *table) {
@@ -234,7 +234,7 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
     trainer_plan_as(&t, &o, plan_device(false), world - 1, world, world);
     size_t whole;
     const size_t others = plan_alive_most(&t, &cpu, false, &whole), all = plan_alive_most(&t, &cpu, true, &whole);
-    const double gain = (double)(others + whole - all) / (double)memory_planned_total(&t.plan, MEMORY_ALL);
+    const double gain = (double)(others + whole - all) / (double)memory_planned_total(&t.run.plan, MEMORY_ALL);
     EXPECT(all >= others && gain <= 0.0025, "%s: %zu bytes of whole gradients, %zu more alive", text, whole,
            all - others);
     rows += whole != 0;
@@ -403,16 +403,16 @@ static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) 
          (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
          (long long)got.small, (long long)got.small_bytes, (long long)want.small, (long long)want.small_bytes);
   size_t plan[MEM_COUNT], dry[MEM_COUNT];
-  plan_formula(&x->t.fsdp, x->t.placement.pool[POOL_SLOTS].bytes, plan);
+  plan_formula(&x->t.fsdp, x->t.run.placement.pool[POOL_SLOTS].bytes, plan);
   plan_formula(&x->dry.fsdp, 0, dry);
   for (int i = 0; i < MEM_COUNT; i++) {
     const MemoryName line = (MemoryName)i;
     if (line == MEM_DATA || line == MEM_STEP || line == MEM_ACTIVATIONS || line == MEM_WORKSPACE ||
         line == MEM_CHECKPOINT)
       continue;
-    EXPECT(plan[i] == x->t.plan.planned_bytes[i] && dry[i] == x->dry.plan.taken_bytes[i], "%s, rank %d: %s: %zu bytes "
-           "by the formula, %zu are planned; the dry run took %zu of %zu", what, rank, memory_words[i], plan[i],
-           x->t.plan.planned_bytes[i], x->dry.plan.taken_bytes[i], dry[i]);
+    const size_t planned = x->t.run.plan.planned_bytes[i], taken = x->dry.run.plan.taken_bytes[i];
+    EXPECT(plan[i] == planned && dry[i] == taken, "%s, rank %d: %s: %zu bytes by the formula, %zu are planned; the dry "
+           "run took %zu of %zu", what, rank, memory_words[i], plan[i], planned, taken, dry[i]);
   }
 }
 TEST(plan_dry_runs_are_what_the_formulas_say,
@@ -433,7 +433,7 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
     size_t slots_bytes = 0;                      // of the shard group: its ranks read each other's memory behind them
     for (int rank = 0; rank < world; rank++) for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
       plan_case_open(&x, &cpu, &o, false, rank, world, world, kind);
-      const size_t bytes = x.t.placement.pool[POOL_SLOTS].bytes;
+      const size_t bytes = x.t.run.placement.pool[POOL_SLOTS].bytes;
       if (!x.t.fsdp.mesh.shard.me) slots_bytes = bytes;
       EXPECT(bytes == slots_bytes, "%s, rank %d: gradient slots and what shares with them take %zu bytes, %zu on "
              "another rank of the shard group", text, rank, bytes, slots_bytes);
@@ -579,8 +579,8 @@ TEST_MPI(ops_touch_what_they_declare, 1,
 struct PlanShadow { int *pool[POOLS]; };
 static inline const Buffer *plan_buffer_at(const Trainer *t, PassKind kind, uintptr_t at) {
   const Pass *p = &t->pass[kind];
-  for (int i = 0; i < t->placement.fixed_count; i++) {
-    const Buffer *b = &t->placement.fixed[i].buffer;
+  for (int i = 0; i < t->run.placement.fixed_count; i++) {
+    const Buffer *b = &t->run.placement.fixed[i].buffer;
     if (b->pool == POOL_SHARDS && kind != PASS_TRAIN) continue;
     if (at >= b->address && at < b->address + b->bytes) return b;
   }
@@ -606,7 +606,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
   const Trainer *t = &x->t;
   PlanShadow place = {};
   int64_t bytes = 0, offset = 0;
-  for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(t->placement.pool[k].bytes + 1, sizeof(int));
+  for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(t->run.placement.pool[k].bytes + 1, sizeof(int));
   const uintptr_t low = RECORD_ADDRESSES;
   int *own = (int *)calloc(x->record.next_address - low, sizeof(int));         // by address
   for (int i = 0; i < x->record.count && !error[0]; i++) {

@@ -162,9 +162,9 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
     const RankClass *k = &w.rank[c];
     trainer_plan_as(&t, &w.opt, w.on.device, r, world, per_host, key.threads);
     const Traffic traffic = fsdp_formula(&t.fsdp, A);
-    EXPECT(!memcmp(t.plan.planned_bytes, k->memory.planned_bytes, sizeof t.plan.planned_bytes) &&
+    EXPECT(!memcmp(t.run.plan.planned_bytes, k->memory.planned_bytes, sizeof t.run.plan.planned_bytes) &&
            !memcmp(&traffic, &k->traffic, sizeof traffic), "%s: rank %d takes %zu bytes, rank %d of its kind %zu, or "
-           "moves others", what, r, memory_planned_total(&t.plan, MEMORY_ALL), k->first,
+           "moves others", what, r, memory_planned_total(&t.run.plan, MEMORY_ALL), k->first,
            memory_planned_total(&k->memory, MEMORY_ALL));
     const int64_t all[LINK_USES] = {traffic.gather_bytes, traffic.reduce_bytes, traffic.replicate_bytes,
                                     traffic.update_bytes, traffic.small_bytes};
@@ -250,12 +250,12 @@ TEST_MPI(plan_is_what_ranks_take, 3,
     trainer_open(&t, &run, &corpus, comm, device_of(agree_on_ops(&run, comm)), key.threads);
     for (int i = 0; i < MEM_COUNT; i++) {
       const size_t tokens = i == MEM_DATA ? t.order_bytes + t.corpus_bytes : 0;
-      EXPECT(t.plan.taken_bytes[i] == w.rank[c].memory.planned_bytes[i] + tokens, "%d ranks, %s, rank %d: %s: %zu "
-             "bytes taken, %zu planned", world, mode, rank, memory_words[i], t.plan.taken_bytes[i],
+      EXPECT(t.run.plan.taken_bytes[i] == w.rank[c].memory.planned_bytes[i] + tokens, "%d ranks, %s, rank %d: %s: %zu "
+             "bytes taken, %zu planned", world, mode, rank, memory_words[i], t.run.plan.taken_bytes[i],
              w.rank[c].memory.planned_bytes[i]);
     }
     train_step(&t, false);
-    const Traffic *want = &w.rank[c].traffic, *got = &t.step_traffic;
+    const Traffic *want = &w.rank[c].traffic, *got = &t.run.step_traffic;
     EXPECT(!memcmp(want, got, sizeof *want), "%d ranks, %s, rank %d: gathers %lld of %lld bytes (planned %lld, %lld), "
            "reductions %lld of %lld (%lld, %lld)", world, mode, rank, (long long)got->gathers,
            (long long)got->gather_bytes, (long long)want->gathers, (long long)want->gather_bytes,
@@ -1032,13 +1032,13 @@ TEST(memory_map_is_whole,
       if (pool < 0) continue;
       EXPECT(pool == POOL_SHARDS ? ends[pool] <= map_number(x, 2) : ends[pool] == map_number(x, 2),
              "%s: buffers end at %.0f of %.0f bytes, %s", row, ends[pool], map_number(x, 2), x->child->valuestring);
-      EXPECT(pool == POOL_SHARDS || map_number(x, 2) == (double)run->placement->pool[pool].bytes,
-             "%s: a pool of %zu bytes has a line of %.0f", row, run->placement->pool[pool].bytes, map_number(x, 2));
+      EXPECT(pool == POOL_SHARDS || map_number(x, 2) == (double)run->placement.pool[pool].bytes,
+             "%s: a pool of %zu bytes has a line of %.0f", row, run->placement.pool[pool].bytes, map_number(x, 2));
     }
-    EXPECT(total == memory_planned_total(run->plan, MEMORY_ALL), "%s: lines of %zu bytes, a plan of %zu", row, total,
-           memory_planned_total(run->plan, MEMORY_ALL));
-    for (int i = 0; i < run->placement->fixed_count; i++) {
-      const FixedBuffer *b = &run->placement->fixed[i];
+    EXPECT(total == memory_planned_total(&run->plan, MEMORY_ALL), "%s: lines of %zu bytes, a plan of %zu", row, total,
+           memory_planned_total(&run->plan, MEMORY_ALL));
+    for (int i = 0; i < run->placement.fixed_count; i++) {
+      const FixedBuffer *b = &run->placement.fixed[i];
       bool found = false;
       cJSON_ArrayForEach(x, list)
         found = found || (!strcmp(x->child->valuestring, b->buffer.name) && map_number(x, 1) == b->buffer.layer &&

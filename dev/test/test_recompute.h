@@ -75,7 +75,7 @@ TEST_MPI(recompute_changes_no_bit, 2,
     Options o;
     test_options(&o, 2, "%s --n_layer 12 --recompute %s", world_shapes, level);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    const size_t now = t.plan.taken_bytes[MEM_ACTIVATIONS] + t.plan.taken_bytes[MEM_SLOTS_SHARED];
+    const size_t now = t.run.plan.taken_bytes[MEM_ACTIVATIONS] + t.run.plan.taken_bytes[MEM_SLOTS_SHARED];
     EXPECT(now < before, "--recompute %s takes %zu bytes, the level before %zu", level, now, before);
     before = now;
     trainer_close(&t);

@@ -83,10 +83,8 @@ TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors th
 }
 
 TEST(sm_margin_is_said, "the start says how multiprocessors are dealt out") {
-  RunView run = {};
-  Device d = {};
-  d.multiprocessors = 132, d.sm_margin = 16;
-  run.device = &d;
+  static RunView run;
+  run.device.multiprocessors = 132, run.device.sm_margin = 16;
   char *text = words_of(&run, sm_margin_words);
   EXPECT(!strcmp(text, "116 of 132 multiprocessors for matrix multiplies; 16 for NCCL: 8 blocks for gathers, 8 for all "
                  "else"), "%s", text);

@@ -228,7 +228,7 @@ TEST_MPI(update_unscales_and_clips, 1,
       memcpy(before + f->lay.unit[u].state_base + f->lay.unit[u].piece[i].state_at,
              fsdp_piece_state(f, STATE_MASTER, u, i),
              sizeof(float) * (size_t)f->lay.unit[u].piece[i].numel);
-    const double scale = 3 * (double)t.loss_scale;
+    const double scale = 3 * (double)t.run.loss_scale;
     const StepResult r = train_step(&t, false);
     double squares = 0;
     for (int64_t i = 0; i < n; i++) squares += (double)f->shards.grads[i] * f->shards.grads[i];
@@ -270,7 +270,7 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
   const FsdpLayout *lay = &t.fsdp.lay;
   for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
-  for (int64_t i = 0; i < total; i++) all[i] /= t.loss_scale;
+  for (int64_t i = 0; i < total; i++) all[i] /= t.run.loss_scale;
   trainer_close(&t);
   return all;
 }
@@ -321,9 +321,9 @@ TEST_MPI(one_batch_is_overfitted, 1,
     test_corpus(&corpus, 97, 4 * 16 + 1, 32);
     trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
     double first = 0, last = 0;
-    while (t.step < t.steps_total) { last = train_step(&t, false).loss; if (t.step == 1) first = last; }
+    while (t.run.step < t.run.steps_total) { last = train_step(&t, false).loss; if (t.run.step == 1) first = last; }
     EXPECT(fabs(first - log(97.0)) < 0.2, "%s: the first loss is %g, ln V is %g", dtype, first, log(97.0));
-    EXPECT(last < 0.02, "%s: the loss after %lld steps is %g", dtype, (long long)t.step, last);
+    EXPECT(last < 0.02, "%s: the loss after %lld steps is %g", dtype, (long long)t.run.step, last);
     trainer_close(&t);
     free((void *)corpus.split[SPLIT_TRAIN].tokens);
   }
@@ -340,7 +340,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
                "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
   load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
-  while (t.step < t.steps_total) train_step(&t, false);
+  while (t.run.step < t.run.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   // The source's own loss on this split; a model is below it only by chance, by about 1 / sqrt(tokens).
   const double oracle = corpus.split[SPLIT_VALID].oracle_nats;
@@ -349,7 +349,7 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   EXPECT(e.loss > oracle - 4 / sqrt((double)e.tokens), "validation loss %.4f lies below the source's own %.4f", e.loss,
          oracle);
   EXPECT(e.loss < oracle + 0.05, "validation loss %.4f, the source's own %.4f, after %lld steps", e.loss, oracle,
-         (long long)t.step);
+         (long long)t.run.step);
   trainer_close(&t);
   corpus_free(&corpus);
   free(image);
@@ -366,7 +366,7 @@ TEST_MPI(random_data_stays_at_uniform, 1,
                "--lr 0.003 --max_steps 60");
   load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
-  while (t.step < t.steps_total) train_step(&t, false);
+  while (t.run.step < t.run.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   EXPECT(e.loss > log(50.0) - 0.01 && e.loss < log(50.0) + 0.1, "validation loss %.4f, ln V %.4f", e.loss, log(50.0));
   trainer_close(&t);
