@@ -1238,7 +1238,6 @@ static int train(Call *call) {
   static Saver saver;
   static Cores cores;
   Log log;
-  void *image;
   MPI_Comm node;
   int rank;
   Options *o = &call->o;
@@ -1253,7 +1252,7 @@ static int train(Call *call) {
   cores_take(&cores, (int)o->threads, !device.ops->nccl, node, MPI_COMM_WORLD);
   MPI_Comm_free(&node);
   liveness_phase("reading the corpus");
-  load_corpus(&corpus, &image, o, &start, MPI_COMM_WORLD, cores.share.threads);
+  load_corpus(&corpus, o, &start, MPI_COMM_WORLD, cores.share.threads);
   if (!rank) generate_check(o, &corpus, start.chat_why, error, sizeof call->error);
   if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
@@ -1287,7 +1286,6 @@ static int train(Call *call) {
   trainer_close(&t);
   start_free(&start);
   corpus_free(&corpus);
-  free(image);
   cores_give_back(&cores);
   leave_even_by_a_crash(code);
   MPI_Finalize();

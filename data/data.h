@@ -468,6 +468,7 @@ struct Corpus {
   bool has_tokenizer;          // text, or one was given; and only in the process that loaded it
   bool cache_used;             // tokenizer and ids were read, not made
   double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
+  void *block;                 // that its tokens lie in, malloc'ed, where another process loaded it; else NULL
 };
 void corpus_abandon();
 // Gives back what load_data made, or what a failure left.

@@ -550,6 +550,7 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
 void corpus_free(Corpus *c) {
   for (Split &s : c->split) split_free(&s);
   tokenizer_free(&c->tokenizer);
+  free(c->block);
   *c = {};
 }
 

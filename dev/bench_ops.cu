@@ -297,8 +297,7 @@ int main(int argc, char **argv) {
     MPI_Finalize();
     return 0;
   }
-  void *image;
-  load_corpus(&corpus, &image, &o, &start, MPI_COMM_WORLD, threads);
+  load_corpus(&corpus, &o, &start, MPI_COMM_WORLD, threads);
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.trace[0] || !whole) {
     if (muon) bench_muon(&t);
@@ -326,7 +325,6 @@ int main(int argc, char **argv) {
   }
   trainer_close(&t);
   corpus_free(&corpus);
-  free(image);
   cores_give_back(&cores);
   MPI_Finalize();
   return 0;

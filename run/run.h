@@ -347,7 +347,7 @@ void start_load(Start *s, RunView *run, Saver *saver);
 void start_free(Start *s);
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.
-void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads);
+void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads);
 // How the corpus is dealt to microbatches.
 SamplerOptions sampler_options(const Options *o);
 // Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they

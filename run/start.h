@@ -796,19 +796,18 @@ void start_free(Start *s) {
   memset((void *)s, 0, sizeof *s);
 }
 
-// Gives every rank what rank 0 loaded. Each rank's tokens lie in `image`, malloc'ed here; only rank 0 keeps the
-// tokenizer. Collective.
-static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm comm) {
+// Gives every rank what rank 0 loaded, in a block of its own; only rank 0 keeps the tokenizer. Collective.
+static void corpus_share(Corpus *c, MPI_Comm comm) {
   int rank;
   MPI_Comm_rank(comm, &rank);
   unsigned long long n = rank ? 0 : corpus_image_bytes(c);
   MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
-  *image_bytes = n;
-  CHECK((*image = malloc(n)), "cannot allocate %llu bytes of tokens", n);
+  char *const block = (char *)malloc(n);
+  CHECK(block, "cannot allocate %llu bytes of tokens", n);
   Tokenizer tokenizer = {};
   bool has_tokenizer = false;
   if (!rank) {
-    corpus_image(c, *image);
+    corpus_image(c, block);
     tokenizer = c->tokenizer;
     has_tokenizer = c->has_tokenizer;
     c->tokenizer = {};
@@ -817,11 +816,12 @@ static void corpus_share(Corpus *c, void **image, size_t *image_bytes, MPI_Comm 
   }
   const int64_t piece = 1 << 30;
   for (int64_t at = 0; at < (int64_t)n; at += piece)
-    MPI_Bcast((char *)*image + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
+    MPI_Bcast(block + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
   DataError e = {};
   char error[sizeof e.text] = "";
-  if (!corpus_adopt(c, *image, n, &e)) memcpy(error, e.text, sizeof error);
+  if (!corpus_adopt(c, block, n, &e)) memcpy(error, e.text, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
+  c->block = block;
   c->tokenizer = tokenizer;
   c->has_tokenizer = has_tokenizer;
 }
@@ -953,7 +953,7 @@ static void load_settle_template(Options *o, const Corpus *corpus) {
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
   strcpy(o->chat_template, "auto");
 }
-void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, MPI_Comm comm, int threads) {
+void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                      chat_options(o, o->chat_template, start->chat_why, start->chat_text),
@@ -965,7 +965,6 @@ void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, M
   c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
   DataError e = {};
   int rank, code = 0;
-  size_t image_bytes;
   MPI_Comm_rank(comm, &rank);
   struct sigaction before[LOADING_SIGNALS];
   loading_catch_signals(rank, before);
@@ -993,7 +992,7 @@ void load_corpus(Corpus *corpus, void **image, Options *o, const Start *start, M
   MPI_Bcast(o->chat_template, sizeof o->chat_template, MPI_CHAR, 0, comm);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
-  corpus_share(corpus, image, &image_bytes, comm);
+  corpus_share(corpus, comm);
   for (int i = 0; i < LOADING_SIGNALS; i++) sigaction(loading_signals[i].signal, &before[i], NULL);
   const char *line = corpus->notices.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)

@@ -334,11 +334,10 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   static Corpus corpus;
   static Trainer t;
   Options o;
-  void *image;
   test_options(&o, 1,
                "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 "
                "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
-  load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
+  load_corpus(&corpus, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.run.step < t.run.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
@@ -352,7 +351,6 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
          (long long)t.run.step);
   trainer_close(&t);
   corpus_free(&corpus);
-  free(image);
 }
 
 TEST_MPI(random_data_stays_at_uniform, 1,
@@ -360,18 +358,16 @@ TEST_MPI(random_data_stays_at_uniform, 1,
   static Corpus corpus;
   static Trainer t;
   Options o;
-  void *image;
   test_options(&o, 1,
                "--cache= --data random --vocab_size 50 --n_layer 1 --n_head 2 --n_embd 32 --seq_len 32 --batch_size 16 "
                "--lr 0.003 --max_steps 60");
-  load_corpus(&corpus, &image, &o, &fresh, MPI_COMM_SELF, 2);
+  load_corpus(&corpus, &o, &fresh, MPI_COMM_SELF, 2);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
   while (t.run.step < t.run.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   EXPECT(e.loss > log(50.0) - 0.01 && e.loss < log(50.0) + 0.1, "validation loss %.4f, ln V %.4f", e.loss, log(50.0));
   trainer_close(&t);
   corpus_free(&corpus);
-  free(image);
 }
 
 TEST(learning_rate_schedules,
