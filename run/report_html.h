@@ -13,6 +13,31 @@
 #include "report_page.h"
 #include <time.h>
 
+enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
+       REPORT_TEXT_MOST = 1 << 16, REPORT_UNITS_MOST = 2048 };
+enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
+enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
+// Of some consecutive steps. count 0: no finite value.
+struct ReportPoint { int64_t step; int count; double sum, least, most; };
+struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
+struct ReportSteps { int64_t *step; int count; };   // ascending, malloc'ed
+struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
+struct ReportRun {
+  char directory[REPORT_PATH_BYTES];
+  int64_t offset;                                // of metrics.jsonl: read so far
+  ReportPoint point[REPORT_SERIES][REPORT_POINTS];
+  ReportUnit *unit;                              // malloc'ed
+  int units;
+  int points;                                    // of every series
+  int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
+  ReportEval eval[REPORT_EVALS];
+  int evals;
+  ReportSteps skipped, not_finite;               // steps without an update; of those, the ones a cause was named for
+  char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
+};
+// Writing takes at most a thousandth of the time.
+struct ReportLive { bool on; char path[REPORT_PATH_BYTES]; double next_ms; ReportRun run; };
+
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 

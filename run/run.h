@@ -178,32 +178,6 @@ void agree_on_memory(const RunView *run);
 // Ranks per host if all hosts have the same number, else 0. Collective.
 int ranks_per_host(MPI_Comm comm);
 
-// ---- report_html.h --------------------------------------------------------------------------------------------------
-enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
-       REPORT_TEXT_MOST = 1 << 16, REPORT_UNITS_MOST = 2048 };
-enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
-enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
-// Of some consecutive steps. count 0: no finite value.
-struct ReportPoint { int64_t step; int count; double sum, least, most; };
-struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
-struct ReportSteps { int64_t *step; int count; };   // ascending, malloc'ed
-struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
-struct ReportRun {
-  char directory[REPORT_PATH_BYTES];
-  int64_t offset;                                // of metrics.jsonl: read so far
-  ReportPoint point[REPORT_SERIES][REPORT_POINTS];
-  ReportUnit *unit;                              // malloc'ed
-  int units;
-  int points;                                    // of every series
-  int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
-  ReportEval eval[REPORT_EVALS];
-  int evals;
-  ReportSteps skipped, not_finite;               // steps without an update; of those, the ones a cause was named for
-  char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
-};
-// Writing takes at most a thousandth of the time.
-struct ReportLive { bool on; char path[REPORT_PATH_BYTES]; double next_ms; ReportRun run; };
-
 // ---- start_report.h -------------------------------------------------------------------------------------------------
 // The head of every run, on rank 0.
 void print_start(const RunView *run);
@@ -227,7 +201,7 @@ struct Log {
   off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
   bool lost;                                     // metrics.jsonl could not be written to its end
   Tensorboard board;                             // no file without --tensorboard
-  ReportLive *page;                              // of report.html; NULL: none is written
+  struct ReportLive *page;                       // of report.html; NULL: none is written
   const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
   int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
   bool plans_known;
