@@ -41,6 +41,9 @@ size_t text_escape(char *to, size_t room, const uint8_t *from, size_t n, bool mo
 void text_escape_line(char *text, size_t room, const char *keep = "");
 // Makes text one line, or such lines as end with a byte of `keep`: other control bytes become ?.
 void text_to_line(char *text, const char *keep);
+// Adds to the text in `to`, of `bytes` bytes with its zero, and cuts it where it does not fit. Returns whether it fits.
+__attribute__((format(printf, 3, 4))) bool text_add(char *to, size_t bytes, const char *fmt, ...);
+bool text_add_list(char *to, size_t bytes, const char *fmt, va_list ap);
 // JSON_LETTERS: \n and its like by their letters, as Hugging Face's tokenizers write them. JSON_SCRIPT: nothing ends a
 // script element. JSON_WHOLE: the text is JSON itself.
 enum { JSON_LETTERS = 1, JSON_SCRIPT = 2, JSON_WHOLE = 4 };

@@ -247,14 +247,6 @@ static inline LivenessFrame liveness_frame(const Liveness *l, LivenessKind kind)
   liveness_place_text(l, f.place, sizeof f.place);
   return f;
 }
-__attribute__((format(printf, 3, 4))) static inline void report_add(char *to, size_t *n, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  const int more = *n < REPORT_BYTES ? vsnprintf(to + *n, REPORT_BYTES - *n, fmt, ap) : 0;
-  va_end(ap);
-  if (more > 0) *n += (size_t)more;
-  if (*n > REPORT_BYTES - 2) *n = REPORT_BYTES - 2;
-}
 static inline bool peer_same_place(const LivenessPeer *a, const LivenessPeer *b) {
   return a->last.step == b->last.step && a->last.waits == b->last.waits && !strcmp(a->last.place, b->last.place);
 }
@@ -265,17 +257,17 @@ static inline bool peer_is_at(const LivenessPeer *p, const LivenessPeer *place) 
   return !peer_is_lost(p) && peer_same_place(p, place);
 }
 // The ranks at the place where rank r, the first of them, waits: "0-2, 5".
-static inline void liveness_report_ranks(const Liveness *l, int r, char *to, size_t *n) {
+static inline void liveness_report_ranks(const Liveness *l, int r, char *to) {
   for (int q = r; q < l->world; q++) {
     int end = q;
     if (!peer_is_at(&l->peer[q], &l->peer[r])) continue;
     while (end + 1 < l->world && peer_is_at(&l->peer[end + 1], &l->peer[r])) end++;
-    report_add(to, n, end > q ? "%s%d-%d" : "%s%d", q > r ? ", " : "", q, end);
+    text_add(to, REPORT_BYTES, end > q ? "%s%d-%d" : "%s%d", q > r ? ", " : "", q, end);
     q = end;
   }
 }
 // Who is where: first those that others may wait for, then those that wait, one line for all at one place.
-static inline void liveness_report_places(const Liveness *l, char *to, size_t *n) {
+static inline void liveness_report_places(const Liveness *l, char *to) {
   static const char *const states[] = {"never came", "when last heard", "has left", "died"};
   enum { LINES_MOST = 16 };
   int lines = 0;
@@ -286,13 +278,13 @@ static inline void liveness_report_places(const Liveness *l, char *to, size_t *n
       bool first = waits == (p->last.waits && !lost);
       for (int q = 0; q < r && waits; q++) first = first && !peer_is_at(&l->peer[q], p);
       if (!first) continue;
-      if (++lines > LINES_MOST) { report_add(to, n, "  ...\n"); return; }
+      if (++lines > LINES_MOST) { text_add(to, REPORT_BYTES, "  ...\n"); return; }
       if (waits) {
-        report_add(to, n, "  waiting: rank ");
-        liveness_report_ranks(l, r, to, n);
-      } else report_add(to, n, "  not there: rank %d (pid %d on %s)%s%s", r, p->pid, p->host_name, lost ? ", " : "",
-                        lost ? states[p->state] : "");
-      report_add(to, n, ": step %lld, %s\n", (long long)p->last.step, p->last.place);
+        text_add(to, REPORT_BYTES, "  waiting: rank ");
+        liveness_report_ranks(l, r, to);
+      } else text_add(to, REPORT_BYTES, "  not there: rank %d (pid %d on %s)%s%s", r, p->pid, p->host_name,
+                      lost ? ", " : "", lost ? states[p->state] : "");
+      text_add(to, REPORT_BYTES, ": step %lld, %s\n", (long long)p->last.step, p->last.place);
     }
 }
 
@@ -301,7 +293,7 @@ static inline bool peer_is_behind(const LivenessPeer *p, const LivenessPeer *q) 
   return p->last.step != q->last.step ? p->last.step < q->last.step : p->last.begun < q->last.in;
 }
 // The first collective that ranks wait for: who has come to it, who has not, and how far these came.
-static inline void liveness_report_collective(const Liveness *l, char *to, size_t *n) {
+static inline void liveness_report_collective(const Liveness *l, char *to) {
   const LivenessPeer *first = NULL;
   int behind = 0, lines = 0;
   for (int r = 0; r < l->world; r++) {
@@ -313,16 +305,16 @@ static inline void liveness_report_collective(const Liveness *l, char *to, size_
   }
   if (!first) return;
   for (int r = 0; r < l->world; r++) behind += peer_is_behind(&l->peer[r], first);
-  report_add(to, n, "  collective %d of step %lld, %s: %d of %d ranks came to it\n", first->last.in,
+  text_add(to, REPORT_BYTES, "  collective %d of step %lld, %s: %d of %d ranks came to it\n", first->last.in,
              (long long)first->last.step, first->last.collective, l->world - behind, l->world);
   for (int r = 0; r < l->world && lines < 8; r++) {
     const LivenessPeer *p = &l->peer[r];
     if (!peer_is_behind(p, first)) continue;
     lines++;
-    report_add(to, n, "    not rank %d (pid %d on %s), which%s had come to collective %d of step %lld\n", r, p->pid,
-               p->host_name, peer_is_lost(p) ? " when last heard" : "", p->last.begun, (long long)p->last.step);
+    text_add(to, REPORT_BYTES, "    not rank %d (pid %d on %s), which%s had come to collective %d of step %lld\n", r,
+             p->pid, p->host_name, peer_is_lost(p) ? " when last heard" : "", p->last.begun, (long long)p->last.step);
   }
-  if (behind > lines) report_add(to, n, "    and %d more\n", behind - lines);
+  if (behind > lines) text_add(to, REPORT_BYTES, "    and %d more\n", behind - lines);
 }
 
 // ---- the end --------------------------------------------------------------------------------------------------------
@@ -342,10 +334,10 @@ static inline void liveness_write(const char *text, size_t n) {
 }
 __attribute__((format(printf, 2, 3))) static inline void liveness_notice(const Liveness *l, const char *fmt, ...) {
   char text[512];
-  const int head = snprintf(text, sizeof text, "%s: notice: ", l->me);
+  snprintf(text, sizeof text, "%s: notice: ", l->me);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(text + head, sizeof text - (size_t)head, fmt, ap);
+  text_add_list(text, sizeof text, fmt, ap);
   va_end(ap);
   liveness_write(text, strlen(text));
 }
@@ -374,22 +366,21 @@ static inline void liveness_write_flight(const Liveness *l, const char *cause) {
 // Ends this process, and from rank 0 all others. Another rank tells rank 0, which hears it if it was only stopped and
 // goes on. cause NULL: others report it. why: of the flight record; NULL: none is left.
 static inline void liveness_end(Liveness *l, const char *cause, const char *why) {
-  static char text[REPORT_BYTES];
-  size_t n = 0;
+  static char text[REPORT_BYTES + 1];
   LivenessFrame end = liveness_frame(l, FRAME_END);
   liveness_arm();                                // the terminal may be what takes nothing
   if (cause) {
-    report_add(text, &n, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
+    text_add(text, REPORT_BYTES, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
     if (l->open && !l->rank) {
-      liveness_report_collective(l, text, &n);
-      liveness_report_places(l, text, &n);
-    } else report_add(text, &n, "  this rank: step %lld, %s\n", (long long)end.step, end.place);
+      liveness_report_collective(l, text);
+      liveness_report_places(l, text);
+    } else text_add(text, REPORT_BYTES, "  this rank: step %lld, %s\n", (long long)end.step, end.place);
     const int directory = (int)(strlen(l->flight) ? strrchr(l->flight, '/') - l->flight : 0);
     if (directory && l->world > 1)
-      report_add(text, &n, "  what each rank did last is in %.*s/flight-*.json; --flight %.*s compares them\n",
+      text_add(text, REPORT_BYTES, "  what each rank did last is in %.*s/flight-*.json; --flight %.*s compares them\n",
                  directory, l->flight, directory, l->flight);
-    if (text[n - 1] != '\n') text[n++] = '\n';
-    liveness_write(text, n);
+    if (text[strlen(text) - 1] != '\n') strcat(text, "\n");        // it was cut
+    liveness_write(text, strlen(text));
   }
   snprintf(end.place, sizeof end.place, "%s", why ? why : "");
   links_send(l, &end);
@@ -524,10 +515,10 @@ static inline void liveness_end_stuck(Liveness *l, int64_t timeout) {
   if (judges) liveness_ask(l);
   for (int r = 1; r < l->world && judges; r++)
     if (l->peer[r].silent > (silent ? silent->silent : (int64_t)LOST_TICKS)) silent = &l->peer[r];
-  const int n = snprintf(cause, sizeof cause, "%s progress for %lld s (--timeout)",
-                         judges && l->world > 1 ? "no rank has made" : "this rank has made no", (long long)timeout);
+  snprintf(cause, sizeof cause, "%s progress for %lld s (--timeout)",
+           judges && l->world > 1 ? "no rank has made" : "this rank has made no", (long long)timeout);
   if (silent)
-    snprintf(cause + n, sizeof cause - (size_t)n, ", and nothing was heard of rank %d (pid %d on %s) for %lld s",
+    text_add(cause, sizeof cause, ", and nothing was heard of rank %d (pid %d on %s) for %lld s",
              (int)(silent - l->peer), silent->pid, silent->host_name, (long long)silent->silent / TICKS_PER_S);
   liveness_end(l, cause, cause);
 }

@@ -94,13 +94,12 @@ void net_interface(const sockaddr *a, char *name, bool *loopback) {
 void net_own_addresses(char *to, size_t room) {
   int count;
   NetInterface *all = net_interfaces(&count);
-  size_t n = 0;
   to[0] = 0;
   for (int i = 0; i < count; i++) {
     char text[INET6_ADDRSTRLEN];
     net_address_text((const sockaddr *)&all[i].at.to, text, sizeof text);
-    if (!all[i].leads || n + strlen(text) + 2 > room) continue;
-    n += (size_t)snprintf(to + n, room - n, "%s%s", n ? " " : "", text);
+    if (!all[i].leads || strlen(to) + strlen(text) + 2 > room) continue;
+    text_add(to, room, "%s%s", to[0] ? " " : "", text);
   }
   free(all);
 }

@@ -69,6 +69,21 @@ void text_to_line(char *text, const char *keep) {
   for (char *c = text; *c; c++) if (text_is_control(*c) && !strchr(keep, *c)) *c = '?';
 }
 
+bool text_add_list(char *to, size_t bytes, const char *fmt, va_list ap) {
+  const size_t n = strlen(to);
+  if (n >= bytes) return false;
+  const int more = vsnprintf(to + n, bytes - n, fmt, ap);
+  if (more < 0) to[n] = 0;
+  return more >= 0 && (size_t)more < bytes - n;
+}
+bool text_add(char *to, size_t bytes, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  const bool fits = text_add_list(to, bytes, fmt, ap);
+  va_end(ap);
+  return fits;
+}
+
 // ---- JSON that is written, value by value ---------------------------------------------------------------------------
 // The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
 // becomes U+FFFD.

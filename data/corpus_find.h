@@ -44,13 +44,13 @@ __attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, 
 }
 
 __attribute__((format(printf, 2, 3))) static inline void data_notice(DataNotices *d, const char *fmt, ...) {
-  size_t n = strlen(d->text), room = sizeof d->text - n;
+  const size_t n = strlen(d->text);
   va_list ap;
   va_start(ap, fmt);
-  int wrote = vsnprintf(d->text + n, room, fmt, ap);
+  const bool fits = text_add_list(d->text, sizeof d->text - 1, fmt, ap);
   va_end(ap);
-  if (wrote < 0 || (size_t)wrote + 2 > room) { d->text[n] = 0; return; }  // whole lines or nothing
-  text_escape_line(d->text + n, room - 2);
+  if (!fits) { d->text[n] = 0; return; }          // whole lines or nothing
+  text_escape_line(d->text + n, sizeof d->text - n - 2);
   strcat(d->text + n, "\n");
 }
 

@@ -29,10 +29,10 @@ struct GgufReader {
 };
 
 __attribute__((format(printf, 2, 3))) static inline bool gguf_fail(const GgufReader *r, const char *fmt, ...) {
-  const int n = snprintf(r->error, r->error_bytes, "%.700s: ", r->path);
+  snprintf(r->error, r->error_bytes, "%.700s: ", r->path);
   va_list ap;
   va_start(ap, fmt);
-  if (n >= 0 && (size_t)n < r->error_bytes) vsnprintf(r->error + n, r->error_bytes - (size_t)n, fmt, ap);
+  text_add_list(r->error, r->error_bytes, fmt, ap);
   va_end(ap);
   text_to_line(r->error, "");
   return false;

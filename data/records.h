@@ -309,7 +309,7 @@ static inline const RecordForm *record_form(const cJSON *json, const char *field
     char keys[100] = "";
     const cJSON *x;
     cJSON_ArrayForEach(x, json)
-      if (x->string) snprintf(keys + strlen(keys), sizeof keys - strlen(keys), "%s%s", keys[0] ? ", " : "", x->string);
+      if (x->string) text_add(keys, sizeof keys, "%s%s", keys[0] ? ", " : "", x->string);
     snprintf(fault.text, fault.bytes, "it has no form that is known; its members: %.90s; --fields tells their names",
              keys);
     if (near)

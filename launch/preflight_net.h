@@ -118,11 +118,10 @@ static inline int preflight_serve(const PreflightFacts *mine, double limit_ms) {
   preflight_send(0, TAG_FACTS, mine, sizeof *mine, limit_ms / 2);
   MPI_Irecv(&c, (int)sizeof c, MPI_BYTE, 0, TAG_CALL, MPI_COMM_WORLD, &first);
   if (!preflight_through(&first, limit_ms / 2, true)) {          // before rank 0 gives up and ends all
-    char networks[512] = "none";
-    for (int i = 0, n = 0; i < mine->nets && n < (int)sizeof networks; i++)
-      n += snprintf(networks + n, sizeof networks - (size_t)n, "%s%s %s", i ? ", " : "", mine->net[i].name,
-                    mine->net[i].network);
-    warn("no word of rank 0 yet; networks of this host: %s", networks);
+    char networks[512] = "";
+    for (int i = 0; i < mine->nets; i++)
+      text_add(networks, sizeof networks, "%s%s %s", i ? ", " : "", mine->net[i].name, mine->net[i].network);
+    warn("no word of rank 0 yet; networks of this host: %s", mine->nets ? networks : "none");
     if (!preflight_through(&first, 3 * limit_ms, true)) die_missing("no word of rank 0: see what it says");
   }
   while (c.op != CALL_END) {

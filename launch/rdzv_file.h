@@ -91,12 +91,12 @@ static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
 // ---- host 0 ---------------------------------------------------------------------------------------------------------
 static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
   char path[1100], text[RDZV_FILE_MOST];
-  size_t n = (size_t)snprintf(text, sizeof text, "%sjob %s\ntoken %s\n", RDZV_FILE_HEAD, o->job, o->token);
+  snprintf(text, sizeof text, "%sjob %s\ntoken %s\n", RDZV_FILE_HEAD, o->job, o->token);
   for (int i = 0; i < o->at.count; i++) {
     char address[INET6_ADDRSTRLEN];
     const sockaddr *a = (const sockaddr *)&o->at.at[i].to;
     net_address_text(a, address, sizeof address);
-    n += (size_t)snprintf(text + n, sizeof text - n, "at %s %d\n", address, ntohs(((const sockaddr_in *)a)->sin_port));
+    text_add(text, sizeof text, "at %s %d\n", address, ntohs(((const sockaddr_in *)a)->sin_port));
   }
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   return rdzv_file_write(path, text);

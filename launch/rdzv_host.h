@@ -341,16 +341,15 @@ static inline void rdzv_host_look(RdzvHost *h, double limit_ms) {
 // ---- until all are there --------------------------------------------------------------------------------------------
 // Who is there, or who is not, at most eight of them.
 static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t room) {
-  size_t n = 0;
   int64_t count = 0;
   to[0] = 0;
   for (int64_t i = 0; i < h->where->members; i++) {
     const RdzvMember *m = &h->member[i];
-    if (m->here != here || ++count > 8 || n + 100 > room) continue;
-    n += (size_t)snprintf(to + n, room - n, "%s%lld", n ? ", " : "", (long long)i);
-    if (here) n += (size_t)snprintf(to + n, room - n, " (%s)", m->host);
+    if (m->here != here || ++count > 8 || strlen(to) + 100 > room) continue;
+    text_add(to, room, "%s%lld", to[0] ? ", " : "", (long long)i);
+    if (here) text_add(to, room, " (%s)", m->host);
   }
-  if (count > 8) snprintf(to + n, room - n, " and %lld more", (long long)count - 8);
+  if (count > 8) text_add(to, room, " and %lld more", (long long)count - 8);
 }
 // Whether all are there that are waited for: in a later start those of the one before, and who waits for it.
 static inline bool rdzv_host_all(const RdzvHost *h) {
@@ -488,7 +487,6 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
 
 // The network interfaces that lead to the others, with commas between.
 static inline void rdzv_host_interfaces(RdzvHost *h) {
-  size_t n = 0;
   for (int i = 0; i < h->listeners; i++) {
     sockaddr_storage here = {};
     socklen_t bytes = sizeof here;
@@ -497,7 +495,7 @@ static inline void rdzv_host_interfaces(RdzvHost *h) {
     if (getsockname(h->listener[i], (sockaddr *)&here, &bytes) || here.ss_family == AF_UNIX) continue;
     net_interface((const sockaddr *)&here, name, &loopback);
     if (name[0] && !loopback && !strstr(h->interface, name))
-      n += (size_t)snprintf(h->interface + n, sizeof h->interface - n, "%s%s", n ? "," : "", name);
+      text_add(h->interface, sizeof h->interface, "%s%s", h->interface[0] ? "," : "", name);
   }
 }
 // The name by which mpirun knows a machine: its host name where that is plain and no other machine has it, else one

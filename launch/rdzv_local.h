@@ -24,8 +24,7 @@ __attribute__((format(printf, 1, 2))) static inline void rdzv_say(const char *fm
   char line[2048] = "train_gpt_fsdp: ";
   va_list ap;
   va_start(ap, fmt);
-  const size_t at = strlen(line);
-  vsnprintf(line + at, sizeof line - at - 1, fmt, ap);
+  text_add_list(line, sizeof line - 1, fmt, ap);
   va_end(ap);
   strcat(line, "\n");
   if (write(STDERR_FILENO, line, strlen(line)) < 0) return;      // nobody reads it

@@ -195,10 +195,9 @@ static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
   if (!net_resolve(w->host, w->port, &all, error, bytes)) return -1;
   for (int i = 0; i < all.count; i++) {
     const sockaddr *a = (const sockaddr *)&all.at[i].to;
-    const size_t n = strlen(said);
     char text[INET6_ADDRSTRLEN];
     net_address_text(a, text, sizeof text);
-    if (!strstr(said, text)) snprintf(said + n, sizeof said - n, "%s%s", n ? " " : "", text);
+    if (!strstr(said, text)) text_add(said, sizeof said, "%s%s", said[0] ? " " : "", text);
     if (rdzv_address_is_loopback(a)) continue;
     const int fd = net_listen(&all.at[i], 1024, false);
     if (fd >= 0) return fd;

@@ -22,12 +22,12 @@ static void launch_forget(Options *o) {
 // The options that all processes must have been given alike, a line for each. Static.
 static const char *launch_lines(const Options *o) {
   static char text[OPTION_COUNT * (OPTION_TEXT_BYTES + 64)];
-  size_t n = 0;
+  text[0] = 0;
   for (int i = 0; i < OPTION_COUNT; i++) {
     char value[OPTION_TEXT_BYTES];
     if (i >= GROUP_RANKS && i < GROUP_EVALUATION) continue;
     option_print(value, sizeof value, o, &option_specs[i]);
-    n += (size_t)snprintf(text + n, sizeof text - n, "--%s %s\n", option_specs[i].name, value);
+    text_add(text, sizeof text, "--%s %s\n", option_specs[i].name, value);
   }
   text_to_line(text, "\n");                      // of --prompt
   return text;

@@ -161,11 +161,9 @@ NotFinite not_finite_find(const NotFiniteStep *step) {
 // ---- what is said of it ---------------------------------------------------------------------------------------------
 void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
   char where[160] = "";
-  size_t n = 0;
-  if (x->place[0]) n += (size_t)snprintf(where + n, sizeof where - n, ", %s", x->place);
-  if (x->kind != FOUND_IN_SUM && x->kind)
-    n += (size_t)snprintf(where + n, sizeof where - n, ", microbatch %d", x->microbatch);
-  snprintf(where + n, sizeof where - n, ", rank %d on %.63s", x->rank, x->host);
+  if (x->place[0]) text_add(where, sizeof where, ", %s", x->place);
+  if (x->kind != FOUND_IN_SUM && x->kind) text_add(where, sizeof where, ", microbatch %d", x->microbatch);
+  text_add(where, sizeof where, ", rank %d on %.63s", x->rank, x->host);
   if (x->kind == FOUND_NOTHING)
     snprintf(to, bytes, "nothing: the step, run again, is finite; the memory or a device of some rank failed");
   else if (x->kind == FOUND_IN_LOSS)

@@ -162,20 +162,18 @@ static bool options_read_config(Options *o, char *error, size_t error_bytes) {
 // command line.
 static void config_name_source(const Options *o, char *error, size_t error_bytes) {
   char found[1024] = "";
-  size_t n = 0;
-  for (int i = 0; i < OPTION_COUNT && n < sizeof found; i++) {
+  for (int i = 0; i < OPTION_COUNT; i++) {
     const char *name = option_specs[i].name, *at = error;
     while (o->in_file[i] && (at = strstr(at, "--"))) {
       at += 2;
       const size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789");
       if (length != strlen(name) || strncmp(at, name, length)) continue;
-      n += (size_t)snprintf(found + n, sizeof found - n, "%s--%s", n ? ", " : "", name);
+      text_add(found, sizeof found, "%s--%s", found[0] ? ", " : "", name);
       break;
     }
   }
-  const size_t used = strlen(error);
-  if (n) snprintf(error + used, error_bytes - used, "; %.800s gives %s, which the command line may replace", o->config,
-                  found);
+  if (found[0])
+    text_add(error, error_bytes, "; %.800s gives %s, which the command line may replace", o->config, found);
 }
 
 static bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);

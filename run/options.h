@@ -436,10 +436,10 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
       for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
     char list[OPTION_TEXT_BYTES];
     if (use.id == OPT_flight && value) {         // the shell has made many words of one pattern
-      size_t n = (size_t)snprintf(list, sizeof list, "%s", value);
-      while (a + 1 < argc && strncmp(argv[a + 1], "--", 2) && n < sizeof list)
-        n += (size_t)snprintf(list + n, sizeof list - n, ",%s", argv[++a]);
-      REFUSE(n >= sizeof list, "--flight: these names have more than %d bytes: give their directory",
+      bool fits = snprintf(list, sizeof list, "%s", value) < (int)sizeof list;
+      while (a + 1 < argc && strncmp(argv[a + 1], "--", 2) && fits)
+        fits = text_add(list, sizeof list, ",%s", argv[++a]);
+      REFUSE(!fits, "--flight: these names have more than %d bytes: give their directory",
              OPTION_TEXT_BYTES - 1);
       value = list;
     }

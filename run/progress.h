@@ -28,7 +28,8 @@ static void eta_text(char *to, size_t bytes, int64_t seconds) {
 static void progress_line(char *to, size_t bytes, const Progress *p, int columns) {
   bool there[PROGRESS_FIELDS] = {};
   const int room = columns ? columns - 1 : INT32_MAX;
-  int used = -2, bar = PROGRESS_BAR_MOST, n = 0;
+  int used = -2, bar = PROGRESS_BAR_MOST;
+  to[0] = 0;
   for (int i = 0; i < PROGRESS_FIELDS; i++) {
     const ProgressField f = progress_priority[i];
     if (!p->text[f][0]) continue;
@@ -42,12 +43,12 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
   if (there[PROGRESS_BAR]) {
     char text[PROGRESS_BAR_MOST + 1] = "";
     for (int i = 0; i < bar; i++) text[i] = i * p->steps < p->step * bar ? '#' : '.';
-    n = snprintf(to, bytes, "[%s] ", text);
+    text_add(to, bytes, "[%s] ", text);
   }
-  const int first = n;
+  const size_t first = strlen(to);
   for (int f = PROGRESS_STEP; f < PROGRESS_FIELDS; f++) {
     const int length = f == PROGRESS_STEP && tight ? (int)strcspn(p->text[f], "/") : (int)strlen(p->text[f]);
-    if (there[f]) n += snprintf(to + n, bytes - (size_t)n, "%s%.*s", n > first ? "  " : "", length, p->text[f]);
+    if (there[f]) text_add(to, bytes, "%s%.*s", strlen(to) > first ? "  " : "", length, p->text[f]);
   }
 }
 

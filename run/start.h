@@ -20,14 +20,14 @@
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
-  const size_t n = strlen(s->notices), room = sizeof s->notices - n;
+  const size_t n = strlen(s->notices), room = sizeof s->notices;
+  if (room - n < 8) return;
   va_list ap;
   va_start(ap, fmt);
-  const int wrote = vsnprintf(s->notices + n, room, fmt, ap);
+  const bool fits = text_add_list(s->notices, room - 1, fmt, ap);
   va_end(ap);
-  if (wrote < 0 || room < 8) { s->notices[n] = 0; return; }
-  if ((size_t)wrote + 2 > room) memcpy(s->notices + sizeof s->notices - 5, "...", 3);          // cut, but still a line
-  memcpy(s->notices + ((size_t)wrote + 2 > room ? sizeof s->notices - 2 : n + (size_t)wrote), "\n", 2);
+  if (!fits) memcpy(s->notices + room - 5, "...", 4);            // cut, but still a line
+  strcat(s->notices, "\n");
 }
 // Prints the notices collected since the last call.
 static void start_print_notices(Start *s) {
@@ -154,8 +154,7 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   while (n > 1 && parent[n - 1] == '/') n--;
   snprintf(parent + n, sizeof parent - n, "%s", n ? "" : ".");
   start_newest(&beside, parent, newest, sizeof newest);
-  n = strlen(error);
-  if (newest[0]) snprintf(error + n, error_bytes - n, "; the newest one beside it: %s %s", option, newest);
+  if (newest[0]) text_add(error, error_bytes, "; the newest one beside it: %s %s", option, newest);
 }
 // The chat template beside a tokenizer, a file or a directory, or in a GGUF, and its text, malloc'ed. NULL: there is
 // none, and why.
@@ -302,9 +301,7 @@ static bool start_find_base(Start *s, const Options *o, char *error, size_t erro
   start_recorded(s->text, (size_t)s->text_bytes, "init_from", path, sizeof path);
   s->base = (Start *)calloc(1, sizeof(Start));
   if (start_find_weights(s->base, o->init_from[0] ? o->init_from : path, o, error, error_bytes)) return true;
-  const size_t n = strlen(error);
-  snprintf(error + n, error_bytes - n, "; the adapters of %.300s need these weights: --init_from says where they are",
-           s->path);
+  text_add(error, error_bytes, "; the adapters of %.300s need these weights: --init_from says where they are", s->path);
   return false;
 }
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
@@ -423,11 +420,10 @@ static void start_notice_unknown(Start *s) {
   char list[OPTION_TEXT_BYTES] = "", value[128], version[32];
   const cJSON *v, *config = cJSON_GetObjectItemCaseSensitive(s->json, "config");
   cJSON_ArrayForEach(v, config) {
-    const size_t n = strlen(list);
     bool known = !v->string;
     for (int i = 0; i < OPTION_COUNT && !known; i++) known = !strcmp(option_specs[i].name, v->string);
     if (!known && start_json_text(v, value, sizeof value))
-      snprintf(list + n, sizeof list - n, "%s--%.64s %s", n ? ", " : "", v->string, value[0] ? value : "''");
+      text_add(list, sizeof list, "%s--%.64s %s", list[0] ? ", " : "", v->string, value[0] ? value : "''");
   }
   text_to_line(list, "");
   if (list[0])

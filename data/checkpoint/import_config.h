@@ -10,10 +10,8 @@ struct ImportText { char text[96]; };
 // "(300,32)".
 static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
   ImportText t = {"("};
-  size_t n = 1;
-  for (int i = 0; i < ndim && n < sizeof t.text; i++)
-    n += (size_t)snprintf(t.text + n, sizeof t.text - n, "%s%lld", i ? "," : "", (long long)shape[i]);
-  snprintf(t.text + min64((int64_t)n, sizeof t.text - 2), 2, ")");
+  for (int i = 0; i < ndim; i++) text_add(t.text, sizeof t.text - 1, "%s%lld", i ? "," : "", (long long)shape[i]);
+  strcat(t.text, ")");
   return t;
 }
 
@@ -21,12 +19,11 @@ static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
 struct ImportComplaints { char text[1024]; int count; };
 // Adds one: printf's arguments.
 __attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
-  const size_t used = strlen(c->text);
   if (++c->count > 3) return;
-  if (used) snprintf(c->text + used, sizeof c->text - used, "; ");
+  if (c->text[0]) text_add(c->text, sizeof c->text, "; ");
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(c->text + strlen(c->text), sizeof c->text - strlen(c->text), fmt, ap);
+  text_add_list(c->text, sizeof c->text, fmt, ap);
   va_end(ap);
 }
 // Whether there were none; else they are in `error`.
@@ -43,10 +40,10 @@ struct ImportConfig { const cJSON *root; const char *path; char *error; size_t e
 // Leaves the file's path and a reason in the error. Returns false.
 __attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
                                                                               ...) {
-  const int n = snprintf(c->error, c->error_bytes, "%s: ", c->path);
+  snprintf(c->error, c->error_bytes, "%s: ", c->path);
   va_list ap;
   va_start(ap, fmt);
-  if (n >= 0 && (size_t)n < c->error_bytes) vsnprintf(c->error + n, c->error_bytes - (size_t)n, fmt, ap);
+  text_add_list(c->error, c->error_bytes, fmt, ap);
   va_end(ap);
   return false;
 }

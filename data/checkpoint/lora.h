@@ -29,7 +29,7 @@ bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, s
   for (int m = 0; m < LORA_MATRICES; m++) {
     l->parts[m] = all ? (1u << lora_parts(s, m)) - 1 : 0;
     for (int i = 0; i < lora_parts(s, m); i++)
-      snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", m + i ? ", " : "", lora_module(s, m, i));
+      text_add(known, sizeof known, "%s%s", m + i ? ", " : "", lora_module(s, m, i));
   }
   bool some = all;
   for (char *name = strtok_r(text, ", ", &save); name; name = strtok_r(NULL, ", ", &save)) {
@@ -150,11 +150,11 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
     if (!end || !at || at > end) continue;       // lora_import_map names it
     at += strspn(at, "0123456789");
     *end = 0;
-    const size_t n = strlen(targets), k = strlen(++at);
+    const size_t k = strlen(++at);
     bool known = false;
     for (const char *p = targets; (p = strstr(p, at)); p++)
       known = known || ((p == targets || p[-1] == ',') && (p[k] == ',' || !p[k]));
-    if (!known) snprintf(targets + n, targets_bytes - n, "%s%s", n ? "," : "", at);
+    if (!known) text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", at);
   }
   set_close(&set);
   IMPORT_REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
@@ -201,8 +201,7 @@ bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *
     cJSON_ArrayForEach(name, x) {
       if (!cJSON_IsString(name)) continue;
       paths = paths || lora_is_path(name->valuestring);
-      snprintf(targets + strlen(targets), targets_bytes - strlen(targets), "%s%s", targets[0] ? "," : "",
-               name->valuestring);
+      text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", name->valuestring);
     }
   if (paths) targets[0] = 0, ok = lora_targets_of_file(targets, targets_bytes, dir, error, error_bytes);
   cJSON_Delete(root);

@@ -119,11 +119,11 @@ struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char 
 __attribute__((format(printf, 2, 3))) static inline bool safetensors_fail(SafetensorsText *t, const char *fmt, ...) {
   char *error = t->file->error;
   const size_t room = sizeof t->file->error;
-  int n = snprintf(error, room, "%.700s: ", t->path);
-  if (t->tensor) n += snprintf(error + n, room - (size_t)n, "tensor %s: ", safetensors_quoted(t->tensor).text);
+  snprintf(error, room, "%.700s: ", t->path);
+  if (t->tensor) text_add(error, room, "tensor %s: ", safetensors_quoted(t->tensor).text);
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(error + n, room - (size_t)n, fmt, ap);
+  text_add_list(error, room, fmt, ap);
   va_end(ap);
   return false;
 }

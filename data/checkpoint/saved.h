@@ -385,8 +385,7 @@ static void checkpoint_before(const char *directory, char *before, size_t bytes)
 void checkpoint_hint(const char *directory, char *error, size_t error_bytes) {
   char before[MAP_PATH_BYTES];
   checkpoint_before(directory, before, sizeof before);
-  const size_t n = strlen(error);
-  if (before[0]) snprintf(error + n, error_bytes - n, "; --resume %s takes the one before", before);
+  if (before[0]) text_add(error, error_bytes, "; --resume %s takes the one before", before);
 }
 
 // ================================================================================================ 4 loading

@@ -226,8 +226,7 @@ TEST(flight_ranks_that_came_are_told,
   static Liveness l;
   static const struct { int64_t step; int begun, in; bool lost; } at[] = {
       {16, 12, 12, false}, {15, 20, 0, true}, {16, 11, 0, false}, {17, 3, 3, false}};
-  char text[REPORT_BYTES];
-  size_t n = 0;
+  char text[REPORT_BYTES] = "";
   l.world = 4;
   l.peer = peer;
   for (int r = 0; r < 4; r++) {
@@ -238,15 +237,15 @@ TEST(flight_ranks_that_came_are_told,
     peer[r].last.step = at[r].step, peer[r].last.begun = at[r].begun, peer[r].last.in = at[r].in;
     snprintf(peer[r].last.collective, sizeof peer[r].last.collective, "the gather of block %d", r);
   }
-  liveness_report_collective(&l, text, &n);
+  liveness_report_collective(&l, text);
   EXPECT(!strcmp(text, "  collective 12 of step 16, the gather of block 0: 2 of 4 ranks came to it\n"
                        "    not rank 1 (pid 101 on h1), which when last heard had come to collective 20 of step 15\n"
                        "    not rank 2 (pid 102 on h2), which had come to collective 11 of step 16\n"), "it says:\n%s",
          text);
   for (LivenessPeer &p : peer) p.last.in = 0;
-  n = 0;
-  liveness_report_collective(&l, text, &n);
-  EXPECT(!n, "nobody waits for one, but it says:\n%s", text);
+  text[0] = 0;
+  liveness_report_collective(&l, text);
+  EXPECT(!text[0], "nobody waits for one, but it says:\n%s", text);
 }
 TEST(flight_damage_is_refused,
      "a flight record cut anywhere, with a value out of range, of another format, or that is another file, is refused "
