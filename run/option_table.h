@@ -50,7 +50,8 @@ enum { LAYERS_MOST = 1000 };
   NUM(norm_eps, 0.0, 1e-12, 1.0, SHAPE, "added to a norm's variance or mean square (default: the preset's)") \
   CHOICE(position, preset, (learned, rope), SHAPE, "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
-  TEXT(rope_scaling, "", "none|...", SHAPE, "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
+  TEXT(rope_scaling, "", "none|...", SHAPE, \
+      "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
   CHOICE(qk_norm, preset, (off, before, after), SHAPE, \

@@ -46,7 +46,7 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
          "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
          (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
-         "llama3:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
+         "linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS or yarn:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
   rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &scaling);       // one spelling
   return true;
 }
