@@ -18,8 +18,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, NanoChatConfig,
-                          NanoChatForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
-                          SmolLM3Config, SmolLM3ForCausalLM)
+                          NanoChatForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 VOCAB, B, T = 61, 2, 13
 COMMON = dict(vocab_size=VOCAB, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=None,
@@ -54,6 +54,7 @@ CASES = {
     "qwen3_yarn": (Qwen3ForCausalLM, Qwen3Config, size(16, 24, 1, 2, 1, head_dim=12, tie_word_embeddings=True,
                                                        rope_parameters=dict(YARN, truncate=False, mscale=1.0,
                                                                             mscale_all_dim=0.5))),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config, size(24, 33, 2, 4, 2, tie_word_embeddings=False)),
 }
 
 

@@ -43,7 +43,9 @@ enum { LAYERS_MOST = 1000 };
   INT(n_kv_head, 0, 1, 1000, SHAPE, "heads of k and v; must divide n_head (default: the preset's, or n_head)") \
   INT(head_size, 0, 1, 65536, SHAPE, "columns of a head (default: the preset's, or n_embd / n_head)") \
   INT(mlp_width, 0, 1, 1 << 20, SHAPE, "width of the MLP (default: the preset's, or 4 n_embd)") \
-  CHOICE(norm, preset, (layernorm, rmsnorm), SHAPE, "before attention, the MLP and the head (default: the preset's)") \
+  CHOICE(norm, preset, (layernorm, rmsnorm), SHAPE, "of attention, the MLP and the head (default: the preset's)") \
+  CHOICE(norm_place, preset, (before, behind, both), SHAPE, \
+      "norms before attention and the MLP, behind them, or both (default: preset)") \
   CHOICE(norm_weight, preset, (on, off), SHAPE, "norms have a weight (default: the preset's)") \
   CHOICE(norm_embedding, preset, (on, off), SHAPE, \
       "an RMSNorm without weights behind the embedding (default: preset)") \
@@ -54,8 +56,8 @@ enum { LAYERS_MOST = 1000 };
       "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
-  CHOICE(qk_norm, preset, (off, before, after), SHAPE, \
-      "RMSNorm of each head's q and k, before or after rope (default: preset)") \
+  CHOICE(qk_norm, preset, (off, before, after, all), SHAPE, \
+      "RMSNorm of each head's q and k, before or after rope; or of all (default: preset)") \
   CHOICE(mlp, preset, (gelu, relu2, swiglu), SHAPE, "between the MLP's matrices (default: the preset's)") \
   CHOICE(bias, preset, (all, none, qkv, qkvo), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
@@ -265,9 +267,9 @@ struct Preset {
   double lr;
   const char *block;
 };
-static const char preset_block[] = "norm=layernorm norm_weight=on norm_embedding=off norm_eps=1e-5 position=learned "
-    "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 tie_head=on "
-    "optimizer=adamw";
+static const char preset_block[] = "norm=layernorm norm_place=before norm_weight=on norm_embedding=off norm_eps=1e-5 "
+    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 "
+    "tie_head=on optimizer=adamw";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
 #define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 #define MODERN_BLOCK "qk_norm=before tie_head=off optimizer=muon " LLAMA_BLOCK

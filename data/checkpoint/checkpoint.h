@@ -241,6 +241,7 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
 // ---- model_shape.h --------------------------------------------------------------------------------------------------
 // The order of names is that of the options' choices (run/option_table.h).
 enum Norm { NORM_LAYERNORM, NORM_RMSNORM };
+enum NormPlace { NORM_BEFORE, NORM_BEHIND, NORM_BOTH };          // of attention and the MLP
 enum Position { POSITION_LEARNED, POSITION_ROPE };
 enum Mlp { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
 enum Biases { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
@@ -253,6 +254,7 @@ enum RopeKind { ROPE_UNSCALED, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_YARN_EX
 struct RopeScaling { RopeKind kind; double factor, low, high; int64_t original; double attention, growth; };
 struct Block {
   Norm norm;
+  NormPlace norm_place;
   bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
   double norm_eps;
   Position position;
@@ -289,6 +291,7 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
                             bool tied, double dropout);
 // Columns of q, k and v together, and rows of the MLP's first matrix: gate and up are one.
 static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 2 * s->n_kv_head) * s->head_size; }
+static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU; }
 int64_t model_fc_rows(const ModelShape *s);
 // Whether block l turns q and k.
 bool block_turns(const Block *b, int l);
@@ -320,6 +323,7 @@ struct Family {
   const char *gguf;                              // llama.cpp's architecture; NULL: it has none
   double eps;
   bool biasless;                                 // no field asks for biases
+  NormPlace norm_place = NORM_BEFORE;
 };
 bool shape_is_gpt2(const ModelShape *s);
 // The class that an exported model is; NULL: GPT-2, or none.

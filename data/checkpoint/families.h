@@ -20,8 +20,10 @@ static const Family families[] = {
     {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "qwen2", 1e-6, false},
     {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_BEFORE, false, false, false, 1e4, 128, 0, "qwen3", 1e-6, false},
     {"smollm3", "SmolLM3ForCausalLM", false, QK_NORM_OFF, false, true, true, 2e6, 0, 0, NULL, 1e-6, false},
-    {"nanochat", "NanoChatForCausalLM", false, QK_NORM_AFTER, true, false, false, 1e4, 0, 15, NULL, 1e-6, false}};
-static const char family_types[] = "gpt2, llama, mistral, qwen2, qwen3, smollm3 or nanochat";
+    {"nanochat", "NanoChatForCausalLM", false, QK_NORM_AFTER, true, false, false, 1e4, 0, 15, NULL, 1e-6, false},
+    {"olmo2", "Olmo2ForCausalLM", false, QK_NORM_ALL, false, false, false, 5e5, 0, 0, "olmo2", 1e-5, false,
+     NORM_BEHIND}};
+static const char family_types[] = "gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat or olmo2";
 
 static inline const Family *family_of_type(const char *model_type) {
   for (const Family &f : families) if (!strcmp(f.model_type, model_type)) return &f;
@@ -34,7 +36,8 @@ static inline const Family *family_of_gguf(const char *architecture) {
 }
 bool shape_is_gpt2(const ModelShape *s) {
   const Block *b = &s->block;
-  return b->norm == NORM_LAYERNORM && !b->norm_weightless && !b->norm_embedding && b->position == POSITION_LEARNED &&
+  return b->norm == NORM_LAYERNORM && b->norm_place == NORM_BEFORE && !b->norm_weightless &&
+         !b->norm_embedding && b->position == POSITION_LEARNED &&
          b->qk_norm == QK_NORM_OFF && b->mlp == MLP_GELU && b->bias == BIAS_ALL && b->logit_softcap == 0 &&
          s->n_kv_head == s->n_head && s->head_size * s->n_head == s->n_embd && s->mlp_width == 4 * s->n_embd &&
          fabs(b->norm_eps - 1e-5) < 1e-10;
@@ -47,6 +50,7 @@ static inline bool family_fits(const Family *f, const ModelShape *s) {
   const Block *b = &s->block;
   if (b->norm != NORM_RMSNORM || b->position != POSITION_ROPE || b->qk_norm != f->qk_norm) return false;
   if (b->mlp != (f->nanochat ? MLP_RELU2 : MLP_SWIGLU) || b->norm_weightless != f->nanochat) return false;
+  if (b->norm_place != f->norm_place) return false;
   if (b->norm_embedding != f->nanochat || (b->logit_softcap > 0 && !f->nanochat)) return false;
   if (b->rope_skip && !f->skips) return false;
   if (f == &families[0] && s->n_embd % s->n_head) return false;  // LlamaConfig refuses that; SmolLM3's does not
@@ -66,15 +70,19 @@ bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
 
 // ================================================================================================ tensors
 enum { FAMILY_NAME_BYTES = 96 };
-// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one.
-struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2; };
+// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one. behind: the
+// same of norms behind what they are of.
+struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2, behind = -1; };
 static const FamilyTensor family_tensors[] = {
     {"ln_1", {"input_layernorm"}, -1},
     {"attn.c_attn", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, -1},
     {"attn.q_norm", {"self_attn.q_norm"}, -1},
     {"attn.k_norm", {"self_attn.k_norm"}, -1},
     {"attn.c_proj", {"self_attn.o_proj"}, -1},
-    {"ln_2", {"post_attention_layernorm"}, -1},
+    {"ln_2", {"post_attention_layernorm"}, -1, 0},
+    {"ln_2", {"pre_feedforward_layernorm"}, -1, 1},
+    {"attn.norm", {"post_attention_layernorm"}, -1},
+    {"mlp.norm", {"post_feedforward_layernorm"}, -1},
     {"mlp.c_fc", {"mlp.gate_proj", "mlp.up_proj"}, 0},
     {"mlp.c_proj", {"mlp.down_proj"}, 0},
     {"mlp.c_fc", {"mlp.fc1"}, 1},
@@ -82,10 +90,13 @@ static const FamilyTensor family_tensors[] = {
 static const FamilyTensor family_roots[] = {
     {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
 
+static inline bool family_tensor_is_of(const FamilyTensor *t, const ModelShape *s) {
+  return t->relu2 != mlp_is_gated(s->block.mlp) && t->behind != (s->block.norm_place == NORM_BEFORE);
+}
 // What part `part` of a block's module is called in a file; NULL: no module has this name.
 static inline const char *family_module(const char *ours, int part, const ModelShape *s) {
   for (const FamilyTensor &t : family_tensors)
-    if (!strcmp(t.ours, ours) && t.relu2 != (s->block.mlp == MLP_SWIGLU)) return t.theirs[part];
+    if (!strcmp(t.ours, ours) && family_tensor_is_of(&t, s)) return t.theirs[part];
   return NULL;
 }
 // The name of part `part` of a parameter in a file: a suffix .weight or .bias is theirs too.
@@ -97,7 +108,7 @@ static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p
       snprintf(to, FAMILY_NAME_BYTES, "%s%s", t.theirs[0], dot);
   for (const FamilyTensor &t : family_tensors) {
     const bool named = (size_t)(dot - inside) == strlen(t.ours) && !strncmp(inside, t.ours, strlen(t.ours));
-    if (p->stage && named && t.relu2 != (s->block.mlp == MLP_SWIGLU))
+    if (p->stage && named && family_tensor_is_of(&t, s))
       snprintf(to, FAMILY_NAME_BYTES, "model.layers.%d.%s%s", p->stage - 1, t.theirs[part], dot);
   }
 }
@@ -276,7 +287,7 @@ static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b)
 static inline bool family_config_read(const ImportConfig *c, const Family *f, ModelShape *m) {
   *m = ModelShape{};
   Block *b = &m->block;
-  b->norm = NORM_RMSNORM, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
+  b->norm = NORM_RMSNORM, b->norm_place = f->norm_place, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
   b->mlp = f->nanochat ? MLP_RELU2 : MLP_SWIGLU;
   b->norm_weightless = b->norm_embedding = f->nanochat;
   const cJSON *act;

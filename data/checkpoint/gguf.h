@@ -23,12 +23,13 @@ static inline const char *gguf_architecture(const ModelShape *s) {
 }
 bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
-                "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
-  IMPORT_REFUSE(s->block.rope_scaling.kind == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole "
-                "dimensions, yarn_exact does not: leave it out");
-  IMPORT_REFUSE(s->block.rope_scaling.kind == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp "
-                "has Llama 3's scaling of rope in Llama's block alone, not in %s's: leave it out",
-                gguf_architecture(s));
+                "Qwen 2's, and Qwen 3's and OLMo 2's without biases, not this one: leave it out, or choose another "
+                "block");
+  const RopeKind rope = s->block.rope_scaling.kind;
+  IMPORT_REFUSE(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, "
+                "yarn_exact does not: leave it out");
+  IMPORT_REFUSE(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's "
+                "scaling of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
   return true;
 }
 const char *gguf_pre_tokenizer(const Tokenizer *k) {

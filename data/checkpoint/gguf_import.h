@@ -19,6 +19,7 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
       {"wte", {"token_embd"}}, {"wpe", {"position_embd"}}, {"ln_f", {"output_norm"}}, {"lm_head", {"output"}},
       {"ln_1", {"attn_norm"}}, {"attn.c_attn", {"attn_q", "attn_k", "attn_v"}}, {"attn.q_norm", {"attn_q_norm"}},
       {"attn.k_norm", {"attn_k_norm"}}, {"attn.c_proj", {"attn_output"}}, {"ln_2", {"ffn_norm"}},
+      {"attn.norm", {"post_attention_norm"}}, {"mlp.norm", {"post_ffw_norm"}},
       {"mlp.c_fc", {"ffn_gate", "ffn_up"}}, {"mlp.c_proj", {"ffn_down"}}};
   const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
   const size_t n = (size_t)(dot - inside);
@@ -159,7 +160,8 @@ static const struct { const char *key, *gpt2, *other; bool needed; } gguf_fields
 // Keys with another value than this change what is computed.
 static const struct { const char *key; double neutral; } gguf_neutral[] = {
     {"expert_count", 0}, {"attention.causal", 1}, {"attention.max_alibi_bias", 0}, {"attention.clamp_kqv", 0},
-    {"attention.scale", 0}, {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_attn_factor", 1}, {"logit_scale", 1}, {"residual_scale", 1},
+    {"attention.scale", 0}, {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_attn_factor", 1},
+    {"logit_scale", 1}, {"residual_scale", 1},
     {"embedding_scale", 1}, {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}};
 
 struct GgufName { char text[96]; };
@@ -277,8 +279,8 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   if (kind && !strcmp(kind, "adapter"))
     snprintf(error, error_bytes, "%s: is an adapter, no model: name the model that it is for", path);
   else if (!known)
-    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2 or qwen3: another model "
-             "is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
+    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3 or olmo2: another "
+             "model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
   else if (!wte || wte->ndim != 2)
     snprintf(error, error_bytes, "%s: tensor token_embd.weight is %s", path, wte ? "no matrix" : "missing");
   else ok = gguf_config_numbers(g, path, arch, c, error, error_bytes);

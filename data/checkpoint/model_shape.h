@@ -20,7 +20,7 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
 }
 
 int64_t model_fc_rows(const ModelShape *s) {
-  return s->block.mlp == MLP_SWIGLU ? 2 * s->mlp_width : s->mlp_width;
+  return mlp_is_gated(s->block.mlp) ? 2 * s->mlp_width : s->mlp_width;
 }
 bool block_turns(const Block *b, int l) {
   return b->position == POSITION_ROPE && !(b->rope_skip && (l + 1) % b->rope_skip == 0);

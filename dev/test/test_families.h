@@ -3,7 +3,7 @@
 // refused.
 
 static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat",
-                                           "mistral", "llama_yarn", "qwen3_yarn"};
+                                           "mistral", "llama_yarn", "qwen3_yarn", "olmo2"};
 
 struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 // A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
@@ -215,7 +215,8 @@ TEST(families_rope_scaling_is_spelled_once,
       {"none", "none"}, {"linear:8", "linear:8"}, {"llama3:32,1,4,8192", "llama3:32,1,4,8192"},
       {"yarn:1,1,32,64", "yarn:1,1,32,64,1"}, {"yarn:4,1,32,32768", "yarn:4,1,32,32768,1.138629436"},
       {"yarn_exact:32,1,32,4096,1.5", "yarn_exact:32,1,32,4096,1.5"}, {"", NULL}, {"none:1", NULL}, {"linear", NULL},
-      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL}, {"yarn:4,1,32", NULL},
+      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL}, 
+      {"yarn:4,1,32", NULL},
       {"llama3:32,1,4,8192,1", NULL}, {"yarn:4,1,32,1.5", NULL}, {"yarn:4,1,32,64,0", NULL}, {"yarn:4;1,32,64", NULL}};
   for (const auto &k : cases) {
     RopeScaling s;
