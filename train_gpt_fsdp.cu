@@ -21,15 +21,16 @@
 
 // ================================================================================================ 1 model
 // The one table of parameters: name, rows and columns, initialisation, decay, and which models have it. Units, memory
-// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere.
-enum Size { SIZE_NONE, SIZE_C, SIZE_Q, SIZE_QKV, SIZE_HEAD, SIZE_FC, SIZE_F, SIZE_V, SIZE_P, SIZES };
-enum When { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, POSITIONS_LEARNED, HEAD_APART, QKV_HAS_BIAS, OUT_HAS_BIAS,
-            MLP_HAS_BIAS, QK_NORM_HAS_WEIGHT };
+// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere. INPUT, BRANCH: of
+// norms before attention and the MLP, and behind them.
+enum Size { SIZE_NONE, SIZE_C, SIZE_Q, SIZE_QKV, SIZE_Q_NORM, SIZE_K_NORM, SIZE_FC, SIZE_F, SIZE_V, SIZE_P, SIZES };
+enum When { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, INPUT_HAS_NORM, BRANCH_HAS_NORM, POSITIONS_LEARNED,
+            HEAD_APART, QKV_HAS_BIAS, OUT_HAS_BIAS, MLP_HAS_BIAS, QK_NORM_HAS_WEIGHT };
 struct ParamSpec { const char *name; Size rows, cols; Init init; bool residual, decay; When when; };
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD, ROOT_PARAMS };
 enum BlockParam {
-  LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, LN_2_W, LN_2_B, FC_W, FC_B, PROJ_W,
-  PROJ_B, BLOCK_PARAMS
+  LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, ATTN_NORM_W, LN_2_W, LN_2_B, FC_W, FC_B,
+  PROJ_W, PROJ_B, MLP_NORM_W, BLOCK_PARAMS
 };
 // Behind these, the factors A and B of the adapters of four of them, whose names and shapes are lora.h's.
 enum { BLOCK_ALL = BLOCK_PARAMS + 2 * LORA_MATRICES };
@@ -43,20 +44,22 @@ static const ParamSpec root_specs[ROOT_PARAMS] = {
     {"ln_f.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
     {"lm_head.weight", SIZE_V, SIZE_C, INIT_NORMAL, false, true, HEAD_APART}};
 static const ParamSpec block_specs[BLOCK_PARAMS] = {
-    {"h.%d.ln_1.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, NORM_HAS_WEIGHT},
+    {"h.%d.ln_1.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, INPUT_HAS_NORM},
     {"h.%d.ln_1.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
     {"h.%d.attn.c_attn.weight", SIZE_QKV, SIZE_C, INIT_NORMAL, false, true, ALWAYS},         // q, k, v
     {"h.%d.attn.c_attn.bias", SIZE_QKV, SIZE_NONE, INIT_ZERO, false, false, QKV_HAS_BIAS},
-    {"h.%d.attn.q_norm.weight", SIZE_HEAD, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
-    {"h.%d.attn.k_norm.weight", SIZE_HEAD, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
+    {"h.%d.attn.q_norm.weight", SIZE_Q_NORM, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
+    {"h.%d.attn.k_norm.weight", SIZE_K_NORM, SIZE_NONE, INIT_ONE, false, false, QK_NORM_HAS_WEIGHT},
     {"h.%d.attn.c_proj.weight", SIZE_C, SIZE_Q, INIT_NORMAL, true, true, ALWAYS},
     {"h.%d.attn.c_proj.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, OUT_HAS_BIAS},
-    {"h.%d.ln_2.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, NORM_HAS_WEIGHT},
+    {"h.%d.attn.norm.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, BRANCH_HAS_NORM},
+    {"h.%d.ln_2.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, INPUT_HAS_NORM},
     {"h.%d.ln_2.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, NORM_HAS_BIAS},
     {"h.%d.mlp.c_fc.weight", SIZE_FC, SIZE_C, INIT_NORMAL, false, true, ALWAYS},             // gate and up, or one
     {"h.%d.mlp.c_fc.bias", SIZE_FC, SIZE_NONE, INIT_ZERO, false, false, MLP_HAS_BIAS},
     {"h.%d.mlp.c_proj.weight", SIZE_C, SIZE_F, INIT_NORMAL, true, true, ALWAYS},
     {"h.%d.mlp.c_proj.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, MLP_HAS_BIAS},
+    {"h.%d.mlp.norm.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, BRANCH_HAS_NORM},
 };
 
 // Shapes of one run. Vp: vocabulary padded so that the head's matrix multiplies are aligned; the padding rows of the
@@ -86,6 +89,8 @@ static bool model_has(const ModelShape *s, When when) {
   const Block *b = &s->block;
   switch (when) {
     case NORM_HAS_WEIGHT: return !b->norm_weightless;
+    case INPUT_HAS_NORM: return !b->norm_weightless && b->norm_place != NORM_BEHIND;
+    case BRANCH_HAS_NORM: return !b->norm_weightless && b->norm_place != NORM_BEFORE;
     case NORM_HAS_BIAS: return b->norm == NORM_LAYERNORM && b->bias == BIAS_ALL;
     case POSITIONS_LEARNED: return b->position == POSITION_LEARNED;
     case HEAD_APART: return !s->tied;
@@ -122,8 +127,9 @@ static int block_param(const Model *m, int l, int k) {
   return m->block_at[k] < 0 ? -1 : m->root_params + l * m->block_params + m->block_at[k];
 }
 static int64_t model_size(const Model *m, Size size) {
-  const int64_t of[SIZES] = {-1, m->C, m->H * m->hs, model_qkv_rows(&m->shape), m->hs, model_fc_rows(&m->shape), m->F,
-                             m->V, m->P};
+  const bool all = m->shape.block.qk_norm == QK_NORM_ALL;
+  const int64_t of[SIZES] = {-1, m->C, m->H * m->hs, model_qkv_rows(&m->shape), (all ? m->H : 1) * m->hs,
+                             (all ? m->KV : 1) * m->hs, model_fc_rows(&m->shape), m->F, m->V, m->P};
   return of[size];
 }
 
@@ -143,7 +149,7 @@ static Param param_make(const Model *m, const ParamSpec *s, int stage) {
   p.decay = s->decay;
   p.lr_scale = 1;
   p.linear = stage && p.ndim == 2;
-  p.matrices = s->rows == SIZE_QKV ? 3 : s->rows == SIZE_FC && m->shape.block.mlp == MLP_SWIGLU ? 2 : 1;
+  p.matrices = s->rows == SIZE_QKV ? 3 : s->rows == SIZE_FC && mlp_is_gated(m->shape.block.mlp) ? 2 : 1;
   const int64_t first = s->rows == SIZE_QKV ? m->H * m->hs : p.shape[0] / p.matrices;
   for (int i = 0; i < p.matrices; i++)
     p.matrix_rows[i] = i == 0 || p.matrices == 1 ? first : (p.shape[0] - first) / (p.matrices - 1);
@@ -230,6 +236,8 @@ struct BlockActs {
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,(H+2KV)hs) (B,T,H hs)
   Tensor qk;               // (B,T,(H+KV)hs) q and k before their norm; only with one
   Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before that, the branch that is added to it
+  Tensor branch[2], branch_rstd[2], dnormed;     // (B,T,C), F32 (B,T): attention's and the MLP's before the norm behind
+                                                 // them, where there is one, and the gradient of one of them
   Tensor fc, act;          // (B,T,F) before and after GELU or another; with swiglu fc is gate and up, (B,T,2F)
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
@@ -278,24 +286,28 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   const Block *choice = &m->shape.block;
   const bool layernorm = choice->norm == NORM_LAYERNORM;
   b->residual = declare(d, "residual", l, dt, B, T, C);
-  b->ln_1 = declare(d, "ln_1", l, dt, B, T, C);
+  const bool before = choice->norm_place != NORM_BEHIND, behind = choice->norm_place != NORM_BEFORE;
+  b->ln_1 = before ? declare(d, "ln_1", l, dt, B, T, C) : b->residual;
   if (layernorm) b->mean_1 = declare(d, "mean_1", l, F32, B, T);
-  b->rstd_1 = declare(d, "rstd_1", l, F32, B, T);
+  if (before) b->rstd_1 = declare(d, "rstd_1", l, F32, B, T);
   b->qkv = declare(d, "qkv", l, dt, B, T, QKV);
   if (choice->qk_norm != QK_NORM_OFF) b->qk = declare(d, "qk", l, dt, B, T, QKV - m->KV * m->hs);
   b->att = declare(d, "att", l, dt, B, T, Q);
   b->lse = declare(d, "lse", l, F32, B, m->H, T);
   b->residual_2 = declare(d, "residual_2", l, dt, B, T, C);
-  b->ln_2 = declare(d, "ln_2", l, dt, B, T, C);
+  b->ln_2 = before ? declare(d, "ln_2", l, dt, B, T, C) : b->residual_2;
   if (layernorm) b->mean_2 = declare(d, "mean_2", l, F32, B, T);
-  b->rstd_2 = declare(d, "rstd_2", l, F32, B, T);
+  if (before) b->rstd_2 = declare(d, "rstd_2", l, F32, B, T);
+  for (int i = 0; i < 2 && behind; i++) b->branch[i] = declare(d, "branch", l, dt, B, T, C);
+  for (int i = 0; i < 2 && behind; i++) b->branch_rstd[i] = declare(d, "branch_rstd", l, F32, B, T);
   for (int i = 0; i < LORA_MATRICES; i++)
     if (lora_width(m, i)) b->low[i] = declare(d, "low", l, dt, B, T, lora_width(m, i));
   b->fc = declare(d, "fc", l, dt, B, T, FC);
   b->act = declare(d, "act", l, dt, B, T, m->F);
   if (!training) return;
+  if (behind) b->dnormed = declare(d, "dnormed", l, dt, B, T, C);
   b->dfc = declare(d, "dfc", l, dt, B, T, FC);
-  b->dact = choice->mlp == MLP_SWIGLU ? declare(d, "dact", l, dt, B, T, m->F) : b->dfc;    // in place where it can be
+  b->dact = mlp_is_gated(choice->mlp) ? declare(d, "dact", l, dt, B, T, m->F) : b->dfc;    // in place where it can be
   b->dln_2 = declare(d, "dln_2", l, dt, B, T, C);
   b->datt = declare(d, "datt", l, dt, B, T, Q);
   b->dqkv = declare(d, "dqkv", l, dt, B, T, QKV);
@@ -606,6 +618,44 @@ static void block_attend(Trainer *t, int l, Microbatch mb) {
   }
   attention_forward(&t->ctx, b->att, b->lse, b->qkv, n_head, dropout_at(t, mb, l, DROP_ATTENTION), starts);
 }
+// Norms of block l before (i = 0) attention and (1) the MLP, and what they read.
+struct InputNorm { Tensor residual, out, mean, rstd, weight, bias; };
+static InputNorm input_norm(Trainer *t, int l, int i) {
+  const BlockActs *b = &t->acts.block[l];
+  return i ? InputNorm{b->residual_2, b->ln_2, b->mean_2, b->rstd_2, block_weight(t, l, LN_2_W),
+                       block_weight(t, l, LN_2_B)}
+           : InputNorm{b->residual, b->ln_1, b->mean_1, b->rstd_1, block_weight(t, l, LN_1_W),
+                       block_weight(t, l, LN_1_B)};
+}
+static bool norms_are_before(const Trainer *t) { return t->model.shape.block.norm_place != NORM_BEHIND; }
+static bool norms_are_behind(const Trainer *t) { return t->model.shape.block.norm_place != NORM_BEFORE; }
+static void input_norm_forward(Trainer *t, int l, int i) {
+  const InputNorm n = input_norm(t, l, i);
+  if (norms_are_before(t)) layernorm_forward(&t->ctx, n.out, n.mean, n.rstd, n.residual, n.weight, n.bias, norm_eps(t));
+}
+// The stream that attention (i = 0) or the MLP of block l reads, where the branch is that joins it: this plus `from`.
+// And its norm, where there is one.
+static void block_join(Trainer *t, int l, int i, Tensor from, Dropout drop) {
+  const InputNorm n = input_norm(t, l, i);
+  if (norms_are_before(t)) {
+    residual_layernorm_forward(&t->ctx, n.residual, n.out, n.mean, n.rstd, from, n.residual, n.weight, n.bias,
+                               norm_eps(t), drop);
+    return;
+  }
+  if (drop.p > 0.0f) dropout(&t->ctx, n.residual, n.residual, drop, OVERWRITE);
+  dropout(&t->ctx, n.residual, from, Dropout{}, ADD);
+}
+// Where attention (i = 0) or the MLP of block l leaves its branch, which is to be in `to`; and the norm between.
+static Tensor branch_of(Trainer *t, int l, int i, Tensor to) {
+  return norms_are_behind(t) ? t->acts.block[l].branch[i] : to;
+}
+static Tensor branch_norm_weight(Trainer *t, int l, int i) { return block_weight(t, l, i ? MLP_NORM_W : ATTN_NORM_W); }
+static void branch_norm(Trainer *t, int l, int i, Tensor to) {
+  const BlockActs *b = &t->acts.block[l];
+  if (norms_are_behind(t))
+    layernorm_forward(&t->ctx, to, Tensor{}, b->branch_rstd[i], b->branch[i], branch_norm_weight(t, l, i), Tensor{},
+                      norm_eps(t));
+}
 // A block from its first norm's output to its second's.
 static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
@@ -617,43 +667,34 @@ static void block_attention(Trainer *t, int l, Microbatch mb) {
                  rope_args(t), mb.pass == PASS_SAMPLE ? t->acts.starts : Tensor{});
   block_attend(t, l, mb);
   fsdp_poll(&t->fsdp);
-  linear_forward(t, rows2d(b->residual_2), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
-  residual_layernorm_forward(c, b->residual_2, b->ln_2, b->mean_2, b->rstd_2, b->residual, b->residual_2,
-                             block_weight(t, l, LN_2_W), block_weight(t, l, LN_2_B), norm_eps(t),
-                             dropout_at(t, mb, l, DROP_ATTN_PROJ));
+  linear_forward(t, rows2d(branch_of(t, l, 0, b->residual_2)), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
+  branch_norm(t, l, 0, b->residual_2);
+  block_join(t, l, 1, b->residual, dropout_at(t, mb, l, DROP_ATTN_PROJ));
   fsdp_poll(&t->fsdp);
 }
 
 // residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
 // to the branch of its MLP. The branch joins the stream in the next block's first norm, or in the final one.
 static void block_forward(Trainer *t, int l, Microbatch mb) {
-  Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
-  Tensor ln_1_w = block_weight(t, l, LN_1_W), ln_1_b = block_weight(t, l, LN_1_B);
   Tensor branch = l + 1 < t->model.L ? b[1].residual : t->acts.residual_f;
-  if (l == 0) layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, ln_1_w, ln_1_b, norm_eps(t));
-  else
-    residual_layernorm_forward(c, b->residual, b->ln_1, b->mean_1, b->rstd_1, b[-1].residual_2, b->residual, ln_1_w,
-                               ln_1_b, norm_eps(t), dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
+  if (l == 0) input_norm_forward(t, l, 0);
+  else block_join(t, l, 0, b[-1].residual_2, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
   block_attention(t, l, mb);
   block_mlp_up(t, l);
   fsdp_poll(&t->fsdp);
-  linear_forward(t, rows2d(branch), rows2d(b->act), l, PROJ_W, PROJ_B, Tensor{});
+  linear_forward(t, rows2d(branch_of(t, l, 1, branch)), rows2d(b->act), l, PROJ_W, PROJ_B, Tensor{});
+  branch_norm(t, l, 1, branch);
   fsdp_poll(&t->fsdp);
 }
 
 // Recomputes what block l did not keep from what it kept.
 static void block_recompute(Trainer *t, int l, Microbatch mb) {
-  Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
   const Recompute level = t->model.recompute[l];
-  if (level >= RECOMPUTE_NORM)
-    layernorm_forward(c, b->ln_1, b->mean_1, b->rstd_1, b->residual, block_weight(t, l, LN_1_W),
-                      block_weight(t, l, LN_1_B), norm_eps(t));
+  if (level >= RECOMPUTE_NORM) input_norm_forward(t, l, 0);
   if (level == RECOMPUTE_BLOCK) block_attention(t, l, mb);
-  else if (level >= RECOMPUTE_NORM)
-    layernorm_forward(c, b->ln_2, b->mean_2, b->rstd_2, b->residual_2, block_weight(t, l, LN_2_W),
-                      block_weight(t, l, LN_2_B), norm_eps(t));
+  else if (level >= RECOMPUTE_NORM) input_norm_forward(t, l, 1);
   if (level >= RECOMPUTE_MLP) block_mlp_up(t, l);
   else if (level >= RECOMPUTE_GELU) mlp_forward(t, b);
   fsdp_poll(&t->fsdp);
@@ -769,6 +810,30 @@ static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumu
   if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
   if (mlp == MLP_SWIGLU) swiglu_backward(&t->ctx, dfc, dact, fc);
 }
+// Adds the gradient din of what attention (i = 0) or the MLP reads to the stream's, x->dresidual, through the norm
+// between where there is one. dbranch: becomes the gradient of the branch that joined the stream there; may be absent.
+static void input_norm_backward(Trainer *t, int l, int i, Tensor dbranch, Tensor din, const Tensor *dw, Dropout drop,
+                                Accumulate mode) {
+  Ctx *c = &t->ctx;
+  Acts *x = &t->acts;
+  const InputNorm n = input_norm(t, l, i);
+  if (norms_are_before(t)) {
+    layernorm_backward(c, x->dresidual, dbranch, dw[i ? LN_2_W : LN_1_W], dw[i ? LN_2_B : LN_1_B], din, n.residual,
+                       n.weight, n.mean, n.rstd, drop, mode);
+    return;
+  }
+  dropout(c, x->dresidual, din, Dropout{}, ADD);
+  if (dbranch.data && dbranch.data != x->dresidual.data) dropout(c, dbranch, x->dresidual, drop, OVERWRITE);
+}
+// The gradient of what attention (i = 0) or the MLP leaves, from x->dbranch, that of the branch, behind the norm.
+static Tensor branch_norm_backward(Trainer *t, int l, int i, const Tensor *dw, Accumulate mode) {
+  const BlockActs *b = &t->acts.block[l];
+  if (!norms_are_behind(t)) return rows2d(t->acts.dbranch);
+  t->ctx.ops->zero(&t->ctx, b->dnormed.data, (size_t)numel(b->dnormed) * dtype_bytes(t->dtype));
+  layernorm_backward(&t->ctx, b->dnormed, Tensor{}, dw[i ? MLP_NORM_W : ATTN_NORM_W], Tensor{}, t->acts.dbranch,
+                     b->branch[i], branch_norm_weight(t, l, i), Tensor{}, b->branch_rstd[i], Dropout{}, mode);
+  return rows2d(b->dnormed);
+}
 // One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
 // holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
 // the stage's gradient buffer, as `mode` says.
@@ -780,7 +845,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = grad_of(t, block_param(&t->model, l, k));
   Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
-  Tensor dbranch = rows2d(x->dbranch);
+  Tensor dbranch = branch_norm_backward(t, l, 1, dw, mode);
 
   linear_backward_weight(t, dw[PROJ_W], dw[PROJ_B], dbranch, rows2d(b->act), mode);
   fsdp_poll(f);
@@ -791,8 +856,8 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   matmul_backward_input(c, rows2d(dln_2), dfc, block_weight(t, l, FC_W), none);
   lora_backward(t, l, LORA_FC, dln_2, dfc, rows2d(b->ln_2), none, mode);
   fsdp_poll(f);
-  layernorm_backward(c, x->dresidual, x->dbranch, dw[LN_2_W], dw[LN_2_B], dln_2, b->residual_2,
-                     block_weight(t, l, LN_2_W), b->mean_2, b->rstd_2, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
+  input_norm_backward(t, l, 1, x->dbranch, dln_2, dw, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
+  dbranch = branch_norm_backward(t, l, 0, dw, mode);
   linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
   matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
   lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
@@ -808,8 +873,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   matmul_backward_input(c, rows2d(dln_1), rows2d(dqkv), block_weight(t, l, ATTN_W), none);
   lora_backward(t, l, LORA_QKV, dln_1, rows2d(dqkv), rows2d(b->ln_1), none, mode);
   Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
-  layernorm_backward(c, x->dresidual, l ? x->dbranch : none, dw[LN_1_W], dw[LN_1_B], dln_1, b->residual,
-                     block_weight(t, l, LN_1_W), b->mean_1, b->rstd_1, before, mode);
+  input_norm_backward(t, l, 0, l ? x->dbranch : none, dln_1, dw, before, mode);
 }
 
 // The loss of the a-th microbatch into this rank's exchange record, and x->losses, the head's gradients, that of ln_f:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, NanoChatConfig, NanoChatForCausalLM, Qwen2Config,
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, NanoChatConfig,
+                          NanoChatForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 VOCAB, B, T = 61, 2, 13
@@ -32,6 +33,8 @@ def size(hidden, inner, layers, heads, kv, **more):
 
 ROPE3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
              original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, beta_fast=3.0, beta_slow=0.5,
+            original_max_position_embeddings=16)
 CASES = {
     "llama": (LlamaForCausalLM, LlamaConfig, size(36, 50, 2, 6, 2, tie_word_embeddings=True, rms_norm_eps=1e-5,
                                                   rope_parameters=ROPE3)),
@@ -43,6 +46,15 @@ CASES = {
     "smollm3": (SmolLM3ForCausalLM, SmolLM3Config, size(24, 40, 3, 6, 3, no_rope_layers=[1, 0, 1],
                                                         tie_word_embeddings=True)),
     "nanochat": (NanoChatForCausalLM, NanoChatConfig, size(32, 48, 2, 4, 2, final_logit_softcapping=3.0)),
+    "mistral": (MistralForCausalLM, MistralConfig, size(20, 33, 2, 3, 1, head_dim=12, tie_word_embeddings=False,
+                                                        sliding_window=None, rope_parameters=dict(
+                                                            rope_type="linear", rope_theta=500.0, factor=2.5))),
+    "llama_yarn": (LlamaForCausalLM, LlamaConfig, size(24, 33, 1, 2, 1, tie_word_embeddings=True,
+                                                       rope_parameters=YARN)),
+    "qwen3_yarn": (Qwen3ForCausalLM, Qwen3Config, size(16, 24, 1, 2, 1, head_dim=12, tie_word_embeddings=True,
+                                                       rope_parameters=dict(YARN, truncate=False, mscale=1.0,
+                                                                            mscale_all_dim=0.5))),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config, size(24, 33, 2, 4, 2, tie_word_embeddings=False)),
 }
 
 

@@ -265,14 +265,16 @@ INLINE void layernorm_fold(T *out, const float *partial, int64_t blocks, int64_t
   if (add) sum = vf_add(vf_load_n(out, n), sum);
   vf_store_n(out, sum, n);
 }
+// bias_columns: of dbias, where these are fewer than dweight's C.
 template <class T>
 static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *partials, int64_t rows, int64_t C,
-                                    bool add) {
+                                    bool add, int64_t bias_columns) {
   const int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
   parallel_for(c->threads, 0, C, VF, [=](int64_t i) {
     const int64_t n = C - i < VF ? C - i : VF;
     if (dweight) layernorm_fold(dweight + i, partials + i, blocks, 2 * C, add, n);
-    if (dbias) layernorm_fold(dbias + i, partials + C + i, blocks, 2 * C, add, n);
+    const int64_t left = bias_columns - i < VF ? bias_columns - i : VF;
+    if (dbias && left > 0) layernorm_fold(dbias + i, partials + C + i, blocks, 2 * C, add, left);
   });
 }
 static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
@@ -300,6 +302,6 @@ static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Te
   });
   if (!dweight.data && !dbias.data) return;
   DISPATCH(dweight.data ? dweight.dtype : dbias.dtype, T,
-           layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, partials, rows, C, mode == ADD));
+           layernorm_backward_fold<T>(c, (T *)dweight.data, (T *)dbias.data, partials, rows, C, mode == ADD, C));
 }
 #endif

@@ -337,7 +337,7 @@ layernorm_fold_kernel(G *dweight, G *dbias, const float *partial, int64_t runs, 
 }
 // Adds the runs for dweight and dbias, or for the one that is present.
 static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_t runs, int64_t C, bool add) {
-  const int64_t from = dweight.data ? 0 : C, to = dbias.data ? 2 * C : C;
+  const int64_t from = dweight.data ? 0 : C, to = dbias.data ? C + numel(dbias) : C;        // which may be shorter
   if (from >= to) return;
   DISPATCH(dweight.data ? dweight.dtype : dbias.dtype, G,
            LAUNCH(layernorm_fold_kernel<G>, (unsigned)((to - from + WARP - 1) / WARP), LAYERNORM_FOLD_WARPS * WARP, 0,

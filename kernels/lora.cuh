@@ -34,7 +34,7 @@ static inline void lora_collect(Ctx *c, Tensor db, Tensor dout, LoraParts parts,
   if (mode == ADD) CHECK_DTYPE(db, F32);
   CALL_OP(c, lora_collect, db, dout, parts, mode);
 }
-// Both (B,T,C). With drop.p 0 nothing is dropped.
+// Both (B,T,C), which may be one tensor. With drop.p 0 nothing is dropped.
 static inline void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
   CHECK_SHAPE(in, out.shape[0], out.shape[1], out.shape[2]);
   CHECK_DTYPE(in, out.dtype);

@@ -92,14 +92,17 @@ struct WorkspaceQuery {
   Dtype dtype, grad_dtype;
   int64_t batch, seq_len, n_embd, n_head, vocab_padded, head_rows;
   int64_t widest = 0, head_size = 0, n_kv_head = 0;
+  int64_t q_norm = 0;                            // columns of the norm of q; 0: a head's
 };
 HD int64_t query_widest(const WorkspaceQuery *q) { return q->widest ? q->widest : 4 * q->n_embd; }
 HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->head_size : q->n_embd / q->n_head; }
+HD int64_t query_q_norm(const WorkspaceQuery *q) { return q->q_norm ? q->q_norm : query_head_size(q); }
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
 
 // Rotary positions and the norm of each head's q and k, rope.cuh.
 enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they take
-enum QkNorm : int { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER };      // before or after the rotation
+// Of each head before or after the rotation; or before it, of all heads of q together, and of all of k.
+enum QkNorm : int { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER, QK_NORM_ALL };
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 
 // starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a
@@ -159,7 +162,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(lora_collect,                (Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode), \
                                  SUMS(db, mode) READS(dout)) \
   X(dropout,                     (Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode), \
-                                 SUMS(out, mode) READS(in) READS_VALUE(c->state->in, drop.p > 0)) \
+                                 SUMS(out, mode) READS(in) IN_PLACE(out, in) \
+                                 READS_VALUE(c->state->in, drop.p > 0)) \
   X(rope_forward,                (Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, \
                                   RopeArgs a, Tensor starts), \
                                  UPDATES(qkv) WRITES(raw) READS(table) READS(q_weight) READS(k_weight) \

@@ -3,7 +3,8 @@
 //
 //   rotate R   y[i] = x[i] cos_t[i] - x[i+d] sin_t[i],  y[i+d] = x[i+d] cos_t[i] + x[i] sin_t[i],  i < d = hs/2
 //   norm       y = x rstd weight,  rstd = 1 / sqrt(sum x^2 / hs + eps) over a head; an absent weight is 1
-//   forward    q, k <- R(q), or with QK_NORM_BEFORE R(norm(q)), with QK_NORM_AFTER norm(R(q)); v stays
+//              with QK_NORM_ALL over all heads of q, and over all of k, whose weights are as long (OLMo 2)
+//   forward    q, k <- R(q), or with QK_NORM_BEFORE and _ALL R(norm(q)), with QK_NORM_AFTER norm(R(q)); v stays
 //              raw <- q, k as they came, where there is a norm: backward computes from them
 //   backward   dq, dk <- the gradients of what forward read; of the norm as in layernorm.cuh without a mean
 //              dq_weight, dk_weight = or += sums over rows and heads, rows in order, the heads of a row in order
@@ -15,6 +16,10 @@
 #pragma once
 #include "layernorm.cuh"
 #if PART_LAUNCH
+// Columns of the weight of q's norm (0), and of k's (1).
+static inline int64_t rope_norm_columns(RopeArgs a, int64_t kv, int which) {
+  return a.norm == QK_NORM_ALL ? (which ? kv : a.n_head) * a.head_size : a.head_size;
+}
 static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
                               RopeArgs a) {
   const int64_t B = qkv.shape[0], T = qkv.shape[1], hs = a.head_size, heads = qkv.shape[2] / hs,
@@ -30,8 +35,11 @@ static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor tab
           (long long)table.shape[0], (long long)T);
     CHECK_DTYPE(table, F32);
   }
+  CHECK(a.norm != QK_NORM_ALL || hs % 2 == 0, "%s: a norm over all heads, of %d columns, which have no halves", op,
+        a.head_size);
   const Tensor weights[] = {q_weight, k_weight};
-  for (Tensor w : weights) if (w.data) { CHECK_SHAPE(w, hs); CHECK_DTYPE(w, qkv.dtype); }
+  for (int i = 0; i < 2; i++)
+    if (weights[i].data) { CHECK_SHAPE(weights[i], rope_norm_columns(a, kv, i)); CHECK_DTYPE(weights[i], qkv.dtype); }
 }
 // Changes q and k of qkv in place; overwrites raw, which is absent without a norm. With starts a token's position is
 // t - starts[b,t], which the table must have.
@@ -46,7 +54,12 @@ static inline void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor d
                                  Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   rope_check("rope_backward", dqkv, raw, table, q_weight, k_weight, a);
   const Tensor gradients[] = {dq_weight, dk_weight};
-  for (Tensor g : gradients) if (g.data) { CHECK_SHAPE(g, a.head_size); if (mode == ADD) CHECK_DTYPE(g, F32); }
+  const int64_t kv = (dqkv.shape[2] / a.head_size - a.n_head) / 2;
+  for (int i = 0; i < 2; i++) {
+    if (!gradients[i].data) continue;
+    CHECK_SHAPE(gradients[i], rope_norm_columns(a, kv, i));
+    if (mode == ADD) CHECK_DTYPE(gradients[i], F32);
+  }
   CALL_OP(c, rope_backward, dqkv, dq_weight, dk_weight, raw, table, q_weight, k_weight, a, mode);
 }
 #endif
@@ -54,6 +67,8 @@ static inline void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor d
 #if PART_CPU || PART_CUDA
 // Heads of q and k in a row, and the elements of a row of qkv.
 struct RopeShape { int64_t seq_len, hs, n_head, heads, row; };
+// Columns of the sums for q's weight, the wider one.
+static inline int64_t rope_sums(RopeArgs a) { return a.norm == QK_NORM_ALL ? a.n_head * a.head_size : a.head_size; }
 static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
   const int64_t all = qkv.shape[2] / a.head_size, kv = (all - a.n_head) / 2;
   return RopeShape{qkv.shape[1], a.head_size, a.n_head, a.n_head + kv, qkv.shape[2]};
@@ -62,12 +77,12 @@ static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
 
 #if PART_CPU
 
-// Partial sums of the weights' gradients: two rows of hs a block of rows, as layernorm_fold takes them.
-static size_t rope_workspace_needed(int64_t rows, int64_t hs) {
-  return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * hs) * sizeof(float);
+// Partial sums of the weights' gradients: two rows of C a block of rows, as layernorm_fold takes them.
+static size_t rope_workspace_needed(int64_t rows, int64_t C) {
+  return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * C) * sizeof(float);
 }
 static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return rope_workspace_needed(q.batch * q.seq_len, query_head_size(&q));
+  return rope_workspace_needed(q.batch * q.seq_len, query_q_norm(&q));
 }
 
 // y <- R(y), or with `back` its inverse, which is its transpose.
@@ -88,7 +103,7 @@ template <class T> INLINE void rope_read(float *y, const T *x, int64_t hs) {
 template <class T> INLINE void rope_write(T *x, const float *y, int64_t hs) {
   for (int64_t i = 0; i < hs; i += VF) vf_store_n(x + i, vf_load_n(y + i, hs - i), hs - i);
 }
-INLINE vf rope_rstd(const float *y, int64_t hs, float eps) {
+template <class T> INLINE vf rope_rstd(const T *y, int64_t hs, float eps) {
   vf squares = vf_zero();
   for (int64_t i = 0; i < hs; i += VF) {
     const vf x = vf_load_n(y + i, hs - i);
@@ -99,8 +114,7 @@ INLINE vf rope_rstd(const float *y, int64_t hs, float eps) {
 template <class T> INLINE vf rope_weight(const T *w, int64_t i, int64_t n) {
   return w ? vf_load_n(w + i, n) : vf_set1(1.0f);
 }
-template <class T> static void rope_norm(float *y, const T *weight, int64_t hs, float eps) {
-  const vf rstd = rope_rstd(y, hs, eps);
+template <class T> static void rope_norm(float *y, const T *weight, vf rstd, int64_t hs) {
   for (int64_t i = 0; i < hs; i += VF)
     vf_store_n(y + i, vf_mul(vf_mul(vf_load_n(y + i, hs - i), rstd), rope_weight(weight, i, hs - i)), hs - i);
 }
@@ -130,6 +144,12 @@ template <class T> struct RopeCall {             // pointers of one call; raw, t
   RopeShape s;
   RopeArgs a;
 };
+// Head h's part of its weight.
+template <class T> INLINE const T *rope_weight_of(const RopeCall<T> *p, int64_t h) {
+  const bool is_k = h >= p->s.n_head;
+  const int64_t at = p->a.norm == QK_NORM_ALL ? (h - is_k * p->s.n_head) * p->s.hs : 0;
+  return p->weight[is_k] ? p->weight[is_k] + at : NULL;
+}
 template <class T>
 static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, RopeArgs a) {
   CHECK(a.head_size <= ROPE_HEAD_MOST, "rope: heads of %d columns, %d at most", a.head_size, (int)ROPE_HEAD_MOST);
@@ -141,13 +161,17 @@ template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t 
     const int64_t hs = p.s.hs, position = r % p.s.seq_len - (starts ? starts[r] : 0);
     const float *table = p.table ? p.table + position * hs : NULL;
     alignas(64) float y[ROPE_HEAD_MOST];
+    vf all = vf_zero();                          // of all heads together
     for (int64_t h = 0; h < p.s.heads; h++) {
       T *x = p.qkv + r * p.s.row + h * hs;
+      if (p.a.norm == QK_NORM_ALL && (h == 0 || h == p.s.n_head))
+        all = rope_rstd(x, (h ? p.s.heads - h : p.s.n_head) * hs, p.a.eps);
       if (p.raw) memcpy((void *)(p.raw + (r * p.s.heads + h) * hs), x, (size_t)hs * sizeof(T));
       rope_read(y, x, hs);
-      if (p.a.norm == QK_NORM_BEFORE) rope_norm(y, p.weight[h >= p.s.n_head], hs, p.a.eps);
+      if (p.a.norm == QK_NORM_BEFORE) rope_norm(y, rope_weight_of(&p, h), rope_rstd(y, hs, p.a.eps), hs);
+      if (p.a.norm == QK_NORM_ALL) rope_norm(y, rope_weight_of(&p, h), all, hs);
       if (table) rope_rotate(y, table, hs, false);
-      if (p.a.norm == QK_NORM_AFTER) rope_norm(y, p.weight[h >= p.s.n_head], hs, p.a.eps);
+      if (p.a.norm == QK_NORM_AFTER) rope_norm(y, rope_weight_of(&p, h), rope_rstd(y, hs, p.a.eps), hs);
       rope_write(x, y, hs);
     }
   });
@@ -158,11 +182,46 @@ static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tens
                                            qkv.shape[0] * qkv.shape[1], (const int32_t *)starts.data));
 }
 
-// A row's heads; sums: of the gradients of q's and k's weights, 2 hs.
+// The same as rope_backward_row with QK_NORM_ALL, for the heads [from, to) of q or of k: first the mean of all, which
+// each needs, then each once more. dweight: as long as the weight of q or of k.
+template <class T>
+static void rope_backward_all(const RopeCall<T> *p, float *dweight, int64_t r, int64_t from, int64_t to) {
+  const int64_t hs = p->s.hs, n = (to - from) * hs;
+  const float *table = p->table ? p->table + r % p->s.seq_len * hs : NULL;
+  const T *raw = p->raw + (r * p->s.heads + from) * hs;
+  const vf rstd = rope_rstd(raw, n, p->a.eps);
+  alignas(64) float g[ROPE_HEAD_MOST];
+  vf sum = vf_zero();
+  for (int pass = 0; pass < 2; pass++) {
+    const vf mean = vf_set1(pass ? vf_sum(sum) / (float)n : 0.0f);
+    for (int64_t h = from; h < to; h++) {
+      T *d = p->qkv + r * p->s.row + h * hs;
+      const T *x = raw + (h - from) * hs, *weight = rope_weight_of(p, h);
+      float *const dw = dweight + (h - from) * hs;
+      rope_read(g, d, hs);
+      if (table) rope_rotate(g, table, hs, true);
+      for (int64_t i = 0; i < hs; i += VF) {
+        const vf y = vf_load_n(g + i, hs - i), xhat = vf_mul(vf_load_n(x + i, hs - i), rstd);
+        const vf w = vf_mul(y, rope_weight(weight, i, hs - i));
+        if (pass) vf_store_n(d + i, vf_mul(rstd, vf_sub(w, vf_mul(xhat, mean))), hs - i);
+        else {
+          vf_store_n(dw + i, vf_fma(y, xhat, vf_load_n(dw + i, hs - i)), hs - i);
+          sum = vf_fma(w, xhat, sum);
+        }
+      }
+    }
+  }
+}
+// A row's heads; sums: of the gradients of q's and k's weights, two of rope_sums.
 template <class T> static void rope_backward_row(const RopeCall<T> *p, float *sums, int64_t r) {
   const int64_t hs = p->s.hs;
   const float *table = p->table ? p->table + r % p->s.seq_len * hs : NULL;
   alignas(64) float g[ROPE_HEAD_MOST], x[ROPE_HEAD_MOST];
+  if (p->a.norm == QK_NORM_ALL) {
+    rope_backward_all(p, sums, r, 0, p->s.n_head);
+    rope_backward_all(p, sums + rope_sums(p->a), r, p->s.n_head, p->s.heads);
+    return;
+  }
   for (int64_t h = 0; h < p->s.heads; h++) {
     T *d = p->qkv + r * p->s.row + h * hs;
     const bool is_k = h >= p->s.n_head, after = p->a.norm == QK_NORM_AFTER;
@@ -179,20 +238,21 @@ template <class T> static void rope_backward_row(const RopeCall<T> *p, float *su
 }
 static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
                                Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
-  const int64_t rows = dqkv.shape[0] * dqkv.shape[1], hs = a.head_size, each = LAYERNORM_BLOCK_ROWS;
-  CHECK(c->workspace_bytes >= rope_workspace_needed(rows, hs), "rope_backward: workspace of %zu bytes, needs %zu",
-        c->workspace_bytes, rope_workspace_needed(rows, hs));
+  const int64_t rows = dqkv.shape[0] * dqkv.shape[1], C = rope_sums(a), each = LAYERNORM_BLOCK_ROWS;
+  CHECK(c->workspace_bytes >= rope_workspace_needed(rows, C), "rope_backward: workspace of %zu bytes, needs %zu",
+        c->workspace_bytes, rope_workspace_needed(rows, C));
   float *const partials = (float *)c->workspace;
   DISPATCH(dqkv.dtype, T, {
     const RopeCall<T> call = rope_call<T>(dqkv, raw, table, q_weight, k_weight, a);
     parallel_for(c->threads, 0, (rows + each - 1) / each, 1, [=](int64_t b) {
-      memset(partials + b * 2 * hs, 0, (size_t)(2 * hs) * sizeof(float));
+      memset(partials + b * 2 * C, 0, (size_t)(2 * C) * sizeof(float));
       for (int64_t r = b * each; r < rows && r < (b + 1) * each; r++)
-        rope_backward_row(&call, partials + b * 2 * hs, r);
+        rope_backward_row(&call, partials + b * 2 * C, r);
     });
   });
   if (!dq_weight.data && !dk_weight.data) return;
   DISPATCH(dq_weight.data ? dq_weight.dtype : dk_weight.dtype, T,
-           layernorm_backward_fold<T>(c, (T *)dq_weight.data, (T *)dk_weight.data, partials, rows, hs, mode == ADD));
+           layernorm_backward_fold<T>(c, (T *)dq_weight.data, (T *)dk_weight.data, partials, rows, C, mode == ADD,
+                                      dk_weight.shape[0]));
 }
 #endif

@@ -16,7 +16,7 @@ static inline int64_t rope_run_rows(int64_t rows) {
 }
 static inline int64_t rope_runs(int64_t rows) { return (rows + rope_run_rows(rows) - 1) / rope_run_rows(rows); }
 static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return (size_t)(rope_runs(q.batch * q.seq_len) * 2 * query_head_size(&q)) * sizeof(float);
+  return (size_t)(rope_runs(q.batch * q.seq_len) * 2 * query_q_norm(&q)) * sizeof(float);
 }
 
 template <class T> struct RopeCall {             // raw, table, weights, partial NULL: absent
@@ -199,10 +199,95 @@ __global__ static void __launch_bounds__(ROPE_THREADS) rope_backward_kernel(Rope
     __syncthreads();
   }
 }
+// ---- QK_NORM_ALL: a block has a row, or in backward a run of rows; its threads take q's pairs in turn, then k's. The order of sums depends on the columns alone. Not tuned: each pass over a row reads it again.
+struct RopeColumns { int64_t first, count; };
+template <class T> __device__ static inline RopeColumns rope_columns(const RopeCall<T> *p, int which) {
+  const int64_t q = p->s.n_head * p->s.hs;
+  return which ? RopeColumns{q, p->s.heads * p->s.hs - q} : RopeColumns{0, q};
+}
+// Of a block, the same in all threads; warps: one for each of its warps.
+__device__ static inline float rope_block_sum(float x, float *warps) {
+  x = rope_sum(x, WARP);
+  __syncthreads();
+  if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = x;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int w = 0; w < ROPE_THREADS / WARP; w++) sum += warps[w];
+  return sum;
+}
+template <class T> __device__ static inline float rope_all_rstd(const T *x, int64_t n, float eps, float *warps) {
+  float squares = 0.0f;
+  for (int64_t i = threadIdx.x; i < n; i += ROPE_THREADS) squares = fmaf(to_f32(x[i]), to_f32(x[i]), squares);
+  return 1.0f / sqrtf(rope_block_sum(squares, warps) / (float)n + eps);
+}
+// Pair i of columns, turned or turned back.
+struct RopeTurned { float a, b; };
+__device__ static inline RopeTurned rope_turned(int64_t i, int64_t d, float x, float y, const float *table, bool back) {
+  const int64_t in = i % d;
+  if (!table) return RopeTurned{x, y};
+  const float cos = table[in], sin = back ? 0.0f - table[d + in] : table[d + in];
+  return RopeTurned{x * cos - y * sin, fmaf(y, cos, x * sin)};
+}
+template <class T> __device__ static inline float rope_weight_at(const T *w, int64_t i) { return w ? to_f32(w[i]) : 1; }
+template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_all_forward_kernel(RopeCall<T> p) {
+  SHARED(float, warps, ROPE_THREADS / WARP);
+  const int64_t r = blockIdx.x, d = p.s.hs / 2;
+  const float *table = p.table ? p.table + (r % p.s.seq_len - (p.starts ? p.starts[r] : 0)) * p.s.hs : NULL;
+  for (int which = 0; which < 2; which++) {
+    const RopeColumns of = rope_columns(&p, which);
+    T *x = p.qkv + r * p.s.row + of.first, *raw = p.raw + r * p.s.heads * p.s.hs + of.first;
+    const T *w = p.weight[which];
+    const float rstd = rope_all_rstd(x, of.count, p.a.eps, warps);
+    for (int64_t i = threadIdx.x; i < of.count / 2; i += ROPE_THREADS) {
+      const int64_t a = i / d * 2 * d + i % d, b = a + d;
+      raw[a] = x[a], raw[b] = x[b];
+      const RopeTurned y = rope_turned(i, d, to_f32(x[a]) * rstd * rope_weight_at(w, a),
+                                       to_f32(x[b]) * rstd * rope_weight_at(w, b), table, false);
+      round_to(&x[a], y.a);
+      round_to(&x[b], y.b);
+    }
+  }
+}
+template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_all_backward_kernel(RopeCall<T> p) {
+  SHARED(float, warps, ROPE_THREADS / WARP);
+  const RopeRun run = rope_run(&p);
+  const int64_t d = p.s.hs / 2, C = p.s.n_head * p.s.hs;
+  for (int which = 0; which < 2; which++)
+    for (int64_t r = run.begin; r < run.begin + run.rows; r++) {
+      const RopeColumns of = rope_columns(&p, which);
+      const float *table = p.table ? p.table + r % p.s.seq_len * p.s.hs : NULL;
+      T *g = p.qkv + r * p.s.row + of.first;
+      const T *raw = p.raw + r * p.s.heads * p.s.hs + of.first, *w = p.weight[which];
+      float *dw = p.partial ? p.partial + ((int64_t)blockIdx.x * 2 + which) * C : NULL;
+      const float rstd = rope_all_rstd(raw, of.count, p.a.eps, warps);
+      float sum = 0.0f, mean = 0.0f;
+      for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = threadIdx.x; i < of.count / 2; i += ROPE_THREADS) {
+          const int64_t a = i / d * 2 * d + i % d, b = a + d;
+          const RopeTurned y = rope_turned(i, d, to_f32(g[a]), to_f32(g[b]), table, true);
+          const float xa = to_f32(raw[a]) * rstd, xb = to_f32(raw[b]) * rstd;
+          const float ga = y.a * rope_weight_at(w, a), gb = y.b * rope_weight_at(w, b);
+          if (pass) {
+            round_to(&g[a], rstd * (ga - xa * mean));
+            round_to(&g[b], rstd * (gb - xb * mean));
+            continue;
+          }
+          sum = fmaf(gb, xb, fmaf(ga, xa, sum));
+          if (dw) dw[a] = fmaf(y.a, xa, r > run.begin ? dw[a] : 0.0f), dw[b] = fmaf(y.b, xb, r > run.begin ? dw[b] : 0);
+        }
+        if (!pass) mean = rope_block_sum(sum, warps) / (float)of.count;
+      }
+    }
+}
 template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
   const unsigned runs = (unsigned)rope_runs(p.rows);
   CHECK(p.s.hs <= ROPE_HEAD_MOST, "rope: heads of %lld columns, %d at most", (long long)p.s.hs, (int)ROPE_HEAD_MOST);
   if (!p.rows) return;
+  if (p.a.norm == QK_NORM_ALL) {
+    if (back) LAUNCH((rope_all_backward_kernel<T>), runs, ROPE_THREADS, 0, STREAM(c), p);
+    else LAUNCH((rope_all_forward_kernel<T>), (unsigned)p.rows, ROPE_THREADS, 0, STREAM(c), p);
+    return;
+  }
   const bool wide = p.s.hs % (2 * LANES) == 0 && p.s.hs <= 2 * LANES * WARP;
   CHECK(!wide || lanes_aligned(p.qkv, p.raw, p.table, p.weight[0], p.weight[1]),
         "rope: a tensor of heads of %lld columns is not on 16 bytes", (long long)p.s.hs);
@@ -236,9 +321,9 @@ static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_
                                Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   const bool sums = dq_weight.data || dk_weight.data;
   const int64_t runs = rope_runs(dqkv.shape[0] * dqkv.shape[1]);
-  const size_t need = (size_t)(runs * 2 * a.head_size) * sizeof(float);
+  const size_t need = (size_t)(runs * 2 * rope_sums(a)) * sizeof(float);
   CHECK(c->workspace_bytes >= need, "rope_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
   DISPATCH(dqkv.dtype, T, rope_launch(c, rope_call<T>(dqkv, raw, table, q_weight, k_weight,
                                                       sums ? (float *)c->workspace : NULL, a), true));
-  layernorm_backward_fold(c, dq_weight, dk_weight, runs, a.head_size, mode == ADD);
+  layernorm_backward_fold(c, dq_weight, dk_weight, runs, rope_sums(a), mode == ADD);
 }

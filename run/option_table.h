@@ -46,7 +46,9 @@ enum { LAYERS_MOST = 1000 };
   INT(head_size, 0, 1, 65536, SHAPE, "columns of a head (default: the preset's, or n_embd / n_head)") \
   INT(mlp_width, 0, 1, 1 << 20, SHAPE, "width of the MLP (default: the preset's, or 4 n_embd)") \
   ENUM(norm, Norm, PRESET, ((layernorm, NORM_LAYERNORM), (rmsnorm, NORM_RMSNORM)), \
-      SHAPE, "before attention, the MLP and the head (default: the preset's)") \
+      SHAPE, "of attention, the MLP and the head (default: the preset's)") \
+  ENUM(norm_place, NormPlace, PRESET, ((before, NORM_BEFORE), (behind, NORM_BEHIND), (both, NORM_BOTH)), SHAPE, \
+      "norms before attention and the MLP, behind them, or both (default: preset)") \
   CHOICE(norm_weight, preset, (on, off), SHAPE, "norms have a weight (default: the preset's)") \
   CHOICE(norm_embedding, preset, (on, off), SHAPE, \
       "an RMSNorm without weights behind the embedding (default: preset)") \
@@ -54,11 +56,13 @@ enum { LAYERS_MOST = 1000 };
   ENUM(position, Position, PRESET, ((learned, POSITION_LEARNED), (rope, POSITION_ROPE)), \
       SHAPE, "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
-  TEXT(rope_scaling, "", "none|...", SHAPE, "rope: none, or llama3:FACTOR,LOW,HIGH,POSITIONS (default: the preset's)") \
+  TEXT(rope_scaling, "", "none|...", SHAPE, \
+      "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
-  ENUM(qk_norm, QkNorm, PRESET, ((off, QK_NORM_OFF), (before, QK_NORM_BEFORE), (after, QK_NORM_AFTER)), SHAPE, \
-      "RMSNorm of each head's q and k, before or after rope (default: preset)") \
+  ENUM(qk_norm, QkNorm, PRESET, ((off, QK_NORM_OFF), (before, QK_NORM_BEFORE), (after, QK_NORM_AFTER), \
+      (all, QK_NORM_ALL)), SHAPE, \
+      "RMSNorm of each head's q and k, before or after rope; or of all (default: preset)") \
   ENUM(mlp, Mlp, PRESET, ((gelu, MLP_GELU), (relu2, MLP_RELU2), (swiglu, MLP_SWIGLU)), \
       SHAPE, "between the MLP's matrices (default: the preset's)") \
   ENUM(bias, Biases, PRESET, ((all, BIAS_ALL), (none, BIAS_NONE), (qkv, BIAS_QKV), (qkvo, BIAS_QKVO)), SHAPE, \
@@ -274,9 +278,9 @@ struct Preset {
   double lr;
   const char *block;
 };
-static const char preset_block[] = "norm=layernorm norm_weight=on norm_embedding=off norm_eps=1e-5 position=learned "
-    "rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 tie_head=on "
-    "optimizer=adamw";
+static const char preset_block[] = "norm=layernorm norm_place=before norm_weight=on norm_embedding=off norm_eps=1e-5 "
+    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 "
+    "tie_head=on optimizer=adamw";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
 #define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 #define MODERN_BLOCK "qk_norm=before tie_head=off optimizer=muon " LLAMA_BLOCK

@@ -27,7 +27,7 @@ static inline size_t cuda_workspace_plan(int major, WorkspaceQuery q) {
   const size_t wanted[] = {library, (size_t)DBIAS * (size_t)query_widest(&q) * 4, (size_t)rows * 16,
                            (size_t)((rows + each - 1) / each * 2 * C) * 4,
                            (size_t)(q.batch * q.n_head * q.seq_len) * 4,
-                           (size_t)((rows + turned - 1) / turned * 2 * query_head_size(&q)) * 4};
+                           (size_t)((rows + turned - 1) / turned * 2 * query_q_norm(&q)) * 4};
   size_t bytes = 0;
   for (size_t w : wanted) if (w > bytes) bytes = w;
   return bytes;

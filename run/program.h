@@ -7,6 +7,7 @@
 static inline Block block_of(const Options *o) {
   Block b = {};
   b.norm = o->norm;
+  b.norm_place = o->norm_place;
   b.norm_weightless = o->norm_weight == OPT_norm_weight_off;
   b.norm_embedding = o->norm_embedding == OPT_norm_embedding_on;
   b.norm_eps = o->norm_eps;
@@ -43,6 +44,7 @@ static inline void options_of_shape(Options *o, const ModelShape *s) {
   o->n_layer = s->n_layer, o->n_head = s->n_head, o->n_embd = s->n_embd, o->n_positions = s->n_positions;
   o->vocab_size = s->vocab_size, o->n_kv_head = s->n_kv_head, o->head_size = s->head_size, o->mlp_width = s->mlp_width;
   o->tie_head = s->tied ? OPT_tie_head_on : OPT_tie_head_off;
+  o->norm_place = b->norm_place;
   o->norm = b->norm, o->norm_eps = b->norm_eps;
   o->norm_weight = b->norm_weightless ? OPT_norm_weight_off : OPT_norm_weight_on;
   o->norm_embedding = b->norm_embedding ? OPT_norm_embedding_on : OPT_norm_embedding_off;

@@ -42,11 +42,16 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   }
   const bool rope = o->position == POSITION_ROPE;
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REFUSE(o->qk_norm == QK_NORM_ALL && o->head_size % 2, "--qk_norm all needs an even --head_size, not %lld",
+         (long long)o->head_size);
+  REFUSE(o->norm_place != NORM_BEFORE && o->norm != NORM_RMSNORM, "--norm_place %s needs --norm rmsnorm",
+         option_word(o, OPT_norm_place));
   REFUSE((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MOST,
          "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
          (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
-         "llama3:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
+         "linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS or yarn:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH",
+         o->rope_scaling);
   rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &scaling);       // one spelling
   return true;
 }

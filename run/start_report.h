@@ -441,14 +441,17 @@ static void block_words(FILE *to, const RunView *run) {
   const ModelShape s = shape_of(o);
   if (shape_is_gpt2(&s)) return;
   const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
-  fprintf(to, "%s%s (eps %g)%s, %s", option_word(o, OPT_norm), s.block.norm_weightless ? " without weights" : "",
-          o->norm_eps, s.block.norm_embedding ? ", one behind the embedding" : "", rope ? "rope" : "learned positions");
+  static const char *const places[] = {"", " behind attention and MLP", " before and behind attention and MLP"};
+  fprintf(to, "%s%s%s (eps %g)%s, %s", option_word(o, OPT_norm), s.block.norm_weightless ? " without weights" : "",
+          places[s.block.norm_place], o->norm_eps, s.block.norm_embedding ? ", one behind the embedding" : "",
+          rope ? "rope" : "learned positions");
   if (rope) fprintf(to, " of base %g", o->rope_theta);
   if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
   if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
   fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
           (long long)o->head_size);
-  if (own) fprintf(to, ", q and k normed %s rope", option_word(o, OPT_qk_norm));
+  const bool all = s.block.qk_norm == QK_NORM_ALL;
+  if (own) fprintf(to, ", q and k normed %s rope", all ? "over all heads before" : option_word(o, OPT_qk_norm));
   fprintf(to, ", %s %lld wide, biases: %s", option_word(o, OPT_mlp), (long long)o->mlp_width, option_word(o, OPT_bias));
   if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
 }

@@ -179,7 +179,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
     for (int k = 0; k < LORA_MATRICES; k++)      // a factor may be wider than a small model
       if (lora_width(m, k) > m->C) widest = max64(widest, (widest * lora_width(m, k) + m->C - 1) / m->C);
     const WorkspaceQuery q = {t->dtype, gradients, batches[i], lengths[i], m->C, m->H, m->Vp, t->head_rows, widest,
-                              m->hs, m->KV};
+                              m->hs, m->KV, m->shape.block.qk_norm == QK_NORM_ALL ? m->H * m->hs : 0};
     size_t bytes;
     t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
     if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;

@@ -241,14 +241,20 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
 // ---- model_shape.h --------------------------------------------------------------------------------------------------
 // The order of names is that of the options' choices (run/option_table.h).
 enum Norm : int { NORM_LAYERNORM, NORM_RMSNORM };
+enum NormPlace : int { NORM_BEFORE, NORM_BEHIND, NORM_BOTH };          // of attention and the MLP
 enum Position : int { POSITION_LEARNED, POSITION_ROPE };
 enum Mlp : int { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
 enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
-// Llama 3's change of rope's frequencies: long waves turn `factor` times slower, short ones as before, those between
-// `low` and `high` waves in `original` positions in between. factor 0: none.
-struct RopeScaling { double factor, low, high; int64_t original; };
+// Changes of rope's frequencies. linear: all turn `factor` times slower. llama3 and yarn (Peng et al. 2023): long waves
+// do, short ones turn as before, those between `low` and `high` waves in `original` positions in between; yarn's share
+// goes by dimensions, from a whole one to a whole one unless it is yarn_exact, and cosines and sines are multiplied by
+// `attention`. growth: q grows by 1 + growth ln(1 + position / original), the quotient rounded down: by nothing before
+// `original`, where sequences must end.
+enum RopeKind { ROPE_UNSCALED, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_YARN_EXACT, ROPE_KINDS };
+struct RopeScaling { RopeKind kind; double factor, low, high; int64_t original; double attention, growth; };
 struct Block {
   Norm norm;
+  NormPlace norm_place;
   bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
   double norm_eps;
   Position position;
@@ -285,14 +291,16 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
                             bool tied, double dropout);
 // Columns of q, k and v together, and rows of the MLP's first matrix: gate and up are one.
 static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 2 * s->n_kv_head) * s->head_size; }
+static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU; }
 int64_t model_fc_rows(const ModelShape *s);
 // Whether block l turns q and k.
 bool block_turns(const Block *b, int l);
-// "none", or "llama3:FACTOR,LOW,HIGH,POSITIONS". False: it is neither.
+// "none", or a kind and its numbers, as in "llama3:FACTOR,LOW,HIGH,POSITIONS"; yarn has two more, attention (left out:
+// 0.1 ln factor + 1) and growth. False: it is none of these.
 bool rope_scaling_parse(const char *text, RopeScaling *s);
 void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s);
 // Fills a table for rope.cuh of `positions` rows: cosines and sines of position times frequency, in fp32 as
-// transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says (Llama 3.1, "rope_type llama3").
+// transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says.
 void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs);
 
 // ---- safetensors_set.h ----------------------------------------------------------------------------------------------
@@ -312,6 +320,10 @@ struct Family {
   double theta;
   int64_t head_size;
   double cap;
+  const char *gguf;                              // llama.cpp's architecture; NULL: it has none
+  double eps;
+  bool biasless;                                 // no field asks for biases
+  NormPlace norm_place = NORM_BEFORE;
 };
 bool shape_is_gpt2(const ModelShape *s);
 // The class that an exported model is; NULL: GPT-2, or none.

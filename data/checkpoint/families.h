@@ -15,34 +15,47 @@
 #include "tensor_map.h"
 
 static const Family families[] = {
-    {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
-    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_OFF, false, false, false, 1e4, 0, 0},
-    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_BEFORE, false, false, false, 1e4, 128, 0},
-    {"smollm3", "SmolLM3ForCausalLM", false, QK_NORM_OFF, false, true, true, 2e6, 0, 0},
-    {"nanochat", "NanoChatForCausalLM", false, QK_NORM_AFTER, true, false, false, 1e4, 0, 15}};
-static const char family_types[] = "gpt2, llama, qwen2, qwen3, smollm3 or nanochat";
+    {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "llama", 1e-6, false},
+    {"mistral", "MistralForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "llama", 1e-6, true},
+    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "qwen2", 1e-6, false},
+    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_BEFORE, false, false, false, 1e4, 128, 0, "qwen3", 1e-6, false},
+    {"smollm3", "SmolLM3ForCausalLM", false, QK_NORM_OFF, false, true, true, 2e6, 0, 0, NULL, 1e-6, false},
+    {"nanochat", "NanoChatForCausalLM", false, QK_NORM_AFTER, true, false, false, 1e4, 0, 15, NULL, 1e-6, false},
+    {"olmo2", "Olmo2ForCausalLM", false, QK_NORM_ALL, false, false, false, 5e5, 0, 0, "olmo2", 1e-5, false,
+     NORM_BEHIND}};
+static const char family_types[] = "gpt2, llama, mistral, qwen2, qwen3, smollm3, nanochat or olmo2";
 
 static inline const Family *family_of_type(const char *model_type) {
   for (const Family &f : families) if (!strcmp(f.model_type, model_type)) return &f;
   return NULL;
 }
+// The first that llama.cpp has under this name.
+static inline const Family *family_of_gguf(const char *architecture) {
+  for (const Family &f : families) if (f.gguf && !strcmp(f.gguf, architecture)) return &f;
+  return NULL;
+}
 bool shape_is_gpt2(const ModelShape *s) {
   const Block *b = &s->block;
-  return b->norm == NORM_LAYERNORM && !b->norm_weightless && !b->norm_embedding && b->position == POSITION_LEARNED &&
+  return b->norm == NORM_LAYERNORM && b->norm_place == NORM_BEFORE && !b->norm_weightless &&
+         !b->norm_embedding && b->position == POSITION_LEARNED &&
          b->qk_norm == QK_NORM_OFF && b->mlp == MLP_GELU && b->bias == BIAS_ALL && b->logit_softcap == 0 &&
          s->n_kv_head == s->n_head && s->head_size * s->n_head == s->n_embd && s->mlp_width == 4 * s->n_embd &&
          fabs(b->norm_eps - 1e-5) < 1e-10;
+}
+static inline bool family_mlp_biased(const Family *f, const Block *b) {
+  return b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm && !f->biasless;
 }
 // Whether the class can be this model.
 static inline bool family_fits(const Family *f, const ModelShape *s) {
   const Block *b = &s->block;
   if (b->norm != NORM_RMSNORM || b->position != POSITION_ROPE || b->qk_norm != f->qk_norm) return false;
   if (b->mlp != (f->nanochat ? MLP_RELU2 : MLP_SWIGLU) || b->norm_weightless != f->nanochat) return false;
+  if (b->norm_place != f->norm_place) return false;
   if (b->norm_embedding != f->nanochat || (b->logit_softcap > 0 && !f->nanochat)) return false;
   if (b->rope_skip && !f->skips) return false;
   if (f == &families[0] && s->n_embd % s->n_head) return false;  // LlamaConfig refuses that; SmolLM3's does not
   if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
-  return b->bias == BIAS_NONE || b->bias == BIAS_QKVO || (b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm);
+  return b->bias == BIAS_NONE || (b->bias == BIAS_QKVO && !f->biasless) || family_mlp_biased(f, b);
 }
 const Family *family_of_shape(const ModelShape *s) {
   for (const Family &f : families) if (family_fits(&f, s)) return &f;
@@ -57,15 +70,19 @@ bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
 
 // ================================================================================================ tensors
 enum { FAMILY_NAME_BYTES = 96 };
-// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one.
-struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2; };
+// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one. behind: the
+// same of norms behind what they are of.
+struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2, behind = -1; };
 static const FamilyTensor family_tensors[] = {
     {"ln_1", {"input_layernorm"}, -1},
     {"attn.c_attn", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, -1},
     {"attn.q_norm", {"self_attn.q_norm"}, -1},
     {"attn.k_norm", {"self_attn.k_norm"}, -1},
     {"attn.c_proj", {"self_attn.o_proj"}, -1},
-    {"ln_2", {"post_attention_layernorm"}, -1},
+    {"ln_2", {"post_attention_layernorm"}, -1, 0},
+    {"ln_2", {"pre_feedforward_layernorm"}, -1, 1},
+    {"attn.norm", {"post_attention_layernorm"}, -1},
+    {"mlp.norm", {"post_feedforward_layernorm"}, -1},
     {"mlp.c_fc", {"mlp.gate_proj", "mlp.up_proj"}, 0},
     {"mlp.c_proj", {"mlp.down_proj"}, 0},
     {"mlp.c_fc", {"mlp.fc1"}, 1},
@@ -73,10 +90,13 @@ static const FamilyTensor family_tensors[] = {
 static const FamilyTensor family_roots[] = {
     {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
 
+static inline bool family_tensor_is_of(const FamilyTensor *t, const ModelShape *s) {
+  return t->relu2 != mlp_is_gated(s->block.mlp) && t->behind != (s->block.norm_place == NORM_BEFORE);
+}
 // What part `part` of a block's module is called in a file; NULL: no module has this name.
 static inline const char *family_module(const char *ours, int part, const ModelShape *s) {
   for (const FamilyTensor &t : family_tensors)
-    if (!strcmp(t.ours, ours) && t.relu2 != (s->block.mlp == MLP_SWIGLU)) return t.theirs[part];
+    if (!strcmp(t.ours, ours) && family_tensor_is_of(&t, s)) return t.theirs[part];
   return NULL;
 }
 // The name of part `part` of a parameter in a file: a suffix .weight or .bias is theirs too.
@@ -88,7 +108,7 @@ static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p
       snprintf(to, FAMILY_NAME_BYTES, "%s%s", t.theirs[0], dot);
   for (const FamilyTensor &t : family_tensors) {
     const bool named = (size_t)(dot - inside) == strlen(t.ours) && !strncmp(inside, t.ours, strlen(t.ours));
-    if (p->stage && named && t.relu2 != (s->block.mlp == MLP_SWIGLU))
+    if (p->stage && named && family_tensor_is_of(&t, s))
       snprintf(to, FAMILY_NAME_BYTES, "model.layers.%d.%s%s", p->stage - 1, t.theirs[part], dot);
   }
 }
@@ -130,11 +150,43 @@ static inline bool family_sizes(const ImportConfig *c, const Family *family, Mod
   if (m->head_size % 2) return import_config_refuse(c, "head_dim %lld is odd", (long long)m->head_size);
   return true;
 }
+// What an object of rope's parameters says of its kind; what it leaves out is transformers' default.
+static inline bool family_rope_scaling(const ImportConfig *in, const ModelShape *m, RopeScaling *s) {
+  const cJSON *type = NULL;
+  if (!import_config_get(in, "rope_type", &type) || (!type && !import_config_get(in, "type", &type))) return false;
+  const char *kind = !type ? "default" : cJSON_IsString(type) ? type->valuestring : "";
+  if (!strcmp(kind, "default")) return true;
+  for (RopeKind k : {ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN}) if (!strcmp(kind, rope_kinds[k].name)) s->kind = k;
+  if (!s->kind)
+    return import_config_refuse(in, "rope_type is %s, only default, linear, llama3 and yarn are supported",
+                                *kind ? safetensors_quoted(kind).text : "not text");
+  const bool waves = s->kind != ROPE_LINEAR, yarn = s->kind == ROPE_YARN;
+  double original = yarn ? (double)m->n_positions : 0, mscale = 0, mscale_all = 0;
+  bool whole = true;
+  if (!import_config_number(in, "factor", 0, &s->factor)) return false;
+  if (waves && (!import_config_number(in, yarn ? "beta_slow" : "low_freq_factor", yarn, &s->low) ||
+                !import_config_number(in, yarn ? "beta_fast" : "high_freq_factor", yarn ? 32 : 0, &s->high) ||
+                !import_config_number(in, "original_max_position_embeddings", original, &original))) return false;
+  if (yarn && (!import_config_number(in, "mscale", 0, &mscale) || !import_config_flag(in, "truncate", true, &whole) ||
+               !import_config_number(in, "mscale_all_dim", 0, &mscale_all))) return false;
+  s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
+  if (!(s->factor > 0 && isfinite(s->factor)) || (waves && !(s->low > 0 && s->high > s->low && s->original)))
+    return import_config_refuse(in, "rope_type %s needs factor%s", kind, !waves ? "" : yarn ? ", beta_slow, beta_fast "
+                                "above it, and original_max_position_embeddings" : ", low_freq_factor, "
+                                "high_freq_factor above it, and original_max_position_embeddings");
+  if (!yarn) return true;
+  if (!whole) s->kind = ROPE_YARN_EXACT;
+  const double wider = s->factor > 1 ? 0.1 * log(s->factor) : 0;
+  const double usual = mscale != 0 && mscale_all != 0 ? (1 + wider * mscale) / (1 + wider * mscale_all) : 1 + wider;
+  return import_config_number(in, "attention_factor", usual, &s->attention) &&
+         ((s->attention > 0 && s->attention <= 1e6) || import_config_refuse(in, "attention_factor is %g",
+                                                                             s->attention));
+}
 // Rope: transformers 5's rope_parameters, or rope_theta and rope_scaling; what neither says is the default.
-static inline bool family_rope(const ImportConfig *c, const Family *f, Block *b) {
-  const cJSON *parameters, *scaling, *type;
-  double theta = f->theta, partial = 1, original = 0;
-  RopeScaling *s = &b->rope_scaling;
+static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShape *m) {
+  Block *b = &m->block;
+  const cJSON *parameters, *scaling;
+  double theta = f->theta, partial = 1;
   if (!import_config_number(c, "rope_theta", theta, &theta) || !import_config_get(c, "rope_parameters", &parameters) ||
       !import_config_get(c, "rope_scaling", &scaling)) return false;
   const cJSON *from = scaling && scaling->child ? scaling : parameters ? parameters : scaling, *member;
@@ -148,23 +200,7 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, Block *b)
   if (partial != 1) return import_config_refuse(c, "partial_rotary_factor is %g, only 1 is supported", partial);
   if (!(theta >= 1 && theta <= 1e12)) return import_config_refuse(c, "rope_theta is %g, expected 1 to 1e12", theta);
   b->rope_theta = theta;
-  type = NULL;
-  if (from && (!import_config_get(&in, "rope_type", &type) || (!type && !import_config_get(&in, "type", &type))))
-    return false;
-  if (!type || (cJSON_IsString(type) && !strcmp(type->valuestring, "default"))) return true;
-  if (!cJSON_IsString(type) || strcmp(type->valuestring, "llama3"))
-    return import_config_refuse(c, "rope_type is %s, only default and llama3 are supported",
-                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text : "not text");
-  if (!import_config_number(&in, "factor", 0, &s->factor) ||
-      !import_config_number(&in, "low_freq_factor", 0, &s->low) ||
-      !import_config_number(&in, "high_freq_factor", 0, &s->high) ||
-      !import_config_number(&in, "original_max_position_embeddings", 0, &original))
-    return false;
-  s->original = original >= 1 && original <= 1 << 24 ? (int64_t)original : 0;
-  if (!(s->factor > 0 && s->low > 0 && s->high > s->low && s->original))
-    return import_config_refuse(c, "rope_type llama3 needs factor, low_freq_factor, high_freq_factor above it, and "
-                                "original_max_position_embeddings");
-  return true;
+  return !from || family_rope_scaling(&in, m, &b->rope_scaling);
 }
 // Which layers do not turn: a list with 1 for those that do, or every N-th.
 static inline bool family_skips(const ImportConfig *c, const Family *f, ModelShape *m) {
@@ -237,7 +273,10 @@ static inline bool family_refuses(const ImportConfig *c) {
 static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b) {
   bool attention = false, mlp = false;
   b->bias = BIAS_QKV;
-  if (f->qkv_biased) return true;
+  if (f->qkv_biased || f->biasless) {
+    if (f->biasless) b->bias = BIAS_NONE;
+    return true;
+  }
   if (!import_config_flag(c, "attention_bias", false, &attention) || !import_config_flag(c, "mlp_bias", false, &mlp))
     return false;
   if (mlp && !attention) return import_config_refuse(c, "mlp_bias is true without attention_bias: not supported");
@@ -248,7 +287,7 @@ static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b)
 static inline bool family_config_read(const ImportConfig *c, const Family *f, ModelShape *m) {
   *m = ModelShape{};
   Block *b = &m->block;
-  b->norm = NORM_RMSNORM, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
+  b->norm = NORM_RMSNORM, b->norm_place = f->norm_place, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
   b->mlp = f->nanochat ? MLP_RELU2 : MLP_SWIGLU;
   b->norm_weightless = b->norm_embedding = f->nanochat;
   const cJSON *act;
@@ -261,10 +300,10 @@ static inline bool family_config_read(const ImportConfig *c, const Family *f, Mo
   if (f->nanochat && !import_config_number(c, "final_logit_softcapping", cap, &b->logit_softcap)) return false;
   if (!(b->logit_softcap >= 0 && b->logit_softcap <= 1e6))
     return import_config_refuse(c, "final_logit_softcapping is %g", b->logit_softcap);
-  return import_config_number(c, "rms_norm_eps", 1e-6, &b->norm_eps) &&
+  return import_config_number(c, "rms_norm_eps", f->eps, &b->norm_eps) &&
          ((b->norm_eps >= 1e-12 && b->norm_eps <= 1) || import_config_refuse(c, "rms_norm_eps is %g", b->norm_eps)) &&
          import_config_flag(c, "tie_word_embeddings", f->tied, &m->tied) && family_sizes(c, f, m) &&
-         family_bias(c, f, b) && family_rope(c, f, b) && family_skips(c, f, m) && family_refuses(c);
+         family_bias(c, f, b) && family_rope(c, f, m) && family_skips(c, f, m) && family_refuses(c);
 }
 
 // ================================================================================================ config.json out
@@ -278,6 +317,18 @@ static inline void family_float(cJSON *c, const char *name, double x) {
   if (!strpbrk(text, ".e")) strcat(text, ".0");
   cJSON_AddRawToObject(c, name, text);
 }
+static inline void family_rope_write(cJSON *rope, double theta, const RopeScaling *s) {
+  const bool yarn = s->kind >= ROPE_YARN;
+  cJSON_AddStringToObject(rope, "rope_type", !s->kind ? "default" : rope_kinds[yarn ? ROPE_YARN : s->kind].name);
+  family_float(rope, "rope_theta", theta);
+  if (s->kind) family_float(rope, "factor", s->factor);
+  if (s->kind <= ROPE_LINEAR) return;
+  family_float(rope, yarn ? "beta_slow" : "low_freq_factor", s->low);
+  family_float(rope, yarn ? "beta_fast" : "high_freq_factor", s->high);
+  cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)s->original);
+  if (yarn) family_float(rope, "attention_factor", s->attention);
+  if (s->kind == ROPE_YARN_EXACT) cJSON_AddFalseToObject(rope, "truncate");
+}
 static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
   const Block *b = &m->block;
   cJSON_AddStringToObject(c, "model_type", f->model_type);
@@ -287,19 +338,13 @@ static inline void family_config_write(cJSON *c, const Family *f, const ModelSha
   family_float(c, "rms_norm_eps", b->norm_eps);
   family_float(c, "initializer_range", 0.02);
   family_float(c, "attention_dropout", 0);
-  if (!f->qkv_biased) cJSON_AddBoolToObject(c, "attention_bias", b->bias != BIAS_NONE);
-  if (!f->qkv_biased && !f->nanochat && !f->qk_norm) cJSON_AddBoolToObject(c, "mlp_bias", b->bias == BIAS_ALL);
+  const bool says = !f->qkv_biased && !f->biasless;
+  if (says) cJSON_AddBoolToObject(c, "attention_bias", b->bias != BIAS_NONE);
+  if (says && !f->nanochat && !f->qk_norm) cJSON_AddBoolToObject(c, "mlp_bias", b->bias == BIAS_ALL);
   if (f->nanochat && b->logit_softcap > 0) family_float(c, "final_logit_softcapping", b->logit_softcap);
   if (f->nanochat && b->logit_softcap == 0) cJSON_AddNullToObject(c, "final_logit_softcapping");
   cJSON *rope = cJSON_AddObjectToObject(c, "rope_parameters");
-  cJSON_AddStringToObject(rope, "rope_type", b->rope_scaling.factor > 0 ? "llama3" : "default");
-  family_float(rope, "rope_theta", b->rope_theta);
-  if (b->rope_scaling.factor > 0) {
-    family_float(rope, "factor", b->rope_scaling.factor);
-    family_float(rope, "low_freq_factor", b->rope_scaling.low);
-    family_float(rope, "high_freq_factor", b->rope_scaling.high);
-    cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)b->rope_scaling.original);
-  }
+  family_rope_write(rope, b->rope_theta, &b->rope_scaling);
   if (f->skips) {
     cJSON *list = cJSON_AddArrayToObject(c, "no_rope_layers");
     for (int l = 0; l < m->n_layer; l++) cJSON_AddItemToArray(list, cJSON_CreateNumber(block_turns(b, l)));

@@ -19,15 +19,17 @@ static const GgufKind gguf_kinds[] = {{0, 0}, {1, 1}, {30, 32}, {8, 7}};
 static inline const char *gguf_architecture(const ModelShape *s) {
   const Family *f = family_of_shape(s);
   if (shape_is_gpt2(s)) return "gpt2";
-  const bool plain = f && !f->skips && !f->nanochat && !(f->qk_norm && s->block.bias != BIAS_NONE);
-  return plain ? f->model_type : NULL;
+  return f && !(f->qk_norm && s->block.bias != BIAS_NONE) ? f->gguf : NULL;
 }
 bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
-                "Qwen 2's and Qwen 3's without biases, not this one: leave it out, or choose another block");
-  IMPORT_REFUSE(s->block.rope_scaling.factor > 0 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp "
-                "has Llama 3's scaling of rope in Llama's block alone, not in %s's: leave it out",
-                gguf_architecture(s));
+                "Qwen 2's, and Qwen 3's and OLMo 2's without biases, not this one: leave it out, or choose another "
+                "block");
+  const RopeKind rope = s->block.rope_scaling.kind;
+  IMPORT_REFUSE(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, "
+                "yarn_exact does not: leave it out");
+  IMPORT_REFUSE(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's "
+                "scaling of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
   return true;
 }
 const char *gguf_pre_tokenizer(const Tokenizer *k) {
@@ -92,6 +94,15 @@ static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
   gguf_key_u32(k, ".attention.value_length", s->head_size);
   gguf_key_float(k, ".rope.freq_base", s->block.rope_theta);
   if (llama) gguf_key_u32(k, ".rope.dimension_count", s->head_size);
+  const RopeScaling *r = &s->block.rope_scaling;
+  if (!r->kind || r->kind == ROPE_LLAMA3) return;                // the latter is a tensor
+  gguf_key_text(k, ".rope.scaling.type", rope_kinds[r->kind].name);
+  gguf_key_float(k, ".rope.scaling.factor", r->factor);
+  if (r->kind != ROPE_YARN) return;
+  gguf_key_u32(k, ".rope.scaling.original_context_length", r->original);
+  gguf_key_float(k, ".rope.scaling.yarn_beta_fast", r->high);
+  gguf_key_float(k, ".rope.scaling.yarn_beta_slow", r->low);
+  gguf_key_float(k, ".rope.scaling.attn_factor", r->attention / (r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1));
 }
 
 // The bytes of a token as letters, one for each byte, in UTF-8; how many bytes that takes. f NULL: only counts.

@@ -19,6 +19,7 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
       {"wte", {"token_embd"}}, {"wpe", {"position_embd"}}, {"ln_f", {"output_norm"}}, {"lm_head", {"output"}},
       {"ln_1", {"attn_norm"}}, {"attn.c_attn", {"attn_q", "attn_k", "attn_v"}}, {"attn.q_norm", {"attn_q_norm"}},
       {"attn.k_norm", {"attn_k_norm"}}, {"attn.c_proj", {"attn_output"}}, {"ln_2", {"ffn_norm"}},
+      {"attn.norm", {"post_attention_norm"}}, {"mlp.norm", {"post_ffw_norm"}},
       {"mlp.c_fc", {"ffn_gate", "ffn_up"}}, {"mlp.c_proj", {"ffn_down"}}};
   const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
   const size_t n = (size_t)(dot - inside);
@@ -34,18 +35,18 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
 // Whether the rows of both halves of a head lie in turn: architecture llama turns neighbours where transformers turns
 // halves.
 static inline bool gguf_turns(const Family *f, const Param *p, int part) {
-  return f == &families[0] && p->matrices == 3 && part < 2;
+  return f && f->gguf && !strcmp(f->gguf, "llama") && p->matrices == 3 && part < 2;
 }
 // Divisors of rope's frequencies, (head_size/2), where Llama 3's scaling is asked for, and their number.
 static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const ModelShape *s) {
   const RopeScaling *r = &s->block.rope_scaling;
   const double hs = (double)s->head_size;
-  for (int64_t i = 0; r->factor > 0 && i < s->head_size / 2; i++) {
+  for (int64_t i = 0; r->kind == ROPE_LLAMA3 && i < s->head_size / 2; i++) {
     const double waves = (double)r->original / (2 * M_PI * pow(s->block.rope_theta, 2.0 * (double)i / hs));
     const double smooth = (waves - r->low) / (r->high - r->low);
     to[i] = (float)(waves > r->high ? 1 : waves < r->low ? r->factor : 1 / ((1 - smooth) / r->factor + smooth));
   }
-  return r->factor > 0 ? s->head_size / 2 : 0;
+  return r->kind == ROPE_LLAMA3 ? s->head_size / 2 : 0;
 }
 
 // ================================================================================================ tensors
@@ -159,7 +160,8 @@ static const struct { const char *key, *gpt2, *other; bool needed; } gguf_fields
 // Keys with another value than this change what is computed.
 static const struct { const char *key; double neutral; } gguf_neutral[] = {
     {"expert_count", 0}, {"attention.causal", 1}, {"attention.max_alibi_bias", 0}, {"attention.clamp_kqv", 0},
-    {"attention.scale", 0}, {"rope.scale_linear", 1}, {"logit_scale", 1}, {"residual_scale", 1},
+    {"attention.scale", 0}, {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_attn_factor", 1},
+    {"logit_scale", 1}, {"residual_scale", 1},
     {"embedding_scale", 1}, {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}};
 
 struct GgufName { char text[96]; };
@@ -167,6 +169,37 @@ static inline GgufName gguf_name(const char *architecture, const char *key) {
   GgufName n;
   snprintf(n.text, sizeof n.text, "%.24s.%s", architecture, key);
   return n;
+}
+// rope_scaling, where the keys have one. llama.cpp multiplies cosines and sines by what yarn has by default times
+// attn_factor; yarn_log_multiplier is transformers' mscale_all_dim where mscale is 1.
+static inline bool gguf_config_scaling(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
+                                       size_t error_bytes) {
+  static const struct { const char *key, *field; double absent; } numbers[] = {
+      {"factor", "factor", 0}, {"original_context_length", "original_max_position_embeddings", 0},
+      {"yarn_beta_fast", "beta_fast", 32}, {"yarn_beta_slow", "beta_slow", 1}, {"attn_factor", NULL, 1},
+      {"yarn_log_multiplier", NULL, 0}};
+  char *kind = gguf_string(g, gguf_name(arch, "rope.scaling.type").text);
+  double x[6] = {}, linear = 1;
+  const bool yarn = kind && !strcmp(kind, "yarn"), none = !kind || !*kind || !strcmp(kind, "none");
+  const bool known = none || yarn || !strcmp(kind, "linear");
+  if (!known)
+    snprintf(error, error_bytes, "%s: %s.rope.scaling.type is %s, only none, linear and yarn are supported", path, arch,
+             safetensors_quoted(kind).text);
+  free(kind);
+  gguf_number(g, gguf_name(arch, "rope.scale_linear").text, &linear);          // as older files say it
+  if (!known || (none && linear == 1)) return known;
+  cJSON *to = cJSON_AddObjectToObject(c, "rope_scaling");
+  cJSON_AddStringToObject(to, "rope_type", yarn ? "yarn" : "linear");
+  for (int i = 0; i < 6; i++) {
+    char key[64];
+    x[i] = numbers[i].absent;
+    snprintf(key, sizeof key, "rope.scaling.%s", numbers[i].key);
+    if (!gguf_number(g, gguf_name(arch, key).text, &x[i]) && i == 0 && !yarn) x[i] = linear;
+    if ((i == 0 || yarn) && numbers[i].field && x[i] != 0) cJSON_AddNumberToObject(to, numbers[i].field, x[i]);
+  }
+  const double wider = x[0] > 1 ? 0.1 * log(x[0]) : 0, usual = x[5] != 0 ? (1 + wider) / (1 + wider * x[5]) : 1 + wider;
+  if (yarn) cJSON_AddNumberToObject(to, "attention_factor", usual * x[4]);
+  return true;
 }
 static inline bool gguf_config_numbers(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
                                        size_t error_bytes) {
@@ -194,13 +227,7 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
                   key.text, x, size->valuedouble);
     if (!size) size = cJSON_AddNumberToObject(c, "head_dim", x);
   }
-  char *scaling = gguf_string(g, gguf_name(arch, "rope.scaling.type").text);
-  if (scaling && *scaling && strcmp(scaling, "none"))
-    snprintf(error, error_bytes, "%s: %s.rope.scaling.type is %s, only none and Llama 3's (rope_freqs.weight) are "
-             "supported", path, arch, safetensors_quoted(scaling).text);
-  const bool ok = !scaling || !*scaling || !strcmp(scaling, "none");
-  free(scaling);
-  return ok;
+  return gpt2 || gguf_config_scaling(g, path, arch, c, error, error_bytes);
 }
 // Llama 3's scaling has no keys but a tensor of divisors. All published ones have low 1, high 4 and a power of two for
 // the positions, mostly 8192, which is found by what it gives.
@@ -226,7 +253,7 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   m.block.rope_theta = x[1] ? x[1]->valuedouble : families[0].theta;
   bool fits = false;
   for (int power = 3; !fits && power <= 20; power++) {
-    m.block.rope_scaling = RopeScaling{want[t->shape[0] - 1], 1, 4, 1 << (power == 3 ? 13 : power)};
+    m.block.rope_scaling = RopeScaling{ROPE_LLAMA3, want[t->shape[0] - 1], 1, 4, 1 << (power == 3 ? 13 : power), 0, 0};
     fits = gguf_rope_factors(got, &m) == t->shape[0];
     for (int64_t i = 0; fits && i < t->shape[0]; i++) fits = fabsf(want[i] - got[i]) <= 1e-5f * got[i];
   }
@@ -236,6 +263,8 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   char text[200];
   snprintf(text, sizeof text, "{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":1,\"high_freq_factor\":4,"
            "\"original_max_position_embeddings\":%lld}", r->factor, (long long)r->original);
+  IMPORT_REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and rope.scaling.type: one is "
+                "supported", path);
   cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }
@@ -244,19 +273,19 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   const char *path = s->shard[0].path;
   char *arch = gguf_string(g, "general.architecture"), *kind = gguf_string(g, "general.type");
   const SafetensorsTensor *wte = set_entry(s, "token_embd.weight", NULL);
-  const Family *family = arch ? family_of_type(arch) : NULL;
-  const bool gpt2 = arch && !strcmp(arch, "gpt2"), known = gpt2 || (family && !family->skips && !family->nanochat);
+  const Family *family = arch ? family_of_gguf(arch) : NULL;
+  const bool gpt2 = arch && !strcmp(arch, "gpt2"), known = gpt2 || (family && family->gguf);
   bool ok = false;
   if (kind && !strcmp(kind, "adapter"))
     snprintf(error, error_bytes, "%s: is an adapter, no model: name the model that it is for", path);
   else if (!known)
-    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2 or qwen3: another model "
-             "is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
+    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3 or olmo2: another "
+             "model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
   else if (!wte || wte->ndim != 2)
     snprintf(error, error_bytes, "%s: tensor token_embd.weight is %s", path, wte ? "no matrix" : "missing");
   else ok = gguf_config_numbers(g, path, arch, c, error, error_bytes);
   if (ok) {
-    cJSON_AddStringToObject(c, "model_type", arch);
+    cJSON_AddStringToObject(c, "model_type", gpt2 ? arch : family->model_type);
     cJSON_AddNumberToObject(c, "vocab_size", (double)wte->shape[0]);
     cJSON_AddBoolToObject(c, "tie_word_embeddings", !set_entry(s, "output.weight", NULL));
     cJSON_AddBoolToObject(c, "attention_bias", set_entry(s, "blk.0.attn_q.bias", NULL) != NULL);

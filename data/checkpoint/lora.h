@@ -16,7 +16,7 @@ static const char *const lora_modules[LORA_MATRICES] = {"attn.c_attn", "attn.c_p
 // How many matrices of a file a matrix of ours is. A model that is no family's has GPT-2's names, which are ours.
 static inline int lora_parts(const ModelShape *s, int matrix) {
   if (!family_of_shape(s)) return 1;
-  return matrix == LORA_QKV ? 3 : matrix == LORA_FC && s->block.mlp == MLP_SWIGLU ? 2 : 1;
+  return matrix == LORA_QKV ? 3 : matrix == LORA_FC && mlp_is_gated(s->block.mlp) ? 2 : 1;
 }
 // Their names inside a block.
 static inline const char *lora_module(const ModelShape *s, int matrix, int part) {

@@ -113,10 +113,13 @@ TEST(block_rmsnorm_fp64, "RMSNorm, with and without a weight, alone and behind a
 
 // ================================================================================================ rope
 struct BlockRope { int64_t rows, T; RopeArgs a; int64_t heads; bool turns; double *x, *weight[2], *table, *dout, *y; };
-static void block_rope_norm(double *y, const double *weight, int64_t hs, double eps) {
+static double block_rope_rstd(const double *y, int64_t n, double eps) {
   double squares = 0;
-  for (int64_t i = 0; i < hs; i++) squares += y[i] * y[i];
-  const double rstd = 1 / sqrt(squares / (double)hs + eps);
+  for (int64_t i = 0; i < n; i++) squares += y[i] * y[i];
+  return 1 / sqrt(squares / (double)n + eps);
+}
+static void block_rope_norm(double *y, const double *weight, int64_t hs, double eps) {
+  const double rstd = block_rope_rstd(y, hs, eps);
   for (int64_t i = 0; i < hs; i++) y[i] *= rstd * weight[i];
 }
 static double block_rope_loss(void *env) {
@@ -128,6 +131,11 @@ static double block_rope_loss(void *env) {
     const double *table = e->table + at / e->heads % e->T * hs, *weight = e->weight[at % e->heads >= e->a.n_head];
     memcpy(y, e->x + at * hs, sizeof(double) * (size_t)hs);
     if (e->a.norm == QK_NORM_BEFORE) block_rope_norm(y, weight, hs, (double)e->a.eps);
+    if (e->a.norm == QK_NORM_ALL) {
+      const int64_t h = at % e->heads, first = h < e->a.n_head ? 0 : e->a.n_head, end = first ? e->heads : e->a.n_head;
+      const double rstd = block_rope_rstd(e->x + (at - h + first) * hs, (end - first) * hs, (double)e->a.eps);
+      for (int64_t i = 0; i < hs; i++) y[i] *= rstd * weight[(h - first) * hs + i];
+    }
     for (int64_t i = 0; i < d && e->turns; i++) {
       const double a = y[i], b = y[d + i];
       y[i] = a * table[i] - b * table[d + i];
@@ -159,38 +167,41 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   const bool normed = k.norm != QK_NORM_OFF, weighted = normed && !k.weightless;
   Tensor none = {}, qkv = op_random_tensor(1, 1.0, dtype, B, T, row), dqkv = op_random_tensor(2, 1.0, dtype, B, T, row);
   Tensor table = k.turns ? op_tensor(F32, T + 1, hs) : none;
-  Tensor wq = weighted ? op_random_tensor(3, 1.0, dtype, hs) : none,
-         wk = weighted ? op_random_tensor(4, 1.0, dtype, hs) : none;
+  const bool all = k.norm == QK_NORM_ALL;
+  const int64_t columns[] = {all ? k.H * hs : hs, all ? k.KV * hs : hs};
+  Tensor wq = weighted ? op_random_tensor(3, 1.0, dtype, columns[0]) : none,
+         wk = weighted ? op_random_tensor(4, 1.0, dtype, columns[1]) : none;
   Block b = {};
   b.rope_theta = 50;
   if (k.turns) rope_table_fill((float *)table.data, &b, T + 1, hs);
-  BlockRope e = {rows, T, a, heads, k.turns, op_zeros(rows * n), {op_zeros(hs), op_zeros(hs)}, op_zeros((T + 1) * hs),
+  BlockRope e = {rows, T, a, heads, k.turns, op_zeros(rows * n),
+                 {op_zeros(columns[0]), op_zeros(columns[1])}, op_zeros((T + 1) * hs),
                  op_zeros(rows * n), op_zeros(rows * n)};
   block_rope_copy(e.x, &e, qkv, row);
   block_rope_copy(e.dout, &e, dqkv, row);
-  for (int64_t i = 0; i < hs; i++)
-    e.weight[0][i] = weighted ? op_get(wq, i) : 1, e.weight[1][i] = weighted ? op_get(wk, i) : 1;
+  for (int64_t i = 0; i < columns[0]; i++) e.weight[0][i] = weighted ? op_get(wq, i) : 1;
+  for (int64_t i = 0; i < columns[1]; i++) e.weight[1][i] = weighted ? op_get(wk, i) : 1;
   for (int64_t i = 0; i < (T + 1) * hs && k.turns; i++) e.table[i] = op_get(table, i);
-  double *dx = op_zeros(rows * n), *dw[2] = {op_zeros(hs), op_zeros(hs)};
+  double *dx = op_zeros(rows * n), *dw[2] = {op_zeros(columns[0]), op_zeros(columns[1])};
   block_differences(block_rope_loss, &e, e.x, dx, rows * n);
-  for (int i = 0; i < 2 && weighted; i++) block_differences(block_rope_loss, &e, e.weight[i], dw[i], hs);
+  for (int i = 0; i < 2 && weighted; i++) block_differences(block_rope_loss, &e, e.weight[i], dw[i], columns[i]);
   block_rope_loss(&e);
   // With a norm |xhat| <= sqrt(hs); rstd of a head is at most 1 / the root of its least mean square.
-  double rstd = 1, root = normed ? sqrt((double)hs) : 1;
+  double rstd = 1, root = normed ? sqrt((double)columns[0]) : 1;
   for (int64_t at = 0; at < rows * heads && normed; at++) {
     double squares = 0;
     for (int64_t i = 0; i < hs; i++) squares += e.x[at * hs + i] * e.x[at * hs + i];
     rstd = fmax(rstd, 1 / sqrt(squares / (double)hs + 1e-6));
   }
-  const double w = fmax(ops_largest(e.weight[0], hs), ops_largest(e.weight[1], hs)),
+  const double w = fmax(ops_largest(e.weight[0], columns[0]), ops_largest(e.weight[1], columns[1])),
                d = 2 * ops_largest(e.dout, rows * n);
-  const double K = ops_roundings(hs) + 16, out_scale = 2 * (normed ? root * w : ops_largest(e.x, rows * n));
+  const double K = ops_roundings(columns[0]) + 16, out_scale = 2 * (normed ? root * w : ops_largest(e.x, rows * n));
   Tensor first[2] = {};
   BlockPlace p;
   WorkspaceQuery q = {dtype, F32, B, T, k.H * hs, k.H, 1, 1};
-  q.n_kv_head = k.KV;
+  q.n_kv_head = k.KV, q.q_norm = columns[0];
   for (int i = 0; block_place(i, q, &p); i++) {
-    Tensor grad[2] = {weighted ? op_tensor(F32, hs) : none, weighted ? op_tensor(F32, hs) : none};
+    Tensor grad[2] = {weighted ? op_tensor(F32, columns[0]) : none, weighted ? op_tensor(F32, columns[1]) : none};
     Tensor t[] = {op_copy(qkv), normed ? op_tensor(dtype, B, T, n) : none, table, wq, wk, op_copy(dqkv), grad[0],
                   grad[1]};
     block_call(&p, t, 8, [=](Ctx *c, Tensor *x) {
@@ -206,7 +217,7 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
     if (!p.gpu) op_expect_same_bits(block_where("rope", &p, dtype), t[0], first[0]);
     if (!p.gpu) op_expect_same_bits(block_where("rope dx", &p, dtype), t[5], first[1]);
     if (weighted) {                              // added to what was there, and one of the two alone
-      Tensor old = op_random_tensor(9, 3.0, F32, hs), want = op_added(old, t[7]);
+      Tensor old = op_random_tensor(9, 3.0, F32, columns[1]), want = op_added(old, t[7]);
       Tensor again[] = {op_copy(dqkv), t[1], table, wq, wk, op_copy(old)};
       block_call(&p, again, 6, [=](Ctx *c, Tensor *x) {
         rope_backward(c, x[0], Tensor{}, x[5], x[1], x[2], x[3], x[4], a, ADD);
@@ -219,14 +230,17 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   op_free_all();
 }
 TEST(block_rope_fp64,
-     "rope, with q's and k's norm before it, after it or without, with and without weights and turning: "
-     "fp64's values, gradients within rounding of central differences, v untouched") {
+     "rope, with q's and k's norm before it, after it, over all heads or without, with and without weights and "
+     "turning: fp64's values, gradients within rounding of central differences, v untouched") {
   static const BlockRopeCase cases[] = {
       {3, 1, 10, QK_NORM_OFF, true, false},    {2, 2, 16, QK_NORM_BEFORE, true, false},
       {4, 2, 6, QK_NORM_AFTER, true, true},    {2, 1, 70, QK_NORM_AFTER, true, false},
       {1, 1, 5, QK_NORM_BEFORE, false, false}, {2, 1, 34, QK_NORM_BEFORE, true, true},
       {2, 1, 48, QK_NORM_BEFORE, true, false}, {2, 1, 32, QK_NORM_OFF, true, false}};
   for (Dtype dtype : {F32, BF16, F16}) for (BlockRopeCase k : cases) block_check_rope(dtype, k, 2, 3);
+  for (Dtype dtype : {F32, BF16, F16}) block_check_rope(dtype, {4, 2, 10, QK_NORM_ALL, true, false}, 2, 3);
+  block_check_rope(F32, {3, 1, 8, QK_NORM_ALL, false, true}, 1, 3);
+  block_check_rope(F32, {2, 1, 8, QK_NORM_ALL, true, false}, 2, 40);
   block_check_rope(F32, {2, 1, 8, QK_NORM_BEFORE, true, false}, 2, 40);        // more rows than a block or a run
   block_check_rope(F32, {6, 1, 80, QK_NORM_AFTER, true, false}, 2, 3);         // more heads than a block's groups
 }

@@ -2,7 +2,8 @@
 // dev/fixtures/family_*): loss and every gradient beside theirs, files in and out; the published sizes; what is
 // refused.
 
-static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat"};
+static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat",
+                                           "mistral", "llama_yarn", "qwen3_yarn", "olmo2"};
 
 struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 // A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
@@ -82,8 +83,9 @@ static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const
 
 TEST_MPI(
     families_gradients_equal_transformers, 1,
-    "Llama, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v: fp32 loss within "
-    "1e-6 and every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
+    "Llama, Mistral, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v, rope "
+    "scaled in each way: fp32 loss within 1e-6 and every gradient within 1e-5 of its, on each instruction set, with "
+    "blocks recomputed too") {
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/family_expected.safetensors")) die_missing("%s", expected.error);
   for (const char *name : family_names) for (int i = 0; i <= cpu_best_table() + 1; i++) {
@@ -165,35 +167,63 @@ static inline void family_copy(char dir[1024], const char *name) {
     }
 }
 
+// That what came back is what was written: the weights' bits, sizes and the block's choices; as the same class.
+static inline void family_came_back(FamilyRun *y, const char *path, const Options *o, uint64_t hash, const char *name) {
+  family_open(y, path, cpu_tables[0].ops, "");
+  EXPECT(params_hash(&y->trainer.fsdp, false) == hash, "%s: other weights come back from %s", name, path);
+  for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
+    char before[OPTION_TEXT_BYTES], after[OPTION_TEXT_BYTES];
+    option_print(before, sizeof before, o, &option_specs[i]);
+    option_print(after, sizeof after, &y->o, &option_specs[i]);
+    EXPECT(!strcmp(before, after), "%s: --%s was %s, and %s comes back from %s", name, option_specs[i].name, before,
+           after, path);
+  }
+  family_close(y);
+}
 TEST_MPI(
     families_round_trip, 1,
     "an export of each family is read back as the same shape and the same bits, NanoChat's turned heads and weights in "
-    "several files included; its class is transformers'") {
+    "several files included; its class is transformers'; and so from a GGUF, where llama.cpp has the family") {
   for (const char *name : family_names) {
     static FamilyRun x, y;
-    char path[256], dir[1024];
+    char path[256], dir[1024], options[1200], gguf[1200], unused[1024];
     snprintf(path, sizeof path, "dev/fixtures/family_%s", name);
-    family_open(&x, path, cpu_tables[0].ops, "");
-    const uint64_t before = params_hash(&x.trainer.fsdp, false);
     ix_directory(dir, name);
+    snprintf(options, sizeof options, "--export_gguf f32 --out %s", dir);
+    snprintf(gguf, sizeof gguf, "%s/model.gguf", dir);
+    family_open(&x, path, cpu_tables[0].ops, options);
+    const uint64_t before = params_hash(&x.trainer.fsdp, false);
     REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
     EXPECT(x.o.optimizer == OPTIMIZER_ADAMW, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
     const ModelShape shape = x.trainer.model.shape;
     const Family *family = family_of_shape(&shape);
+    const bool written = gguf_can(&shape, unused, sizeof unused);
+    REQUIRE(!written || export_gguf(&x.trainer.run), "%s is not exported for llama.cpp", name);
+    EXPECT(family && !strncmp(name, family->model_type, strlen(family->model_type)), "%s: exported as another class",
+           name);
+    EXPECT(written == (family->gguf && strcmp(name, "qwen3_yarn")), "%s for llama.cpp: %s", name, unused);
+    const Options o = x.o;
     family_close(&x);
-    family_open(&y, dir, cpu_tables[0].ops, "");
-    const ModelShape *s = &y.trainer.model.shape;
-    EXPECT(params_hash(&y.trainer.fsdp, false) == before, "%s: other weights come back", name);
-    EXPECT(family && family_of_shape(s) == family && !strncmp(name, family->model_type, strlen(family->model_type)),
-           "%s: exported as another class", name);
-    EXPECT(s->n_layer == shape.n_layer && s->n_head == shape.n_head && s->n_kv_head == shape.n_kv_head &&
-           s->n_embd == shape.n_embd && s->head_size == shape.head_size && s->mlp_width == shape.mlp_width &&
-           s->n_positions == shape.n_positions && s->tied == shape.tied &&
-           s->block.rope_theta == shape.block.rope_theta && s->block.rope_skip == shape.block.rope_skip &&
-           !memcmp(&s->block.rope_scaling, &shape.block.rope_scaling, sizeof(RopeScaling)) &&
-           s->block.norm_eps == shape.block.norm_eps && s->block.bias == shape.block.bias &&
-           s->block.logit_softcap == shape.block.logit_softcap, "%s: another shape comes back", name);
-    family_close(&y);
+    family_came_back(&y, dir, &o, before, name);
+    if (written) family_came_back(&y, gguf, &o, before, name);
+  }
+}
+
+TEST(families_rope_scaling_is_spelled_once,
+     "--rope_scaling: each kind is read with its numbers and printed as it is read; what has others is not taken") {
+  static const struct { const char *text, *printed; } cases[] = {
+      {"none", "none"}, {"linear:8", "linear:8"}, {"llama3:32,1,4,8192", "llama3:32,1,4,8192"},
+      {"yarn:1,1,32,64", "yarn:1,1,32,64,1"}, {"yarn:4,1,32,32768", "yarn:4,1,32,32768,1.138629436"},
+      {"yarn_exact:32,1,32,4096,1.5", "yarn_exact:32,1,32,4096,1.5"}, {"", NULL}, {"none:1", NULL}, {"linear", NULL},
+      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL}, 
+      {"yarn:4,1,32", NULL},
+      {"llama3:32,1,4,8192,1", NULL}, {"yarn:4,1,32,1.5", NULL}, {"yarn:4,1,32,64,0", NULL}, {"yarn:4;1,32,64", NULL}};
+  for (const auto &k : cases) {
+    RopeScaling s;
+    char text[200] = "";
+    const bool taken = rope_scaling_parse(k.text, &s);
+    if (taken) rope_scaling_print(text, sizeof text, &s);
+    EXPECT(taken == (k.printed != NULL) && (!taken || !strcmp(text, k.printed)), "'%s' is '%s'", k.text, text);
   }
 }
 
@@ -203,8 +233,11 @@ TEST(families_refuse_what_they_are_not,
   static const struct { const char *name, *from, *to, *says, *notice = NULL;
   } cases[] = {
       {"llama", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\", only silu"},
-      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
-       "rope_type is \"yarn\", only default and llama3"},
+      {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"longrope\"",
+       "rope_type is \"longrope\", only default, linear"},
+      {"mistral", "\"factor\": 2.5", "\"factor\": 0", "rope_type linear needs factor"},
+      {"llama_yarn", "\"beta_slow\": 0.5", "\"beta_slow\": 3", "rope_type yarn needs factor, beta_slow, beta_fast"},
+      {"llama_yarn", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": -1", "attention_factor is -1"},
       {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"",
        "model_type is \"gemma3\", expected gpt2, llama"},
       {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"quantization_config\": {}", "quantization_config"},

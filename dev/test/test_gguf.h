@@ -69,7 +69,7 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
     REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
     EXPECT(gguf_can(&s.shape, error, sizeof error) == m.can && (m.can || strstr(error, "--export_gguf")), "%s: %s",
            m.from, error);
-    s.shape.block.rope_scaling = {32, 1, 4, 8192};
+    s.shape.block.rope_scaling = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0};
     EXPECT(gguf_can(&s.shape, error, sizeof error) == !strcmp(m.from, "family_llama_bias"), "%s with scaling", m.from);
     import_close(&s);
   }

@@ -130,7 +130,7 @@ static inline void gguf_make(const char *prefix, int files, const char *key, dou
     if (!k) {
       gguf_key_text(&keys, "general.architecture", "llama");
       gguf_shape_keys(&keys, &s);
-      if (key && text) gguf_key_text(&keys, key, "yarn");
+      if (key && text) gguf_key_text(&keys, key, "longrope");
       else if (key) gguf_key_float(&keys, key, value);
     }
     if (files > 1) {
@@ -294,7 +294,7 @@ TEST(gguf_refuses_by_key,
      "first are refused by name") {
   static const struct { const char *key; double value; bool text; const char *says; } cases[] = {
       {".expert_count", 8, false, "llama.expert_count is 8, only 0"}, {".attention.causal", 0, false, "causal is 0"},
-      {".rope.scaling.type", 0, true, "rope.scaling.type is \"yarn\""}, {".rope.scale_linear", 2, false, "linear is 2"},
+      {".rope.scaling.type", 0, true, "rope.scaling.type is \"longrope\""}, {".rope.scale_linear", -2, false, "rope_type linear needs factor"},
       {".attention.sliding_window", 32, false, NULL}, {".expert_used_count", 2, false, NULL},
       {"general.type", 0, true, NULL}, {"general.alignment", 48, false, "general.alignment is 48, expected a power"},
       {".attention.head_count", 4, false, "llama.attention.head_count is there twice"}};

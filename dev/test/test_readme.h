@@ -454,7 +454,7 @@ TEST(docs_experiments_are_built,
   char commands[3000];
   int n = snprintf(commands, sizeof commands, "make train_gpt_fsdp\n");
   snprintf(commands + n, sizeof commands - (size_t)n, experiment_trains, "");
-  experiment_run("a LayerNorm on each branch", commands, 4);
+  experiment_run("a LayerNorm on what heads attend to", commands, 4);
   cli_expect_nothing_left("after the first experiment");
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(2, 3);
