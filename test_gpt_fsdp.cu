@@ -108,7 +108,8 @@
 // streams. Who waits for long sleeps between calls: a rank that only yields uses up the share of the cores that Linux
 // gives its session beside other busy ones, or all sessions together where it has no autogroups, and takes it from the
 // rank that is waited for (dev/results/2026-11-25-sessions.md). A rank that says what it waits for, and has waited for
-// a second, sleeps longer: in some tests ranks wait for one that will not come.
+// a second, sleeps longer: in some tests ranks wait for one that will not come. So does a rank beyond those that train:
+// nobody waits for it.
 extern "C" int sched_yield() noexcept {
   static __thread uint64_t came_to;
   static __thread double since_ms, begun_ms, last_ms;
@@ -116,7 +117,7 @@ extern "C" int sched_yield() noexcept {
   const uint64_t progress = WORD_GET(&liveness_words.progress);
   if (progress != came_to || !WORD_GET(&liveness_words.what)) came_to = progress, since_ms = now;
   if (now - last_ms > 0.05) begun_ms = now;      // something was done since the last call: another wait
-  if (now - since_ms > 1000) usleep(500);
+  if (now - since_ms > 1000 || test_spectates) usleep(500);
   else if (now - begun_ms > 4) usleep(20);
   else syscall(SYS_sched_yield);
   last_ms = now_ms();
@@ -363,13 +364,18 @@ static const char *test_unknown(int names, char **name) {
 }
 // Those that take ten seconds and more, the longest first: a run should not end with one of them alone.
 static const char *const test_longest[] = {
-    "restarts_without_a_host", "restarts_with_the_ranks_left", "fp8_trains_tiny_as_well_as_bf16",
-    "docs_commands_of_pages_run", "preflight_on_two_hosts", "liveness_names_who_fell_out",
-    "schedule_rounds_in_any_order", "cuda_ranks_change_no_bit_half", "schedule_dtypes_in_any_order",
-    "modes_on_6_ranks", "docs_commands_of_readme_run", "muon_gives_one_rank_s_bits_over_streams",
-    "schedule_of_layouts", "cuda_modes_change_no_bit", "generated_corpus_reaches_its_entropy",
-    "first_prove_shows_equal_weights", "schedule_of_meshes", "docs_made_output_is_what_is_printed",
-    "docs_experiments_are_built", "kill_at_random_instants"};
+    "restarts_without_a_host", "preflight_on_two_hosts", "docs_commands_of_pages_run", "restarts_with_the_ranks_left",
+    "liveness_names_who_fell_out", "schedule_of_layouts", "cuda_ranks_change_no_bit_half",
+    "generated_corpus_reaches_its_entropy", "fp8_trains_tiny_as_well_as_bf16", "docs_commands_of_readme_run",
+    "schedule_of_meshes", "first_prove_shows_equal_weights", "schedule_rounds_in_any_order",
+    "docs_made_output_is_what_is_printed", "cuda_modes_change_no_bit", "schedule_nccl_in_any_order",
+    "schedule_dtypes_in_any_order", "schedule_of_precisions", "schedule_of_offload", "schedule_nccl_without_graphs",
+    "ranks_and_threads_change_no_bit_bf16_wire", "ranks_and_threads_change_no_bit_fp32", "liveness_across_hosts",
+    "report_pages_are_drawn", "harness_idle_cores", "rdzv_hosts_are_refused_by_name",
+    "cli_sigterm_under_mpirun_leaves_whole_checkpoints", "schedule_of_offload_alone", "schedule_needs_every_wait_muon",
+    "schedule_needs_every_wait_offload", "docs_experiments_are_built", "search_rows_are_plans", "modes_on_6_ranks",
+    "muon_gives_one_rank_s_bits_over_streams", "cli_a_signal_ends_every_rank", "out_of_another_run",
+    "cli_batch_size_auto", "rdzv_nothing_is_left_of_a_killed_part", "first_make_probes_once"};
 enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
 static int test_length(const TestCase *t) {                      // place among the longest, or behind all of them
   int i = 0;

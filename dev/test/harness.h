@@ -33,6 +33,7 @@ struct TestCase { const char *name, *statement, *file; int line, np; bool waits;
 static TestCase *test_cases;                     // in no order; the runner sorts
 static int test_failures;                        // of the running test, in this process
 static bool test_was_late;                       // it took too long before anything else failed
+static bool test_spectates;                      // this rank takes no part in what the others do now
 static const int TEST_EXIT_FAILED = 1, TEST_EXIT_LATE = 75, TEST_EXIT_SKIPPED = 77;
 static inline int test_exit_code() { return !test_failures ? 0 : test_was_late ? TEST_EXIT_LATE : TEST_EXIT_FAILED; }
 

@@ -92,7 +92,7 @@ static const char *sched_memory(int m) {
   return m < 0 ? "elsewhere" : m < WORK_PARTS ? sched_parts[m] : memory_words[m - WORK_PARTS];
 }
 static int sched_counter(const SchedEntry *x) { return (int)(x->e.access.at / 64) & 7; }
-static bool sched_is_access(const SchedEntry *x) { return x->e.kind == RECORD_ACCESS; }
+TEST_HOT static bool sched_is_access(const SchedEntry *x) { return x->e.kind == RECORD_ACCESS; }
 // One line for an entry.
 static void sched_line(char *to, size_t bytes, const SchedRun *run, int rank, int at, const SchedEntry *x) {
   const RecordEntry *e = &x->e;
@@ -140,7 +140,7 @@ static uint64_t sched_key(const SchedEntry *x) {
 static bool sched_touches(const SchedEntry *x) {
   return x->reads || x->writes || x->e.kind == RECORD_HOLD || x->e.kind == RECORD_FREE;
 }
-static int sched_key_order(const void *x, const void *y) {
+TEST_HOT static int sched_key_order(const void *x, const void *y) {
   const uint64_t a = ((const SchedPart *)x)->key, b = ((const SchedPart *)y)->key;
   return a < b ? -1 : a > b;
 }
@@ -203,7 +203,7 @@ static int sched_group(const SchedRun *run, int over, int rank, int *first) {
   return over == OVER_WORLD ? run->world : over == OVER_SECONDARY ? K : over == OVER_REPLICATE ? run->mesh.replicas : S;
 }
 // The next entry of `rank` from `at` on of that kind with a peer: messages of a channel, or values of a counter.
-static SchedEntry *sched_next(const SchedRun *run, int rank, int *at, RecordKind kind, int peer, int which) {
+TEST_HOT static SchedEntry *sched_next(const SchedRun *run, int rank, int *at, RecordKind kind, int peer, int which) {
   for (; *at < run->count[rank]; ++*at) {
     SchedEntry *x = &run->entry[rank][*at];
     const bool same = x->e.kind == kind && x->e.rank == peer;
@@ -268,7 +268,7 @@ static void sched_build(SchedRun *run) {
 }
 
 // ---- clocks
-static bool sched_join(SchedClock *to, const SchedClock *from) {
+TEST_HOT static bool sched_join(SchedClock *to, const SchedClock *from) {
   bool news = false;
   for (int i = 0; i < SCHED_THREADS; i++)
     if (from->t[i] > to->t[i]) to->t[i] = from->t[i], news = true;
@@ -360,7 +360,8 @@ static bool sched_read(SchedCheck *k, int rank, int at, int thread) {
 }
 // since: the clock when the memory may first be written, which for a message is before its arrival. by: the entry that
 // counts as the writer.
-static bool sched_write(SchedCheck *k, int rank, int at, int thread, const SchedEntry *x, const SchedClock *since) {
+TEST_HOT static bool sched_write(SchedCheck *k, int rank, int at, int thread, const SchedEntry *x,
+                                 const SchedClock *since) {
   const SchedRun *run = k->run;
   SchedClock *now = &k->clock[thread];
   const uint32_t time = now->t[thread] + 1;
@@ -474,7 +475,7 @@ static bool sched_meet(SchedCheck *k, int rank, int at, int thread) {
 }
 
 // Processes the next entry of `rank`. False: it must wait, or k->error says what is wrong.
-static bool sched_step(SchedCheck *k, int rank) {
+TEST_HOT static bool sched_step(SchedCheck *k, int rank) {
   const int at = k->at[rank];
   const SchedEntry *x = &k->run->entry[rank][at];
   const int thread = sched_thread(k->run, rank, x->e.stream), host = sched_thread(k->run, rank, RECORD_HOST);
@@ -511,7 +512,7 @@ static bool sched_step(SchedCheck *k, int rank) {
   return true;
 }
 // Where ranks poll, sums begin to go back to the replicas when a rank has come to it.
-static bool sched_compared(const SchedEntry *x) {
+TEST_HOT static bool sched_compared(const SchedEntry *x) {
   return x->e.kind == RECORD_COLLECTIVE && x->e.op != COLLECTIVE_RETURN;
 }
 // All ranks begin the same collectives in the same order.
@@ -532,7 +533,7 @@ static bool sched_same_order(SchedCheck *k) {
   return true;
 }
 // What is ever held, and which shards are updated.
-static void sched_mark_cells(SchedCheck *k) {
+TEST_HOT static void sched_mark_cells(SchedCheck *k) {
   for (int r = 0; r < k->run->world; r++) for (int i = 0; i < k->run->count[r]; i++) {
     const SchedEntry *x = &k->run->entry[r][i];
     for (int j = x->first; j < x->first + x->cells; j++) {

@@ -39,7 +39,7 @@ TEST_MPI(batch_size_auto_is_the_largest_that_fits, 2,
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
-TEST(cli_batch_size_auto,
+TEST_WAITS(cli_batch_size_auto,
      "--batch_size auto has the weights of the number that it takes, which is recorded; a resumed run keeps the "
      "checkpoint's; without --global_batch and where nothing is trained it is refused") {
   CliRun r;

@@ -6,7 +6,7 @@ static const char *chat_cli_model() {
          "--global_batch 6 --lr 0.01 --sample_tokens 0 --eval_every -1 --cache= --save_model --report off "
          "--data dev/fixtures/chat.jsonl";
 }
-TEST(cli_chat_runs_and_resumes,
+TEST_WAITS(cli_chat_runs_and_resumes,
      "a run on conversations says what it trains on, with one of them as the model sees it; a run that was killed on 2 "
      "ranks and goes on with 3 ends with the weights of one that was not; its choices are the checkpoint's; options "
      "that have no effect, and templates that are not known, are refused by name") {

@@ -762,7 +762,7 @@ static inline void cli_fill(const char *directory) {
   if (fd >= 0) close(fd);
 }
 
-TEST(cli_a_checkpoint_survives_a_full_disk,
+TEST_WAITS(cli_a_checkpoint_survives_a_full_disk,
      "the disk fills up during a run: one notice per save, the earlier checkpoint stays whole and newest, training "
      "continues; with space again it saves; exit code 85 or 3") {
   static const struct { const char *options; bool freed; } table[] = {
@@ -817,7 +817,7 @@ TEST(cli_a_checkpoint_survives_a_full_disk,
   cli_expect_nothing_left("after the full disk");
 }
 
-TEST(cli_a_last_checkpoint_that_fails_is_an_exit_code,
+TEST_WAITS(cli_a_last_checkpoint_that_fails_is_an_exit_code,
      "no checkpoint fits: one notice each, training, evaluation and sample finish, exit code 3") {
   cli_need_mount_namespace();
   for (const char *options : {"", "--save_async", "--keep_best"}) {

@@ -43,12 +43,15 @@ static inline void expect_traffic(const Fsdp *f, int A, int step, const char *wh
          (long long)got.small_bytes, (long long)want.small_bytes);
 }
 
-// The first `world` ranks of this launch as a communicator; false on the others, which only wait.
+// The first `world` ranks of this launch as a communicator; false on the others, which only wait (test_spectates) until
+// all come here again.
 static inline bool world_comm(int world, MPI_Comm *comm) {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Barrier(MPI_COMM_WORLD);
+  test_spectates = false;                        // a split is many messages
   MPI_Comm_split(MPI_COMM_WORLD, rank < world ? 0 : MPI_UNDEFINED, rank, comm);
-  return *comm != MPI_COMM_NULL;
+  return !(test_spectates = *comm == MPI_COMM_NULL);
 }
 // Odd on purpose: vocabulary 5003, width 60 (not a multiple of 128 or of most N), heads of 20, three blocks, sequences
 // of 21 in 32 positions, dropout on. Every rank calls it; ranks at or beyond `world` only wait.

@@ -112,7 +112,7 @@ TEST(harness_inner_meet_1, "nothing (harness_idle_cores runs it, beside others)"
 TEST(harness_inner_meet_2, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("2"); }
 TEST(harness_inner_meet_3, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("3"); }
 TEST(harness_inner_meet_4, "nothing (harness_idle_cores runs it, beside others)") { harness_meet("4"); }
-TEST(harness_idle_cores,
+TEST_WAITS(harness_idle_cores,
      "while cores are idle twice as many tests run at a time as there are cores, otherwise as many") {
   for (const char *idle : {"1", "0.3"}) {
     CliRun r;

@@ -1260,7 +1260,7 @@ static inline void kill_at_random(int kills, int background, uint64_t seed) {
   }
   EXPECT(resumed > kills / 3, "only %d of %d runs went on from a checkpoint", resumed, kills);
 }
-TEST(kill_at_random_instants,
+TEST_WAITS(kill_at_random_instants,
      "6 SIGKILLs of a rank or of all at random instants, 1 to 3 ranks, saves at once and in the background: --resume "
      "auto resumes each time, and the weights at the end equal those of a run that was not killed") {
   kill_at_random(6, -1, 1);

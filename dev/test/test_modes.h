@@ -131,7 +131,7 @@ struct ModeSet {
   ModePairs legal;
 };
 
-static inline int mode_number(int f, int value) {
+TEST_HOT static inline int mode_number(int f, int value) {
   for (int i = 0; i < f; i++) value += mode_factors[i].values;
   return value;
 }
@@ -168,7 +168,7 @@ static inline void modes_legal_pairs(ModeSet *s) {
       s->legal.has[mode_number(f, v)][mode_number(g, w)] = true;
 }
 // Number of the row's pairs that are not yet in `covered`; with `add` they are added.
-static inline int modes_row_pairs(const CoverRow *r, ModePairs *covered, bool add) {
+TEST_HOT static inline int modes_row_pairs(const CoverRow *r, ModePairs *covered, bool add) {
   int fresh = 0;
   for (int f = 0; f < MODE_FACTORS; f++) for (int g = f + 1; g < MODE_FACTORS; g++) {
     bool *has = &covered->has[mode_number(f, r->value[f])][mode_number(g, r->value[g])];

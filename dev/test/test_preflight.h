@@ -309,7 +309,7 @@ static void preflight_two_hosts(CliRun *r, int code, const char *environment, co
   if (r->code == 77) SKIP("%.*s", (int)strcspn(r->text, "\n"), r->text);
   EXPECT(r->code == code, "%s: exit code %d, must be %d:\n%.4000s", environment, r->code, code, r->text);
 }
-TEST(preflight_on_two_hosts,
+TEST_WAITS(preflight_on_two_hosts,
      "two hosts: both, their networks and the pairs between them; an MTU that differs, packets that get lost, a "
      "private directory, another build: the finding, what to mend first, the exit code, and no process left behind") {
   CliRun r;

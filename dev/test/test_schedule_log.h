@@ -222,7 +222,7 @@ static int sched_read_mutant_to(const SchedRun *run, int kind, int rank, int i) 
 }
 // The entry before which a mutant of this kind moves entry i; -1: there is none. SCHED_LEAVE_OUT: it is left out.
 enum { SCHED_LEAVE_OUT = -2 };
-static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
+TEST_HOT static int sched_mutant_to(const SchedRun *run, int kind, int rank, int i) {
   static const RecordKind drops[] = {RECORD_WAIT, RECORD_EVENT, RECORD_DONE, RECORD_SYNC, RECORD_OBSERVE, RECORD_ENDED,
                                      RECORD_ENDED, RECORD_FREE};
   const SchedEntry *log = run->entry[rank], *x = &log[i];
