@@ -38,9 +38,19 @@ int32_t chat_token(const Tokenizer *t, const char *text) {
   }
   return -1;
 }
+static const char *const chat_text_ends[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+int32_t chat_end(const Tokenizer *t) {
+  int32_t id = -1;
+  for (const char *name : chat_text_ends) if (id < 0) id = chat_token(t, name);
+  return id;
+}
+bool chat_ends(const Tokenizer *t, int32_t id) {
+  for (const char *name : chat_text_ends) if (chat_token(t, name) == id) return true;
+  for (const ChatTemplate &f : chat_templates) if (chat_token(t, f.stop) == id) return true;
+  return false;
+}
 Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
-  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_token(t, "<|endoftext|>"), NULL};
-  if (c.end_id < 0) c.end_id = chat_token(t, "<|end_of_text|>");
+  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_end(t), NULL};
   if (c.form) c.stop_id = chat_token(t, c.form->stop);
   return c;
 }
@@ -49,16 +59,50 @@ static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = 
   snprintf(k->fault, sizeof k->fault, fmt, what);
   return false;
 }
-// Appends the tokens of a text. Those from the one on that byte `from` lies in are trained on; bytes before `from` are
-// ASCII, which no normalising changes.
-static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, size_t bytes, size_t from, bool all) {
+// Makes room for the tokens of a text, which begin there.
+static inline int32_t *chat_room(const Chat *c, ChatTokens *k, size_t bytes) {
   const int64_t most = k->count + (int64_t)tokenizer_ids_most(c->tokenizer, bytes) + 2;
   if (most > k->room) {
     k->room = most + most / 2;
     k->ids = (int32_t *)bpe_resize(k->ids, (size_t)k->room, sizeof *k->ids);
     k->trained = (uint8_t *)bpe_resize(k->trained, (size_t)k->room, 1);
   }
-  int32_t *to = k->ids + k->count;
+  return k->ids + k->count;
+}
+static inline void chat_append_text(ChatTokens *k, const char *text, size_t bytes, size_t from, bool all) {
+  if (k->text_bytes + bytes > k->text_room) {
+    k->text_room = 2 * (k->text_bytes + bytes);
+    k->text = (uint8_t *)bpe_resize(k->text, k->text_room, 1);
+    k->marks = (uint8_t *)bpe_resize(k->marks, k->text_room, 1);
+  }
+  if (bytes) memcpy(k->text + k->text_bytes, text, bytes);
+  for (size_t i = 0; i < bytes; i++) k->marks[k->text_bytes++] = all || i >= from;
+}
+// Tokens of what is text yet.
+static inline void chat_flush(const Chat *c, ChatTokens *k) {
+  BpeEncoder own, *e = c->encoder ? c->encoder : &own;
+  if (k->text_bytes) {
+    int32_t *to = chat_room(c, k, k->text_bytes);
+    int64_t *ends = (int64_t *)bpe_resize(NULL, tokenizer_ids_most(c->tokenizer, k->text_bytes), sizeof *ends);
+    if (e == &own) bpe_encoder_open(e, c->tokenizer);
+    e->ends = ends;
+    const int64_t n = bpe_encoder_run(e, k->text, k->text_bytes, to);
+    e->ends = NULL;
+    if (e == &own) bpe_encoder_close(e);
+    for (int64_t i = 0; i < n; i++) k->trained[k->count + i] = k->marks[ends[i] - 1];
+    k->count += n;
+    free(ends);
+  }
+  free(k->text);
+  free(k->marks);
+  k->text = k->marks = NULL;
+  k->text_bytes = k->text_room = 0;
+}
+// Appends the tokens of a text. Those from the one on that byte `from` lies in are trained on; bytes before `from` are
+// ASCII, which no normalising changes.
+static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, size_t bytes, size_t from, bool all) {
+  if (c->tokenizer->byte_fallback) { chat_append_text(k, text, bytes, from, all); return; }
+  int32_t *to = chat_room(c, k, bytes);
   const int64_t n = c->encoder ? bpe_encoder_run(c->encoder, (const uint8_t *)text, bytes, to)
                                : tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, to, 1);
   size_t at = 0;
@@ -71,8 +115,8 @@ static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, s
   k->count += n;
 }
 static inline void chat_append_id(const Chat *c, ChatTokens *k, int32_t id, bool trained) {
-  chat_append(c, k, "", 0, 0, false);            // room
-  k->ids[k->count] = id;
+  chat_flush(c, k);
+  *chat_room(c, k, 0) = id;
   k->trained[k->count++] = trained;
 }
 
@@ -105,6 +149,7 @@ static inline void chat_turn(const Chat *c, ChatTokens *k, ChatText *t, size_t h
   const int64_t at = k->count;
   chat_put(t, f->behind);
   chat_append(c, k, t->p, t->n, assistant && !off ? header : SIZE_MAX, all);
+  if (k->text_bytes && !all) memset(k->marks + k->text_bytes - (t->n - said), 0, t->n - said);
   for (int64_t i = k->count - 1; said < t->n && !all && i > at && k->ids[i] != c->stop_id; i--)
     k->trained[i] = 0;                           // the newline behind the end
   t->n = 0;
@@ -217,8 +262,9 @@ static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *message
   if (!c->form)
     return chat_fail(k, "has messages, but no chat template is known: %s; name one by --chat_template", c->o.why);
   const char *const closes = c->form->closes ? c->form->closes + (c->form->closes[0] == ' ') : c->form->stop;
+  const bool plain = c->tokenizer->byte_fallback;                // Mistral's [INST] was text before its version 3
   for (const char *token : {c->form->stop, chat_mark(c->form), closes})
-    if (chat_token(c->tokenizer, token) < 0)
+    if (chat_token(c->tokenizer, token) < 0 && !(plain && token != c->form->stop))
       return chat_fail(k, "has messages, but the tokenizer has no token %s, which the chat template needs", token);
   if (tools && c->form->tools == TOOLS_NONE)
     return chat_fail(k, "it has tools, which chat template %s leaves out; qwen2.5, qwen3, qwen3-2507 and llama3 render "
@@ -401,6 +447,7 @@ bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) {
   if (!chat_messages(c, k, messages)) return false;
   if (!c->form->closes) chat_answer_header(c, &t, chat_smol_thinks(messages));
   chat_append(c, k, t.p, t.n, SIZE_MAX, false);
+  chat_flush(c, k);
   free(t.p);
   return true;
 }
@@ -418,13 +465,15 @@ static inline bool chat_ended(const Chat *c, const char *text) {
     return n <= s.n && !memcmp(s.p + s.n - n, stop, n) && chat_token(c->tokenizer, stop) >= 0;
   };
   for (const ChatTemplate &f : chat_templates) if (ends(f.stop)) return true;
-  return ends("<|endoftext|>") || ends("<|end_of_text|>");
+  for (const char *name : chat_text_ends) if (ends(name)) return true;
+  return false;
 }
 // A prompt (NULL: none) and what follows it, as they are.
 static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, const char *text) {
   const bool ended = chat_ended(c, text);
   if (c->end_id < 0 && !ended)
-    return chat_fail(k, "is no chat, and the tokenizer has no <|endoftext|> or <|end_of_text|> to end it with");
+    return chat_fail(k, "is no chat, and the tokenizer has no <|endoftext|>, <|end_of_text|>, </s> or <eos> to end it "
+                     "with");
   const char **const first = prompt ? &prompt : &text;
   *first += chat_begun(c, *first);
   if (c->tokenizer->adds_bos) chat_append_id(c, k, c->tokenizer->bos_id, false);
@@ -458,8 +507,10 @@ static inline bool chat_check_line(const uint8_t *line, size_t bytes, char fault
 }
 // A record, as messages, or as it is.
 static inline bool chat_record(const Chat *c, ChatTokens *k, const ChatRecord *r) {
-  if (r->messages) return chat_messages(c, k, r->messages, r->tools);
-  return r->text ? chat_plain(c, k, NULL, r->text) : chat_plain(c, k, r->prompt, r->completion);
+  const bool ok = r->messages ? chat_messages(c, k, r->messages, r->tools)
+                  : r->text ? chat_plain(c, k, NULL, r->text) : chat_plain(c, k, r->prompt, r->completion);
+  chat_flush(c, k);
+  return ok;
 }
 // A preference: what was chosen, then what was rejected.
 static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *json) {

@@ -26,11 +26,15 @@ struct NfcWork { uint64_t *chars; size_t count, capacity; };
 // Two neighbours, the id they become, and when: rank 0 was learnt first.
 struct BpeMerge { int32_t left, right, result; };
 struct BpeMergeSlot { uint64_t pair; int32_t rank, result; };
-// A token that is looked for in the text before it is cut into pieces.
-struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab; };
+// A token that is looked for in the text before it is cut into pieces, as Tokenizer.bytes[at .. at+bytes). lstrip,
+// rstrip: white space before it, behind it, is lost.
+struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab, lstrip, rstrip; size_t at, bytes; };
 // A word and its value, and a table of them (part 2).
 struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
 struct BpeTable { BpeWord *slots; int bits; size_t used; };
+// Before which parts of a text, between added tokens, a tokenizer by characters puts a blank: before all (PREPEND); all
+// that do not begin with one (ALWAYS); such a one at the beginning of the text (FIRST).
+enum BpePrefix { PREFIX_NONE, PREFIX_PREPEND, PREFIX_ALWAYS, PREFIX_FIRST };
 // A vocabulary and its merges. Zero-initialised it is empty and may be freed; train and load overwrite without freeing.
 struct Tokenizer {
   int vocab_size;              // ids are 0 .. vocab_size-1, added tokens included
@@ -51,7 +55,13 @@ struct Tokenizer {
   bool ignore_merges;          // a piece that is a token as a whole is that token, whatever the merges say
   bool adds_bos;               // a text begins with token bos_id
   int32_t bos_id;
-  BpeTable whole;              // ignore_merges: the bytes of each token of the vocabulary -> its id
+  // SentencePiece's BPE: merges start from characters, and a character without a token from its bytes; a blank and
+  // U+2581 are the same, in a token a blank.
+  bool byte_fallback, strips;  // strips: a blank that a decoded text begins with is not of it
+  BpePrefix prefix;
+  BpeTable joins;              // of it: characters with the blank or newline that some token has behind them
+  BpeTable whole;              // ignore_merges: the bytes of each token of the vocabulary -> its id; byte_fallback:
+                               // those of each token that is one character
   char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
   size_t file_bytes;
 };
@@ -71,12 +81,19 @@ struct BpeEncoder {
   uint8_t added_first[256];    // bit `pass`: an added token of that pass starts with this byte
   uint8_t added_passes;        // the bits of all bytes
   bool passing;                // texts do not stay where they are: only words that the cache itself holds are kept
+  const uint8_t *text;         // where the text begins
+  bool continues;              // it is not the beginning of one
+  int64_t *ends;               // NULL, or of byte_fallback for each id the byte of the text that its own end at
+  uint8_t *prefixed;           // memory for a piece with a blank before it
 };
-// At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one.
+// At most so many ids come from `bytes` bytes: a token has at least one byte of the text, or of the normalised one, or
+// is a blank before a byte.
 size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes);
 // Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.
-// The ids are the same for every number of threads.
-int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads);
+// The ids are the same for every number of threads. continues: the text goes on from another, and may be cut there
+// (tokenizer_cut).
+int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads,
+                         bool continues = false);
 // Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
 // there is no text, the token that stands before documents, or a newline. ids: room for 1 + tokenizer_ids_most(t,
 // bytes).
@@ -260,6 +277,9 @@ bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t er
 // merges.txt.
 // False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
 bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes);
+// Of one with byte_fallback: whether llama.cpp, which joins the two neighbours whose union has the highest score,
+// whatever merges there are, does what its merges do. score: (vocab_size), or NULL; those that do.
+bool tokenizer_scores(const Tokenizer *t, float *score);
 // Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
 // their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
 bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes);
@@ -283,11 +303,23 @@ struct Chat {
 };
 // The added token with this text; -1: there is none.
 int32_t chat_token(const Tokenizer *t, const char *text);
+// The token that ends a text, by its name; -1: the tokenizer has none.
+int32_t chat_end(const Tokenizer *t);
+// Whether a token ends a text, or a turn by some template.
+bool chat_ends(const Tokenizer *t, int32_t id);
 // The template that the options name, and its marks as tokens of a tokenizer.
 Chat chat_open(const ChatOptions *o, const Tokenizer *t);
 // A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
-// begins. fault: "" or what is wrong with its line.
-struct ChatTokens { int32_t *ids; uint8_t *trained; int64_t count, room, second; char fault[256]; };
+// begins. fault: "" or what is wrong with its line. text: what is not tokens yet (of a tokenizer by characters, whose
+// tokens depend on what stands beside them), and whether each of its bytes is trained on.
+struct ChatTokens {
+  int32_t *ids;
+  uint8_t *trained;
+  int64_t count, room, second;
+  char fault[256];
+  uint8_t *text, *marks;
+  size_t text_bytes, text_room;
+};
 // Without white space as Python's str.strip has it, at both ends; newlines: without '\n' alone.
 bool chat_is_space(uint32_t c);
 ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, bool right = true);

@@ -90,7 +90,7 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
     if (t->divides) from = text_divided(text, at, &bytes, &document, &divided);
     const size_t most = 1 + tokenizer_ids_most(t, bytes);
     if (most > room) { free(ids); ids = (int32_t *)data_alloc(room = most, sizeof *ids); }
-    int64_t count = n < 0 ? tokenizer_begin(t, from, 0, ids) : tokenizer_encode(t, from, bytes, ids, threads);
+    int64_t count = n < 0 ? tokenizer_begin(t, from, 0, ids) : tokenizer_encode(t, from, bytes, ids, threads, n > 0);
     if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
     at = next;
     liveness_progress();
@@ -292,7 +292,7 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
     const GenState *s = &g->state[i];
     size_t bytes = strlen(s->word);
     CHECK(bytes <= 16, "generated text: '%s' is too long", s->word);
-    *tokens += visits[i] * (t ? (double)tokenizer_encode(t, (const uint8_t *)s->word, bytes, ids, 1) : 1.0);
+    *tokens += visits[i] * (t ? (double)tokenizer_encode(t, (const uint8_t *)s->word, bytes, ids, 1, true) : 1.0);
     for (int k = 0; k < s->edges; k++) {
       double p = (double)s->weight[k] / s->total;
       *nats -= visits[i] * p * log(p);

@@ -420,7 +420,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   const size_t bytes = p->text ? strlen(p->text) : p->bytes;
   p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(&c->tokenizer, bytes) + 1));
   if (!p->ids) die_missing("data: no memory for the tokens of %zu bytes", bytes);
-  p->count = bpe_encoder_run(encoder, text, bytes, p->ids);
+  p->count = bpe_encoder_run(encoder, text, bytes, p->ids, !p->begins);
 }
 // Encodes the pieces on all threads, and appends them in their order.
 static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, DataError *e) {
@@ -707,8 +707,7 @@ static inline void encode_hash(Encoding *c) {
   c->token_bytes = t->vocab_size <= 65536 && !c->chats ? 2 : 4;
   c->chat = chat_open(&c->o->chat, t);
   const bool marks = documents != DOCUMENTS_NONE && !c->chats;
-  c->document_id = marks ? chat_token(t, "<|endoftext|>") : -1;
-  if (c->document_id < 0 && marks) c->document_id = chat_token(t, "<|end_of_text|>");
+  c->document_id = marks ? chat_end(t) : -1;
   if (t->adds_bos && documents == DOCUMENTS_BEFORE && marks) c->document_id = t->bos_id;
   const uint64_t is = tokenizer_hash(t);
   c->hash = data_hash(c->hash, &is, sizeof is);

@@ -46,6 +46,12 @@ static inline int bpe_class_at(const uint8_t *p, const uint8_t *end, int *char_b
   const uint32_t c = utf8_char(p, end, char_bytes);
   return c < UTF8_BYTE ? unicode_class(c) : UNICODE_OTHER;
 }
+// Where the character that ends at `at` > text begins, if it is well formed.
+static inline const uint8_t *bpe_char_before(const uint8_t *text, const uint8_t *at) {
+  const uint8_t *first = at - 1;
+  while (first > text && at - first < 4 && (*first & 0xc0) == 0x80) first--;     // back over continuation bytes
+  return first;
+}
 
 // Past the longest run of characters of one class that starts at p.
 static inline const uint8_t *bpe_run_end(const uint8_t *p, const uint8_t *end, int its_class) {
@@ -289,6 +295,37 @@ static inline void bpe_index_merges(Tokenizer *t) {
 }
 
 enum { BPE_SHORT_BYTES = 64, BPE_LONG_BYTES = 4096 };
+enum : uint32_t { BPE_BLANK = 0x2581 };          // what stands for a blank in a vocabulary of characters
+
+// The slot of the character at p < end, and of the byte behind it unless it is 0, as a token has them. NULL: p is at a
+// byte of no character.
+static inline const BpeWord *bpe_char_slot(const BpeTable *t, const uint8_t *p, const uint8_t *end, uint8_t behind,
+                                           int *char_bytes) {
+  const uint32_t c = utf8_char(p, end, char_bytes);
+  const int n = c == BPE_BLANK ? 1 : *char_bytes;
+  BpeWord w = {{c == BPE_BLANK ? ' ' : 0u, 0}, (size_t)n + (behind != 0), 0};
+  if (c >= UTF8_BYTE) return NULL;
+  for (int i = 0; c != BPE_BLANK && i < n; i++) w.key[0] |= (uint64_t)p[i] << 8 * i;
+  w.key[0] |= (uint64_t)behind << 8 * n;
+  return bpe_table_slot(t, &w, bpe_mix(bpe_mix(w.key[0], w.length), 0));         // as bpe_word_key
+}
+// Whether a token has the character at `before`, which ends at `at`, and the blank or newline at `at` side by side: a
+// byte of no character is a token that joins nothing.
+static inline bool bpe_joins(const Tokenizer *t, const uint8_t *before, const uint8_t *at) {
+  int n;
+  const BpeWord *slot = bpe_char_slot(&t->joins, before, at, *at, &n);
+  return slot && slot->length;
+}
+// The end of the piece that starts at p < end where no pattern cuts a text: before a blank or newline that no token
+// joins to the character before it, so that the ids of the whole are those of its pieces.
+static inline const uint8_t *bpe_joined_end(const Tokenizer *t, const uint8_t *p, const uint8_t *end) {
+  int n;
+  for (const uint8_t *before = NULL; p < end; before = p, p += n) {
+    utf8_char(p, end, &n);
+    if (before && (*p == ' ' || *p == '\n') && !bpe_joins(t, before, p)) return p;
+  }
+  return end;
+}
 
 // ids[0..n) hold the tokens of n <= BPE_SHORT_BYTES bytes; merges them in place and returns how many are left. Each
 // turn looks at every neighbour: for pieces this short that is quicker than a heap.
@@ -444,22 +481,37 @@ static inline void bpe_cache_clear(BpeEncoder *e) {
   e->cached_count = 0;
 }
 
+// The tokens that merging n bytes starts from. Returns how many.
+static inline size_t bpe_first_ids(const Tokenizer *t, const uint8_t *p, size_t n, int32_t *ids) {
+  size_t count = 0;
+  if (!t->byte_fallback)
+    for (size_t i = 0; i < n; i++) {
+      ids[count] = t->byte_id[p[i]];
+      count += ids[count] >= 0;
+    }
+  int bytes;
+  for (const uint8_t *const end = p + n; t->byte_fallback && p < end; p += bytes) {
+    const BpeWord *slot = bpe_char_slot(&t->whole, p, end, 0, &bytes);
+    if (slot && slot->length) ids[count++] = (int32_t)slot->value;
+    else for (int i = 0; i < bytes; i++) ids[count++] = t->byte_id[p[i]];
+  }
+  return count;
+}
+// The tokens of a piece. Returns how many; ids has room for one a byte.
+static inline size_t bpe_merge(const Tokenizer *t, const uint8_t *p, size_t n, int32_t *ids) {
+  const size_t count = bpe_first_ids(t, p, n, ids);
+  return count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(t, ids, (int)count)
+         : count <= BPE_LONG_BYTES || !t->in_order ? bpe_merge_long(t, ids, count)
+                                                   : bpe_merge_by_rank(t, ids, count);
+}
+
 // Encodes one piece that the cache does not have, and adds it to the cache.
 static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n, BpeWord *w, BpeWord *slot,
                                        uint64_t hash) {
   const BpeWord *whole = e->t->whole.slots ? bpe_table_slot(&e->t->whole, w, hash) : NULL;
   size_t count = 0;
-  if (whole && whole->length) {
-    e->ids[count++] = (int32_t)whole->value;
-  } else {
-    for (size_t i = 0; i < n; i++) {
-      e->ids[count] = e->t->byte_id[p[i]];
-      count += e->ids[count] >= 0;
-    }
-    count = count <= BPE_SHORT_BYTES ? (size_t)bpe_merge_short(e->t, e->ids, (int)count)
-            : count <= BPE_LONG_BYTES || !e->t->in_order ? bpe_merge_long(e->t, e->ids, count)
-                                                         : bpe_merge_by_rank(e->t, e->ids, count);
-  }
+  if (whole && whole->length) e->ids[count++] = (int32_t)whole->value;
+  else count = bpe_merge(e->t, p, n, e->ids);
   if (n <= (e->passing ? (size_t)16 : (size_t)BPE_CACHE_MAX_WORD_BYTES)) {
     bool full =
         2 * (e->cache.used + 1) > (size_t)1 << BPE_CACHE_MAX_BITS || e->cached_count + count > BPE_CACHE_MAX_IDS;
@@ -483,11 +535,25 @@ static inline void bpe_encode_new_word(BpeEncoder *e, const uint8_t *p, size_t n
   e->ids += count;
 }
 
+// Where each token from `first` on ends, of which p begins the first, or what follows its blank if that was put there:
+// a token of that blank alone belongs to the byte behind it.
+static inline void bpe_put_ends(BpeEncoder *e, const int32_t *first, const uint8_t *p, const uint8_t *end, bool blank) {
+  for (; e->ends && first < e->ids; first++) {
+    int n;
+    const uint8_t *bytes = tokenizer_token_bytes(e->t, *first, &n);
+    for (int i = blank; i < n && p < end; i++) p += bytes[i] == ' ' && *p != ' ' && end - p >= 3 ? 3 : 1;
+    *e->ends++ = p - e->text + (blank && n == 1);
+    blank = false;
+  }
+}
+
 static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
-  const bool by_line = e->t->by_line;
+  const bool by_line = e->t->by_line, joined = e->t->byte_fallback;
   const int digits = e->t->digits_together;
   while (p < end) {
-    const uint8_t *q = digits ? bpe_llama_end(p, end, digits) : bpe_piece_end(p, end, by_line);
+    const uint8_t *q = joined ? bpe_joined_end(e->t, p, end)
+                              : digits ? bpe_llama_end(p, end, digits) : bpe_piece_end(p, end, by_line);
+    const int32_t *first = e->ids;
     size_t n = (size_t)(q - p);
     BpeWord w;
     uint64_t hash = bpe_word_key(&w, p, n, e->readable_end);
@@ -501,8 +567,26 @@ static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_
       memcpy(e->ids, e->cached_ids + (slot->value >> 32), count * sizeof *e->ids);
       e->ids += count;
     }
+    bpe_put_ends(e, first, p, q, false);
     p = q;
   }
+}
+// The same, behind a blank where the tokenizer puts one: with it the first piece is none of the text's.
+static inline void bpe_encode_prefixed(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
+  const BpePrefix prefix = e->t->prefix;
+  const bool blank = p < end && (*p == ' ' || (end - p >= 3 && !memcmp(p, "\xe2\x96\x81", 3)));
+  if (p < end && prefix && !(p == e->text && e->continues) && !(blank && prefix != PREFIX_PREPEND) &&
+      (p == e->text || prefix != PREFIX_FIRST)) {
+    const uint8_t *q = bpe_joined_end(e->t, p, end);
+    const int32_t *first = e->ids;
+    e->prefixed = (uint8_t *)bpe_resize(e->prefixed, (size_t)(q - p) + 1, 1);
+    e->prefixed[0] = ' ';
+    memcpy(e->prefixed + 1, p, (size_t)(q - p));
+    e->ids += bpe_merge(e->t, e->prefixed, (size_t)(q - p) + 1, e->ids);
+    bpe_put_ends(e, first, p, q, true);
+    p = q;
+  }
+  bpe_encode_span(e, p, end);
 }
 
 // The same where digits are cut out first: the text ends before each.
@@ -539,24 +623,28 @@ static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8
   if (pass == 1 && e->t->nfc) bpe_normalise(e, &p, &end);
   if (pass == 1 && !(e->added_passes & 2)) pass = 2;
   if (pass == 2 && e->t->digits_alone) { bpe_encode_between_digits(e, p, end); return; }
-  if (pass == 2) { bpe_encode_span(e, p, end); return; }
+  if (pass == 2) { bpe_encode_prefixed(e, p, end); return; }
   const Tokenizer *t = e->t;
   const uint8_t *rest = p;
   while (p < end) {
     if (!(e->added_first[*p] >> pass & 1)) { p++; continue; }
-    int32_t found = -1;
-    size_t found_bytes = 0;
+    const BpeAddedToken *found = NULL;
     for (int i = 0; i < t->added_count; i++) {
-      int32_t id = t->added[i].id;
-      size_t n = t->byte_start[id + 1] - t->byte_start[id];
-      if (t->added[i].normalized != (pass == 1) || n <= found_bytes || n > (size_t)(end - p)) continue;
-      const uint8_t *content = t->bytes + t->byte_start[id];
-      if (*content == *p && memcmp(content, p, n) == 0) { found = id; found_bytes = n; }
+      const BpeAddedToken *a = &t->added[i];
+      const uint8_t *content = t->bytes + a->at;
+      if (*content != *p || a->normalized != (pass == 1) || (found && a->bytes <= found->bytes)) continue;
+      if (a->bytes <= (size_t)(end - p) && memcmp(content, p, a->bytes) == 0) found = a;
     }
-    if (found < 0) { p++; continue; }
-    bpe_encode_added(e, rest, p, pass + 1);
-    *e->ids++ = found;
-    rest = p += found_bytes;
+    if (!found) { p++; continue; }
+    const uint8_t *from = p;
+    int n;
+    for (const uint8_t *q; found->lstrip && from > rest; from = q)
+      if (bpe_class_at(q = bpe_char_before(rest, from), from, &n) != UNICODE_SPACE || q + n != from) break;
+    bpe_encode_added(e, rest, from, pass + 1);
+    *e->ids++ = found->id;
+    p += found->bytes;
+    if (e->ends) *e->ends++ = p - e->text;
+    rest = p = found->rstrip ? bpe_run_end(p, end, UNICODE_SPACE) : p;
   }
   bpe_encode_added(e, rest, end, pass + 1);
 }
@@ -564,21 +652,20 @@ static inline void bpe_encode_added(BpeEncoder *e, const uint8_t *p, const uint8
 // The class of the character that ends in front of text[at], at > 0. With NFC, a letter or digit that it may change
 // counts as other: U+0958 becomes U+0915 U+093C, of which the last is no letter.
 static inline int bpe_class_before(const Tokenizer *t, const uint8_t *text, size_t at) {
-  size_t first = at - 1;
-  while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80) first--;  // back over continuation bytes
+  const uint8_t *first = bpe_char_before(text, text + at);
   int n;
-  const uint32_t c = utf8_char(text + first, text + at, &n);
-  if (first + (size_t)n != at || c >= UTF8_BYTE) return UNICODE_OTHER;
+  const uint32_t c = utf8_char(first, text + at, &n);
+  if (first + n != text + at || c >= UTF8_BYTE) return UNICODE_OTHER;
   const int its_class = unicode_class(c);
   return t->nfc && its_class != UNICODE_SPACE && nfc_class(c) ? UNICODE_OTHER : its_class;
 }
 
-// Whether an added token may span the place before text[at].
+// Whether an added token may span the place before text[at]; or end there, behind which another part begins.
 static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   for (int i = 0; i < t->added_count; i++) {
-    const uint8_t *content = t->bytes + t->byte_start[t->added[i].id];
-    size_t n = t->byte_start[t->added[i].id + 1] - t->byte_start[t->added[i].id];
-    for (size_t before = 1; before < n && before <= at; before++)
+    const uint8_t *content = t->bytes + t->added[i].at;
+    const size_t n = t->added[i].bytes;
+    for (size_t before = 1; before < n + t->byte_fallback && before <= at; before++)
       if (n - before <= bytes - at && memcmp(text + at - before, content, n) == 0) return true;
   }
   return false;
@@ -588,11 +675,13 @@ static inline bool bpe_added_across(const Tokenizer *t, const uint8_t *text, siz
 // other. That is before a blank or newline that follows a character other than
 // white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it;
 // by Llama's pattern, where punctuation takes the line ends behind it, before a newline only after a letter or digit.
+// Where no pattern cuts, it is where no token joins the two.
 // Normalising joins neither of the two to anything.
 static inline bool tokenizer_cuts_at(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at) {
   if (text[at] != ' ' && text[at] != '\n') return false;
   const int before = bpe_class_before(t, text, at);
-  const bool joined = t->digits_together && text[at] == '\n' && before == UNICODE_OTHER;
+  const bool joined = t->byte_fallback ? bpe_joins(t, bpe_char_before(text, text + at), text + at)
+                                       : t->digits_together && text[at] == '\n' && before == UNICODE_OTHER;
   return before != UNICODE_SPACE && !joined && !bpe_added_across(t, text, bytes, at);
 }
 // The first such place from `at` on; `bytes`: there is none.
@@ -603,7 +692,7 @@ static inline size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size
 }
 
 size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes) {
-  return bytes * (t->nfc ? (size_t)NFC_MOST_GROWTH : 1);
+  return bytes * (t->nfc ? (size_t)NFC_MOST_GROWTH : t->prefix ? 2 : 1);
 }
 
 // The start of part i of n of a text: equal shares of bytes, moved on to a cut. Part n starts at the end.
@@ -619,18 +708,21 @@ static inline void bpe_encoder_open(BpeEncoder *e, const Tokenizer *t) {
   bpe_table_init(&e->cache, 10);
   for (int i = 0; i < t->added_count; i++) {
     uint8_t pass = (uint8_t)(1 << t->added[i].normalized);
-    e->added_first[t->bytes[t->byte_start[t->added[i].id]]] |= pass;
+    e->added_first[t->bytes[t->added[i].at]] |= pass;
     e->added_passes |= pass;
   }
 }
-// ids receives the ids of a text; returns how many.
-static inline int64_t bpe_encoder_run(BpeEncoder *e, const uint8_t *text, size_t bytes, int32_t *ids) {
+// ids receives the ids of a text; returns how many. continues: as of tokenizer_encode.
+static inline int64_t bpe_encoder_run(BpeEncoder *e, const uint8_t *text, size_t bytes, int32_t *ids,
+                                      bool continues = false) {
   if (e->normal) {                               // it had room for one text
     bpe_cache_clear(e);
     free(e->normal);
     e->normal = NULL;
   }
+  e->text = text;
   e->text_end = e->readable_end = text + bytes;
+  e->continues = continues;
   e->ids = ids;
   bpe_encode_added(e, text, text + bytes, 0);
   return e->ids - ids;
@@ -639,24 +731,27 @@ static inline void bpe_encoder_close(BpeEncoder *e) {
   free(e->cache.slots);
   free(e->cached_ids);
   free(e->normal);
+  free(e->prefixed);
   nfc_work_free(&e->nfc);
 }
 // ids receives the ids of text[from..to); returns how many.
-static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids) {
+static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids,
+                                      bool continues) {
   BpeEncoder e;
   bpe_encoder_open(&e, t);
-  const int64_t count = bpe_encoder_run(&e, text + from, to - from, ids);
+  const int64_t count = bpe_encoder_run(&e, text + from, to - from, ids, continues || from > 0);
   bpe_encoder_close(&e);
   return count;
 }
 
-int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads) {
+int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads,
+                         bool continues) {
   CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
   int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
   parallel_for(threads, 0, threads, 1, [=](int64_t part) {
     const int i = (int)part;
     size_t from = bpe_part_start(t, text, bytes, i, threads), to = bpe_part_start(t, text, bytes, i + 1, threads);
-    counts[i] = bpe_encode_part(t, text, from, to, ids + tokenizer_ids_most(t, from));
+    counts[i] = bpe_encode_part(t, text, from, to, ids + tokenizer_ids_most(t, from), continues);
   });
   int64_t count = counts[0];
   for (int i = 1; i < threads; i++) {
@@ -672,7 +767,8 @@ static const char bpe_end_of_text[] = "<|endoftext|>";
 // Whether a tokenizer is as training makes them not by line: GPT-2's pieces, and token 0 is the only added one but for
 // those of tokenizer_add.
 static inline bool bpe_divides(const Tokenizer *t) {
-  const bool plain = !t->by_line && !t->digits_together && !t->digits_alone && !t->nfc && !t->ignore_merges;
+  const bool plain = !t->by_line && !t->digits_together && !t->digits_alone && !t->nfc && !t->ignore_merges &&
+                     !t->byte_fallback;
   for (int i = 1; i < t->added_count; i++)
     if (t->added[i].special || t->added[i].normalized || t->added[i].in_vocab) return false;
   return plain && !t->adds_bos && t->added_count && !t->added->id && t->added->special &&
@@ -682,7 +778,7 @@ static inline bool bpe_divides(const Tokenizer *t) {
 int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
   const int64_t begin = t->adds_bos;
   if (begin) ids[0] = t->bos_id;
-  else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1);
+  else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1, true);
   return begin + tokenizer_encode(t, text, bytes, ids + begin, 1);
 }
 
@@ -707,12 +803,14 @@ uint64_t tokenizer_hash(const Tokenizer *t) {
   h = bpe_fnv(h, t->merges, (size_t)t->merge_count * sizeof *t->merges);
   for (int i = 0; i < t->added_count; i++) {
     const BpeAddedToken *a = &t->added[i];
-    int32_t fields[] = {a->id, a->special, a->normalized, a->in_vocab};
+    int32_t fields[] = {a->id, a->special | a->lstrip << 1 | a->rstrip << 2, a->normalized, a->in_vocab};
     h = bpe_fnv(h, fields, sizeof fields);
   }
   h = bpe_fnv(h, &t->by_line, sizeof t->by_line);
   const int32_t more[] = {t->digits_together, t->digits_alone, t->nfc, t->ignore_merges, t->adds_bos ? t->bos_id : -1};
   const bool plain = !more[0] && !more[1] && !more[2] && !more[3] && !t->adds_bos;
+  const int32_t prefix = t->prefix;
+  if (t->byte_fallback) h = bpe_fnv(h, &prefix, sizeof prefix);
   return plain ? h : bpe_fnv(h, more, sizeof more);
 }
 
@@ -723,6 +821,7 @@ void tokenizer_free(Tokenizer *t) {
   free(t->merge_slots);
   free(t->added);
   free(t->whole.slots);
+  free(t->joins.slots);
   free(t->file);
   *t = {};
 }
@@ -931,7 +1030,7 @@ static inline void bpe_add_end_of_text(Tokenizer *t) {
   if (t->by_line) return;
   t->divides = true;
   t->added = (BpeAddedToken *)bpe_resize(NULL, 1, sizeof *t->added);
-  t->added[t->added_count++] = {0, true, false, true};
+  t->added[t->added_count++] = {0, true, false, true, false, false, 0, strlen(bpe_end_of_text)};
   t->byte_start[++t->vocab_size] = strlen(bpe_end_of_text);
   memcpy(t->bytes, bpe_end_of_text, strlen(bpe_end_of_text));
 }

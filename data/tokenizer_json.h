@@ -238,6 +238,61 @@ static inline bool bpe_take_split(const BpeLoad *l, const cJSON *x) {
   return l->t->digits_together > 0;
 }
 
+// ---- tokenizers by characters: SentencePiece's BPE, as Llama 2's, Mistral 7B's, Gemma's and Phi-3's files have it
+static const char bpe_blank[] = "\xe2\x96\x81";  // BPE_BLANK
+// Whether a field is this text.
+static inline bool bpe_says(const cJSON *x, const char *name, const char *text) {
+  const cJSON *y = bpe_field(x, name);
+  return cJSON_IsString(y) && !strcmp(y->valuestring, text);
+}
+// Gives `take` each part of a Sequence, or what is none. Whether it takes all, and there are no others.
+template <class Take> static inline bool bpe_each(const cJSON *x, const char *list, Take take) {
+  if (!x || !bpe_is_type(x, "Sequence")) return !x || take(x);
+  const cJSON *parts = bpe_field(x, list), *y;
+  if (!cJSON_IsArray(parts)) return false;
+  cJSON_ArrayForEach(y, parts) if (!take(y)) return false;
+  return true;
+}
+static inline bool bpe_is_replace(const cJSON *x, const char *from, const char *to) {
+  return bpe_is_type(x, "Replace") && bpe_says(bpe_field(x, "pattern"), "String", from) && bpe_says(x, "content", to);
+}
+// Normalizer, pre_tokenizer and decoder: blanks become U+2581 and one may be put before a text; nothing cuts it.
+static inline bool bpe_check_fallback(const BpeLoad *l) {
+  static const char *const schemes[] = {"never", "", "always", "first"};        // of BpePrefix
+  const cJSON *x = bpe_field(l->root, "normalizer"), *cut = bpe_field(l->root, "pre_tokenizer");
+  Tokenizer *t = l->t;
+  bool replaces = false, known = true;
+  if (!bpe_each(x, "normalizers", [&](const cJSON *y) {
+        const bool prepends = bpe_is_type(y, "Prepend") && bpe_says(y, "prepend", bpe_blank) && !t->prefix;
+        if (prepends) t->prefix = PREFIX_PREPEND;
+        else replaces = !replaces && bpe_is_replace(y, " ", bpe_blank);
+        return prepends || replaces;
+      }) || (x && !replaces))
+    return bpe_refuse_value(l, "normalizer", x, "null and a Replace of \" \" by U+2581, with a Prepend of it or not");
+  if (cut && bpe_is_type(cut, "Metaspace")) {
+    known = !t->prefix && !replaces && bpe_says(cut, "replacement", bpe_blank);
+    known = known && cJSON_IsFalse(bpe_field(cut, "split"));
+    for (int i = 0; i < 4; i++) if (i != 1 && bpe_says(cut, "prepend_scheme", schemes[i])) t->prefix = (BpePrefix)i;
+    known = known && (t->prefix || bpe_says(cut, "prepend_scheme", schemes[0]));
+  } else {                                       // Gemma's Split finds no blank any more
+    known = replaces && (!cut || (bpe_is_type(cut, "Split") && bpe_says(bpe_field(cut, "pattern"), "String", " ") &&
+                                  bpe_says(cut, "behavior", "MergedWithPrevious") &&
+                                  cJSON_IsFalse(bpe_field(cut, "invert"))));
+  }
+  if (!known)
+    return bpe_refuse_value(l, "pre_tokenizer", cut, "where byte_fallback is true: none behind a normalizer that "
+                            "replaces blanks, or a Metaspace with prepend_scheme and split false");
+  return bpe_each(bpe_field(l->root, "decoder"), "decoders", [&](const cJSON *y) {
+           const cJSON *start = bpe_field(y, "start"), *stop = bpe_field(y, "stop");
+           const bool strip = bpe_is_type(y, "Strip") && bpe_says(y, "content", " ") && bpe_is_id(start) &&
+                              start->valueint == 1 && bpe_is_id(stop) && !stop->valueint;
+           t->strips = t->strips || strip;
+           return strip || bpe_is_type(y, "ByteFallback") || bpe_is_type(y, "Fuse") ||
+                  bpe_is_replace(y, bpe_blank, " ");
+         }) || bpe_refuse_value(l, "decoder", bpe_field(l->root, "decoder"), "Replace, ByteFallback, Fuse and a Strip "
+                                "of the first blank where byte_fallback is true");
+}
+
 // The pre_tokenizer: ByteLevel, or a Sequence of one that splits and ByteLevel, which uses GPT-2's pattern unless the
 // other has its own.
 static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
@@ -300,11 +355,11 @@ static inline bool bpe_check_model(BpeLoad *l, const cJSON *model) {
   for (const char *name : must_be_empty)
     if ((x = bpe_field(model, name)) && !(cJSON_IsString(x) && !*x->valuestring))
       return BPE_REFUSE(l, "model.%s must be null or empty", name);
-  if ((x = bpe_field(model, "byte_fallback")) && !cJSON_IsFalse(x))
-    return bpe_refuse_value(l, "model.byte_fallback", x, "false (byte-level BPE; SentencePiece is another)");
   if ((x = bpe_field(model, "ignore_merges")) && !cJSON_IsBool(x))
     return bpe_refuse_value(l, "model.ignore_merges", x, "true and false");
   l->t->ignore_merges = cJSON_IsTrue(x);
+  if (l->t->ignore_merges && l->t->byte_fallback)
+    return BPE_REFUSE(l, "model.ignore_merges must be false where byte_fallback is true");
   l->all_bytes = bpe_field(model, "unk_token") != NULL;
   return true;
 }
@@ -317,19 +372,25 @@ static inline bool bpe_check_settings(BpeLoad *l) {
   static const char *const must_be_null[] = {"truncation", "padding"};
   for (const char *name : must_be_null)
     if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
+  const cJSON *model = bpe_field(root, "model");
+  if ((x = bpe_field(model, "byte_fallback")) && !cJSON_IsBool(x))
+    return bpe_refuse_value(l, "model.byte_fallback", x, "true and false");
+  l->t->byte_fallback = cJSON_IsTrue(x);
+  if (l->t->byte_fallback)
+    return bpe_check_post_processor(l) && bpe_check_fallback(l) && bpe_check_model(l, model);
   x = bpe_field(root, "normalizer");
   l->t->nfc = x && bpe_is_type(x, "NFC");
   if (x && !l->t->nfc) return bpe_refuse_value(l, "normalizer", x, "null and NFC");
   if (!bpe_check_post_processor(l)) return false;
   if ((x = bpe_field(root, "decoder")) && !bpe_is_type(x, "ByteLevel"))
     return bpe_refuse_value(l, "decoder", x, "ByteLevel");
-  return bpe_check_pre_tokenizer(l) && bpe_check_model(l, bpe_field(root, "model"));
+  return bpe_check_pre_tokenizer(l) && bpe_check_model(l, model);
 }
 
 // Parses the file into l->root, an object.
 static inline bool bpe_parse(BpeLoad *l) {
   if (bpe_has_nul(l->file, l->file_bytes))
-    return BPE_REFUSE(l, "has a NUL character, which no token of byte-level BPE has");
+    return BPE_REFUSE(l, "has a NUL character, which no token has");
   const char *stopped = l->file;
   l->root = cJSON_ParseWithLengthOpts(l->file, l->file_bytes + 1, &stopped, true);
   if (!l->root)
@@ -376,9 +437,9 @@ static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToke
   const cJSON *id = bpe_field(x, "id"), *content = bpe_field(x, "content");
   if (!bpe_is_id(id) || !cJSON_IsString(content) || !*content->valuestring)
     return BPE_REFUSE(l, "an added token lacks an id or content");
-  static const char *const must_be_false[] = {"single_word", "lstrip", "rstrip"};
-  for (const char *name : must_be_false)
-    if (bpe_field(x, name) && !cJSON_IsFalse(bpe_field(x, name)))
+  const bool strips[] = {cJSON_IsTrue(bpe_field(x, "lstrip")) != 0, cJSON_IsTrue(bpe_field(x, "rstrip")) != 0};
+  for (const char *name : {"single_word", "lstrip", "rstrip"})
+    if (bpe_field(x, name) && !cJSON_IsFalse(bpe_field(x, name)) && !(l->t->byte_fallback && name[0] != 's'))
       return BPE_REFUSE(l, "added token '%.40s': %s must be false", content->valuestring, name);
   const uint8_t *p = (const uint8_t *)content->valuestring, *end = p + strlen(content->valuestring);
   for (int n; p < end; p += n) {
@@ -396,7 +457,12 @@ static inline bool bpe_read_added(const BpeLoad *l, const cJSON *x, BpeAddedToke
   if (l->t->nfc && normalized && (strpbrk(content->valuestring, " \n") || nfc_first_unsettled(p, end, &p) != end))
     return BPE_REFUSE(l, "added token '%.40s': normalized must be false where the normalizer is NFC and the token has "
                       "a blank, a newline or what NFC changes", content->valuestring);
-  *a = {id->valueint, special, normalized, in_vocab >= 0};
+  const bool blank = strchr(content->valuestring, ' ') || strstr(content->valuestring, bpe_blank);
+  if (l->t->byte_fallback && normalized && (blank || l->t->prefix == PREFIX_PREPEND || strips[0] || strips[1]))
+    return BPE_REFUSE(l, "added token '%.40s': normalized must be false where byte_fallback is true and blanks are "
+                      "prepended or in the token, or it takes white space: tokenizers looks for another text then",
+                      content->valuestring);
+  *a = {id->valueint, special, normalized, in_vocab >= 0, strips[0], strips[1], 0, 0};
   return true;
 }
 
@@ -457,9 +523,74 @@ static inline bool bpe_sort_added(const BpeLoad *l) {
   return true;
 }
 
+// The byte that a token of a vocabulary by characters stands for, <0x0A>; -1: none.
+static inline int bpe_byte_of(const char *text) {
+  char *end;
+  if (strncmp(text, "<0x", 3) || strlen(text) != 6 || !strchr("0123456789abcdefABCDEF", text[3])) return -1;
+  const long byte = strtol(text + 3, &end, 16);
+  return end == text + 5 && *end == '>' ? (int)byte : -1;
+}
+// Adds a word to a table, unless it is there.
+static inline void bpe_table_put(BpeTable *t, const uint8_t *p, size_t n, uint64_t value) {
+  BpeWord w;
+  const uint64_t hash = bpe_word_key(&w, p, n, p + n);
+  BpeWord *slot = bpe_table_slot(t, &w, hash);
+  w.value = value;
+  if (!slot->length) bpe_table_add(t, slot, &w, hash);
+}
+// From texts to bytes where byte_fallback is true: what a decoder makes of each token. What is looked for in a text is
+// kept behind them.
+static inline bool bpe_read_characters(BpeLoad *l) {
+  Tokenizer *t = l->t;
+  char text[8];
+  for (int b = 0; b < 256; b++) {
+    snprintf(text, sizeof text, "<0x%02X>", b);
+    if ((t->byte_id[b] = bpe_id_of_text(l, text, 6)) < 0)
+      return BPE_REFUSE(l, "%s has no token %s; one with byte_fallback has all 256", l->vocab_name, text);
+  }
+  if (bpe_id_of_text(l, bpe_blank, 3) < 0)
+    return BPE_REFUSE(l, "%s has no token U+2581, which stands for a blank", l->vocab_name);
+  t->bytes = (uint8_t *)bpe_resize(NULL, l->file_bytes, 2);
+  t->byte_start = (size_t *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *t->byte_start);
+  bpe_table_init(&t->whole, 10);
+  bpe_table_init(&t->joins, 10);
+  size_t at = t->byte_start[0] = 0;
+  for (int id = 0, added = 0; id < t->vocab_size; id++) {
+    const uint8_t *const p = (const uint8_t *)l->text_of_id[id], *const end = p + strlen(l->text_of_id[id]);
+    const bool is_added = added < t->added_count && t->added[added].id == id;
+    const bool in_vocab = !is_added || t->added[added].in_vocab;
+    added += is_added;
+    const int byte = bpe_byte_of(l->text_of_id[id]);
+    if (byte >= 0) t->bytes[at++] = (uint8_t)byte;
+    int n;
+    for (const uint8_t *q = p; byte < 0 && q < end; q += n) {
+      const bool blank = utf8_char(q, end, &n) == BPE_BLANK;
+      memcpy(t->bytes + at, blank ? (const uint8_t *)" " : q, blank ? 1 : (size_t)n);
+      at += blank ? 1 : (size_t)n;
+    }
+    const uint8_t *const first = t->bytes + t->byte_start[id], *const stop = t->bytes + at;
+    t->byte_start[id + 1] = at;
+    if (byte >= 0 || !in_vocab) continue;
+    utf8_char(p, end, &n);
+    if (p + n == end && *p != ' ') bpe_table_put(&t->whole, first, (size_t)(stop - first), (uint64_t)id);
+    for (const uint8_t *q = first + 1; q < stop; q++) {
+      const uint8_t *before = bpe_char_before(first, q);
+      if (*q == ' ' || *q == '\n') bpe_table_put(&t->joins, before, (size_t)(q - before) + 1, 1);
+    }
+  }
+  for (int i = 0; i < t->added_count; i++) {
+    BpeAddedToken *a = &t->added[i];
+    a->at = at, a->bytes = strlen(l->text_of_id[a->id]);
+    memcpy(t->bytes + at, l->text_of_id[a->id], a->bytes);
+    at += a->bytes;
+  }
+  return true;
+}
+
 // From texts to bytes. An added token is its text; every other has a character of the byte alphabet for each byte.
 static inline bool bpe_read_bytes(BpeLoad *l) {
   Tokenizer *t = l->t;
+  if (t->byte_fallback) return bpe_read_characters(l);
   uint16_t char_of_byte[256];
   int16_t byte_of_char[0x144];
   bpe_alphabet(char_of_byte);
@@ -490,6 +621,7 @@ static inline bool bpe_read_bytes(BpeLoad *l) {
       p += c < 0x80 ? 1 : 2;
     }
     t->byte_start[id + 1] = at;
+    if (is_added) t->added[added - 1].at = t->byte_start[id], t->added[added - 1].bytes = at - t->byte_start[id];
   }
   return true;
 }
@@ -510,6 +642,8 @@ static inline bool bpe_add_merge(BpeLoad *l, const char *where, const char *left
   if (m.left < 0 || m.right < 0 || m.result < 0)
     return BPE_REFUSE(l, "%s: '%.40s' is not in %s", where,
                       m.left < 0 ? left : m.right < 0 ? right : "their union", l->vocab_name);
+  if (l->t->byte_fallback && (bpe_byte_of(l->text_of_id[m.left]) >= 0 || bpe_byte_of(l->text_of_id[m.right]) >= 0))
+    return BPE_REFUSE(l, "%s: '%.40s' joins the token of a byte, which is no text", where, left);
   l->t->merges[l->t->merge_count++] = m;
   return true;
 }
@@ -709,27 +843,82 @@ static inline void bpe_gguf_text(FILE *f, const char *before, GgufText t) {
   fputs(before, f);
   json_string(f, t.at, t.bytes, JSON_LETTERS);
 }
-// A tokenizer.json of the first `count` tokens. bos: a token that begins each text; at NULL: none does.
-static inline void bpe_gguf_json(FILE *f, const BpePre *pre, const GgufKey *tokens, const GgufKey *types,
-                                 const GgufKey *merges, uint64_t count, GgufText bos, int32_t bos_id) {
-  enum { CONTROL = 3, USER = 4 };
-  static const char level[] =
-      R"({"type":"ByteLevel","add_prefix_space":%s,"trim_offsets":true,"use_regex":%s})";
-  const bool split = pre->digits || pre->digits_alone;
-  const uint8_t *at = tokens->at;
-  const char *comma = "";
-  fputs(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)", f);
-  for (uint64_t i = 0; i < count; i++) {
+enum BpeGgufType { BPE_NORMAL = 1, BPE_UNKNOWN, BPE_CONTROL, BPE_USER, BPE_UNUSED, BPE_BYTE };
+// What a GGUF says of its tokenizer. pre: of byte-level BPE; NULL: its merges follow from scores. count: of tokens.
+// bos: a token that begins each text; at NULL: none does.
+struct BpeGguf {
+  const BpePre *pre;
+  const GgufKey *tokens, *types, *merges, *scores;
+  uint64_t count;
+  GgufText bos;
+  int32_t bos_id;
+  bool prefix;                                   // a blank before a text
+};
+static inline float bpe_gguf_score(const GgufKey *scores, uint64_t i) {
+  float x;
+  memcpy(&x, scores->at + i * sizeof x, sizeof x);
+  return x;
+}
+// Token `id` as a merge of two: how many characters and bytes the first of them has.
+struct BpeSplit { float score; int32_t id; uint32_t chars, right_chars, bytes; };
+// The order of transformers' generate_merges: high scores first; of one token, the longest first part.
+static inline int bpe_compare_splits(const void *a, const void *b) {
+  const BpeSplit *x = (const BpeSplit *)a, *y = (const BpeSplit *)b;
+  if (x->score != y->score) return x->score > y->score ? -1 : 1;
+  if (x->chars != y->chars) return x->chars > y->chars ? -1 : 1;
+  if (x->right_chars != y->right_chars) return x->right_chars > y->right_chars ? -1 : 1;
+  return (x->id > y->id) - (x->id < y->id);
+}
+// Writes the merges that llama.cpp makes of scores: of any two tokens whose texts together are one.
+static inline void bpe_gguf_merges(FILE *f, const BpeGguf *g) {
+  BpeTable part;
+  BpeSplit *split = NULL;
+  size_t count = 0, room = 0;
+  const uint8_t *at = g->tokens->at;
+  bpe_table_init(&part, 10);
+  for (uint64_t i = 0; i < g->count; i++) {
     const GgufText t = gguf_next(&at);
-    const double type = gguf_item(types, i);
-    if (type != CONTROL && type != USER) continue;
-    fprintf(f, "%s\n{\"id\":%d,\"content\":", comma, (int)i);
-    bpe_gguf_text(f, "", t);
-    fprintf(f, R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":%s})",
-            type == CONTROL ? "true" : "false");
-    comma = ",";
+    if (t.bytes && gguf_item(g->types, i) == BPE_NORMAL) bpe_table_put(&part, (const uint8_t *)t.at, t.bytes, i);
   }
-  fprintf(f, "],\n\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? R"({"type":"NFC"})" : "null");
+  const auto has = [&part](const char *p, size_t n) {
+    BpeWord w;
+    const uint64_t hash = bpe_word_key(&w, (const uint8_t *)p, n, (const uint8_t *)p + n);
+    return bpe_table_slot(&part, &w, hash)->length != 0;
+  };
+  at = g->tokens->at;
+  for (uint64_t i = 0; i < g->count; i++) {
+    const GgufText t = gguf_next(&at);
+    const double type = gguf_item(g->types, i);
+    uint32_t chars = 0, all = 0;
+    for (size_t k = 0; k < t.bytes; k++) all += (t.at[k] & 0xc0) != 0x80;
+    if (type != BPE_NORMAL && type != BPE_BYTE) continue;
+    for (size_t k = 1; k < t.bytes; k++) {
+      chars += (t.at[k - 1] & 0xc0) != 0x80;
+      if ((t.at[k] & 0xc0) == 0x80 || !has(t.at, k) || !has(t.at + k, t.bytes - k)) continue;
+      if (count == room) split = (BpeSplit *)bpe_resize(split, room = 2 * room + 1024, sizeof *split);
+      split[count++] = BpeSplit{bpe_gguf_score(g->scores, i), (int32_t)i, chars, all - chars, (uint32_t)k};
+    }
+  }
+  if (count) qsort(split, count, sizeof *split, bpe_compare_splits);
+  GgufText *text = (GgufText *)bpe_resize(NULL, g->count, sizeof *text);
+  at = g->tokens->at;
+  for (uint64_t i = 0; i < g->count; i++) text[i] = gguf_next(&at);
+  for (size_t i = 0; i < count; i++) {
+    const GgufText t = text[split[i].id];
+    bpe_gguf_text(f, i ? ",\n[" : "\n[", GgufText{t.at, split[i].bytes});
+    bpe_gguf_text(f, ",", GgufText{t.at + split[i].bytes, t.bytes - split[i].bytes});
+    fputc(']', f);
+  }
+  free(text);
+  free(split);
+  free(part.slots);
+}
+static const char bpe_gguf_level[] =
+    R"({"type":"ByteLevel","add_prefix_space":%s,"trim_offsets":true,"use_regex":%s})";
+// The normalizer and pre_tokenizer of byte-level BPE.
+static inline void bpe_gguf_pre(FILE *f, const BpePre *pre) {
+  const bool split = pre->digits || pre->digits_alone;
+  fprintf(f, "%s,\n\"pre_tokenizer\":", pre->nfc ? R"({"type":"NFC"})" : "null");
   if (split) fputs(R"({"type":"Sequence","pretokenizers":[)", f);
   if (pre->digits_alone) fputs(R"({"type":"Digits","individual_digits":true},)", f);
   for (const BpePattern &p : bpe_patterns) {
@@ -737,8 +926,11 @@ static inline void bpe_gguf_json(FILE *f, const BpePre *pre, const GgufKey *toke
     bpe_gguf_text(f, R"({"type":"Split","pattern":{"Regex":)", GgufText{p.regex, strlen(p.regex)});
     fputs(R"(},"behavior":"Isolated","invert":false},)", f);
   }
-  fprintf(f, level, "false", pre->digits ? "false" : "true");
-  fputs(split ? "]},\n\"post_processor\":" : ",\n\"post_processor\":", f);
+  fprintf(f, bpe_gguf_level, "false", pre->digits ? "false" : "true");
+  fputs(split ? "]}" : "", f);
+}
+// The post_processor.
+static inline void bpe_gguf_begin(FILE *f, GgufText bos, int32_t bos_id) {
   if (bos.at) {
     bpe_gguf_text(f, R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"type_id":0,"id":)", bos);
     bpe_gguf_text(f, R"(}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"SpecialToken":{"type_id":0,"id":)", bos);
@@ -749,55 +941,157 @@ static inline void bpe_gguf_json(FILE *f, const BpePre *pre, const GgufKey *toke
     bpe_gguf_text(f, "", bos);
     fputs("]}}}", f);
   } else fputs("null", f);
+}
+// A tokenizer.json.
+static inline void bpe_gguf_json(FILE *f, const BpeGguf *g) {
+  static const char blank[] = R"("pattern":{"String":"%s"},"content":"%s"})";
+  const char *const fallback = g->pre ? "false" : "true";
+  const uint8_t *at = g->tokens->at;
+  const char *comma = "";
+  fputs(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)", f);
+  for (uint64_t i = 0; i < g->count; i++) {
+    const GgufText t = gguf_next(&at);
+    const double type = gguf_item(g->types, i);
+    if (type != BPE_CONTROL && type != BPE_USER && (g->pre || type != BPE_UNKNOWN)) continue;
+    fprintf(f, "%s\n{\"id\":%d,\"content\":", comma, (int)i);
+    bpe_gguf_text(f, "", t);
+    fprintf(f, R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":%s})",
+            type == BPE_USER ? "false" : "true");
+    comma = ",";
+  }
+  fputs("],\n\"normalizer\":", f);
+  if (g->pre) bpe_gguf_pre(f, g->pre);
+  else {
+    fputs(R"({"type":"Sequence","normalizers":[)", f);
+    if (g->prefix) fprintf(f, R"({"type":"Prepend","prepend":"%s"},)", bpe_blank);
+    fputs(R"({"type":"Replace",)", f);
+    fprintf(f, blank, " ", bpe_blank);
+    fputs("]},\n\"pre_tokenizer\":null", f);
+  }
+  fputs(",\n\"post_processor\":", f);
+  bpe_gguf_begin(f, g->bos, g->bos_id);
   fputs(",\n\"decoder\":", f);
-  fprintf(f, level, "true", "true");
+  if (g->pre) fprintf(f, bpe_gguf_level, "true", "true");
+  else {
+    fputs(R"({"type":"Sequence","decoders":[{"type":"Replace",)", f);
+    fprintf(f, blank, bpe_blank, " ");
+    fputs(R"(,{"type":"ByteFallback"},{"type":"Fuse"})", f);
+    fputs(g->prefix ? R"(,{"type":"Strip","content":" ","start":1,"stop":0}]})" : "]}", f);
+  }
   fprintf(f, R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
-          R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":%s,"vocab":{)",
-          pre->ignore_merges ? "true" : "false");
-  at = tokens->at;
-  for (uint64_t i = 0; i < count; i++) {
+          R"("end_of_word_suffix":null,"fuse_unk":%s,"byte_fallback":%s,"ignore_merges":%s,"vocab":{)",
+          fallback, fallback, g->pre && g->pre->ignore_merges ? "true" : "false");
+  at = g->tokens->at;
+  for (uint64_t i = 0; i < g->count; i++) {
     bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
     fprintf(f, ":%d", (int)i);
   }
   fputs("},\n\"merges\":[", f);
-  at = merges->at;
-  for (uint64_t i = 0; i < merges->count; i++) bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
+  if (!g->pre) bpe_gguf_merges(f, g);
+  else at = g->merges->at;
+  for (uint64_t i = 0; g->pre && i < g->merges->count; i++) bpe_gguf_text(f, i ? ",\n" : "\n", gguf_next(&at));
   fputs("]}}\n", f);
+}
+// Reads the arrays and, for scores, refuses texts of which merges cannot be told in time.
+static inline bool bpe_gguf_arrays(const BpeLoad *l, const GgufFile *g, bool scores, BpeGguf *to) {
+  enum { MOST_BYTES = 1024 };
+  to->tokens = bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, NULL);
+  to->types = to->tokens ? bpe_gguf_array(l, g, "tokenizer.ggml.token_type", GGUF_I32, to->tokens) : NULL;
+  if (to->types && scores) to->scores = bpe_gguf_array(l, g, "tokenizer.ggml.scores", GGUF_FLOAT, to->tokens);
+  if (to->types && !scores) to->merges = bpe_gguf_array(l, g, "tokenizer.ggml.merges", GGUF_STRING, NULL);
+  if (!to->merges && !to->scores) return false;
+  to->count = to->tokens->count;
+  while (to->count && gguf_item(to->types, to->count - 1) == BPE_UNUSED) to->count--;  // rows that no token has
+  const uint8_t *at = to->tokens->at;
+  for (uint64_t i = 0; scores && i < to->count; i++) {
+    const GgufText t = gguf_next(&at);
+    const double score = bpe_gguf_score(to->scores, i);
+    if (t.bytes > MOST_BYTES || !isfinite(score))
+      return BPE_REFUSE(l, "token %d has %zu bytes and a score of %g, expected at most %d and a number", (int)i,
+                        t.bytes, score, MOST_BYTES);
+  }
+  return true;
 }
 // Writes l->file, the tokenizer.json of what g says.
 static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
-  enum { UNUSED = 5 };
   char *model = gguf_string(g, "tokenizer.ggml.model"), *name = gguf_string(g, "tokenizer.ggml.pre");
-  const BpePre *pre = NULL;
-  for (const BpePre &p : bpe_pres) if (name && !strcmp(p.name, name)) pre = &p;
-  if (!model || strcmp(model, "gpt2"))
-    pre = NULL, BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, is read: --tokenizer may name "
-                           "another", model ? model : "missing");
-  else if (!pre)
-    BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name the "
-               "model's tokenizer.json", name ? name : "missing");
+  const bool scores = model && !strcmp(model, "llama");
+  BpeGguf x = {};
+  for (const BpePre &p : bpe_pres) if (!scores && name && !strcmp(p.name, name)) x.pre = &p;
+  bool ok = true;
+  if (!model || (!scores && strcmp(model, "gpt2")))
+    ok = BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, and llama, SentencePiece's, are "
+                    "read: --tokenizer may name another", model ? model : "missing");
+  else if (!scores && !x.pre)
+    ok = BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name "
+                    "the model's tokenizer.json", name ? name : "missing");
   free(model);
   free(name);
-  double adds = 0, id = -1;
-  for (const char *off : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"})
-    if (pre && gguf_number(g, off, &adds) && adds != 0) return BPE_REFUSE(l, "%s is true, only false is read", off);
-  const GgufKey *tokens = pre ? bpe_gguf_array(l, g, "tokenizer.ggml.tokens", GGUF_STRING, NULL) : NULL;
-  const GgufKey *types = tokens ? bpe_gguf_array(l, g, "tokenizer.ggml.token_type", GGUF_I32, tokens) : NULL;
-  const GgufKey *merges = types ? bpe_gguf_array(l, g, "tokenizer.ggml.merges", GGUF_STRING, NULL) : NULL;
-  if (!merges) return false;
-  uint64_t count = tokens->count;
-  while (count && gguf_item(types, count - 1) == UNUSED) count--;      // rows of the embedding that no token has
-  adds = pre->ignore_merges;                     // llama.cpp's default for Llama 3
+  double id = scores ? 1 : -1, adds = scores;    // llama.cpp's defaults
+  if (ok && gguf_number(g, "tokenizer.ggml.add_space_prefix", &adds) && adds != 0 && !scores)
+    return BPE_REFUSE(l, "tokenizer.ggml.add_space_prefix is true, only false is read");
+  x.prefix = adds != 0;
+  for (const char *off : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.remove_extra_whitespaces"})
+    if (ok && gguf_number(g, off, &adds) && adds != 0) return BPE_REFUSE(l, "%s is true, only false is read", off);
+  if (!ok || !bpe_gguf_arrays(l, g, scores, &x)) return false;
+  adds = scores || x.pre->ignore_merges;         // llama.cpp's default for Llama 3 and SentencePiece
   const bool said = gguf_number(g, "tokenizer.ggml.add_bos_token", &adds);
-  const bool has = gguf_number(g, "tokenizer.ggml.bos_token_id", &id) && id >= 0 && id < (double)count;
+  gguf_number(g, "tokenizer.ggml.bos_token_id", &id);
+  const bool has = id >= 0 && id < (double)x.count;
   if (said && adds != 0 && !has)
     return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is true, but bos_token_id is no token");
-  const GgufText bos = has && adds != 0 ? gguf_text_at(tokens, (uint64_t)id) : GgufText{};
+  x.bos = has && adds != 0 ? gguf_text_at(x.tokens, (uint64_t)id) : GgufText{};
+  x.bos_id = x.bos.at ? (int32_t)id : -1;
   FILE *f = open_memstream(&l->file, &l->file_bytes);
-  if (f) bpe_gguf_json(f, pre, tokens, types, merges, count, bos, bos.at ? (int32_t)id : -1);
+  if (f) bpe_gguf_json(f, &x);
   if (!f || fclose(f)) die_missing("tokenizer: no memory for the tokenizer of %s", l->path);
   l->scratch = (char *)bpe_resize(NULL, l->file_bytes + 1, 1);
   return true;
+}
+bool tokenizer_scores(const Tokenizer *t, float *score) {
+  int *const last = (int *)bpe_resize(NULL, (size_t)t->vocab_size + 1, sizeof *last);  // merge that makes a token
+  bool *const plain = (bool *)bpe_resize(NULL, (size_t)t->vocab_size + 1, 1);
+  BpeTable ids;
+  bool ok = true;
+  float next = 1;
+  bpe_table_init(&ids, 10);
+  for (int id = 0; id < t->vocab_size; id++) plain[id] = true;
+  for (int i = 0; i < t->added_count; i++) plain[t->added[i].id] = false;      // llama.cpp finds these first
+  for (int b = 0; b < 256; b++) plain[t->byte_id[b]] = false;
+  for (int id = 0; id < t->vocab_size; id++) {
+    if (score) score[id] = 0;
+    if (plain[id]) bpe_table_put(&ids, t->bytes + t->byte_start[id], t->byte_start[id + 1] - t->byte_start[id],
+                                 (uint64_t)id);
+  }
+  for (int i = 0; i < t->merge_count; i++) last[t->merges[i].result] = i;
+  // All merges that make a token stand together; tokens between them have its score, which is right of runs of blanks.
+  for (int i = 0, end = -1, first = -1; ok && i < t->merge_count; i++) {
+    const int32_t id = t->merges[i].result;
+    if (!plain[id]) continue;
+    if (i > end) next--, first = id;
+    if (score) score[id] = next;
+    end = end > last[id] ? end : last[id];
+    for (const int32_t of : {id, first})
+      for (size_t k = t->byte_start[of]; id != first && k < t->byte_start[of + 1]; k++) ok = ok && t->bytes[k] == ' ';
+  }
+  const auto find = [&ids](const uint8_t *p, const uint8_t *end) {
+    BpeWord w;
+    const uint64_t hash = bpe_word_key(&w, p, (size_t)(end - p), end);
+    const BpeWord *slot = bpe_table_slot(&ids, &w, hash);
+    return slot->length ? (int32_t)slot->value : -1;
+  };
+  for (int id = 0; ok && id < t->vocab_size; id++) {             // and there is one for each way to make it
+    const uint8_t *const p = t->bytes + t->byte_start[id], *const end = t->bytes + t->byte_start[id + 1];
+    for (const uint8_t *q = p + 1; ok && plain[id] && q < end; q++) {
+      const int32_t left = (*q & 0xc0) == 0x80 ? -1 : find(p, q), right = left < 0 ? -1 : find(q, end);
+      int32_t result = -1;
+      ok = right < 0 || (bpe_rank(t, left, right, &result) != BPE_NO_RANK && result == id);
+    }
+  }
+  free(last);
+  free(plain);
+  free(ids.slots);
+  return ok;
 }
 // Reads the tokenizer of a GGUF, as tokenizer_load does.
 static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, char *error, size_t error_bytes) {

@@ -168,19 +168,36 @@ static void fuzz_seeds_safetensors_header() {
 static const char fuzz_text[] = "The miller's 12 bells rang, and rang;\n\n  don't we'll <|endoftext|> caf\xc3\xa9 "
                                 "\xf0\x9f\x98\x80 \xff\xfe\x80 1234\t x\n = Heading = \n";
 
+// Where tokens by characters end: in order, within the text. Scores may be asked for.
+static void fuzz_tokenizer_ends(const Tokenizer *t, const int32_t *ids, int64_t n) {
+  static int32_t again[3 * sizeof fuzz_text];
+  static int64_t ends[3 * sizeof fuzz_text];
+  BpeEncoder e;
+  bpe_encoder_open(&e, t);
+  e.ends = ends;
+  HOLDS(bpe_encoder_run(&e, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, again) == n && e.ends == ends + n);
+  HOLDS(!memcmp(ids, again, (size_t)n * sizeof *ids));
+  for (int64_t i = 0; i < n; i++)
+    HOLDS(ends[i] > 0 && ends[i] < (int64_t)sizeof fuzz_text && (!i || ends[i] >= ends[i - 1]));
+  bpe_encoder_close(&e);
+  float *score = (float *)malloc((size_t)t->vocab_size * sizeof *score);
+  tokenizer_scores(t, score);
+  free(score);
+}
 // A tokenizer that was read must encode and decode any bytes (fuzz_text is NFC) but those without a token, with any
 // threads, and be the same after saving and loading.
 static void fuzz_tokenizer_use(Tokenizer *t) {
   static int32_t ids[1 + NFC_MOST_GROWTH * sizeof fuzz_text], ids3[NFC_MOST_GROWTH * sizeof fuzz_text];
   const int64_t n = tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids, 1);
-  HOLDS(n > 0 && n < (int64_t)sizeof fuzz_text);
+  HOLDS(n > 0 && n <= (int64_t)tokenizer_ids_most(t, sizeof fuzz_text - 1));
   HOLDS(n == tokenizer_encode(t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, ids3, 3));
   HOLDS(!memcmp(ids, ids3, (size_t)n * sizeof *ids));
   char kept[sizeof fuzz_text];
   size_t at = 0, count = 0;
   for (size_t i = 0; i < sizeof fuzz_text - 1; i++)
     if (t->byte_id[(uint8_t)fuzz_text[i]] >= 0) kept[count++] = fuzz_text[i];
-  for (int64_t i = 0; i < n && count == sizeof fuzz_text - 1; i++) {           // an added token may have any bytes
+  if (t->byte_fallback) fuzz_tokenizer_ends(t, ids, n), at = count;  // literal names of bytes come back as these
+  for (int64_t i = 0; i < n && at < count && count == sizeof fuzz_text - 1; i++) {     // an added one may have any
     int bytes;
     HOLDS(ids[i] >= 0 && ids[i] < t->vocab_size);
     const uint8_t *p = tokenizer_token_bytes(t, ids[i], &bytes);
@@ -202,13 +219,15 @@ static void fuzz_tokenizer_path(const char *path) {
   else fuzz_check_error(fuzz_error);
   tokenizer_free(&t);
 }
-// A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that mutations hit the rest.
-static char fuzz_byte_entries[8192];
+// A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that mutations hit the rest; 0x02
+// for those of one with byte_fallback, from 1 on.
+static char fuzz_byte_entries[8192], fuzz_fallback_entries[8192];
 static void fuzz_write_tokenizer(const char *name, FuzzPart part) {
   FILE *f = fopen(fuzz_path(name).text, "wb");
   HOLDS(f);
   for (size_t i = 0, expanded = 0; i < part.count; i++) {
-    if (part.bytes[i] == 1 && expanded++ < 4) fputs(fuzz_byte_entries, f);
+    if (part.bytes[i] <= 2 && part.bytes[i] && expanded++ < 4)
+      fputs(part.bytes[i] == 1 ? fuzz_byte_entries : fuzz_fallback_entries, f);
     else fputc(part.bytes[i], f);
   }
   fclose(f);
@@ -218,6 +237,8 @@ static void fuzz_make_byte_entries() {
   size_t n = 0;
   int id = 0;
   bpe_alphabet(char_of_byte);
+  for (int b = 0; b < 256; b++)
+    sprintf(fuzz_fallback_entries + strlen(fuzz_fallback_entries), "%s\"<0x%02X>\":%d", b ? "," : "", b, b + 1);
   for (int c = 0; c < 0x144; c++) {              // in the order of a trained tokenizer
     bool used = false;
     for (int b = 0; b < 256; b++) used = used || char_of_byte[b] == c;
@@ -288,7 +309,26 @@ static char *fuzz_print(const cJSON *x) {
   memmove(at + 1, at + sizeof stand_in - 1, strlen(at + sizeof stand_in - 1) + 1);
   return text;
 }
+// Llama 2's form of normalizer, or Gemma's; a pre_tokenizer.
+static void fuzz_fallback_text(char *text, size_t bytes, const char *normalizer, const char *cuts) {
+  snprintf(text, bytes, R"({"added_tokens":[{"id":0,"content":"<s>","special":true,"normalized":false,"rstrip":true},)"
+           R"({"id":263,"content":"rang","normalized":false,"lstrip":true}],"normalizer":%s,"pre_tokenizer":%s,)"
+           R"("post_processor":null,"decoder":{"type":"Sequence","decoders":[{"type":"Replace",)"
+           R"("pattern":{"String":"\u2581"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},)"
+           R"({"type":"Strip","content":" ","start":1,"stop":0}]},)"
+           R"("model":{"type":"BPE","unk_token":"<s>","fuse_unk":true,"byte_fallback":true,"vocab":{"<s>":0,)" "\2"
+           R"(,"\u2581":257,"e":258,"l":259,"ll":260,"\u2581e":261,"h":262},"merges":[["l","l"],["\u2581","e"]]}})",
+           normalizer, cuts);
+}
+static const char fuzz_prepend[] = R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},)"
+                                   R"({"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]})";
 static void fuzz_seeds_tokenizer_json() {
+  static char fallback[4096];
+  fuzz_fallback_text(fallback, sizeof fallback, fuzz_prepend, "null");
+  fuzz_seed_text(fallback);
+  fuzz_fallback_text(fallback, sizeof fallback, "null",
+                     R"({"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":false})");
+  fuzz_seed_text(fallback);
   for (int merges : {0, 5}) {
     cJSON *root = fuzz_trained(merges), *pairs = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "model"), "merges"), *x;
     char *text = fuzz_print(root), word[64];
@@ -759,7 +799,25 @@ static void fuzz_gguf(const uint8_t *bytes, size_t count) {
   fuzz_tokenizer_path(fuzz_path("x.gguf").text);
   fuzz_accepted = fuzz_accepted || model;
 }
+// The tokenizer with scores of a GGUF.
+static void fuzz_seed_scores() {
+  static char json[4096], text[1 << 16];
+  Tokenizer t;
+  fuzz_fallback_text(json, sizeof json, fuzz_prepend, "null");
+  fuzz_write_tokenizer("tokenizer", FuzzPart{(const uint8_t *)json, strlen(json)});
+  HOLDS(tokenizer_load(&t, fuzz_path("tokenizer").text, fuzz_error, sizeof fuzz_error));
+  GgufKeys keys = {fmemopen(text, sizeof text, "wb"), 0, "llama"};
+  TextEnds ends = {};
+  fwrite("GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 1, 24, keys.f);
+  gguf_tokenizer_keys(&keys, &t, t.vocab_size + 1, &ends);
+  const long bytes = ftell(keys.f);
+  fclose(keys.f);
+  memcpy(text + 16, &keys.count, 8);
+  fuzz_seed(text, (size_t)bytes);
+  tokenizer_free(&t);
+}
 static void fuzz_seeds_gguf() {
+  fuzz_seed_scores();
   for (const char *name : {"gpt2", "llama", "qwen2", "qwen3"}) {
     char path[600];
     int64_t bytes;

@@ -379,23 +379,20 @@ static char *chat_text_exported(const ChatTemplate *form, const char *date, cons
   const bool whole = !named || !form->tools || (text && strstr(text, "tool"));
   return of && whole && !strcmp(of->name, form->name) ? strdup(text) : chat_template_text(form, date);
 }
-// The end is the special token that is named as GPT-2's, Qwen's and SmolLM2's or as Llama 3's, or the only one. It
+// The end is the token that is named as a known one (chat_end), or the only special one. It
 // begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, whose
 // template is `form`, the end is that of a turn. Those that were published, and that of a text, are ends too; a
 // published begin stays. k: NULL has none. named: the template was, by its option. See text_ends_free.
 static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date,
                           const cJSON *published = NULL, bool named = false) {
-  static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
-  int32_t only = -1, known = -1;
+  int32_t only = -1;
   int specials = 0;
   for (int i = 0; k && i < k->added_count; i++) {
     if (!k->added[i].special) continue;
-    char *text = token_text(k, k->added[i].id);
     only = k->added[i].id;
     specials++;
-    for (const char *name : names) if (!strcmp(text, name)) known = only;
-    free(text);
   }
+  const int32_t known = k ? chat_end(k) : -1;
   const int32_t end = known >= 0 ? known : specials == 1 ? only : -1;
   const int32_t stop = k && form ? chat_token(k, form->stop) : -1, eos = stop >= 0 ? stop : end;
   const char *begin = published_text(published, "bos_token");

@@ -978,9 +978,16 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.exit_code;
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
-    snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts no text as this tokenizer does: leave it out");
+    snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts or merges no text as this tokenizer does: leave it "
+             "out");
     code = EXIT_USAGE;
   }
+  bool strips = gguf && corpus->tokenizer.prefix > PREFIX_PREPEND;
+  for (int i = 0; gguf && i < corpus->tokenizer.added_count; i++)
+    strips = strips || corpus->tokenizer.added[i].lstrip || corpus->tokenizer.added[i].rstrip;
+  if (strips)
+    say("notice: --export_gguf: llama.cpp puts a blank behind each special token, where this tokenizer puts none or "
+        "takes white space away: ids differ there\n");
   if (gguf && corpus->tokenizer.by_line)
     say("notice: --export_gguf: this tokenizer ends pieces at each line's end and llama.cpp does not: ids differ where "
         "white space goes over it\n");

@@ -136,12 +136,11 @@ static int64_t eval_encode(EvalFile *f, const Tokenizer *t, const char *text, si
 }
 // What a text without a context follows: the token that begins or ends texts, or a newline where there is none.
 static void eval_encode_begin(EvalFile *f, const Tokenizer *t) {
-  int32_t id = t->adds_bos ? t->bos_id : -1;
-  for (const char *name : {"<|begin_of_text|>", "<|endoftext|>", "<|end_of_text|>"})
-    if (id < 0) id = chat_token(t, name);
-  eval_encode(f, t, "\n", 1, false);
-  if (id < 0) return;
-  f->ids[f->ids_count - 1] = id;
+  int32_t id = t->adds_bos ? t->bos_id : chat_token(t, "<|begin_of_text|>");
+  if (id < 0) id = chat_end(t);
+  if (id < 0) tokenizer_encode(t, (const uint8_t *)"\n", 1, &id, 1, true);
+  f->ids = (int32_t *)eval_room(f->ids, f->ids_count + 1, &f->rooms[0], sizeof *f->ids);
+  f->ids[f->ids_count++] = id;
 }
 static EvalRequest *eval_request(EvalFile *f, int64_t at, int64_t count, int64_t targets, int64_t most) {
   f->request = (EvalRequest *)eval_room(f->request, f->requests + 1, &f->rooms[1], sizeof *f->request);

@@ -139,11 +139,11 @@ static size_t text_stops(Continued *x, const char *stops) {
   }
   return x->end ? 0 : held;
 }
-// Tokens that end a text: those of this name that the tokenizer has.
-static bool token_ends(const Corpus *corpus, int32_t id) {
-  static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>"};
-  for (const char *name : names) if (corpus->has_tokenizer && chat_token(&corpus->tokenizer, name) == id) return true;
-  return false;
+// Whether a text begins with a blank that is none of it: a tokenizer that puts one there, behind a special token.
+static bool text_strips(const Tokenizer *k, const Continued *x, uint8_t first) {
+  bool begins = false;
+  for (int i = 0; i < k->added_count; i++) begins = begins || k->added[i].id == x->ids[x->count - 2];
+  return k->strips && x->made == 1 && first == ' ' && begins;
 }
 // Rank 0: the bytes of the token that a text has got, and whether it ends there.
 static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
@@ -151,8 +151,10 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   char number[16];
   int length = snprintf(number, sizeof number, " %d", id);       // without a tokenizer: the id itself
   const uint8_t *bytes = (const uint8_t *)number;
-  if (t->run.corpus->has_tokenizer) bytes = tokenizer_token_bytes(&t->run.corpus->tokenizer, id, &length);
-  if (token_ends(t->run.corpus, id)) x->end = END_TOKEN, length = 0;
+  const Tokenizer *k = t->run.corpus->has_tokenizer ? &t->run.corpus->tokenizer : NULL;
+  if (k) bytes = tokenizer_token_bytes(k, id, &length);
+  if (k && length && text_strips(k, x, *bytes)) bytes++, length--;
+  if (k && chat_ends(k, id)) x->end = END_TOKEN, length = 0;
   if (x->said_bytes + (size_t)length > x->room)
     x->said = (uint8_t *)bpe_resize(x->said, x->room = 2 * x->room + (size_t)length + 256, 1);
   memcpy(x->said + x->said_bytes, bytes, (size_t)length);

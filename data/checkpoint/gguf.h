@@ -33,6 +33,7 @@ bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   return true;
 }
 const char *gguf_pre_tokenizer(const Tokenizer *k) {
+  if (k->byte_fallback) return tokenizer_scores(k, NULL) ? "default" : NULL;
   if (k->digits_alone) return "smollm";
   if (!k->digits_together) return k->nfc ? NULL : "gpt-2";
   if (k->digits_together == 3 && k->ignore_merges) return "llama-bpe";
@@ -118,11 +119,26 @@ static inline size_t gguf_letters(FILE *f, const Tokenizer *k, const uint16_t *l
   }
   return written;
 }
-// Row `id` of the vocabulary: an added token as it is, any other in letters.
-static inline void gguf_token(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id, bool added) {
+enum { GGUF_NORMAL = 1, GGUF_UNKNOWN, GGUF_CONTROL, GGUF_USER, GGUF_UNUSED, GGUF_BYTE };     // of tokens
+// Row `id` of the vocabulary: an added token as it is, any other in letters, or with U+2581 for blanks.
+static inline void gguf_token(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id, int32_t type) {
   int bytes;
   const uint8_t *p = tokenizer_token_bytes(k, id, &bytes);
-  if (added) { gguf_text(f, (const char *)p, (size_t)bytes); return; }
+  if (type == GGUF_BYTE) {
+    char text[8];
+    gguf_text(f, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", *p));
+    return;
+  }
+  if (type != GGUF_NORMAL) { gguf_text(f, (const char *)p, (size_t)bytes); return; }
+  if (k->byte_fallback) {
+    size_t blanks = 0;
+    for (int i = 0; i < bytes; i++) blanks += p[i] == ' ';
+    gguf_u64(f, (size_t)bytes + 2 * blanks);
+    for (int i = 0; i < bytes; i++)
+      if (p[i] == ' ') fputs("\xe2\x96\x81", f);
+      else fputc(p[i], f);
+    return;
+  }
   gguf_u64(f, gguf_letters(NULL, k, letter, id));
   gguf_letters(f, k, letter, id);
 }
@@ -133,27 +149,46 @@ static inline void gguf_merge(FILE *f, const Tokenizer *k, const uint16_t *lette
   fputc(' ', f);
   gguf_letters(f, k, letter, m->right);
 }
-// Embeddings may have more rows than there are tokens.
-static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64_t vocab_size, const TextEnds *ends) {
-  enum { NORMAL = 1, CONTROL = 3, USER = 4, UNUSED = 5 };
-  uint16_t letter[256];
+// The type of each row; embeddings may have more than there are tokens.
+static inline int32_t *gguf_token_types(const Tokenizer *k, int64_t vocab_size) {
   int32_t *type = (int32_t *)calloc((size_t)vocab_size, sizeof *type);
+  if (!type) die_missing("no memory for the header of a GGUF file");
+  for (int64_t i = 0; i < vocab_size; i++) type[i] = i < k->vocab_size ? GGUF_NORMAL : GGUF_UNUSED;
+  for (int b = 0; k->byte_fallback && b < 256; b++) type[k->byte_id[b]] = GGUF_BYTE;
+  for (int i = 0; i < k->added_count; i++) {
+    int bytes;
+    const uint8_t *p = tokenizer_token_bytes(k, k->added[i].id, &bytes);
+    const bool unknown = k->byte_fallback && bytes == 5 && !memcmp(p, "<unk>", 5);
+    type[k->added[i].id] = unknown ? GGUF_UNKNOWN : k->added[i].special ? GGUF_CONTROL : GGUF_USER;
+  }
+  return type;
+}
+static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64_t vocab_size, const TextEnds *ends) {
+  uint16_t letter[256];
+  int32_t *type = gguf_token_types(k, vocab_size);
   bpe_alphabet(letter);
-  for (int64_t i = 0; i < vocab_size; i++) type[i] = i < k->vocab_size ? NORMAL : UNUSED;
-  for (int i = 0; i < k->added_count; i++) type[k->added[i].id] = k->added[i].special ? CONTROL : USER;
-  gguf_key_text(keys, "tokenizer.ggml.model", "gpt2");
+  gguf_key_text(keys, "tokenizer.ggml.model", k->byte_fallback ? "llama" : "gpt2");
   gguf_key_text(keys, "tokenizer.ggml.pre", gguf_pre_tokenizer(k));
   gguf_key_array(keys, "tokenizer.ggml.tokens", GGUF_STRING, vocab_size);
   for (int64_t i = 0; i < vocab_size; i++) {
     char unused[32];
     snprintf(unused, sizeof unused, "[PAD%lld]", (long long)i);
-    if (type[i] == UNUSED) gguf_text(keys->f, unused, strlen(unused));
-    else gguf_token(keys->f, k, letter, (int32_t)i, type[i] != NORMAL);
+    if (type[i] == GGUF_UNUSED) gguf_text(keys->f, unused, strlen(unused));
+    else gguf_token(keys->f, k, letter, (int32_t)i, type[i]);
   }
   gguf_key_array(keys, "tokenizer.ggml.token_type", GGUF_I32, vocab_size);
   fwrite(type, sizeof *type, (size_t)vocab_size, keys->f);
-  gguf_key_array(keys, "tokenizer.ggml.merges", GGUF_STRING, k->merge_count);
-  for (int i = 0; i < k->merge_count; i++) gguf_merge(keys->f, k, letter, &k->merges[i]);
+  if (k->byte_fallback) {
+    float *score = (float *)calloc((size_t)vocab_size, sizeof *score);
+    if (!score || !tokenizer_scores(k, score)) die_missing("no scores for the header of a GGUF file");
+    gguf_key_array(keys, "tokenizer.ggml.scores", GGUF_FLOAT, vocab_size);
+    fwrite(score, sizeof *score, (size_t)vocab_size, keys->f);
+    gguf_key_bool(keys, "tokenizer.ggml.add_space_prefix", k->prefix != PREFIX_NONE);
+    free(score);
+  } else {
+    gguf_key_array(keys, "tokenizer.ggml.merges", GGUF_STRING, k->merge_count);
+    for (int i = 0; i < k->merge_count; i++) gguf_merge(keys->f, k, letter, &k->merges[i]);
+  }
   if (ends->bos >= 0) gguf_key_u32(keys, "tokenizer.ggml.bos_token_id", ends->bos);
   if (ends->eos >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", ends->eos);
   gguf_key_bool(keys, "tokenizer.ggml.add_bos_token", k->adds_bos);

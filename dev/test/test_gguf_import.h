@@ -240,6 +240,24 @@ TEST_MPI(gguf_ranks_5, 5, "and so on five ranks, whose shards begin inside block
   gguf_expect_values();
 }
 
+// Writes the GGUF of a tokenizer alone, with rows that no token has, under this name; its path.
+static void gguf_write_tokenizer(const Tokenizer *t, int unused, const char *name, char *path, size_t path_bytes) {
+  char *text = NULL;
+  size_t bytes = 0;
+  GgufKeys keys = {open_memstream(&text, &bytes), 0, "llama"};
+  TextEnds ends = text_ends(t);
+  gguf_tokenizer_keys(&keys, t, t->vocab_size + unused, &ends);
+  fclose(keys.f);
+  snprintf(path, path_bytes, "%s/%s.gguf", test_tmp(), name);
+  FILE *f = fopen(path, "wb");
+  fwrite("GGUF\3\0\0\0\0\0\0\0\0\0\0", 1, 16, f);
+  gguf_u64(f, keys.count);
+  fwrite(text, 1, bytes, f);
+  fclose(f);
+  free(text);
+  text_ends_free(&ends);
+}
+
 TEST(gguf_tokenizers_come_back,
      "the tokenizers of Llama 3, Qwen 2 and SmolLM2, written into a GGUF and read from it, give the ids of before, of "
      "hostile text too, with their begin and their special tokens; as tokenizer.json they are the same again") {
@@ -252,21 +270,8 @@ TEST(gguf_tokenizers_come_back,
     snprintf(name, sizeof name, "tokenizer_%s.json", x.name);
     tok_load_fixture(&t, name);
     for (int i = 0; i < t.added_count; i++) t.added[i].normalized = false;     // which a GGUF does not say
-    snprintf(path, sizeof path, "%s/%s.gguf", test_tmp(), x.name);
     snprintf(json, sizeof json, "%s/%s.json", test_tmp(), x.name);
-    char *text = NULL;
-    size_t bytes = 0;
-    GgufKeys keys = {open_memstream(&text, &bytes), 0, "llama"};
-    TextEnds ends = text_ends(&t);
-    gguf_tokenizer_keys(&keys, &t, t.vocab_size + 5, &ends);       // five rows that no token has
-    fclose(keys.f);
-    FILE *f = fopen(path, "wb");
-    fwrite("GGUF\3\0\0\0\0\0\0\0\0\0\0", 1, 16, f);
-    gguf_u64(f, keys.count);
-    fwrite(text, 1, bytes, f);
-    fclose(f);
-    free(text);
-    text_ends_free(&ends);
+    gguf_write_tokenizer(&t, 5, x.name, path, sizeof path);
     for (int i = 0; i < 2; i++) {
       REQUIRE(tokenizer_load_any(&again, i ? json : path, error, sizeof error), "%s", error);
       EXPECT(again.vocab_size == t.vocab_size && again.adds_bos == t.adds_bos && again.added_count == t.added_count &&

@@ -691,7 +691,7 @@ TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE
                      "\"Prepend\", \"prepend\": \"_\"}]}", "normalizer is {\"type\":\"Sequence\",\"normalizers\":[{");
   tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}",
                      "normalizer is {\"type\":\"NFKC\"}");
-  tok_expect_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "model.byte_fallback is true");
+  tok_expect_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "where byte_fallback is true");
   tok_expect_refused("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"", "decoder is {");
   tok_expect_refused("\"truncation\": null", "\"truncation\": {}", "truncation");
   tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
