@@ -373,12 +373,13 @@ static const char *const test_longest[] = {
     "docs_made_output_is_what_is_printed", "cuda_modes_change_no_bit", "schedule_nccl_in_any_order",
     "schedule_dtypes_in_any_order", "schedule_of_precisions", "schedule_of_offload", "schedule_nccl_without_graphs",
     "ranks_and_threads_change_no_bit_bf16_wire", "ranks_and_threads_change_no_bit_fp32", "liveness_across_hosts",
-    "report_pages_are_drawn", "harness_idle_cores", "rdzv_hosts_are_refused_by_name",
+    "report_pages_are_drawn", "rdzv_hosts_are_refused_by_name",
     "cli_sigterm_under_mpirun_leaves_whole_checkpoints", "schedule_of_offload_alone", "schedule_needs_every_wait_muon",
     "schedule_needs_every_wait_offload", "docs_experiments_are_built", "search_rows_are_plans", "modes_on_6_ranks",
     "muon_gives_one_rank_s_bits_over_streams", "cli_a_signal_ends_every_rank", "out_of_another_run",
     "cli_batch_size_auto", "rdzv_nothing_is_left_of_a_killed_part", "first_make_probes_once"};
 enum { TEST_LONGEST = (int)(sizeof test_longest / sizeof *test_longest) };
+static const char *test_longest_name(int i) { return i < TEST_LONGEST ? test_longest[i] : NULL; }
 static int test_length(const TestCase *t) {                      // place among the longest, or behind all of them
   int i = 0;
   while (i < TEST_LONGEST && strcmp(t->name, test_longest[i])) i++;

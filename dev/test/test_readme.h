@@ -208,7 +208,8 @@ static const struct { const char *part, *sizes; } readme_sizes[] = {
 
 // ---- running them ---------------------------------------------------------------------------------------------------
 // TEST_TMP/checkout: what a build leaves, with a small text; files that the pages name; and mpirun, which takes more
-// ranks than cores, and make, which links what is built already, before others in bin/.
+// ranks than cores, and make, before others in bin/. It links what is built already: kernels, and the rooms below the
+// lowest one with a file that has changed since.
 static void readme_checkout() {
   static const char setup[] =
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
@@ -219,18 +220,23 @@ static void readme_checkout() {
       "cp -r dev/fixtures/chat_qwen2.5 $C/model; cp dev/fixtures/chat.jsonl $C/chats.jsonl\n"
       "cp $TESTS $C/build/test_gpt_fsdp\n"
       "for o in build/cpu_*.o build/cuda*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
+      "for o in base threads launch fsdp data checkpoint run; do [ %d = 1 ] || [ ! -e build/$o.o ] || "
+      "cp -p build/$o.o $C/build; done; touch $C/build/copied\n"
       "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
       "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"
       "cat >$C/bin/make <<END\n#!/bin/sh\n"
+      "for r in base kernels kernels/cpu/threads launch fsdp data data/checkpoint run; do\n"
+      "[ -e build/base.o ] && [ ! \"\\$(find \\$r* -name '*.[ch]*' -newer build/copied)\" ] || break\n"
+      "rooms=\"\\$rooms -o build/\\${r##*/}.o\"; done\n"
       "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.o ] || echo CUDA=0)"
-      " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \"\\$@\"\nEND\n"
+      " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \\$rooms \"\\$@\"\nEND\n"
       "chmod +x $C/bin/*";
   CliRun r;
   char text[600];
   const char *mpirun = getenv("MPIRUN");
   snprintf(text, sizeof text, "%s", cli_text(2000));
   CLI_RUN(&r, setup, cli_path("checkout"), cli_program(), (int)getpid(), text, mpirun && *mpirun ? mpirun : "mpirun",
-          TEST_SANITIZED);                       // whose objects are elsewhere
+          TEST_SANITIZED, TEST_SANITIZED);       // whose objects are elsewhere
   cli_expect_done(&r, "a checkout");
   cli_free(&r);
   cli_token_file(cli_path("checkout/tokens_train.bin"), 30000, 300, 0);
