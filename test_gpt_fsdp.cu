@@ -74,6 +74,7 @@
 #include "dev/test/test_shards.h"
 #include "dev/test/test_encode.h"
 #include "dev/test/test_fallback.h"
+#include "dev/test/test_nf4.h"
 #include "dev/test/test_records.h"
 #include "dev/test/test_tokens.h"
 #include "dev/test/test_parquet.h"

@@ -710,7 +710,8 @@ static void fuzz_import_path(const char *path) {
           HOLDS(x->file >= 0 && x->file < map.files && x->at >= map.data_at[x->file]);
           const int64_t rows = x->rows ? x->rows : left, cols = param_cols(&param[p]);
           const int64_t bytes = x->ggml ? rows * ggml_row_bytes((uint32_t)x->ggml, cols)
-                                        : rows * cols * (int64_t)dtype_bytes(x->dtype);
+                                : x->scales ? rows * cols / 2 : rows * cols * (int64_t)dtype_bytes(x->dtype);
+          HOLDS(x->scales >= 0 && x->scales <= map.scales_count);
           HOLDS(x->at + bytes <= map.file_bytes[x->file] && rows <= left);
           int same = s.kind == IMPORT_LLMC;
           const SafetensorsFile *file = s.kind == IMPORT_LLMC ? NULL : &s.set.shard[x->file].file;
@@ -781,6 +782,41 @@ static void fuzz_seeds_hf() {
   }
   free(t);
   free(param);
+}
+
+// What a matrix of bitsandbytes' NF4 says of itself, in a model that is whole otherwise.
+static char *fuzz_nf4_state(char **file, int64_t *bytes) {
+  char path[600];
+  snprintf(path, sizeof path, "%s/dev/fixtures/nf4_nested/model.safetensors",
+           getenv("FUZZ_ROOT") ? getenv("FUZZ_ROOT") : ".");
+  *file = file_get(path, 1 << 20, bytes);
+  char *at = *file ? (char *)memmem(*file, (size_t)*bytes, "{\"quant_type\"", 13) : NULL;
+  HOLDS(at);
+  return at;
+}
+static void fuzz_nf4(const uint8_t *bytes, size_t count) {
+  static const char config[] = "{\"model_type\":\"llama\",\"vocab_size\":40,\"hidden_size\":64,"
+      "\"intermediate_size\":300,\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
+      "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+  static char *file, *state;
+  static int64_t file_bytes;
+  static size_t most;
+  if (!file) {
+    state = fuzz_nf4_state(&file, &file_bytes);
+    most = (size_t)((char *)memchr(state, '}', 512) + 1 - state);
+  }
+  memset(state, ' ', most);
+  memcpy(state, bytes, count < most ? count : most);
+  fuzz_write("config.json", (const uint8_t *)config, sizeof config - 1);
+  fuzz_write("model.safetensors", (const uint8_t *)file, (size_t)file_bytes);
+  fuzz_import_path(fuzz_dir);
+}
+static void fuzz_seeds_nf4() {
+  char *file;
+  int64_t bytes;
+  char *state = fuzz_nf4_state(&file, &bytes);
+  fuzz_seed(state, (size_t)((char *)memchr(state, '}', 512) + 1 - state));
+  free(file);
 }
 
 // The header of a GGUF and perhaps some of its data; zeros follow, as many as its tensors need, if not too many.
@@ -1171,6 +1207,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"encode_state", fuzz_encode_state, fuzz_seeds_encode_state, 1024},
     {"llmc", fuzz_llmc, fuzz_seeds_llmc, 2048},
     {"hf", fuzz_hf, fuzz_seeds_hf, 8192},
+    {"nf4", fuzz_nf4, fuzz_seeds_nf4, 256},
     {"gguf", fuzz_gguf, fuzz_seeds_gguf, 16384},
     {"index", fuzz_index, fuzz_seeds_index, 4096},
     {"config", fuzz_config, fuzz_seeds_config, 2048},

@@ -54,7 +54,12 @@ struct TensorPlace {
   int64_t at, rows, half_rows;
   bool in_turn = false;
   int32_t ggml = 0;
+  int32_t scales = 0, scale_block = 0;           // of NF4: its scales in the map, from 1; how many numbers share one
 };
+// Where scales of bitsandbytes' NF4 lie (nf4.h): those of `block` numbers each, in fp32, or with a nested_block as
+// bytes, which are numbers of `map`, times the second ones, of nested_block each, plus offset.
+struct Nf4Place { int file; int64_t at; };
+struct Nf4Scales { Nf4Place absmax, second; int32_t block, nested_block; float offset, map[256]; };
 // Zeroed, it is empty. Freed by tensor_map_free.
 struct TensorMap {
   int files, params;
@@ -62,6 +67,8 @@ struct TensorMap {
   int64_t file_bytes[MAP_MAX_FILES];             // of the whole file: another size is refused before it is read
   int64_t data_at[MAP_MAX_FILES];                // where tensors begin: blocks with checksums are counted from here
   TensorPlace *place;                            // [MAP_STATES][params][MAP_PARTS]
+  Nf4Scales *scales;                             // (scales_count)
+  int scales_count;
 };
 void tensor_map_free(TensorMap *m);
 // The first part's place; the other parts' follow.

@@ -260,15 +260,12 @@ static inline bool family_window(const ImportConfig *c, ModelShape *m, char *not
 // What would change the function that is computed, and no choice of the block can say.
 static inline bool family_refuses(const ImportConfig *c) {
   static const char *const off[] = {"rope_interleaved", "scale_embedding", "use_mrope"};
-  const cJSON *x;
   for (const char *name : off) {
     bool value = false;
     if (!import_config_flag(c, name, false, &value)) return false;
     if (value) return import_config_refuse(c, "%s is true, only false is supported", name);
   }
-  if (!import_config_get(c, "quantization_config", &x)) return false;
-  if (x) return import_config_refuse(c, "has a quantization_config: quantized weights are not supported");
-  return true;
+  return import_config_quantized(c, true);
 }
 static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b) {
   bool attention = false, mlp = false;

@@ -90,3 +90,22 @@ static inline bool import_config_flag(const ImportConfig *c, const char *name, b
   *value = x ? cJSON_IsTrue(x) : absent;
   return true;
 }
+// Refuses quantized weights but those of bitsandbytes' NF4 (nf4.h), if these may be.
+static inline bool import_config_quantized(const ImportConfig *c, bool nf4) {
+  const cJSON *x;
+  if (!import_config_get(c, "quantization_config", &x)) return false;
+  if (!x) return true;
+  const auto text = [x](const char *name, const char *absent) {
+    const char *is = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x, name));
+    return is ? is : absent;
+  };
+  const char *method = text("quant_method", "bitsandbytes"), *type = text("bnb_4bit_quant_type", "fp4");
+  const char *storage = text("bnb_4bit_quant_storage", "uint8");
+  const bool four = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(x, "load_in_4bit"));
+  const bool bits = !strcmp(method, "bitsandbytes");
+  if (nf4 && four && bits && !strcmp(type, "nf4") && !strcmp(storage, "uint8")) return true;
+  return import_config_refuse(c, "quantization_config says %s%s%s: of quantized weights bitsandbytes' in nf4, with "
+                              "bytes of uint8, are read, of Llama's class and its like", safetensors_quoted(method).text,
+                              bits ? four ? " in 4 bits, " : " in 8 bits" : "",
+                              bits && four ? strcmp(storage, "uint8") ? storage : type : "");
+}

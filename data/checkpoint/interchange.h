@@ -22,6 +22,7 @@
 #include "gguf_import.h"
 #include <math.h>
 #include "families.h"
+#include "nf4.h"
 
 // ================================================================================================ 1 names
 static const char import_hf_prefix[] = "transformer.";
@@ -110,10 +111,7 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
   if (!import_config_number(c, "n_inner", wide, &inner)) return false;
   if (inner != wide)
     return import_config_refuse(c, "n_inner is %.10g, only null or 4 n_embd = %.10g is supported", inner, wide);
-  const cJSON *quantized;
-  if (!import_config_get(c, "quantization_config", &quantized)) return false;
-  if (quantized) return import_config_refuse(c, "has a quantization_config: quantized weights are not supported");
-  return true;
+  return import_config_quantized(c, false);
 }
 
 // This program has one dropout, the file three: `notice` says so if they differ.
@@ -270,6 +268,11 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, char
   const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
                              : set_open(&s->set, s->path, error, error_bytes);
   if (!open) return false;
+  const int nf4 = nf4_count(&s->set);
+  const size_t n = strlen(s->notice);
+  if (nf4)
+    snprintf(s->notice + n, sizeof s->notice - n, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are "
+             "read, and kept in --param_dtype", n ? "; " : "", nf4);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
       s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
@@ -471,6 +474,23 @@ static inline void import_place(const Import *s, const Param *p, int64_t rows, c
   else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0, false, t->ggml};
 }
 
+// The same of a matrix in NF4, whose scales the map gets.
+static inline void import_place_nf4(const Import *s, const Param *p, int64_t rows, const SafetensorsTensor *t, int file,
+                                    TensorMap *map, TensorPlace *place, ImportComplaints *complaints) {
+  SafetensorsTensor as = *t;
+  char why[200];
+  map->scales = (Nf4Scales *)realloc(map->scales, sizeof *map->scales * (size_t)(map->scales_count + 1));
+  if (!map->scales) die_missing("no memory for the scales of %d matrices", map->scales_count + 1);
+  Nf4Scales *scales = &map->scales[map->scales_count++];
+  if (!nf4_read(&s->set, t->name, t, scales, as.shape, why)) {
+    import_complain(complaints, "tensor %s: %s", safetensors_quoted(t->name).text, why);
+    return;
+  }
+  as.ndim = 2, as.known_dtype = true, as.dtype = F32;
+  import_place(s, p, rows, &as, file, place, complaints);
+  place->scales = map->scales_count, place->scale_block = scales->block;
+}
+
 // What part i of a parameter is called in a family's file, or in a GGUF.
 static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES], const Param *p, int i) {
   if (s->kind == IMPORT_GGUF) gguf_tensor_name(to, p, i, !s->family);
@@ -493,7 +513,8 @@ static inline bool import_has_tensor(const Import *s, const char *name, const Pa
 }
 // Tensors that are no weights, or whose numbers the shape has.
 static inline bool import_ignores(const Import *s, const char *name) {
-  return s->kind == IMPORT_GGUF ? s->family && !strcmp(name, "rope_freqs.weight") : family_ignores(name);
+  if (s->kind == IMPORT_GGUF) return s->family && !strcmp(name, "rope_freqs.weight");
+  return family_ignores(name) || nf4_beside(&s->set, name);
 }
 
 // Rows of the file of an embedding or a head that has more (--add_tokens); 0: as many.
@@ -514,10 +535,11 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
       const SafetensorsTensor *t = set_entry(&s->set, name, &file);
       TensorPlace *place = tensor_place(map, 0, p) + i;
       used += t != NULL;
+      const int64_t rows = parts > 1 ? param[p].matrix_rows[i] : import_rows(s, &param[p]);
       if (!t) import_complain(complaints, "tensor %s is missing", name);
-      else
-        import_place(s, &param[p], parts > 1 ? param[p].matrix_rows[i] : import_rows(s, &param[p]), t, file, place,
-                     complaints);
+      else if (!nf4_entry(&s->set, name, nf4_state, NULL))
+        import_place(s, &param[p], rows, t, file, place, complaints);
+      else import_place_nf4(s, &param[p], rows, t, file, map, place, complaints);
       place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
       if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
     }

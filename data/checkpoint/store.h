@@ -19,6 +19,7 @@
 #include "kernels/cpu/threads.h"
 #include "crc32c.h"
 #include "ggml_types.h"
+#include "nf4.h"
 #include "tensor_map.h"
 #include <signal.h>
 
@@ -37,7 +38,8 @@ struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, nu
 static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_t most) {
   const TensorPlace *at = &k->place;
   const GgmlType *t = at->ggml ? ggml_type((uint32_t)at->ggml) : NULL;
-  const int64_t values = t ? t->values : 1, bytes = t ? t->bytes : (int64_t)dtype_bytes(at->dtype);
+  const int64_t nf4 = at->scale_block, values = nf4 ? nf4 : t ? t->values : 1;
+  const int64_t bytes = nf4 ? nf4 / 2 : t ? t->bytes : (int64_t)dtype_bytes(at->dtype);
   const int64_t in_row = k->first % cols, before = k->first % values;
   const int64_t rows = at->in_turn && !in_row ? min64(left, most) / cols : 0, row_bytes = cols / values * bytes;
   k->numel = rows ? rows * cols : min64(min64(left, at->in_turn ? cols - in_row : left), most - before);
@@ -50,7 +52,7 @@ static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_
 static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left, int64_t values) {
   const TensorPlace *at = &k->place;
   const int64_t b = (int64_t)dtype_bytes(at->dtype), most = STORE_CHUNK_BYTES / 4;
-  if (at->ggml || at->in_turn) {
+  if (at->ggml || at->in_turn || at->scales) {
     chunk_place_gguf(k, param_cols(p), left, most);
     return;
   }
@@ -630,9 +632,46 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
   }
 }
 
+static inline const char *store_get(Store *s, StoreLoad *l, const Span *span, StoreRecord *r) {
+  return l->direct ? store_read_span(s, l, span, r) : store_ask(s, span, r);
+}
+// The scales of a chunk's blocks of NF4, malloc'ed; NULL: it has none, or the reason is in r.
+static inline float *store_scales(Store *s, StoreLoad *l, const Chunk *k, StoreRecord *r) {
+  if (!k->place.scales) return NULL;
+  const Nf4Scales *x = &l->map->scales[k->place.scales - 1];
+  const int64_t first = k->first / x->block, n = span_bytes(&k->span) / (x->block / 2), each = x->nested_block ? 1 : 4;
+  float *scale = (float *)malloc((size_t)n * sizeof *scale);
+  if (!scale) die_missing("no memory for the scales of %lld blocks", (long long)n);
+  Span span = {x->absmax.file, 0, x->absmax.at + first * each, 1, n * each, 0};
+  const char *data = store_get(s, l, &span, r);
+  if (data && !x->nested_block) memcpy(scale, data, (size_t)n * sizeof *scale);
+  for (int64_t i = 0; data && x->nested_block && i < n; i++) scale[i] = x->map[(uint8_t)data[i]];
+  if (data && x->nested_block) {
+    const int64_t from = first / x->nested_block, end = (first + n - 1) / x->nested_block + 1;
+    span = Span{x->second.file, 0, x->second.at + 4 * from, 1, 4 * (end - from), 0};
+    data = store_get(s, l, &span, r);
+    for (int64_t i = 0; data && i < n; i++) {
+      float second;
+      memcpy(&second, data + 4 * ((first + i) / x->nested_block - from), 4);
+      scale[i] = scale[i] * second + x->offset;
+    }
+  }
+  if (data) return scale;
+  free(scale);
+  return NULL;
+}
+
 // Puts a chunk that was read into its shard: converted to fp32, and transposed back if the file has it transposed.
-static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, ValuePass pass) {
+// scale: of blocks of NF4.
+static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, const float *scale, ValuePass pass) {
   Fsdp *f = s->f;
+  if (scale) {
+    const int64_t block = k->place.scale_block;
+    float *to = (float *)s->scratch[1];
+    nf4_expand(to, (const uint8_t *)data, scale, span_bytes(&k->span) / (block / 2), block);
+    fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, to + k->first % block, k->numel, pass);
+    return;
+  }
   const Param *p = fsdp_param(f, k->param);
   const GgmlType *blocks = k->place.ggml ? ggml_type((uint32_t)k->place.ggml) : NULL;
   const int kept = p->keeps ? fsdp_own_type(f, k->param, k->in_run) : 0;
@@ -714,8 +753,10 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
   ChunkCursor c = {};
   for (Chunk k; !r.failed && chunk_next(s->f, map, states, &c, &k); l.bytes_done += span_bytes(&k.span)) {
     if (!store_pass_takes(s->f, l.pass, &k)) continue;
-    const char *data = l.direct ? store_read_span(s, &l, &k.span, &r) : store_ask(s, &k.span, &r);
-    if (data) store_put_chunk(s, &k, data, l.pass);
+    float *scale = store_scales(s, &l, &k, &r);
+    const char *data = r.failed ? NULL : store_get(s, &l, &k.span, &r);
+    if (data) store_put_chunk(s, &k, data, scale, l.pass);
+    free(scale);
     if (progress) progress(&l, to);
     if (!data) {
       const char *const of[] = {"tensor", "first moment of", "second moment of"};

@@ -16,6 +16,7 @@ static inline void tensor_map_open(TensorMap *m, int params) {
 }
 void tensor_map_free(TensorMap *m) {
   free(m->place);
+  free(m->scales);
   memset(m, 0, sizeof *m);
 }
 TensorPlace *tensor_place(const TensorMap *m, int state, int param) {
@@ -38,9 +39,13 @@ static inline const TensorPlace *tensor_part(const TensorPlace *part, int64_t co
 void tensor_map_share(TensorMap *m, MPI_Comm comm) {
   int rank;
   TensorPlace *mine = m->place;
+  Nf4Scales *scales = m->scales;
   MPI_Comm_rank(comm, &rank);
   MPI_Bcast(m, sizeof *m, MPI_BYTE, 0, comm);
   const size_t bytes = sizeof(TensorPlace) * (size_t)(MAP_STATES * m->params * MAP_PARTS);
   m->place = rank ? (TensorPlace *)malloc(bytes) : mine;
   MPI_Bcast(m->place, fsdp_mpi_count((int64_t)bytes), MPI_BYTE, 0, comm);
+  const size_t scale_bytes = sizeof(Nf4Scales) * (size_t)m->scales_count;
+  m->scales = rank && scale_bytes ? (Nf4Scales *)malloc(scale_bytes) : rank ? NULL : scales;
+  if (scale_bytes) MPI_Bcast(m->scales, fsdp_mpi_count((int64_t)scale_bytes), MPI_BYTE, 0, comm);
 }
