@@ -192,7 +192,7 @@ TEST_MPI(kept_modes, 6,
     REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error), "%s: %s", what, error);
     EXPECT(x.o.base_dtype == OPT_base_dtype_file, "%s: --base_dtype %s", what, option_word(&x.o, OPT_base_dtype));
     for (int i = 0; i < MEM_COUNT; i++)
-      EXPECT(x.trainer.plan.planned_bytes[i] == x.trainer.plan.taken_bytes[i], "%s: %s", what, memory_words[i]);
+      EXPECT(x.trainer.run.plan.planned_bytes[i] == x.trainer.run.plan.taken_bytes[i], "%s: %s", what, memory_words[i]);
     kept_expect_values(&x, path, what);
     const uint64_t hash = kept_steps(&x, k.options ? 2 : 0, what), of_base = fsdp_weights_hash(&x.trainer.fsdp);
     if (!first) first = hash, base = of_base;
