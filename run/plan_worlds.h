@@ -367,7 +367,7 @@ static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool t
   const Options *o = &w->opt;
   RunView *run = trainer_calls.plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host,
                                          c->key.threads);
-  c->memory = &run->plan;
+  c->memory = run->plan;
   c->placed = placement_bytes(&run->placement);
   c->alive = run->placement.alive_most_bytes;
   c->traffic = fsdp_formula(run->fsdp, (int)o->grad_accum);
