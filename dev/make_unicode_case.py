@@ -56,7 +56,8 @@ def main():
         assert look(c) == case_of(c), hex(c)
     rows = textwrap.fill(", ".join(map(str, values)), 120, initial_indent="  ", subsequent_indent="  ")
     with open(sys.argv[1], "w", encoding="ascii") as f:
-        f.write(f"""// unicode_case.h: upper case (Lu, Lt), lower case (Ll) and marks (M) of Unicode {VERSION}, as the patterns of
+        f.write(f"""\
+// unicode_case.h: upper case (Lu, Lt), lower case (Ll) and marks (M) of Unicode {VERSION}, as the patterns of
 // tokenizers since o200k ask for them. Written by dev/make_unicode_case.py; to change it, change that.
 // Defines: enum UnicodeCase, unicode_case(code_point).
 #pragma once
