@@ -32,6 +32,8 @@ struct BpeAddedToken { int32_t id; bool special, normalized, in_vocab, lstrip, r
 // A word and its value, and a table of them (part 2).
 struct BpeWord { uint64_t key[2]; size_t length; uint64_t value; };
 struct BpeTable { BpeWord *slots; int bits; size_t used; };
+// Words of a pattern that knows upper and lower case: without English endings (Tekken), or with them (o200k).
+enum BpeCased { CASED_NOT, CASED_PLAIN, CASED_ENDINGS };
 // Before which parts of a text, between added tokens, a tokenizer by characters puts a blank: before all (PREPEND); all
 // that do not begin with one (ALWAYS); such a one at the beginning of the text (FIRST).
 enum BpePrefix { PREFIX_NONE, PREFIX_PREPEND, PREFIX_ALWAYS, PREFIX_FIRST };
@@ -50,6 +52,7 @@ struct Tokenizer {
   bool by_line;                // pieces end after '\n' and do not look past it
   bool divides;                // token 0, <|endoftext|>, stands before each document of a text
   int digits_together;         // pieces by the pattern of Llama 3, of at most so many digits; 0: by that of GPT-2
+  BpeCased cased;              // with digits_together: words end where upper case follows lower case
   bool digits_alone;           // each digit is a piece, and ends what is before it (SmolLM2)
   bool nfc;                    // a text is normalised, after the added tokens in it are found that are not normalised
   bool ignore_merges;          // a piece that is a token as a whole is that token, whatever the merges say

@@ -1,4 +1,5 @@
-// tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model.
+// tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model; and BPE
+// by characters with byte_fallback (SentencePiece's), which is loaded only: no pattern cuts it, bpe_joined_end does.
 //
 // A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own); each
 // piece, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.
@@ -28,6 +29,7 @@
 #include "data.h"
 #include "kernels/cpu/threads.h"
 #include "nfc.h"
+#include "unicode_case.h"
 #include "unicode_classes.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are compared eight bytes at a time, lowest byte first");
@@ -123,6 +125,49 @@ static inline const uint8_t *bpe_llama_end(const uint8_t *p, const uint8_t *end,
     if (*q == '\r' || *q == '\n') line = q + 1;
   }
   return line ? line : q == end || last == p ? q : last;
+}
+
+// Letters of which case, by bits, the character at p < end may be in a word: marks, as letters without case, of both.
+enum { BPE_UPPER = 1, BPE_LOWER = 2 };
+static inline int bpe_cases_at(const uint8_t *p, const uint8_t *end, int *char_bytes) {
+  const uint32_t c = utf8_char(p, end, char_bytes);
+  if (c >= UTF8_BYTE) return 0;
+  const int its_case = unicode_case(c);
+  if (its_case == CASE_UPPER) return BPE_UPPER;
+  if (its_case == CASE_LOWER) return BPE_LOWER;
+  return its_case == CASE_MARK || unicode_class(c) == UNICODE_LETTER ? BPE_UPPER | BPE_LOWER : 0;
+}
+// The end of [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p, as a pattern finds it that goes back; or,
+// with `upper`, of the first part alone, of one character at least. NULL: there is none.
+static inline const uint8_t *bpe_cased_run(const uint8_t *p, const uint8_t *end, bool upper) {
+  const uint8_t *both = NULL, *q = p;            // both: behind the last character that is of both parts
+  int n, cases = 0;
+  for (; q < end && (cases = bpe_cases_at(q, end, &n)) & BPE_UPPER; q += n)
+    if (cases & BPE_LOWER) both = q + n;
+  if (upper) return q > p ? q : NULL;
+  if (q == end || !(cases & BPE_LOWER)) return both;
+  while (q < end && bpe_cases_at(q, end, &n) & BPE_LOWER) q += n;
+  return q;
+}
+// The end of the piece that starts at p < end, by the pattern of Tekken or, with endings, of o200k:
+//   [^\r\n\p{L}\p{N}]?U*L+(ending)? | [^\r\n\p{L}\p{N}]?U+L*(ending)? | \p{N}{1,digits} | ?[^\s\p{L}\p{N}]+[\r\n/]* |
+//   \s*[\r\n]+ | \s+(?!\S) | \s+       U, L: as above; the last three and digits are Llama 3's
+static inline const uint8_t *bpe_cased_end(const uint8_t *p, const uint8_t *end, int digits, bool endings) {
+  int n, m;
+  const int its_class = bpe_class_at(p, end, &n);
+  const bool leads = its_class != UNICODE_LETTER && its_class != UNICODE_NUMBER && *p != '\r' && *p != '\n';
+  const uint8_t *word = NULL;
+  for (int upper = 0; upper < 2 && !word; upper++) {
+    if (leads) word = bpe_cased_run(p + n, end, upper);
+    if (!word) word = bpe_cased_run(p, end, upper);
+  }
+  const uint8_t *const ending = word && endings && word < end && *word == '\'' ? bpe_ending_end(word, end) : NULL;
+  if (word) return ending ? ending : word;
+  const bool blank = *p == ' ' && p + n < end && bpe_class_at(p + n, end, &m) == UNICODE_OTHER;
+  if (its_class != UNICODE_OTHER && !blank) return bpe_llama_end(p, end, digits);
+  const uint8_t *q = bpe_run_end(p + n, end, UNICODE_OTHER);
+  while (q < end && (*q == '\r' || *q == '\n' || *q == '/')) q++;
+  return q;
 }
 
 // The first digit of p..end as Rust's char::is_numeric has it, and its bytes; `end` if there is none. It knows 13
@@ -550,8 +595,10 @@ static inline void bpe_put_ends(BpeEncoder *e, const int32_t *first, const uint8
 static inline void bpe_encode_span(BpeEncoder *e, const uint8_t *p, const uint8_t *end) {
   const bool by_line = e->t->by_line, joined = e->t->byte_fallback;
   const int digits = e->t->digits_together;
+  const BpeCased cased = e->t->cased;
   while (p < end) {
     const uint8_t *q = joined ? bpe_joined_end(e->t, p, end)
+                       : cased ? bpe_cased_end(p, end, digits, cased == CASED_ENDINGS)
                               : digits ? bpe_llama_end(p, end, digits) : bpe_piece_end(p, end, by_line);
     const int32_t *first = e->ids;
     size_t n = (size_t)(q - p);
@@ -809,6 +856,7 @@ uint64_t tokenizer_hash(const Tokenizer *t) {
   h = bpe_fnv(h, &t->by_line, sizeof t->by_line);
   const int32_t more[] = {t->digits_together, t->digits_alone, t->nfc, t->ignore_merges, t->adds_bos ? t->bos_id : -1};
   const bool plain = !more[0] && !more[1] && !more[2] && !more[3] && !t->adds_bos;
+  if (t->cased) h = bpe_fnv(h, &t->cased, sizeof t->cased);
   const int32_t prefix = t->prefix;
   if (t->byte_fallback) h = bpe_fnv(h, &prefix, sizeof prefix);
   return plain ? h : bpe_fnv(h, more, sizeof more);

@@ -217,7 +217,13 @@ static inline bool bpe_refuse_value(const BpeLoad *l, const char *field, const c
 }
 
 // The patterns of a Split, but for what follows and is the same in each, and how many digits they take together.
-static const struct BpePattern { const char *regex; int digits; } bpe_patterns[] = {
+#define BPE_CASED(endings, numbers) \
+  "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" endings \
+  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" endings \
+  "|" numbers "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+static const struct BpePattern { const char *regex; int digits; BpeCased cased = CASED_NOT; } bpe_patterns[] = {
+    {BPE_CASED("", "\\p{N}"), 1, CASED_PLAIN},                           // Tekken: Mistral NeMo, Ministral 3
+    {BPE_CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}"), 3, CASED_ENDINGS},     // o200k: gpt-oss, Phi-4-mini
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", 3},                                              // Llama 3
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
@@ -234,7 +240,7 @@ static inline bool bpe_take_split(const BpeLoad *l, const cJSON *x) {
       !cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
     return l->t->by_line || l->t->digits_alone;
   for (const BpePattern &p : bpe_patterns)
-    if (!strcmp(p.regex, regex->valuestring)) l->t->digits_together = p.digits;
+    if (!strcmp(p.regex, regex->valuestring)) l->t->digits_together = p.digits, l->t->cased = p.cased;
   return l->t->digits_together > 0;
 }
 
@@ -298,7 +304,7 @@ static inline bool bpe_check_fallback(const BpeLoad *l) {
 static inline bool bpe_check_pre_tokenizer(const BpeLoad *l) {
   const cJSON *x = bpe_field(l->root, "pre_tokenizer"), *level = x;
   static const char supported[] = "ByteLevel, after a Split (\"\\n\", MergedWithPrevious), Digits (individual_digits) "
-                                  "or an Isolated Split by the pattern of Llama 3, Qwen 2 or nanochat";
+                                  "or an Isolated Split by the pattern of Llama 3, Qwen 2, nanochat, Tekken or o200k";
   if (x && bpe_is_type(x, "Sequence")) {
     const cJSON *list = bpe_field(x, "pretokenizers"), *split = cJSON_IsArray(list) ? list->child : NULL;
     if (!split || !split->next || split->next->next) return bpe_refuse_value(l, "pre_tokenizer", x, supported);
@@ -826,7 +832,13 @@ static inline bool bpe_load_pair(Tokenizer *t, const char *dir, char *error, siz
 // Its keys become the tokenizer.json that the model was published with, but for what makes no difference to ids.
 // llama.cpp's names of ways to cut a text (src/llama-vocab.cpp). Qwen's tokenizers normalize by NFC, which llama.cpp
 // leaves out and the models have learned from.
-static const struct BpePre { const char *name; int digits; bool digits_alone, ignore_merges, nfc; } bpe_pres[] = {
+static const struct BpePre {
+  const char *name;
+  int digits;
+  bool digits_alone, ignore_merges, nfc;
+  BpeCased cased = CASED_NOT;
+} bpe_pres[] = {
+    {"tekken", 1, false, true, false, CASED_PLAIN}, {"gpt-4o", 3, false, false, false, CASED_ENDINGS},
     {"gpt-2", 0, false, false, false}, {"smollm", 0, true, false, false}, {"qwen2", 1, false, false, true},
     {"deepseek-r1-qwen", 1, false, false, true}, {"llama-bpe", 3, false, true, false},
     {"llama3", 3, false, true, false}, {"llama-v3", 3, false, true, false}};
@@ -922,7 +934,7 @@ static inline void bpe_gguf_pre(FILE *f, const BpePre *pre) {
   if (split) fputs(R"({"type":"Sequence","pretokenizers":[)", f);
   if (pre->digits_alone) fputs(R"({"type":"Digits","individual_digits":true},)", f);
   for (const BpePattern &p : bpe_patterns) {
-    if (pre->digits != p.digits) continue;
+    if (pre->digits != p.digits || pre->cased != p.cased) continue;
     bpe_gguf_text(f, R"({"type":"Split","pattern":{"Regex":)", GgufText{p.regex, strlen(p.regex)});
     fputs(R"(},"behavior":"Isolated","invert":false},)", f);
   }
@@ -1023,8 +1035,8 @@ static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
     ok = BPE_REFUSE(l, "tokenizer.ggml.model is %.40s, only gpt2, byte-level BPE, and llama, SentencePiece's, are "
                     "read: --tokenizer may name another", model ? model : "missing");
   else if (!scores && !x.pre)
-    ok = BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2 or llama-bpe: --tokenizer may name "
-                    "the model's tokenizer.json", name ? name : "missing");
+    ok = BPE_REFUSE(l, "tokenizer.ggml.pre is %.40s, expected gpt-2, smollm, qwen2, llama-bpe, tekken or gpt-4o: "
+                    "--tokenizer may name the model's tokenizer.json", name ? name : "missing");
   free(model);
   free(name);
   double id = scores ? 1 : -1, adds = scores;    // llama.cpp's defaults

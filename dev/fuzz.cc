@@ -796,7 +796,8 @@ static char *fuzz_nf4_state(char **file, int64_t *bytes) {
 }
 static void fuzz_nf4(const uint8_t *bytes, size_t count) {
   static const char config[] = "{\"model_type\":\"llama\",\"vocab_size\":40,\"hidden_size\":64,"
-      "\"intermediate_size\":300,\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
+      "\"intermediate_size\":300,\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+      "\"max_position_embeddings\":64,"
       "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
   static char *file, *state;
   static int64_t file_bytes;

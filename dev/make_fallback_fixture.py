@@ -12,8 +12,8 @@
   fallback.gguf   the vocabulary with scores, as llama.cpp's own package writes it
 
 The vocabulary is made as SentencePiece makes one: special tokens, 256 bytes, then pieces in the order in which they
-were learned, of which the score is the place, and then characters; runs of blanks have one score, as in Mistral's. Merges
-are those that transformers' generate_merges makes of scores.
+were learned, of which the score is the place, and then characters; runs of blanks have one score, as in Mistral's.
+Merges are those that transformers' generate_merges makes of scores.
 """
 import json
 import os

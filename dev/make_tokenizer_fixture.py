@@ -11,8 +11,9 @@ Usage: make_tokenizer_fixture.py [--wikitext2 DIR] [--out DIR]      needs `pip i
   tokenizer_gpt2/         vocab.json and merges.txt, in the form of the published GPT-2, of a tokenizer not by line
   tokenizer_gpt2.txt .i32 .json  text with much white space across line ends, its ids, the same tokenizer in one file
   tokenizer_gpt2_lines.i32  the ids of that text when that tokenizer goes by line
-  tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's and nanochat's tokenizer.json,
-                          and the ids that they give tokenizer_families.txt
+  tokenizer_FAMILY.json .i32  tokenizers in the form of Llama 3's, Qwen 2's, SmolLM2's, nanochat's, Tekken's and
+                          gpt-oss's tokenizer.json, and the ids that they give tokenizer_families.txt
+  tokenizer_cased.txt     words of upper and lower case, of letters that have none, and of marks, side by side
   tokenizer_hashes.txt    `name value` lines: hashes of data too large to keep (WikiText-2 only with --wikitext2)
 
 --gguf DIR: instead, published vocabularies, from the directory vendor/llama.cpp/models that the sdist of the package
@@ -194,6 +195,20 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 NANOCHAT = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
             r"\s+(?!\S)|\s+")
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+END|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*END|"
+         r"DIGITS| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = CASED.replace("END", "").replace("DIGITS", r"\p{N}")
+O200K = CASED.replace("END", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?").replace("DIGITS", r"\p{N}{1,3}")
+CASED_PATCHES = ["a", "b", "A", "B", "xyz", "XYZ", "Hello", "World", "\u00c9", "\u00e9", "\u01c5", "\u02b0", "\u5b57",
+                 "\u05d0", "\u0301", "\u0903", "\u20dd", "\u0531", "\u0561", "\u10a0", "\u1e9e", "\U00010400",
+                 "\U00010428", "\U0001d400", "\U0001d41a", "1", "23", "4567", " ", "  ", "\t", "\n", "\r\n", "/", "//",
+                 "'s", "'S", "'ll", "'LL", "'", "'re", "!", "_", "(", "-", "\u3000", "\xa0", "\u200d", "\U0001f600"]
+
+
+def cased_text():
+    r = random.Random(20260929)
+    return "".join(r.choice(CASED_PATCHES) for _ in range(9000))
 
 
 def by_pattern(pattern):
@@ -202,7 +217,8 @@ def by_pattern(pattern):
 
 
 PRE_TOKENIZERS = {"llama3": by_pattern(LLAMA3), "qwen2": by_pattern(QWEN2), "nanochat": by_pattern(NANOCHAT),
-                  "smollm2": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL])}
+                  "smollm2": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL]),
+                  "tekken": by_pattern(TEKKEN), "o200k": by_pattern(O200K)}
 PATCHES = ["it's", "IT'S", "it'\u017f", "I'Ll", "we'RE", "'ve", "'\u212aM", "don't", "'", " ", "  ", "   ", "\n",
            "\n\n", " \n", "\r\n", "\r", "\t", "\t\t", ".", "...", "!\n", " .\n\n", "?\r\n", "()", " (", "a", "B",
            "word", " word", "\u00e9t\u00e9", "1", "12", "123", "1234", " 12345", "\u0663\u0664\u0665\u0666", "\u00bd",
@@ -235,7 +251,8 @@ def with_form(family, t, state):
     """What the family's published tokenizer.json has, around model and pre_tokenizer."""
     model = state["model"]
     special = {"llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"], "smollm2": [],
-               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "nanochat": ["<|bos|>"]}[family]
+               "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "nanochat": ["<|bos|>"],
+               "tekken": ["<unk>", "<s>", "</s>", "[INST]"], "o200k": ["<|endoftext|>", "<|start|>"]}[family]
     t = Tokenizer.from_str(json.dumps(state))
     t.add_special_tokens([AddedToken(s, normalized=False) for s in special])
     if family == "qwen2":
@@ -270,7 +287,7 @@ def family_case(family, text):
                                   initial_alphabet=alphabet)
     t.train_from_iterator([text], trainer)
     state = json.loads(t.to_str())
-    if family == "llama3":
+    if family in ("llama3", "tekken"):
         state["model"]["ignore_merges"] = True
         state["model"]["merges"] = [m for i, m in enumerate(state["model"]["merges"]) if i % 3]
     return json.dumps(with_form(family, t, state), ensure_ascii=False)
@@ -278,14 +295,17 @@ def family_case(family, text):
 
 def write_families(directory, hostile):
     """Writes the files of all families and returns their hashes."""
-    text, points, hashes = families_text(), some_code_points(), {}
+    text, points, cased, hashes = families_text(), some_code_points(), cased_text(), {}
     write(directory, "tokenizer_families.txt", text.encode())
+    write(directory, "tokenizer_cased.txt", cased.encode())
     for family in PRE_TOKENIZERS:
-        data = family_case(family, text)
+        data = family_case(family, text + cased if family in ("tekken", "o200k") else text)
         t = Tokenizer.from_str(data)
         write(directory, f"tokenizer_{family}.json", data.encode())
         write(directory, f"tokenizer_{family}.i32", np.array(encode(t, text), "<i4").tobytes())
-        for name, other in (("hostile", hostile), ("points", points)):
+        for name, other in (("hostile", hostile), ("points", points), ("cased", cased)):
+            if name == "cased" and family not in ("tekken", "o200k"):
+                continue
             ids = encode(t, other)
             hashes.update({f"{family}_{name}_count": len(ids), f"{family}_{name}_ids": fold(ids)})
         if family == "llama3":

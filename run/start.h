@@ -1019,6 +1019,9 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   bool strips = gguf && corpus->tokenizer.prefix > PREFIX_PREPEND;
   for (int i = 0; gguf && i < corpus->tokenizer.added_count; i++)
     strips = strips || corpus->tokenizer.added[i].lstrip || corpus->tokenizer.added[i].rstrip;
+  if (gguf && corpus->tokenizer.cased)
+    say("notice: --export_gguf: llama.cpp tells upper and lower case apart by the letters of ASCII alone in such a "
+        "tokenizer: ids of words in other letters may differ there\n");
   if (strips)
     say("notice: --export_gguf: llama.cpp puts a blank behind each special token, where this tokenizer puts none or "
         "takes white space away: ids differ there\n");

@@ -34,6 +34,7 @@ bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
 }
 const char *gguf_pre_tokenizer(const Tokenizer *k) {
   if (k->byte_fallback) return tokenizer_scores(k, NULL) ? "default" : NULL;
+  if (k->cased) return k->ignore_merges != (k->cased == CASED_PLAIN) ? NULL : k->ignore_merges ? "tekken" : "gpt-4o";
   if (k->digits_alone) return "smollm";
   if (!k->digits_together) return k->nfc ? NULL : "gpt-2";
   if (k->digits_together == 3 && k->ignore_merges) return "llama-bpe";

@@ -105,7 +105,8 @@ static inline bool import_config_quantized(const ImportConfig *c, bool nf4) {
   const bool bits = !strcmp(method, "bitsandbytes");
   if (nf4 && four && bits && !strcmp(type, "nf4") && !strcmp(storage, "uint8")) return true;
   return import_config_refuse(c, "quantization_config says %s%s%s: of quantized weights bitsandbytes' in nf4, with "
-                              "bytes of uint8, are read, of Llama's class and its like", safetensors_quoted(method).text,
+                              "bytes of uint8, are read, of Llama's class and its like",
+                              safetensors_quoted(method).text,
                               bits ? four ? " in 4 bits, " : " in 8 bits" : "",
                               bits && four ? strcmp(storage, "uint8") ? storage : type : "");
 }

@@ -276,7 +276,8 @@ TEST(fallback_refusals, "what means another tokenizer is refused by its field; a
   static const struct { const char *model, *change, *says; } cases[] = {
       {NULL, "{\"normalizer\":null}", "pre_tokenizer is none; supported: where byte_fallback"},
       {NULL, "{\"normalizer\":{\"type\":\"NFKC\"}}", "normalizer is {\"type\":\"NFKC\"}"},
-      {NULL, "{\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"}}", "normalizer is {\"type\":\"Prepend"},
+      {NULL, "{\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\xe2\x96\x81\"}}",
+       "normalizer is {\"type\":\"Prepend"},
       {NULL, "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}}",
        "normalizer is"},
       {NULL, "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\","

@@ -145,7 +145,14 @@ TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the s
 }
 
 // ---- other families -------------------------------------------------------------------------------------------------
-static const struct { const char *name; int digits; bool alone, nfc, ignore_merges, bos; } tok_families[] = {
+static const struct {
+  const char *name;
+  int digits;
+  bool alone, nfc, ignore_merges, bos;
+  BpeCased cased = CASED_NOT;
+} tok_families[] = {
+    {"tekken", 1, false, false, true, false, CASED_PLAIN},
+    {"o200k", 3, false, false, false, false, CASED_ENDINGS},
     {"llama3", 3, false, false, true, true},
     {"qwen2", 1, false, true, false, false},
     {"nanochat", 2, false, false, false, false},
@@ -184,16 +191,18 @@ static inline TokText tok_some_points() {
 }
 
 TEST(tokenizer_families,
-     "Llama 3's, Qwen 2's, nanochat's and SmolLM2's tokenizer.json give Hugging Face's ids, of hostile text and beside "
-     "every kind of character, and are written back as they were read") {
+     "Llama 3's, Qwen 2's, nanochat's, SmolLM2's, Tekken's and gpt-oss's tokenizer.json give Hugging Face's ids, "
+     "of hostile text and beside every kind of character, and are written back as they were read") {
   char name[64], key[64], path[4096], error[512];
   TokText hostile = tok_fixture("tokenizer_hostile.txt"), points = tok_some_points();
+  TokText cased = tok_fixture("tokenizer_cased.txt");
   for (const auto &f : tok_families) {
     Tokenizer t, again;
     snprintf(name, sizeof name, "tokenizer_%s.json", f.name);
     tok_load_fixture(&t, name);
     EXPECT(t.digits_together == f.digits && t.digits_alone == f.alone && t.nfc == f.nfc && !t.by_line &&
-           t.ignore_merges == f.ignore_merges && t.adds_bos == f.bos, "%s: read as another", name);
+           t.ignore_merges == f.ignore_merges && t.adds_bos == f.bos && t.cased == f.cased, "%s: read as another",
+           name);
     TokText file = tok_fixture(name);
     size_t bytes;
     char *text = tokenizer_text(&t, &bytes);
@@ -220,6 +229,8 @@ TEST(tokenizer_families,
     tok_expect_hashed_ids(&t, hostile, key);
     snprintf(key, sizeof key, "%s_points", f.name);
     tok_expect_hashed_ids(&t, points, key);
+    snprintf(key, sizeof key, "%s_cased", f.name);
+    if (f.cased) tok_expect_hashed_ids(&t, cased, key);
     int32_t ids[8];
     const int64_t count = tokenizer_begin(&t, (const uint8_t *)"a", 1, ids);
     const int64_t none = tokenizer_begin(&t, (const uint8_t *)"", 0, ids + 4);
@@ -230,6 +241,7 @@ TEST(tokenizer_families,
   }
   free(hostile.bytes);
   free(points.bytes);
+  free(cased.bytes);
 }
 
 TEST(tokenizer_digits, "the digits that SmolLM2's pre-tokenizer cuts out are those of Hugging Face's Digits") {
@@ -295,7 +307,7 @@ TEST(tokenizer_cuts,
      "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole, in threads too") {
   static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json",
                                       "tokenizer_llama3.json", "tokenizer_qwen2.json", "tokenizer_nanochat.json",
-                                      "tokenizer_smollm2.json"};
+                                      "tokenizer_smollm2.json", "tokenizer_tekken.json", "tokenizer_o200k.json"};
   uint64_t seed = 11;
   int64_t cuts = 0;
   for (int round = 0; round < 140; round++) {
