@@ -56,6 +56,22 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   return true;
 }
 
+// What --base_dtype cannot be.
+static bool base_resolve(const Options *o, char *error, size_t error_bytes) {
+  const bool file = o->base_dtype == OPT_base_dtype_file, keeps = file || o->base_dtype > OPT_base_dtype_param;
+  const char *word = option_word(o, OPT_base_dtype);
+  bool known = false;
+  for (uint8_t type : o->base_types) known = known || type;
+  REFUSE(keeps && !o->init_from[0] && !o->resume[0], "--base_dtype %s is of weights that are there: name them by "
+         "--init_from PATH", word);
+  REFUSE(keeps && !o->lora && run_trains(o), "--base_dtype %s is of weights that stay as they are: give --lora RANK "
+         "too, or leave it out", word);
+  REFUSE(keeps && o->fp8 != FP8_OFF, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one "
+         "of them out", word, option_word(o, OPT_fp8));
+  REFUSE(file && !known, "--base_dtype file is of another program's weights, and a checkpoint's are fp32: choose "
+         "param, q8_0 or nf4");
+  return true;
+}
 // What adapters there are. The block is resolved.
 static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   const ModelShape shape = shape_of(o);
@@ -166,7 +182,8 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (!block_resolve(o, p, error, error_bytes)) return false;
   // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
   if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPTIMIZER_MUON ? p->lr / 4 : p->lr;
-  if (!lora_resolve(o, error, error_bytes) || !preference_resolve(o, error, error_bytes)) return false;
+  if (!lora_resolve(o, error, error_bytes) || !base_resolve(o, error, error_bytes)) return false;
+  if (!preference_resolve(o, error, error_bytes)) return false;
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,

@@ -495,7 +495,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
       else if (i == OPT_lora) strcpy(theirs, "0");
-      else if (i == OPT_base_dtype) strcpy(theirs, "param");
+      else if (i == OPT_base_dtype) strcpy(theirs, o->lora ? "param" : "auto");
       else if (i == OPT_attention) strcpy(theirs, "mma");           // from a program that had no others
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, spec, theirs, sizeof theirs);
@@ -583,30 +583,22 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
-// --base_dtype, where weights are: what is not given, and what cannot be. Adapters are for values, so that a checkpoint
-// of theirs continues with those it has recorded; one of before this option had param.
-static bool start_options_of_base(Start *s, Options *o, char *error, size_t error_bytes) {
+// --base_dtype: with adapters auto is decided; without them it stays, and is param. Adapters are for values, so that a
+// checkpoint of theirs continues with those it has recorded; one of before this option had param.
+static void start_options_of_base(Start *s, Options *o) {
   const Start *from = s->on_base ? s->base : s;
-  const bool stays = o->lora || !run_trains(o), another = from->kind == START_IMPORT;
-  const char *word = option_word(o, OPT_base_dtype);
-  if (o->base_dtype == OPT_base_dtype_auto)
-    o->base_dtype = stays && from->quantized && o->fp8 == FP8_OFF ? OPT_base_dtype_file : OPT_base_dtype_param;
-  const bool keeps = o->base_dtype != OPT_base_dtype_param;
-  REFUSE(keeps && s->kind == START_FRESH, "--base_dtype %s is of weights that are there: name them by --init_from PATH",
-         word);
-  REFUSE(keeps && !stays, "--base_dtype %s is of weights that stay as they are: give --lora RANK too, or leave it out",
-         word);
-  REFUSE(keeps && o->fp8 != FP8_OFF, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one "
-         "of them out", word, option_word(o, OPT_fp8));
-  REFUSE(o->base_dtype == OPT_base_dtype_file && !another, "--base_dtype file is of another program's weights; %.900s "
-         "is a checkpoint, whose are fp32: choose param, q8_0 or nf4", from->path);
+  if (o->base_dtype == OPT_base_dtype_auto && o->lora && !s->resume)
+    o->base_dtype = from->quantized && o->fp8 == FP8_OFF ? OPT_base_dtype_file : OPT_base_dtype_param;
   memcpy(o->base_types, from->types, sizeof o->base_types);
-  if (from->quantized && another)
-    start_notice(s, keeps ? "frozen matrices stay in the blocks of %.900s, and are expanded where they compute: "
-                            "--base_dtype param dequantizes all of them at the start"
-                          : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
+  if (o->base_dtype > OPT_base_dtype_param)
+    start_notice(s, "matrices of blocks become %s as they are read; embedding and head stay in --param_dtype",
+                 option_word(o, OPT_base_dtype));
+  else if (from->quantized)
+    start_notice(s, o->base_dtype == OPT_base_dtype_file
+                 ? "frozen matrices stay in the blocks of %.900s, and are expanded where they compute: --base_dtype "
+                   "param dequantizes all of them at the start"
+                 : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
                  from->path);
-  return true;
 }
 const cJSON *start_published(const Start *s) {
   if (s->on_base) return start_published(s->base);
@@ -643,7 +635,7 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
     snprintf(o->train_rows, sizeof o->train_rows, "%lld:%lld", (long long)s->row_from, (long long)s->row_end - 1);
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
-  if (!start_options_of_base(s, o, error, error_bytes)) return false;
+  start_options_of_base(s, o);
   if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;

@@ -175,8 +175,8 @@ static uint64_t kept_steps(FamilyRun *x, int steps, const char *what) {
 }
 TEST_MPI(kept_modes, 6,
          "adapters beside a GGUF of every type that stays in its blocks: each number is what its block says, also "
-         "where q, k and v differ; 1 to 6 ranks in all modes give the same adapters, memory is the plan's, gathers move "
-         "the file's blocks and no gradient of theirs") {
+         "where q, k and v differ; 1 to 6 ranks in all modes give the same adapters, memory is the plan's, gathers "
+         "move the file's blocks and no gradient of theirs") {
   static const struct { int world; const char *options; } cases[] = {
       {1, ""}, {2, ""}, {2, "--strategy zero2 --shm copy"}, {3, "--shm off --shard dim0"},
       {3, "--strategy shard_grad_op --shm off --wrap min_params:60000"}, {4, "--mesh 2x2 --shm off"},
@@ -243,7 +243,7 @@ TEST_MPI(kept_is_dequantized, 1,
   for (int i = 0; i < 2; i++) {
     static FamilyRun x;
     char error[2048];
-    const char *options = i ? "--sample_only" : "--sample_only --base_dtype param";
+    const char *options = i ? "--sample_only --base_dtype file" : "--sample_only";
     REQUIRE(kept_open(&x, path, MPI_COMM_SELF, cpu_tables[0].ops, options,
                       error, sizeof error), "%s", error);
     EXPECT((x.o.base_dtype == OPT_base_dtype_file) == i, "a sample's is %s", option_word(&x.o, OPT_base_dtype));
@@ -279,6 +279,38 @@ TEST_MPI(kept_made, 3,
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     EXPECT(rank || hash[0] == hash[1], "%s: three ranks give other adapters", type);
   }
+}
+// All matrices of blocks of a checked directory, in fp32, of a run whose base is kept in `type`. Collective.
+static float *kept_values(const char *path, const char *type, MPI_Comm comm, int64_t *n) {
+  static FamilyRun x;
+  char error[2048], options[256];
+  snprintf(options, sizeof options, "--lora 2 --global_batch 3 --base_dtype %s", type);
+  const bool opened = kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error);
+  if (!opened) die_missing("%s", error);
+  float *all = (float *)malloc(sizeof(float) * (size_t)model_numel(&x.trainer.model)), *at = all;
+  for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
+    const Param *q = &x.trainer.fsdp.lay.param[p];
+    if (!q->linear || q->adapter) continue;
+    fsdp_read_param(&x.trainer.fsdp, STATE_MASTER, p, at);
+    at += q->numel_padded;
+  }
+  *n = at - all;
+  family_close(&x);
+  return all;
+}
+TEST_MPI(kept_made_of_directories, 3,
+         "Hugging Face's GPT-2, whose matrices lie the other way around, in Q8_0 on three ranks is what is made of its "
+         "numbers") {
+  int64_t n = 0;
+  float *want = kept_values("dev/fixtures/hf_tiny", "param", MPI_COMM_WORLD, &n);
+  float *got = kept_values("dev/fixtures/hf_tiny", "q8_0", MPI_COMM_WORLD, &n);
+  uint8_t *made = (uint8_t *)malloc((size_t)blocks_bytes(BLOCK_Q8_0, n));
+  blocks_make(BLOCK_Q8_0, made, want, n);
+  blocks_read(BLOCK_Q8_0, want, made, n / 32);
+  EXPECT(n && !memcmp(got, want, sizeof(float) * (size_t)n), "other numbers");
+  free(made);
+  free(want);
+  free(got);
 }
 TEST(kept_made_equals_others,
      "Q8_0 and NF4 of numbers, blocks of zeros and of one number too, are the bytes of llama.cpp's gguf package and of "
@@ -321,7 +353,7 @@ TEST_MPI(kept_refuses, 1,
       {"@", "--lora 2 --merge --export_gguf adapter", "--export_gguf adapter is of adapters alone"},
       {"", "--base_dtype q8_0", "--base_dtype q8_0 is of weights that are there: name them by --init_from"},
       {"dev/fixtures/family_llama", "--lora 2 --base_dtype nf4", "numbers, no whole blocks of 64"},
-      {"dev/test/fixtures/checkpoint-0.5.0/fp32", "--lora 2 --base_dtype file", "is a checkpoint, whose are fp32"}};
+      {"dev/test/fixtures/checkpoint-0.5.0/fp32", "--lora 2 --base_dtype file", "and a checkpoint's are fp32"}};
   const char *path = kept_file();
   for (const auto &k : cases) {
     static FamilyRun x;
@@ -432,7 +464,8 @@ TEST(kept_plans_from_a_header,
     snprintf(path, sizeof path, "%s.gguf", cli_path(k.name));
     const int64_t tensors = kept_header(path, k.layers, k.heads, k.width, k.mlp);
     CLI_RUN(&r, "%s --plan --json --init_from %s --lora 16 --buffer_dtype bf16 --seq_len 512 --batch_size 1 "
-            "--recompute block --gather_slots %d --world %d --ranks_per_host 1", cli_ranks(0), path, k.world > 1 ? 1 : 2, k.world);
+            "--recompute block --gather_slots %d --world %d --ranks_per_host 1", cli_ranks(0), path,
+            k.world > 1 ? 1 : 2, k.world);
     // Adapters are in the shards too, 4 bytes each: as many as the gradient's.
     const char *shards = strstr(r.text, "\"parameter shards, shared\":"), *all = strstr(r.text, "\"total_bytes\":");
     const char *gradients = strstr(r.text, "\"gradient shards, fp32, shared\":");
