@@ -158,8 +158,8 @@ static inline char *generate_file(const char *dir, const char *name) {
 }
 TEST(generate_prompts_are_the_same,
      "--prompts: 1 to 4 ranks and any number of texts at once write the same samples.jsonl, whose first text is "
-     "--prompt's; a text ends at a stop text, which is left out; it says where the positions end; what is no "
-     "file of prompts is refused") {
+     "--prompt's; a text ends at a stop text, which is left out; it says where the positions end, tokens/s and "
+     "the time to the first token; what is no file of prompts is refused") {
   char options[2048], *first = NULL;
   static const char lines[] = "{\"prompt\":\"the fox\"}\n{\"prompt\":\"\\\"a\\nb\\\"\"}\n{\"prompt\":\"\"}\n"
                               "{\"prompt\":\"one two three\"}\n{\"prompt\":\"the\"}\n";
@@ -177,7 +177,8 @@ TEST(generate_prompts_are_the_same,
     CLI_RUN(&r, "rm -rf %s; %s %s --prompts %s --test_batch_size %d --out %s", cli_path("many"), cli_ranks(c.ranks),
             options, cli_path("p.jsonl"), c.texts, cli_path("many"));
     cli_expect_done(&r, "--prompts");
-    EXPECT(strstr(r.text, "tokens/s; beyond 16 tokens, its positions,"), "nothing is said:\n%s", r.text);
+    EXPECT(strstr(r.text, " s, the first of a text after ") &&
+           strstr(r.text, "tokens/s; beyond 16 tokens, its positions,"), "nothing is said:\n%s", r.text);
     char *text = generate_file(cli_path("many"), "samples.jsonl");
     if (!first) first = strdup(text);
     EXPECT(!strcmp(first, text), "%d ranks, %d texts: '%s' is not '%s'", c.ranks, c.texts, text, first);
@@ -191,6 +192,8 @@ TEST(generate_prompts_are_the_same,
   CLI_RUN(&r, "%s %s --prompt 'the fox' --out %s", cli_ranks(2), options, cli_path("one"));
   char *one = generate_file(cli_path("one"), "sample.txt");
   EXPECT(!strncmp(one, "the fox", 7) && !strcmp(one + 7, made), "--prompt made '%s', --prompts '%s'", one, made);
+  const char *rate = strstr(r.text, "\n24 tokens, the first after ");
+  EXPECT(rate && strstr(rate, " s, then ") && strstr(rate, " tokens/s\n"), "no rate is said:\n%s", r.text);
   cli_free(&r);
   // Stops at the text's own 9th to 11th byte, where they first are; the other stop text never comes.
   CLI_RUN(&r, "%s %s --prompt 'the fox' --stop '~no~|%.3s' --out %s", cli_ranks(0), options, made + 8, cli_path("one"));
