@@ -39,8 +39,9 @@
 //   no_shard (ddp)          mesh N x 1: a shard is the whole, nothing is gathered
 //   reshard_after_forward   on: K slots, off: K = L, G: a block's first gather of a step leaves 1/G of it on every
 //                           rank, and later ones only ask the G neighbours that hold the rest
-//   dtypes                  stored and gathered in param_dtype (matrices in E4M3 with fp8), computed in compute_dtype,
-//                           reduced in wire_dtype; what is gathered in another dtype is expanded after its arrival.
+//   dtypes                  stored and gathered in param_dtype (matrices in E4M3 with fp8, frozen ones as the bytes of
+//                           their file with base_dtype), computed in compute_dtype, reduced in wire_dtype; what is
+//                           gathered in another dtype is expanded after its arrival.
 //                           Masters are fp32: the parameter itself, or kept beside it, or of bf16 what it lacks of them
 //   offload                 masters, moments and gradient shards lie in host memory, and parameter shards if asked
 //   in place                where every shard group lies on one host and shares its memory (CPU, windows): the parts of
@@ -115,6 +116,14 @@ void mesh_close(Mesh *m);
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
 // Its elements without padding rows, as files have them.
 static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
+// Runs of elements of a parameter in a shard, at most: one for each matrix whose bytes are kept. The first element of
+// one of its matrices.
+static inline int param_runs(const Param *p) { return p->keeps ? p->keeps : 1; }
+static inline int64_t param_part_first(const Param *p, int part) {
+  int64_t rows = 0;
+  for (int k = 0; k < part; k++) rows += p->matrix_rows[k];
+  return rows * param_cols(p);
+}
 // Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
 // Whether a glob names it: *, ? and [] as in a shell.
@@ -125,8 +134,9 @@ bool params_freeze(Param *param, int params, const char *patterns, char *error, 
 // Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
 // WRAP_MIN_PARAMS.
 Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units);
-// The part of parameter p that is in the shard of rank i (Run); false if it has none.
-bool shard_run(const Unit *u, const Param *p, int i, Run *run);
+// The part of parameter p that is in the shard of rank i (Run), behind its first `past` elements there; false if there
+// is none. Where bytes are kept there may be more of it behind that run, in another piece.
+bool shard_run(const Unit *u, const Param *p, int i, Run *run, int64_t past = 0);
 // Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
 bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run);
 // Bytes of a rank's parameter shard without these gaps: what a gather sends.
@@ -289,8 +299,9 @@ static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->gather.slot[fsd
 void fsdp_gather(Fsdp *f, int s);
 // Starts gathering the stages that the model will need after s, as far as slots reach.
 void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
-// Parameter p in its gathered stage, as it is stored.
-Tensor fsdp_stored(const Fsdp *f, int p);
+// Parameter p in its gathered stage, as it is stored; of one whose bytes are kept the given matrix, (rows, bytes of a
+// row) of type Param.kept says.
+Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
 Tensor fsdp_scale(const Fsdp *f, int p);
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
 // compute dtype.
@@ -336,6 +347,10 @@ void fsdp_frozen_scales(Fsdp *f);
 // Sets elements [at, at + n) of those that this rank owns of parameter p, in a state, to values in host memory. After
 // changes of STATE_MASTER call fsdp_publish and fsdp_step_end.
 void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass);
+// The same of a parameter whose bytes are kept, to whole blocks as they are stored. The type of those that element `at`
+// is in.
+void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *blocks, int64_t n);
+int fsdp_own_type(const Fsdp *f, int p, int64_t at);
 // Copies elements [at, at + n) of those that this rank owns of parameter p, in a state, to host memory. A frozen
 // parameter without a master gives its stored values, widened to fp32. A moment that it does not have reads as zero.
 void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n);

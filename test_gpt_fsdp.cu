@@ -66,6 +66,7 @@
 #include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
 #include "dev/test/test_lora.h"
+#include "dev/test/test_blocks.h"
 #include "dev/test/test_tuning.h"
 #include "dev/test/test_generate.h"
 #include "dev/test/test_rdzv_hosts.h"

@@ -40,8 +40,14 @@ static inline char *fsdp_gathered(const Fsdp *f, int u) {
   return f->gather.slot[fsdp_slot_number(f, s)].data + f->lay.unit[u].slot_at;
 }
 static inline char *fsdp_expanded(const Fsdp *f, int s) { return s ? f->mem.expanded : f->mem.root_expanded; }
-Tensor fsdp_stored(const Fsdp *f, int p) {
+Tensor fsdp_stored(const Fsdp *f, int p, int part) {
   const Param *q = &f->lay.param[p];
+  if (q->keeps) {
+    const KeptMatrix *k = &q->kept[part];
+    const Piece *c = &f->lay.unit[q->unit].piece[k->piece];
+    return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + piece_at(c, k->in_piece), BLOCKS, q->matrix_rows[part],
+                     (int64_t)piece_at(c, q->shape[1]));
+  }
   const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
@@ -50,23 +56,43 @@ Tensor fsdp_scale(const Fsdp *f, int p) {
   return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
 }
 
+// Numbers of a dtype in the compute dtype. fp32 ones are rounded as if they were stored so.
+static inline void fsdp_expand_numbers(Fsdp *f, Tensor out, Tensor in) {
+  if (in.dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
+  else convert(f->ctx, out, in);
+}
+// A parameter whose bytes are kept, to `to`: its matrices one below the other, and zeros in its padding rows.
+static inline void fsdp_expand_kept(Fsdp *f, int p, char *to) {
+  const Param *q = &f->lay.param[p];
+  const Dtype dtype = f->cfg.compute_dtype;
+  const size_t b = dtype_bytes(dtype), padding = (size_t)((q->padded_rows - q->shape[0]) * param_cols(q)) * b;
+  for (int part = 0; part < q->keeps; part++) {
+    const Tensor in = fsdp_stored(f, p, part);
+    const int type = q->kept[part].type;
+    const int64_t n = q->matrix_rows[part] * param_cols(q);
+    const Tensor out = tensor_of(to + (size_t)param_part_first(q, part) * b, dtype, n);
+    if (type == BLOCK_F32 || type == BLOCK_BF16) fsdp_expand_numbers(f, out, tensor_of(in.data, block_dtype(type), n));
+    else blocks_expand(f->ctx, out, reshaped(in, numel(in)), type);
+  }
+  if (padding) f->ctx->ops->zero(f->ctx, to + (size_t)param_numel(q) * b, padding);
+}
 // Converts what stage s stores in another dtype to the compute dtype: E4M3 matrices one by one, because each has its
-// scale, everything else piece by piece. fp32 parameters are rounded as if they were stored so.
+// scale, and those whose bytes are kept; everything else piece by piece.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
   EACH_UNIT_OF_STAGE(f, s, u) {
     char *base = fsdp_expanded(f, s) + (size_t)f->lay.unit[u].expand_slot_at * dtype_bytes(to);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];
-      if (!c->expands || c->dtype == F8) continue;
+      if (!c->expands || c->dtype == F8 || c->type) continue;
       const int64_t n = c->numel * fsdp_shards(f);
       const Tensor out = tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n);
       const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n);
-      if (c->dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
-      else convert(f->ctx, out, in);
+      fsdp_expand_numbers(f, out, in);
     }
     for (int p = 0; p < f->lay.params && matrices; p++) {
       const Param *q = &f->lay.param[p];
+      if (q->unit == u && q->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
       if (q->unit != u || q->dtype != F8) continue;
       const Piece *c = &f->lay.unit[u].piece[q->piece];
       const int64_t n = q->numel_padded;
@@ -127,7 +153,8 @@ Tensor fsdp_weight(Fsdp *f, int p) {
   CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
   if (!c->expands) return fsdp_stored(f, p);
   const size_t b = dtype_bytes(f->cfg.compute_dtype);
-  return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + c->expand_at + q->in_piece) * b,
+  const int64_t at = q->keeps ? q->expand_at : c->expand_at + q->in_piece;
+  return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + at) * b,
                    f->cfg.compute_dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
 

@@ -180,7 +180,7 @@ static inline bool param_is_owned(const Param *p, const FsdpConfig *cfg) {
   return cfg->optimizer == OPTIMIZER_MUON && p->linear && !p->frozen && !cfg->weights_only;
 }
 static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) {
-  return p->linear && !p->adapter && cfg->fp8 != FP8_OFF;
+  return p->linear && !p->adapter && !p->keeps && cfg->fp8 != FP8_OFF;
 }
 // Dtypes, and numbers of the E4M3 scales: those that train first.
 static inline void fsdp_layout_dtypes(Fsdp *f) {
@@ -189,7 +189,7 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
       Param *p = &f->lay.param[i];
       if (p->frozen != (bool)frozen) continue;
       const bool e4m3 = param_is_e4m3(p, &f->cfg);
-      p->dtype = e4m3 ? F8 : p->adapter ? F32 : f->cfg.param_dtype;
+      p->dtype = p->keeps ? BLOCKS : e4m3 ? F8 : p->adapter ? F32 : f->cfg.param_dtype;
       p->scale = e4m3 ? f->lay.scales++ : -1;
     }
     if (!frozen) f->lay.scales_trained = f->lay.scales;

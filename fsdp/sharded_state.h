@@ -45,6 +45,12 @@ bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
 // These elements in the parameter shard.
 static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
   const Param *q = &f->lay.param[p];
+  if (q->keeps) {
+    const int i = q->kept[run.part].piece;
+    const Piece *c = &f->lay.unit[q->unit].piece[i];
+    char *at = fsdp_own_piece(f, q->unit, i) + piece_at(c, run.in_piece);
+    return tensor_of(at, BLOCKS, (int64_t)piece_at(c, run.numel));
+  }
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
@@ -231,10 +237,72 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
   fp8_encode(c, to, values, tensor_of(scale, F32, 1));
 }
 
+// ---- parameters whose bytes are kept
+// Of the elements that this rank owns, n from `at` on or as far as one piece goes: where their blocks are stored. They
+// begin `before` elements behind the first one of the first block. Returns the elements.
+static inline int64_t fsdp_own_blocks(const Fsdp *f, int p, int64_t at, int64_t n, Tensor *blocks, int64_t *before) {
+  const Param *q = &f->lay.param[p];
+  Run run;
+  CHECK(shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at), "%s: %s", __func__, q->name);
+  const int64_t values = block_values(q->kept[run.part].type);
+  *before = run.in_piece % values;
+  n = min64(n, run.numel);
+  *blocks = fsdp_own_stored(f, p, Run{run.in_range - *before, run.in_piece - *before,
+                                      round_up(*before + n, values), run.part});
+  return n;
+}
+void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *from, int64_t n) {
+  Tensor blocks;
+  int64_t before;
+  liveness_progress();
+  for (int64_t k; n > 0; at += k, n -= k, from = (const char *)from + numel(blocks)) {
+    k = fsdp_own_blocks(f, p, at, n, &blocks, &before);
+    f->ctx->ops->copy(f->ctx, blocks.data, from, (size_t)numel(blocks));
+    f->ctx->ops->sync(f->ctx);
+  }
+}
+enum { KEPT_NUMEL = 4096 };                      // whole blocks of every type
+int fsdp_own_type(const Fsdp *f, int p, int64_t at) {
+  const Param *q = &f->lay.param[p];
+  Run run;
+  return shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at) ? q->kept[run.part].type : 0;
+}
+// fsdp_set_own: values become whole blocks, of types that are made here.
+static inline void fsdp_set_kept(Fsdp *f, int p, int64_t at, const float *host, int64_t n) {
+  uint8_t made[KEPT_NUMEL * sizeof(float)];
+  Tensor blocks;
+  int64_t before;
+  for (int64_t k; n > 0; at += k, n -= k, host += k) {
+    k = fsdp_own_blocks(f, p, at, min64(n, KEPT_NUMEL), &blocks, &before);
+    CHECK(!before && numel(blocks) == blocks_bytes(fsdp_own_type(f, p, at), k), "%s: blocks are cut", __func__);
+    blocks_make(fsdp_own_type(f, p, at), made, host, k);
+    fsdp_set_own_blocks(f, p, at, made, k);
+  }
+}
+// fsdp_get_own: what blocks say.
+static inline void fsdp_get_kept(Fsdp *f, int p, int64_t at, float *host, int64_t n) {
+  uint8_t stored[KEPT_NUMEL * sizeof(float)];
+  float values[KEPT_NUMEL];
+  Tensor blocks;
+  int64_t before;
+  for (int64_t k; n > 0; at += k, n -= k, host += k) {
+    k = fsdp_own_blocks(f, p, at, min64(n, KEPT_NUMEL - BLOCK_VALUES_MOST), &blocks, &before);
+    const int type = fsdp_own_type(f, p, at);
+    f->ctx->ops->copy(f->ctx, stored, blocks.data, (size_t)numel(blocks));
+    f->ctx->ops->sync(f->ctx);
+    blocks_read(type, values, stored, numel(blocks) / block_bytes(type));
+    memcpy(host, values + before, sizeof(float) * (size_t)k);
+  }
+}
+
 void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass) {
   Run run;
   float *to;
   liveness_progress();
+  if (f->lay.param[p].keeps) {
+    if (pass == PASS_STORE) fsdp_set_kept(f, p, at, host, n);
+    return;
+  }
   CHECK(fsdp_own(f, state, p, &run, &to) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
   CHECK(to || state == STATE_MASTER, "%s: %s has no such state", __func__, f->lay.param[p].name);
   if (to) {
@@ -271,6 +339,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   Run run;
   float *from;
   liveness_progress();
+  if (f->lay.param[p].keeps && state == STATE_MASTER) { fsdp_get_kept(f, p, at, host, n); return; }
   CHECK(fsdp_own(f, state, p, &run, &from) && at + n <= run.numel, "%s: %s", __func__, f->lay.param[p].name);
   if (!from && state != STATE_MASTER) { memset(host, 0, (size_t)n * 4); return; }
   if (from) {
@@ -313,18 +382,16 @@ uint64_t fsdp_weights_hash(Fsdp *f) {
   uint64_t sum = 0, all = 0, number = 0;
   uint32_t values[1024];
   Run run;
-  float *unused;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (param_trains_beside(q)) continue;
     number = hash_mixed(number + 1);
-    if (f->mesh.replicate.me || !fsdp_own(f, STATE_MASTER, p, &run, &unused)) continue;
-    const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // without padding rows
-    for (int64_t at = 0; at < n; at += 1024) {
-      const int64_t k = min64(1024, n - at);
+    for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
+      k = min64(min64(1024, run.numel), param_numel(q) - run.in_range);        // without padding rows
+      if (k <= 0 || f->mesh.replicate.me) break;
       fsdp_get_own(f, STATE_MASTER, p, at, (float *)values, k);
       for (int64_t i = 0; i < k; i++)
-        sum += hash_mixed((number + (uint64_t)(run.in_range + at + i) * 0x9e3779b97f4a7c15ull) ^ values[i]);
+        sum += hash_mixed((number + (uint64_t)(run.in_range + i) * 0x9e3779b97f4a7c15ull) ^ values[i]);
     }
   }
   MPI_Allreduce(&sum, &all, 1, MPI_UINT64_T, MPI_SUM, f->mesh.comm);
@@ -341,7 +408,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
     Run run;
     float *to;
     liveness_arrived();
-    if (!fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;
+    if (q->keeps || !fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;        // what is kept is read
     const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // padding rows stay zero
     if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, number, to, seed, run.in_range, n);
     int64_t room;

@@ -119,7 +119,7 @@ GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   return GatherPiece{(g.secondary ? q->secondary_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
-                     (size_t)c->numel * g.widen * dtype_bytes(c->dtype)};
+                     piece_bytes(c) * g.widen};
 }
 
 static inline void fsdp_count_gather(Fsdp *f, int s, const GatherSlot *slot) {

@@ -95,6 +95,9 @@ struct Mesh {
 
 // ---- units.h --------------------------------------------------------------------------------------------------------
 enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
+// One of the matrices of a frozen parameter whose bytes are kept: the type of its blocks, or of one number (blocks.h),
+// and where it lies. Several of a parameter may have different types: they are in different pieces.
+struct KeptMatrix { int type, piece; int64_t in_piece; };
 struct Param {
   char name[64];
   int ndim;
@@ -112,17 +115,21 @@ struct Param {
   int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
   int adapts;                                    // number of that matrix among the parameters
   unsigned parts;                                // a bit for each of its parts that has an adapter
+  int keeps;                                     // matrices whose bytes are kept: all of them, or 0
+  KeptMatrix kept[3];
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.
   Dtype dtype;                                   // in which it is stored and gathered
   bool owned;                                    // Muon: for each of its matrices one rank computes the update
   int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
   int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
+  int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
 };
 // Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
 // optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
   Dtype dtype;
+  int type;                                      // of blocks, of which a rank has whole ones; else 0
   bool trains, decay, owned;
   float lr_scale;
   int moments;                                   // of the optimizer: 0 to 2
@@ -179,8 +186,8 @@ enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements
 #define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
 // The part of parameter p that is in the shard of rank i of the shard group: `numel` elements, which begin in_range
 // elements after p's first and in_piece elements after the first of that rank's part of the piece. Returns false if
-// that rank has no element of p.
-struct Run { int64_t in_range, in_piece, numel; };
+// that rank has no element of p. part: of a parameter whose bytes are kept, the matrix that they are of.
+struct Run { int64_t in_range, in_piece, numel; int part = 0; };
 // Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
 // unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
 struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };

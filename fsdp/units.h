@@ -8,6 +8,8 @@
 //             flat   one piece for all parameters with equal dtype, weight decay, rate, optimizer and `frozen`: FSDP's
 //                    FlatParameter
 //             dim0   one piece a parameter, ceil(rows / S) rows a rank, the last parts padded or empty: FSDP2's layout
+//           Frozen matrices that keep their bytes (Param.kept) have pieces by their types, cut at blocks; dim0 has one
+//           a matrix. Elements are counted as in other pieces; what a piece has in bytes, piece_at says
 //
 // A gathered unit holds its pieces one after the other, and each piece holds the parts of ranks 0 .. S-1 in order. So
 // when each piece has been gathered, every parameter is whole and dense where it is, and nothing need be copied.
@@ -17,10 +19,14 @@
 #include "fsdp.h"
 #include "kernels/device.h"
 
-// Bytes of one rank's part.
-static inline size_t piece_bytes(const Piece *c) { return (size_t)c->numel * dtype_bytes(c->dtype); }
+// Bytes of n elements of a piece; of one rank's part.
+static inline size_t piece_at(const Piece *c, int64_t n) {
+  return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->dtype);
+}
+static inline size_t piece_bytes(const Piece *c) { return piece_at(c, c->numel); }
 
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
+enum { BLOCKS_ALIGN = 16 };                      // a rank's part is so many blocks, of which each type has whole words
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
 // ---- names: which parameters a list of globs names
@@ -149,35 +155,43 @@ Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int
 // the optimizer; what Muon owns has one.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; };
 
-// Whether a flat piece may take p.
-static inline bool same_segment(const Piece *c, const Param *p) {
-  return c->dtype == p->dtype && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
+// Whether a flat piece may take p, or a matrix of it whose bytes are kept in blocks of `type`.
+static inline bool same_segment(const Piece *c, const Param *p, int type) {
+  return c->dtype == p->dtype && c->type == type && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
          c->owned == p->owned && c->lr_scale == (p->frozen ? 1.0f : p->lr_scale);
 }
 // Puts the unit's parameters into pieces and fills in numel. Trained pieces come before frozen ones, and among trained
 // ones those with weight decay first.
 static inline void unit_pieces(Unit *u, int index, Param *param, int params, ShardLayout layout, int shards) {
-  u->piece = (Piece *)calloc((size_t)u->params, sizeof(Piece));
+  u->piece = (Piece *)calloc((size_t)u->params * 3, sizeof(Piece));
   for (int order = 0; order < 3; order++) for (int i = 0; i < params; i++) {
     Param *p = &param[i];
     if (p->unit != index || order != (p->frozen ? 2 : p->decay ? 0 : 1)) continue;
-    p->numel_padded = p->padded_rows * param_cols(p);
-    int at = layout == SHARD_DIM0 ? u->pieces : 0;
-    while (at < u->pieces && !same_segment(&u->piece[at], p)) at++;
-    Piece *c = &u->piece[at];
-    if (at == u->pieces) {
-      *c = Piece{};
-      c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
-      c->lr_scale = p->frozen ? 1.0f : p->lr_scale;
-      u->pieces++;
+    p->numel_padded = p->keeps ? param_numel(p) : p->padded_rows * param_cols(p);
+    for (int k = 0; k < param_runs(p); k++) {
+      const int type = p->keeps ? p->kept[k].type : 0;
+      const int64_t rows = p->keeps ? p->matrix_rows[k] : p->padded_rows;
+      int at = layout == SHARD_DIM0 ? u->pieces : 0;
+      while (at < u->pieces && !same_segment(&u->piece[at], p, type)) at++;
+      Piece *c = &u->piece[at];
+      if (at == u->pieces) {
+        *c = Piece{};
+        c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
+        c->lr_scale = p->frozen ? 1.0f : p->lr_scale;
+        c->type = type;
+        u->pieces++;
+      }
+      if (!k) p->piece = at, p->in_piece = c->numel;             // so far that of all ranks together
+      if (type) p->kept[k].piece = at, p->kept[k].in_piece = c->numel;
+      if (layout == SHARD_DIM0) c->numel = (rows + shards - 1) / shards * param_cols(p);
+      else c->numel += type ? rows * param_cols(p) : round_up(p->numel_padded, piece_align(p->dtype));
     }
-    p->piece = at;
-    p->in_piece = c->numel;                      // so far that of all ranks together
-    if (layout == SHARD_DIM0) c->numel = (p->padded_rows + shards - 1) / shards * param_cols(p);
-    else c->numel += round_up(p->numel_padded, piece_align(p->dtype));
   }
-  for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++)
-    u->piece[i].numel = round_up((u->piece[i].numel + shards - 1) / shards, piece_align(u->piece[i].dtype));
+  for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++) {
+    Piece *c = &u->piece[i];
+    c->numel = round_up((c->numel + shards - 1) / shards, c->type ? BLOCKS_ALIGN * block_values(c->type)
+                                                                  : piece_align(c->dtype));
+  }
 }
 // Gives every piece its places. Flat pieces come in the order of their first parameter, so that dtypes may alternate;
 // trained pieces still come before frozen ones.
@@ -191,36 +205,54 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   const int64_t S = shards;
   for (int i = 0; i < u->pieces; i++) {
     Piece *c = &u->piece[i];
-    const size_t b = dtype_bytes(c->dtype);
     const int64_t part = round_up(c->numel, PARAM_ALIGN_NUMEL), whole = round_up(S * c->numel, PARAM_ALIGN_NUMEL);
     c->has_master = c->trains && (c->dtype != F32 || k.apart);
     c->split = c->has_master && c->dtype == BF16 && !k.apart;
     c->expands = c->dtype != k.compute_dtype;
     c->full_at = u->full_bytes;
-    c->shard_at = k.in_place ? c->full_at + (size_t)(k.me * c->numel) * b : u->shard_bytes;
+    c->shard_at = k.in_place ? c->full_at + piece_at(c, k.me * c->numel) : u->shard_bytes;
     c->moments = !c->trains ? 0 : c->owned ? 1 : k.moments;
     c->state_at = u->shard_numel;
     c->second_at = u->second_numel;
     c->master_at = c->split ? u->low_numel : u->master_numel;
     c->grad_at = u->grad_numel;
     c->expand_at = u->expand_numel;
-    u->full_bytes += align_bytes((size_t)(S * c->numel) * b);
-    u->shard_bytes += align_bytes((size_t)c->numel * b);
+    u->full_bytes += align_bytes(piece_at(c, S * c->numel));
+    u->shard_bytes += align_bytes(piece_bytes(c));
     u->shard_numel += part;
     if (c->trains) u->state_numel += part, u->grad_numel += whole;
     if (c->moments == 2) u->second_numel += part;
     if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
-    if (c->expands) u->expand_numel += whole;
+    if (c->expands && !c->type) u->expand_numel += whole;
+  }
+  for (int i = 0; i < params; i++) {             // kept bytes of a parameter become one matrix, with its padding rows
+    if (param[i].unit != index || !param[i].keeps) continue;
+    param[i].expand_at = u->expand_numel;
+    u->expand_numel += round_up(param[i].padded_rows * param_cols(&param[i]), PARAM_ALIGN_NUMEL);
   }
 }
 
-bool shard_run(const Unit *u, const Param *p, int i, Run *run) {
-  const Piece *c = &u->piece[p->piece];
-  const int64_t first = i * c->numel;
-  const int64_t a = max64(first, p->in_piece), b = min64(first + c->numel, p->in_piece + p->numel_padded);
+// The same of one matrix of a parameter whose bytes are kept.
+static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Run *run) {
+  const KeptMatrix *k = &p->kept[part];
+  const int64_t in_piece = p->keeps ? k->in_piece : p->in_piece, before = p->keeps ? param_part_first(p, part) : 0;
+  const int64_t numel = p->keeps ? p->matrix_rows[part] * param_cols(p) : p->numel_padded;
+  const Piece *c = &u->piece[p->keeps ? k->piece : p->piece];
+  const int64_t first = i * c->numel, a = max64(first, in_piece), b = min64(first + c->numel, in_piece + numel);
   if (a >= b) return false;
-  *run = Run{a - p->in_piece, a - first, b - a};
+  *run = Run{before + a - in_piece, a - first, b - a, part};
   return true;
+}
+bool shard_run(const Unit *u, const Param *p, int i, Run *run, int64_t past) {
+  for (int part = 0; part < param_runs(p); part++) {
+    if (!matrix_run(u, p, part, i, run)) continue;
+    if (past < run->numel) {
+      *run = Run{run->in_range + past, run->in_piece + past, run->numel - past, part};
+      return true;
+    }
+    past -= run->numel;
+  }
+  return false;
 }
 
 bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {

@@ -18,6 +18,7 @@
 #include "step.cuh"
 #include "elementwise.cuh"
 #include "fp8.cuh"
+#include "blocks.cuh"
 #if PART_CUDA // kernels that are files of their own
 #include "embedding_cuda.cuh"
 #include "layernorm_cuda.cuh"

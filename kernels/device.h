@@ -40,17 +40,18 @@ static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to
 // The types of two bytes and of one are ours, for storage only; no compiler's type is in an interface or computes.
 // fp8 is E4M3 (Micikevicius et al. 2022, arXiv 2209.05433): 1-4-3 bits, bias 7, no infinities, NaN S.1111.111, largest
 // 448, subnormals down to 2^-9. An fp8 number has a meaning only with its scale: fp8.cuh has the ops. low16 is what a
-// bf16 parameter lacks of its fp32 master and is not a number by itself: master.cuh.
+// bf16 parameter lacks of its fp32 master and is not a number by itself: master.cuh. blocks are the bytes of numbers
+// with scales among them, which a type of blocks.h says.
 struct bf16 { uint16_t bits; };
 struct fp16 { uint16_t bits; };
 struct fp8 { uint8_t bits; };
 struct low16 { uint16_t bits; };
-enum Dtype { F32, BF16, F16, I32, F8, LOW16, DTYPE_COUNT };
+enum Dtype { F32, BF16, F16, I32, F8, LOW16, BLOCKS, DTYPE_COUNT };
 
-static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : t == F8 ? 1 : 2; }
+static inline size_t dtype_bytes(Dtype t) { return t == F32 || t == I32 ? 4 : t == F8 || t == BLOCKS ? 1 : 2; }
 static inline bool dtype_floats(Dtype t) { return t == F32 || t == BF16 || t == F16; }      // those with arithmetic
 static inline const char *dtype_name(Dtype t) {
-  static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp8", "low16"};
+  static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp8", "low16", "blocks"};
   return (unsigned)t < DTYPE_COUNT ? names[t] : "?";
 }
 

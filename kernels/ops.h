@@ -9,9 +9,10 @@
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
 // values, hs head size, F width of the MLP.
 // Floating tensors are fp32, bf16 or fp16; token ids int32. fp8 appears only in the ops of fp8.cuh, with a scale; low16
-// only in those of optimizer.cuh and master.cuh, with a bf16 parameter.
+// only in those of optimizer.cuh and master.cuh, with a bf16 parameter; blocks only in blocks.cuh.
 #pragma once
 #include "device.h"
+#include "blocks.h"
 #include "base/base.h"
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
@@ -228,6 +229,7 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(fp8_scales,                  (Ctx *c, Tensor scale, Tensor amax), WRITES(scale) READS(amax)) \
   X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
+  X(blocks_expand,               (Ctx *c, Tensor out, Tensor in, int type), WRITES(out) READS(in)) \
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
                                   Tensor bias), \
                                  WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias) \

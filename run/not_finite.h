@@ -42,8 +42,8 @@ static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
   const Param *q = fsdp_param(f, p);
   Run run;
   for (int i = 0; i < fsdp_shards(f); i++)
-    if (shard_run(fsdp_unit(f, q->unit), q, i, &run) && element >= run.in_range && element < run.in_range + run.numel)
-      return i;
+    for (int64_t at = 0; shard_run(fsdp_unit(f, q->unit), q, i, &run, at); at += run.numel)
+      if (element >= run.in_range && element < run.in_range + run.numel) return i;
   return -1;
 }
 struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };

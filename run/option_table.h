@@ -117,6 +117,8 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
+  CHOICE(base_dtype, auto, (auto, file, param, q8_0, nf4), ORDER, \
+      "frozen weights: as the file has them, param_dtype, or quantized (auto: file if that is)") \
   TEXT(train_rows, "", NULL, ORDER, \
       "FIRST:LAST: rows of embedding and head to train beside adapters") \
   GROUP(DATA, "data") \
@@ -235,8 +237,8 @@ enum { LAYERS_MOST = 1000 };
   FLAG(save_model, OWN, "write the final weights to OUT/model.safetensors, fp32") \
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
   CHOICE(export_dtype, fp32, (fp32, bf16), OWN, "of --export_hf's whole weights") \
-  CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0), OWN, \
-      "write weights for llama.cpp: OUT/model.gguf; adapters: OUT/adapter.gguf") \
+  CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0, adapter), OWN, \
+      "write weights for llama.cpp: OUT/model.gguf; adapters (in f16, or as named): OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \
   INT(save_every, 0, -1, INT64_MAX, QUIET, "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)", \
       "save_steps save_interval checkpoint_interval -n") \
@@ -323,6 +325,7 @@ enum OptionId {
   enum Choice_##name { OPT_##name##_preset = -1, CHOICES(CHOICE_ID, name, choices) };
 OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_ENUM, OPTION_NOTHING)
 
+enum { BASE_MATRICES_MOST = 7 * LAYERS_MOST + 3 };        // of a model, as files have them
 struct Options {
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
@@ -337,6 +340,7 @@ struct Options {
   int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
+  uint8_t base_types[BASE_MATRICES_MOST];        // with --base_dtype file: of each matrix, in order of parameters
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
   int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments

@@ -1,4 +1,5 @@
-// param_groups.h: what --freeze, --no_decay and --lr_scale say of parameters, by globs of their names. All of it goes
+// param_groups.h: what --freeze, --no_decay and --lr_scale say of parameters, by globs of their names, and --base_dtype
+// of those that do not train. All of it goes
 // into the table of parameters, from which the layout follows: parameters with equal settings lie together, and one
 // call of the optimizer's op updates them.
 #pragma once
@@ -47,10 +48,38 @@ static inline bool params_no_decay(Param *param, int params, const char *list, c
   }
   return true;
 }
+// Whether the matrices of a parameter may keep their bytes: all of blocks and outside of them, and of no adapter.
+static inline bool param_is_of_base(const Param *p) { return p->ndim == 2 && !p->adapter; }
+// Which matrices keep bytes (--base_dtype), of those that do not train: those of another type than --param_dtype. What
+// is quantized here are the matrices of blocks, as bitsandbytes does it.
+static inline bool params_keep(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
+  const int made = o->base_dtype == OPT_base_dtype_q8_0 ? BLOCK_Q8_0 : BLOCK_NF4;
+  const int stored = block_of_dtype(option_dtype(o, OPT_param_dtype));
+  int n = 0;
+  if (o->base_dtype <= OPT_base_dtype_auto || o->base_dtype == OPT_base_dtype_param) return true;
+  for (int i = 0; i < params; i++) {
+    Param *p = &param[i];
+    bool other = false, known = true;
+    if (!param_is_of_base(p)) continue;
+    for (int k = 0; k < p->matrices; k++, n++) {
+      p->kept[k].type = o->base_dtype == OPT_base_dtype_file ? o->base_types[n] : p->linear ? made : stored;
+      other = other || p->kept[k].type != stored, known = known && p->kept[k].type;
+    }
+    if (!other || !known || p->row_end || (!p->frozen && run_trains(o))) continue;
+    const int values = block_values(p->kept[0].type);
+    REFUSE(o->base_dtype != OPT_base_dtype_file && p->shape[1] % values, "--base_dtype %s: the rows of %s have %lld "
+           "numbers, no whole blocks of %d: leave it out", option_word(o, OPT_base_dtype), p->name,
+           (long long)p->shape[1], values);
+    p->keeps = p->matrices;
+    p->frozen = true;                            // also where nothing trains
+  }
+  return true;
+}
 bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes) {
   return (!o->freeze[0] || params_freeze(param, params, o->freeze, error, error_bytes)) &&
          params_no_decay(param, params, o->no_decay, error, error_bytes) &&
-         params_scale(param, params, o->lr_scale, error, error_bytes);
+         params_scale(param, params, o->lr_scale, error, error_bytes) &&
+         params_keep(o, param, params, error, error_bytes);
 }
 // Completes the lists, and checks them against the parameters of the model.
 static inline bool param_groups_check(Options *o, Param *param, int params, char *error, size_t error_bytes) {

@@ -69,6 +69,8 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
   if (sscanf(o->train_rows, "%18lld:%18lld", &from, &last) == 2) snprintf(rows, sizeof rows, "%lld:%lld", from, last);
   REFUSE(o->train_rows[0] && (strcmp(rows, o->train_rows) || from < 0 || last < from || last >= o->vocab_size),
          "--train_rows '%.100s' is not FIRST:LAST, rows below %lld", o->train_rows, (long long)o->vocab_size);
+  REFUSE(o->export_gguf == OPT_export_gguf_adapter && (!o->lora || o->merge), "--export_gguf adapter is of adapters "
+         "alone: give --lora RANK without --merge, or name a type of whole weights, as f16");
   REFUSE(o->train_rows[0] && o->export_gguf != OPT_export_gguf_off && !o->merge, "--export_gguf: an adapter of "
          "llama.cpp has no place for rows of the embedding: give --merge too, or leave it out");
   REFUSE(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of whole "

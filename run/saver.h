@@ -506,7 +506,8 @@ bool export_gguf(const RunView *run) {
   if (!fsdp_rank(f)) {
     TextEnds ends = text_ends_of(run);
     ok = gguf_write(path, weights, param, params, &shape, k, &ends,
-                    (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
+                    run->opt->export_gguf == OPT_export_gguf_adapter
+                        ? GGUF_F16 : (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
     text_ends_free(&ends);
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);

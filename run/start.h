@@ -96,6 +96,12 @@ static bool start_check_import(Start *s, char *error, size_t error_bytes) {
   Param *param = params_of_shape(&s->import.shape, &params);
   TensorMap map = {};
   const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
+  for (int p = 0, n = 0; ok && p < params; p++)
+    for (int k = 0; param_is_of_base(&param[p]) && k < param[p].matrices; k++, n++) {
+      const TensorPlace *first = tensor_place(&map, 0, p), *place = first->rows ? first + k : first;   // or one of all
+      s->types[n] = (uint8_t)(place->ggml ? place->ggml : (int)block_of_dtype(place->dtype));
+      s->quantized = s->quantized || place->ggml;
+    }
   tensor_map_free(&map);
   free(param);
   return ok;
@@ -252,6 +258,7 @@ static bool start_add_tokens(Start *s, const Options *o, char *error, size_t err
     return true;
   }
   s->shape.vocab_size = max64(rows, s->row_end);
+  if (s->shape.vocab_size > rows) memset(s->types, BLOCK_NONE, 3);             // embeddings and head, which come first
   start_notice(s, "--add_tokens: %lld tokens, ids %lld to %lld: %lld have rows of %.300s, which stay as they are; %lld "
                "new rows begin as the mean of the %lld others (transformers' mean_resizing without its random part)",
                (long long)(s->row_end - s->row_from), (long long)s->row_from, (long long)s->row_end - 1,
@@ -492,6 +499,7 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     if (!start_value(s, spec, theirs, sizeof theirs)) {
       if (i == OPT_freeze) theirs[0] = 0;        // from a program without --freeze
       else if (i == OPT_lora) strcpy(theirs, "0");
+      else if (i == OPT_base_dtype) strcpy(theirs, "param");
       else if (i == OPT_attention) strcpy(theirs, "mma");           // from a program that had no others
       else if (i < GROUP_BLOCK || i >= GROUP_TRAINING) continue;
       else start_old_block(o, spec, theirs, sizeof theirs);
@@ -579,6 +587,31 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
+// --base_dtype, where weights are: what is not given, and what cannot be. Adapters are for values, so that a checkpoint
+// of theirs continues with those it has recorded; one of before this option had param.
+static bool start_options_of_base(Start *s, Options *o, char *error, size_t error_bytes) {
+  const Start *from = s->on_base ? s->base : s;
+  const bool stays = o->lora || !run_trains(o), another = from->kind == START_IMPORT;
+  const char *word = option_word(o, OPT_base_dtype);
+  if (o->base_dtype == OPT_base_dtype_auto)
+    o->base_dtype = stays && from->quantized && o->fp8 == OPT_fp8_off ? OPT_base_dtype_file : OPT_base_dtype_param;
+  const bool keeps = o->base_dtype != OPT_base_dtype_param;
+  REFUSE(keeps && s->kind == START_FRESH, "--base_dtype %s is of weights that are there: name them by --init_from PATH",
+         word);
+  REFUSE(keeps && !stays, "--base_dtype %s is of weights that stay as they are: give --lora RANK too, or leave it out",
+         word);
+  REFUSE(keeps && o->fp8 != OPT_fp8_off, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one "
+         "of them out", word, option_word(o, OPT_fp8));
+  REFUSE(o->base_dtype == OPT_base_dtype_file && !another, "--base_dtype file is of another program's weights; %.900s "
+         "is a checkpoint, whose are fp32: choose param, q8_0 or nf4", from->path);
+  memcpy(o->base_types, from->types, sizeof o->base_types);
+  if (from->quantized && another)
+    start_notice(s, keeps ? "frozen matrices stay in the blocks of %.900s, and are expanded where they compute: "
+                            "--base_dtype param dequantizes all of them at the start"
+                          : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
+                 from->path);
+  return true;
+}
 const cJSON *start_published(const Start *s) {
   if (s->on_base) return start_published(s->base);
   return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
@@ -614,6 +647,7 @@ static bool start_options(Start *s, Options *o, char *error, size_t error_bytes)
     snprintf(o->train_rows, sizeof o->train_rows, "%lld:%lld", (long long)s->row_from, (long long)s->row_end - 1);
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
+  if (!start_options_of_base(s, o, error, error_bytes)) return false;
   if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;

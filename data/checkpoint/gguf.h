@@ -186,21 +186,13 @@ static inline int64_t gguf_row(const GgufTensor *t, int64_t r) {
   const int64_t head = t->permuted, in = head ? r % head : 0;
   return t->first + (head ? r - in + in % 2 * (head / 2) + in / 2 : r);
 }
-// 32 numbers as a scale in fp16, the largest magnitude / 127, and 32 signed bytes: ggml's quantize_row_q8_0_ref.
-static inline void gguf_q8_0(FILE *f, const float *x) {
-  float largest = 0;
-  int8_t q[GGUF_BLOCK];
-  fp16 scale;
-  for (int i = 0; i < GGUF_BLOCK; i++) largest = fmaxf(largest, fabsf(x[i]));
-  const float d = largest / 127, inverse = d ? 1 / d : 0;
-  for (int i = 0; i < GGUF_BLOCK; i++) q[i] = (int8_t)roundf(x[i] * inverse);
-  round_to(&scale, d);
-  fwrite(&scale, sizeof scale, 1, f);
-  fwrite(q, 1, sizeof q, f);
-}
 static inline void gguf_write_row(FILE *f, const float *x, int64_t n, uint32_t ggml) {
   if (ggml == gguf_kinds[GGUF_F32].ggml) fwrite(x, sizeof *x, (size_t)n, f);
-  for (int64_t i = 0; ggml == gguf_kinds[GGUF_Q8_0].ggml && i < n; i += GGUF_BLOCK) gguf_q8_0(f, x + i);
+  for (int64_t i = 0; ggml == gguf_kinds[GGUF_Q8_0].ggml && i < n; i += GGUF_BLOCK) {
+    uint8_t block[block_bytes(BLOCK_Q8_0)];
+    block_make_q8_0(block, x + i);
+    fwrite(block, sizeof block, 1, f);
+  }
   for (int64_t i = 0; ggml == gguf_kinds[GGUF_F16].ggml && i < n; i++) {
     fp16 y;
     round_to(&y, x[i]);

@@ -52,7 +52,7 @@ static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const Mode
 // The entry of a tensor in the table that a safetensors file has too. False: one line in t->file->error.
 static inline bool gguf_take_tensor(SafetensorsText *t, const GgufFile *g, const GgufInfo *info,
                                     SafetensorsTensor *to) {
-  const GgmlType *type = ggml_type(info->type);
+  const GgmlType *type = info->type == BLOCK_NF4 ? NULL : ggml_type(info->type);         // which no GGUF has
   t->tensor = info->name;
   to->name = info->name;
   to->dtype = type ? type->dtype : F32;

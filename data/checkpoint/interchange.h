@@ -356,13 +356,6 @@ static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) 
   if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->path);
   free(tokenizer);
   if (ok) s->published = gguf_published(&g);
-  bool blocks = false;
-  for (int k = 0; k < s->set.count; k++)
-    for (int i = 0; i < s->set.shard[k].file.count; i++) blocks = blocks || s->set.shard[k].file.tensor[i].ggml;
-  const size_t n = strlen(s->notice);
-  if (ok && blocks)
-    snprintf(s->notice + n, sizeof s->notice - n, "%squantized weights are dequantized as they are read, and kept in "
-             "--param_dtype", n ? "; " : "");
   gguf_close(&g);
   return ok;
 }

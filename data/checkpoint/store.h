@@ -29,7 +29,8 @@ struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 // Elements of a parameter's state: numel of them, which begin at in_run of the run that this rank holds and are first,
 // first + 1, ... of a tensor in a file. If the file has the matrix transposed, they are whole rows of it, or a part of
 // one row.
-struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run; };
+// in_param: its first one in the parameter.
+struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run, in_param; };
 
 // chunk_place of tensors in blocks, of which a chunk has all that its elements are in, and of rows that lie in turn
 // with others, `cols` long: whole ones, or a part of one.
@@ -44,8 +45,9 @@ static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_
   k->span = Span{at->file, 0, at->at + k->first / values * bytes, 1, blocks * bytes, 0};
   if (rows) k->span.rows = rows, k->span.row_bytes = row_bytes, k->span.stride = 2 * row_bytes;
 }
-// How many of `left` elements from `first` on go in one chunk, and where they lie in the file.
-static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left) {
+// How many of `left` elements from `first` on go in one chunk, and where they lie in the file. values: of a block in
+// which they are kept.
+static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left, int64_t values) {
   const TensorPlace *at = &k->place;
   const int64_t b = (int64_t)dtype_bytes(at->dtype), most = STORE_CHUNK_BYTES / 4;
   if (at->ggml || at->in_turn) {
@@ -66,7 +68,7 @@ static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_
     return;
   }
   const int64_t in_data = k->span.offset - data_at, to_end = STORE_CHUNK_BYTES - in_data % STORE_CHUNK_BYTES;
-  k->numel = min64(min64(left, most), max64(1, to_end / b));
+  k->numel = min64(min64(left, most), max64(values, to_end / b / values * values));
   k->span.row_bytes = k->span.stride = k->numel * b;
 }
 
@@ -77,18 +79,20 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       const Param *p = fsdp_param(f, c->param);
       const TensorPlace *place = tensor_place(m, c->state, c->param);
       Run run;
-      if ((place->file < 0 && !place->rows) || !shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) continue;
-      int64_t left, first;
+      if (place->file < 0 && !place->rows) continue;
+      int64_t left = 0, first = 0;
       const TensorPlace *parts = place;
       for (;; c->done += left) {                 // past parts that no file has
-        left = min64(run.numel, param_numel(p) - run.in_range) - c->done, first = run.in_range + c->done;
+        left = 0;
+        if (!shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run, c->done)) break;
+        left = min64(run.numel, param_numel(p) - run.in_range), first = run.in_range;
         if (left <= 0) break;
         place = tensor_part(parts, param_cols(p), &first, &left);
         if (place->file >= 0) break;
       }
       if (left <= 0) continue;
-      *k = Chunk{{}, *place, c->state, c->param, first, 0, c->done};
-      chunk_place(k, p, m->data_at[place->file], left);
+      *k = Chunk{{}, *place, c->state, c->param, first, 0, c->done, run.in_range};
+      chunk_place(k, p, m->data_at[place->file], left, p->keeps ? block_values(p->kept[run.part].type) : 1);
       c->done += k->numel;
       return true;
     }
@@ -249,7 +253,7 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
     fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
     if (run && !f->ctx->ops->nccl && !s->merge) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
-    if (s->merge) s->merge(f, k->param, unused.in_range + k->in_run, from, k->numel, s->merge_of);
+    if (s->merge) s->merge(f, k->param, k->in_param, from, k->numel, s->merge_of);
   }
   char *to = s->scratch[1];
   const int64_t in = fsdp_param(f, k->param)->shape[1];
@@ -631,6 +635,11 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, V
   Fsdp *f = s->f;
   const Param *p = fsdp_param(f, k->param);
   const GgmlType *blocks = k->place.ggml ? ggml_type((uint32_t)k->place.ggml) : NULL;
+  const int kept = p->keeps ? fsdp_own_type(f, k->param, k->in_run) : 0;
+  if (kept && kept == (blocks ? k->place.ggml : block_of_dtype(k->place.dtype)) && !chunk_is_turned(k)) {
+    if (pass == PASS_STORE) fsdp_set_own_blocks(f, k->param, k->in_run, data, k->numel);
+    return;
+  }
   if (blocks) {
     float *to = (float *)s->scratch[1];
     for (int64_t i = 0; i < span_bytes(&k->span) / blocks->bytes; i++)

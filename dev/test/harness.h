@@ -125,10 +125,11 @@ static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full
   const Param *q = &f->lay.param[p];
   for (int i = 0; i < fsdp_shards(f); i++) {
     Run run;
-    if (!shard_run(&f->lay.unit[q->unit], q, i, &run)) continue;
     const int root = i;                          // of the first replica: all have the same
-    if (f->mesh.rank == root) fsdp_get_own(f, state, p, 0, full + run.in_range, run.numel);
-    if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
+    for (int64_t at = 0; shard_run(&f->lay.unit[q->unit], q, i, &run, at); at += run.numel) {
+      if (f->mesh.rank == root) fsdp_get_own(f, state, p, at, full + run.in_range, run.numel);
+      if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
+    }
   }
 }
 // Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are).

@@ -10,7 +10,7 @@ TEST(gguf_blocks_equal_the_package,
   for (const GgmlType &t : ggml_types) {
     const SafetensorsTensor *of[4];
     static const char *const parts[] = {"blocks", "values", "bf16", "f16"};
-    if (!t.expand) continue;
+    if (!t.expand || t.id == BLOCK_NF4) continue;
     for (int i = 0; i < 4; i++) {
       char name[64];
       snprintf(name, sizeof name, "%s.%s", t.name, parts[i]);
@@ -106,9 +106,20 @@ static inline const GgmlType *gguf_made_type(int i) {
   enum { READ = 12, FIRST = 8 };
   return &ggml_types[(i + FIRST) % READ];
 }
+// Scales of a block of any bytes, so that its numbers are finite and below 1; of a vector's numbers, so that they are
+// near 1. high: of a half.
+static inline void gguf_tame(uint8_t *b, uint32_t type, bool vector) {
+  static const struct { uint32_t type; int at, high; } scales[] = {
+      {2, 0, 0x20}, {3, 0, 0x20}, {3, 2, 0x20}, {6, 0, 0x20}, {7, 0, 0x20}, {7, 2, 0x20}, {8, 0, 0x14}, {12, 0, 0x04},
+      {12, 2, 0x04}, {13, 0, 0x04}, {13, 2, 0x04}, {14, 208, 0x04}, {1, 0, 0x28}, {30, 0, 0x3c}};
+  if (type == 39) b[0] = 122;
+  if (!type) b[2] = vector ? 0x80 : b[2], b[3] = vector ? 0x3f : (uint8_t)(0x3c | (b[3] & 0x80));
+  for (const auto &x : scales) if (x.type == type) b[x.at + 1] = (uint8_t)(x.high | (b[x.at + 1] & 0x80));
+}
 // Writes PREFIX.gguf, or PREFIX-00001-of-0000N.gguf and its like: a Llama whose matrices have every type, of any bytes.
-// key, value: one more key, a number; NULL: none.
-static inline void gguf_make(const char *prefix, int files, const char *key, double value, bool text = false) {
+// key, value: one more key, a number; NULL: none. tame: what they say is no larger than weights are.
+static inline void gguf_make(const char *prefix, int files, const char *key, double value, bool text = false,
+                             bool tame = false) {
   const ModelShape s = gguf_made_shape();
   int params;
   Param *param = ix_params(s, &params);
@@ -153,7 +164,13 @@ static inline void gguf_make(const char *prefix, int files, const char *key, dou
     }
     gguf_pad(f, ftello(f));
     for (; at_tensor < end; at_tensor++) {
-      for (int64_t i = 0; i < t[at_tensor].bytes; i++) fputc((int)(tok_random(&seed) & 255), f);
+      const GgmlType *type = ggml_type(t[at_tensor].ggml);
+      uint8_t block[BLOCK_BYTES_MOST];
+      for (int64_t i = 0; i < t[at_tensor].bytes; i += type->bytes) {
+        for (int64_t k = 0; k < type->bytes; k++) block[k] = (uint8_t)tok_random(&seed);
+        if (tame) gguf_tame(block, type->id, t[at_tensor].param->ndim == 1);
+        fwrite(block, 1, (size_t)type->bytes, f);
+      }
       gguf_pad(f, t[at_tensor].bytes);
     }
     fclose(f);
@@ -178,7 +195,7 @@ static TEST_HOT void gguf_made_values(float *to, const Import *s, const Param *p
       for (int64_t c = 0; c < cols; c += type->values, from += type->bytes) {
         if (type->expand) type->expand(from, to + c);
         else if (type->dtype == F32) memcpy(to + c, from, 4);
-        else if (type->dtype == F16) to[c] = ggml_half(from);
+        else if (type->dtype == F16) to[c] = block_half(from);
         else to[c] = bits_f32((uint32_t)(from[0] | from[1] << 8) << 16);
       }
     }

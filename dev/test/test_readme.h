@@ -131,8 +131,10 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
      "template", "./train_gpt_fsdp --tokenizer model --data chats.jsonl --seq_len 256"},
-    {"docs/finetune.md", "./train_gpt_fsdp --init_from model.gguf --data chats.jsonl --lora 16 --export_gguf f16 "
-     "--out chat", NULL, "there is no such file; gguf_ runs it", "true"},
+    {"docs/finetune.md", "./train_gpt_fsdp --init_from SmolLM2-135M-Instruct.Q4_1.gguf --data chats.json --lora 16 "
+     "--export_gguf adapter", NULL, "there is no such file; kept_ runs it", "true"},
+    {"docs/finetune.md", "./train_gpt_fsdp --plan --init_from model.gguf --lora 16 --buffer_dtype bf16 --batch_size 1 "
+     "--seq_len 512", NULL, "there is no such file; kept_ runs it", "true"},
     {"docs/checkpoints.md", "./train_gpt_fsdp --init_from model.gguf --sample_only", NULL, "there is no such file; "
      "gguf_ runs it", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data pairs.jsonl --lora 16 --loss dpo", NULL, "there "

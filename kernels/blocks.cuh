@@ -1,0 +1,83 @@
+// blocks.cuh: blocks of numbers (blocks.h) into numbers of a dtype that computes.
+//
+//   blocks_expand   out[i] = value i of the blocks in `in`, in fp32, rounded once to out's dtype, as parameters are
+//                   (master.cuh): so it is what would be stored of it
+//
+// out (n), fp32, bf16 or fp16, on CUDA aligned to 16 bytes; in: the n / values blocks, as bytes, or n numbers of fp16.
+#pragma once
+#include "ops.h"
+
+#if PART_LAUNCH
+// Overwrites out from blocks of a type of more than one value, or of fp16.
+static inline void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
+  CHECK_DTYPE(in, BLOCKS);
+  CHECK(dtype_floats(out.dtype), "blocks_expand: out is %s", dtype_name(out.dtype));
+  CHECK((block_values(type) > 1 || type == BLOCK_F16) && numel(out) % block_values(type) == 0 &&
+        numel(in) == blocks_bytes(type, numel(out)), "blocks_expand: %lld bytes of type %d to %lld elements",
+        (long long)numel(in), type, (long long)numel(out));
+  CALL_OP(c, blocks_expand, out, in, type);
+}
+#endif
+
+#if PART_CPU
+#include "master.cuh"
+template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
+  constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE), piece = 4096 / values;
+  parallel_for(blocks > 4 * piece ? c->threads : 1, 0, blocks, piece, [=](int64_t at) {
+    const int64_t end = at + piece < blocks ? at + piece : blocks;
+    for (int64_t b = at; b < end; b++)
+      for (int run = 0; run < values / BLOCK_RUN; run++) {
+        float x[BLOCK_RUN];
+        for (int i = 0; i < BLOCK_RUN; i++) x[i] = block_value<TYPE>(in + b * bytes, run, i);
+        for (int i = 0; i < BLOCK_RUN; i += VF) param_store(out + b * values + run * BLOCK_RUN + i, vf_load(x + i), VF);
+      }
+  });
+}
+template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64_t n) {
+  parallel_for(n > 4 * MASTER_PIECE ? c->threads : 1, 0, n, MASTER_PIECE, [=](int64_t at) {
+    const int64_t end = at + MASTER_PIECE < n ? at + MASTER_PIECE : n;
+    for (int64_t i = at; i < end; i += VF) param_store(out + i, vf_load_n(in + i, end - i), end - i);
+  });
+}
+#endif
+
+#if PART_CUDA
+#include "kernels/cuda/lane.cuh"
+#include "master.cuh"
+// A thread makes eight neighbouring values, half of a run.
+template <int TYPE, class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) blocks_expand_kernel(T *out, const uint8_t *in, int64_t halves) {
+  constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE), in_block = values / LANES;
+  int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; at < halves; at += (int64_t)gridDim.x * blockDim.x) {
+    const uint8_t *b = in + at / in_block * bytes;
+    const int half = (int)(at % in_block);
+    Lanes<LANES> x;
+    UNROLL for (int i = 0; i < LANES; i++) x.x[i] = block_value<TYPE>(b, half / 2, half % 2 * LANES + i);
+    param_store<LANES>(out + at * LANES, x);
+  }
+}
+template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
+  const int64_t halves = blocks * (block_values(TYPE) / LANES);
+  CHECK(lanes_aligned(out), "blocks_expand: out, at %p, is not aligned to 16 bytes", (void *)out);
+  LAUNCH((blocks_expand_kernel<TYPE, T>), flat_blocks(halves, 1), FLAT_THREADS, 0, STREAM(c), out, in, halves);
+}
+template <class T>
+__global__ static void __launch_bounds__(FLAT_THREADS) halves_kernel(T *out, const fp16 *in, int64_t n) {
+  FLAT_WALK(1, n, i, param_store<1>(out + i, lanes_load<1>(in + i)), param_store<1>(out + i, lanes_load<1>(in + i)));
+}
+template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64_t n) {
+  LAUNCH((halves_kernel<T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), out, in, n);
+}
+#endif
+
+#if PART_CPU || PART_CUDA
+static void blocks_expand_impl(Ctx *c, Tensor out, Tensor in, int type) {
+  const int64_t n = numel(out);
+  DISPATCH(out.dtype, T, {
+    T *to = (T *)out.data;
+    if (type == BLOCK_F16) halves_walk(c, to, (const fp16 *)in.data, n);
+    else BLOCK_DISPATCH(type, TYPE, blocks_walk<TYPE>(c, to, (const uint8_t *)in.data, n / block_values(type)));
+  });
+}
+#endif
