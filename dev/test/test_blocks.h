@@ -12,7 +12,7 @@ static const int blocks_tested[] = {
 static Tensor blocks_random(int type, int64_t blocks, uint64_t seed) {
   Tensor t = op_tensor(BLOCKS, blocks * block_bytes(type));
   for (int64_t i = 0; i < numel(t); i++) ((uint8_t *)t.data)[i] = (uint8_t)op_random(&seed);
-  for (int64_t b = 0; b < blocks; b += 5) memset((char *)t.data + b * block_bytes(type), 0, 4);
+  for (int64_t b = 0; b < blocks; b += 5) memset((char *)t.data + b * block_bytes(type), 0, 2);
   return t;
 }
 static Tensor blocks_expected(int type, Tensor in, Dtype dtype) {
@@ -64,12 +64,13 @@ TEST(blocks_tables_and_devices,
 // The model of gguf_make, whose matrices have every type; q, k and v, gate and up others.
 static const char *kept_file() {
   static char prefix[1024], path[1100];
-  int rank;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int rank = 0, ranks;
+  MPI_Initialized(&ranks);
+  if (ranks) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   snprintf(prefix, sizeof prefix, "%s/kept", test_tmp());
   snprintf(path, sizeof path, "%s.gguf", prefix);
   if (!rank && access(path, F_OK)) gguf_make(prefix, 1, NULL, 0, false, true);
-  MPI_Barrier(MPI_COMM_WORLD);
+  if (ranks) MPI_Barrier(MPI_COMM_WORLD);
   return path;
 }
 // A trainer with adapters beside the weights of PATH. False: `error` says why the options are refused. Collective.
@@ -111,9 +112,10 @@ static void kept_expect_values(FamilyRun *x, const char *path, const char *what)
     float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
     float *want = (float *)malloc(sizeof(float) * (size_t)n);
     fsdp_read_param(f, STATE_MASTER, p, got);
-    gguf_made_values(want, &s, q);
+    if (f->mesh.rank) memcpy(want, got, sizeof(float) * (size_t)n);            // rank 0 looks
+    else gguf_made_values(want, &s, q);
     uint8_t *made = (uint8_t *)malloc((size_t)n * sizeof(float));
-    for (int k = 0; k < q->keeps && x->o.base_dtype != OPT_base_dtype_file; k++) {
+    for (int k = 0; !f->mesh.rank && k < q->keeps && x->o.base_dtype != OPT_base_dtype_file; k++) {
       const int type = q->kept[k].type;
       const int64_t part = q->matrix_rows[k] * q->shape[1];
       float *at = want + param_part_first(q, k);
@@ -176,12 +178,13 @@ TEST_MPI(kept_modes, 6,
          "where q, k and v differ; 1 to 6 ranks in all modes give the same adapters, memory is the plan's, gathers move "
          "the file's blocks and no gradient of theirs") {
   static const struct { int world; const char *options; } cases[] = {
-      {1, ""}, {1, "--shard dim0"}, {2, ""}, {2, "--strategy zero1 --shm copy"}, {3, "--shm off --shard dim0"},
+      {1, ""}, {2, ""}, {2, "--strategy zero2 --shm copy"}, {3, "--shm off --shard dim0"},
       {3, "--strategy shard_grad_op --shm off --wrap min_params:60000"}, {4, "--mesh 2x2 --shm off"},
-      {4, "--reshard_after_forward 2 --shm off --gather_slots 1"}, {5, NULL}, {6, "--mesh 6x1"},
-      {6, "--wrap model --shm off"}, {6, ""}};
+      {4, "--reshard_after_forward 2 --shm off --gather_slots 1"}, {5, NULL}, {6, "--mesh 6x1 --wrap model"}, {6, ""}};
   const char *path = kept_file();
   uint64_t first = 0, base = 0;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   for (const auto &k : cases) {
     static FamilyRun x;
     MPI_Comm comm;
@@ -194,10 +197,10 @@ TEST_MPI(kept_modes, 6,
     for (int i = 0; i < MEM_COUNT; i++)
       EXPECT(x.trainer.plan.planned_bytes[i] == x.trainer.plan.taken_bytes[i], "%s: %s", what, memory_words[i]);
     kept_expect_values(&x, path, what);
-    const uint64_t hash = kept_steps(&x, k.options ? 2 : 0, what), of_base = fsdp_weights_hash(&x.trainer.fsdp);
+    const uint64_t hash = kept_steps(&x, k.options ? 1 : 0, what), of_base = fsdp_weights_hash(&x.trainer.fsdp);
     if (!first) first = hash, base = of_base;
-    EXPECT(!k.options || hash == first, "%s: other adapters", what);
-    EXPECT(of_base == base, "%s: another base", what);
+    EXPECT(rank || !k.options || hash == first, "%s: other adapters", what);    // rank 0 was in all of them
+    EXPECT(rank || of_base == base, "%s: another base", what);
     family_close(&x);
     MPI_Comm_free(&comm);
     MPI_Barrier(MPI_COMM_WORLD);
