@@ -124,6 +124,12 @@ static inline int64_t param_part_first(const Param *p, int part) {
   for (int k = 0; k < part; k++) rows += p->matrix_rows[k];
   return rows * param_cols(p);
 }
+// Whether all that is kept of a parameter's bytes is blocks, which ops may read as they lie.
+static inline bool param_in_blocks(const Param *p) {
+  bool blocks = p->keeps > 0;
+  for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k].type) > 1;
+  return blocks;
+}
 // Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
 // Whether a glob names it: *, ? and [] as in a shell.
@@ -306,8 +312,8 @@ void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
 // row) of type Param.kept says.
 Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
 Tensor fsdp_scale(const Fsdp *f, int p);
-// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: E4M3 ones are wanted in the
-// compute dtype.
+// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: those in E4M3 and in blocks are
+// wanted in the compute dtype.
 void fsdp_wait(Fsdp *f, int s, bool matrices);
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
 Tensor fsdp_weight(Fsdp *f, int p);

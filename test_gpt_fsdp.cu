@@ -40,6 +40,7 @@
 #include "dev/test/test_cuda_attention.h"
 #include "dev/test/test_cuda_ops.h"
 #include "dev/test/test_block_ops.h"
+#include "dev/test/test_matmul_blocks.h"
 #include "dev/test/test_chat.h"
 #include "dev/test/test_muon.h"
 #include "dev/test/test_schedule.h"

@@ -513,6 +513,19 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
 // weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
+// Whether matrices that are kept in blocks are multiplied as they lie (matmul_blocks.cuh) by `rows` rows of a sample's
+// pass: so few that expanding a matrix would cost more.
+static bool reads_blocks(const Trainer *t, int64_t rows) { return t->carved == PASS_SAMPLE && rows <= 16; }
+// out = in weight^T + bias, of parameter p as it is kept; several matrices one beside the other. False: it is not in
+// blocks.
+static bool multiply_blocks(Trainer *t, Tensor out, Tensor in, int p, Tensor bias) {
+  const Param *q = fsdp_param(&t->fsdp, p);
+  if (!param_in_blocks(q)) return false;
+  for (int k = 0; k < q->keeps; k++)
+    matmul_blocks(&t->ctx, out, in, fsdp_stored(&t->fsdp, p, k), q->kept[k].type,
+                  param_part_first(q, k) / param_cols(q), bias);
+  return true;
+}
 // ---- adapters
 // Dropout of what adapter `matrix` of block l reads. Its places are numbered behind the network's.
 static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
@@ -559,10 +572,12 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   while (matrix < LORA_MATRICES && (lora_bases[matrix] != weight || !lora_width(&t->model, matrix))) matrix++;
   const bool adapts = matrix < LORA_MATRICES;
   if (!products_take_e4m3(t)) {
-    matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias),
-                                                                          adapts ? Tensor{} : gelu});
+    const bool blocks = reads_blocks(t, in.shape[0]) &&
+                        multiply_blocks(t, out, in, block_param(&t->model, l, weight), block_weight(t, l, bias));
+    if (!blocks) matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias),
+                                                                                      adapts ? Tensor{} : gelu});
     if (adapts && !t->bare) lora_forward(t, out, in, l, matrix);
-    if (adapts && gelu.data) gelu_forward(c, gelu, out);
+    if ((adapts || blocks) && gelu.data) gelu_forward(c, gelu, out);
     return;
   }
   const int p = block_param(&t->model, l, weight);
@@ -708,14 +723,19 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   t->at = mb;
   fsdp_gather(f, 0);
   fsdp_gather(f, 1);
-  fsdp_wait(f, 0, true);
   const bool normed = t->model.shape.block.norm_embedding;
-  embedding_forward(&t->ctx, normed ? x->embedded : x->block[0].residual, x->tokens, root_weight(t, WTE),
-                    root_weight(t, WPE), dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts);
+  const int wte = root_param(&t->model, WTE);
+  const bool few = reads_blocks(t, x->B * x->T);
+  const bool rows = few && root_param(&t->model, WPE) < 0 && param_in_blocks(fsdp_param(f, wte));
+  const Tensor embedded = normed ? x->embedded : x->block[0].residual;
+  fsdp_wait(f, 0, !rows);
+  if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0].type, x->tokens);
+  else embedding_forward(&t->ctx, embedded, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
+                         dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts);
   if (normed)
     layernorm_forward(&t->ctx, x->block[0].residual, Tensor{}, x->rstd_e, x->embedded, Tensor{}, Tensor{}, norm_eps(t));
   for (int l = 0; l < L; l++) {
-    fsdp_wait(f, 1 + l, !products_take_e4m3(t));
+    fsdp_wait(f, 1 + l, !products_take_e4m3(t) && !few);
     fsdp_prefetch(f, 1 + l, +1, L);
     block_forward(t, l, mb);
     fsdp_release(f, 1 + l);
@@ -730,7 +750,9 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
 // The logits of some rows of ln_f.
 static void head_logits(Trainer *t, Tensor logits, Tensor ln_f) {
   const float cap = (float)t->model.shape.block.logit_softcap;
-  matmul_forward(&t->ctx, logits, ln_f, root_weight(t, head_param(t)), MatmulEpilogue{});
+  const int head = root_param(&t->model, head_param(t));
+  if (!reads_blocks(t, logits.shape[0]) || !multiply_blocks(t, logits, ln_f, head, Tensor{}))
+    matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{});
   if (cap > 0) softcap_forward(&t->ctx, logits, cap);
 }
 // The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the

@@ -4,7 +4,8 @@
 #   dev/bench.sh                ratios, ops, muon, data, tokenizer, modes, checkpoint, generate, beside,
 #                               plan, curve, fp8, optimizers, lora
 #   dev/bench.sh ratios [NAME]  against the fastest PyTorch and Hugging Face tokenizers: one table (dev/bench_ratios.py)
-#   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits
+#   dev/bench.sh ops            where a step's time goes, op by op, and how near to this machine's limits; one row by
+#                               matrices in blocks
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
 #                               and AdamW beside torch.optim's (dev/bench_muon.py)
 #   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all, beside tokenizers and
@@ -164,6 +165,7 @@ ops() {
     "$program" --model "$model" --seq_len 256 --vocab_size $vocab --batch_size $batch --data random \
       --param_dtype "$dtype" --out "$out/ops"
   done; done
+  "$program" blocks --model tiny --data random --out "$out/ops"
 }
 
 # The optimizer's step alone: medians over rounds of a round's median, in ms. In a round all take turns.

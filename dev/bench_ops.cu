@@ -16,6 +16,10 @@
 // Muon's Newton-Schulz for the model's matrices, beside the matrix multiplies of the same shapes. `limit` is the time
 // in which these would do its operations, symmetric products counted half.
 //
+//   build/bench_ops blocks --model tiny --data random
+// One row by a matrix, as generation has it, of SmolLM2-135M's head and of an MLP of Llama 3.2 1B: matmul_forward, and
+// matmul_blocks of each type that the rows can have.
+//
 //   mpirun -np 2 build/bench_ops update --model small --data random --optimizer muon
 // The optimizer's step alone, of the slowest rank: the median of --max_steps (8) in a line of JSON.
 //
@@ -190,6 +194,42 @@ static void bench_muon(Trainer *t) {
   for (Dtype dtype : {BF16, F32})
     for (int64_t k = 0; k < 3; k++) bench_newton_schulz(&t->ctx, dtype, k == 1 ? 4 * C : C, k == 2 ? 4 * C : C);
 }
+// type: of the matrix's blocks; BLOCK_NONE: numbers of dtype.
+static void bench_row(Ctx *c, Dtype dtype, const char *name, int type, int64_t N, int64_t K) {
+  enum { ROUNDS = 31 };
+  const int64_t row = type ? blocks_bytes(type, K) : K;
+  Tensor weight = tensor_of(NULL, type ? BLOCKS : dtype, N, row);
+  const Tensor in = bench_tensor(c, dtype, 1, K), out = bench_tensor(c, F32, 1, N);
+  const double bytes = (double)numel(weight) * (double)dtype_bytes(weight.dtype);
+  double ms[ROUNDS];
+  c->ops->memory_alloc(c, &weight.data, (size_t)bytes, MEMORY_DEVICE);
+  CHECK(weight.data, "no memory for %lld x %lld", (long long)N, (long long)K);
+  memset(weight.data, 0x11, (size_t)bytes);
+  for (int round = -1; round < ROUNDS; round++) {
+    const double begin = bench_clock(c);
+    if (type) matmul_blocks(c, out, in, weight, type, 0, Tensor{});
+    else matmul_forward(c, out, in, weight, MatmulEpilogue{});
+    if (round >= 0) ms[round] = bench_clock(c) - begin;
+  }
+  qsort(ms, ROUNDS, sizeof(double), double_order);
+  const double median = ms[ROUNDS / 2];
+  printf("%5s %6lld x %5lld %6s %9.3f %9.3f %10.2f %8.2f\n", dtype_name(dtype), (long long)N, (long long)K, name,
+         median, ms[0], (double)(N * K) / median * 1e-6, bytes / median * 1e-6);
+  c->ops->memory_free(c, weight.data, (size_t)bytes, MEMORY_DEVICE);
+  for (Tensor t : {in, out}) c->ops->memory_free(c, t.data, (size_t)numel(t) * dtype_bytes(t.dtype), MEMORY_DEVICE);
+}
+static void bench_blocks(Trainer *t) {
+  static const int64_t sizes[2][2] = {{49152, 576}, {2048, 8192}};
+  printf("\none row by a matrix, table %s, %d threads: median and best ms, numbers/ns and GB/s of the median\n",
+         t->ctx.ops->name, t->ctx.threads);
+  for (Dtype dtype : {F32, BF16})
+    for (const auto &s : sizes) {
+      bench_row(&t->ctx, dtype, dtype_name(dtype), BLOCK_NONE, s[0], s[1]);
+#define X(name, id, values, bytes, value) if (s[1] % values == 0) bench_row(&t->ctx, dtype, #name, id, s[0], s[1]);
+      BLOCK_TYPES(X)
+#undef X
+    }
+}
 static void bench_update(Trainer *t, int updates) {
   double ms[64], slowest;
   train_step(t, 0);                              // makes the gradients that all updates take
@@ -264,9 +304,9 @@ int main(int argc, char **argv) {
   }
   die_hook = die_everywhere;
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
-  const bool peaks = argc > 1 && !strcmp(argv[1], "peaks");
+  const bool peaks = argc > 1 && !strcmp(argv[1], "peaks"), blocks = argc > 1 && !strcmp(argv[1], "blocks");
   const bool reading = argc > 1 && !strcmp(argv[1], "reading");
-  const bool whole = !muon && !update && !peaks && !reading;     // whole steps
+  const bool whole = !muon && !update && !peaks && !reading && !blocks;        // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
@@ -301,6 +341,7 @@ int main(int argc, char **argv) {
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device, threads);
   if (o.trace[0] || !whole) {
     if (muon) bench_muon(&t);
+    else if (blocks) bench_blocks(&t);
     else if (update) bench_update(&t, steps);
     else bench_trace(&t, steps);
     MPI_Finalize();

@@ -90,8 +90,9 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
       const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n);
       fsdp_expand_numbers(f, out, in);
     }
-    for (int p = 0; p < f->lay.params && matrices; p++) {
+    for (int p = 0; p < f->lay.params; p++) {
       const Param *q = &f->lay.param[p];
+      if (!matrices && (!q->keeps || param_in_blocks(q))) continue;
       if (q->unit == u && q->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
       if (q->unit != u || q->dtype != F8) continue;
       const Piece *c = &f->lay.unit[u].piece[q->piece];
@@ -115,7 +116,7 @@ static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
 // Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype.
 static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
   bool reads = f->cfg.fp8 == FP8_MATMUL;
-  EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands;
+  EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands || f->lay.unit[u].piece[i].type;
   return reads;
 }
 void fsdp_wait(Fsdp *f, int s, bool matrices) {
@@ -136,8 +137,8 @@ void fsdp_wait(Fsdp *f, int s, bool matrices) {
   const bool ready = s ? g->expanded_stage == s && (g->expanded_matrices || !matrices) : g->root_is_expanded;
   schedule_enter(f->record, SCHEDULE_EXPAND, s, 0);
   if (f->lay.stage[s].expand_numel && !ready) {
-    fsdp_expand(f, s, matrices || !s);
-    if (!s) g->root_is_expanded = 1;
+    fsdp_expand(f, s, matrices);
+    if (!s) g->root_is_expanded = matrices;
     else g->expanded_stage = s, g->expanded_matrices = matrices;
   }
   schedule_return(f->record, was);
@@ -152,6 +153,8 @@ Tensor fsdp_weight(Fsdp *f, int p) {
   const GatherSlot *slot = fsdp_slot(f, u->stage);
   CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
   if (!c->expands) return fsdp_stored(f, p);
+  CHECK(!param_in_blocks(q) || (u->stage ? f->gather.expanded_matrices : f->gather.root_is_expanded),
+        "%s is read while it is not expanded", q->name);
   const size_t b = dtype_bytes(f->cfg.compute_dtype);
   const int64_t at = q->keeps ? q->expand_at : c->expand_at + q->in_piece;
   return tensor_of(fsdp_expanded(f, u->stage) + (size_t)(u->expand_slot_at + at) * b,

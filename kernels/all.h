@@ -19,6 +19,7 @@
 #include "elementwise.cuh"
 #include "fp8.cuh"
 #include "blocks.cuh"
+#include "matmul_blocks.cuh"
 #if PART_CUDA // kernels that are files of their own
 #include "embedding_cuda.cuh"
 #include "layernorm_cuda.cuh"

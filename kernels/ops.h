@@ -9,7 +9,8 @@
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
 // values, hs head size, F width of the MLP.
 // Floating tensors are fp32, bf16 or fp16; token ids int32. fp8 appears only in the ops of fp8.cuh, with a scale; low16
-// only in those of optimizer.cuh and master.cuh, with a bf16 parameter; blocks only in blocks.cuh.
+// only in those of optimizer.cuh and master.cuh, with a bf16 parameter; blocks only in blocks.cuh and
+// matmul_blocks.cuh.
 #pragma once
 #include "device.h"
 #include "blocks.h"
@@ -100,6 +101,7 @@ HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->h
 HD int64_t query_q_norm(const WorkspaceQuery *q) { return q->q_norm ? q->q_norm : query_head_size(q); }
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
 
+enum { MATMUL_FEW_ROWS = 4 };                    // by which matmul_blocks reads its weight once
 // Rotary positions and the norm of each head's q and k, rope.cuh.
 enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they take
 // Of each head before or after the rotation; or before it, of all heads of q together, and of all of k.
@@ -234,6 +236,10 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(blocks_expand,               (Ctx *c, Tensor out, Tensor in, int type), WRITES(out) READS(in)) \
+  X(blocks_rows,                 (Ctx *c, Tensor out, Tensor weight, int type, Tensor ids), \
+                                 WRITES(out) READS(weight) READS(ids)) \
+  X(matmul_blocks,               (Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias), \
+                                 UPDATES(out) READS(in) READS(weight) READS(bias) USES_WORKSPACE) \
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
                                   Tensor bias), \
                                  WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias) \

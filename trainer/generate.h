@@ -107,6 +107,7 @@ enum ContinuedEnd { END_NOT, END_TOKEN, END_STOP, END_LENGTH, END_ASKED };
 static const char *const end_words[] = {"", "end", "stop", "length", "asked"};
 // A text that is continued. The caller owns ids, which has room for `most` more than `count`, and frees `said`: the
 // bytes that were made, those of a stop text not counted, and told: those that were passed on. number: of its draws.
+// On rank 0 first_ms and last_ms: from when its prompt went in to its first token and to its last.
 struct Continued {
   int32_t *ids;
   int64_t count, most;
@@ -114,7 +115,18 @@ struct Continued {
   ContinuedEnd end;
   uint8_t *said;
   size_t said_bytes, told, room;
+  double first_ms, last_ms;
 };
+// How fast a text that has tokens came.
+static const char *rate_words(const Continued *x) {
+  static char words[128];
+  const int n = snprintf(words, sizeof words, "%u token%s, the first after %.3f s", x->made, x->made == 1 ? "" : "s",
+                         x->first_ms / 1000);
+  if (x->made > 1)
+    snprintf(words + n, sizeof words - (size_t)n, ", then %.1f tokens/s",
+             (x->made - 1) * 1000 / fmax(x->last_ms - x->first_ms, 1e-3));
+  return words;
+}
 // The next of the texts of --stop at *at, with \n and \t replaced, into `to`. Returns its bytes; 0: there is none.
 static size_t stop_next(const char **at, char to[OPTION_TEXT_BYTES]) {
   size_t n = 0;
@@ -209,6 +221,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   int64_t V = t->model.V;                        // an embedding may have more rows than its tokenizer has tokens
   if (!rank && t->run.corpus->has_tokenizer) V = min64(V, t->run.corpus->tokenizer.vocab_size);
   MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  const double began = now_ms();
   liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
   trainer_carve(t, 1, (int)t->model.P, PASS_SAMPLE);
@@ -226,6 +239,8 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       text[i].made++;
       again = again || text[i].count > t->model.P;
       if (rank) continue;
+      text[i].last_ms = now_ms() - began;
+      if (text[i].made == 1) text[i].first_ms = text[i].last_ms;
       text_says(t, &text[i], sink, to);
       if (!text[i].end && generation_asked) text[i].end = END_ASKED;
       ends[i] = text[i].end;
@@ -320,9 +335,10 @@ static bool print_sample(Trainer *t) {
       sink_stdout_and_file(file, bytes, n);
     }
   }
-  trainer_sample(t, ids, count, o->sample_tokens, sink_stdout_and_file, file);
+  const Continued x = trainer_sample(t, ids, count, o->sample_tokens, sink_stdout_and_file, file);
   free(ids);
   if (first) say_bytes(NULL, 0);
+  if (first && x.made) say("%s\n", rate_words(&x));
   return sample_file_close(t, file, path);
 }
 
@@ -389,6 +405,7 @@ static bool print_samples(Trainer *t) {
   FILE *file = rank ? NULL : log_file(path, true);
   Continued *text = (Continued *)calloc((size_t)most, sizeof *text);
   const double began = now_ms();
+  double first_ms = 0;                           // of all texts
   for (int64_t first = 0; first < count; first += most) {
     const int n = (int)min64(count - first, most);
     for (int i = 0; i < n; i++) {
@@ -399,7 +416,7 @@ static bool print_samples(Trainer *t) {
     trainer_generate(t, text, n, NULL, NULL);
     for (int i = 0; i < n; i++) {
       const Continued *x = &text[i];
-      made += x->made, longest = max64(longest, x->count);
+      made += x->made, longest = max64(longest, x->count), first_ms += x->first_ms;
       if (file) {
         fprintf(file, "{\"prompt\":");
         json_text(file, prompt[first + i]);
@@ -418,7 +435,8 @@ static bool print_samples(Trainer *t) {
   if (rank) return written;
   free(prompt[0]);
   free(prompt);
-  say("samples: %lld texts, %lld tokens in %.1f s, %.0f tokens/s%s: %s\n", (long long)count, (long long)made, seconds,
-      (double)made / seconds, positions_words(t, longest), written ? path : "not all are written");
+  say("samples: %lld texts, %lld tokens in %.1f s, the first of a text after %.3f s, %.1f tokens/s%s: %s\n",
+      (long long)count, (long long)made, seconds, first_ms / 1000 / (double)count, (double)made / seconds,
+      positions_words(t, longest), written ? path : "not all are written");
   return written;
 }

@@ -127,13 +127,16 @@ static void talk_sink(void *to, const uint8_t *bytes, int length) {
 // An answer is complete.
 static void talk_answered(Talk *k, const Continued *x, bool json) {
   talk_message(k, "assistant", x->said, x->told);
-  if (k->shown) { say_bytes(NULL, 0); return; }
+  if (k->shown) say_bytes(NULL, 0);
+  if (x->made && !json) say("%s\n", rate_words(x));
+  if (k->shown) return;
   if (json) {
     fprintf(k->to, "{\"prompt\":");
     json_text(k->to, k->line);
     fprintf(k->to, ",\"text\":");
     json_string(k->to, x->said, x->told, 0);
-    fprintf(k->to, ",\"tokens\":%u,\"end\":\"%s\"}", x->made, end_words[x->end]);
+    fprintf(k->to, ",\"tokens\":%u,\"end\":\"%s\",\"first_s\":%.6f,\"seconds\":%.6f}", x->made, end_words[x->end],
+            x->first_ms / 1000, x->last_ms / 1000);
   }
   fprintf(k->to, "\n");
   if (fflush(k->to) || ferror(k->to)) k->fault = k->fault ? k->fault : errno;

@@ -157,8 +157,13 @@ TEST(interactive_on_a_pipe,
     lines[i] = generate_file(test_tmp(), "answers");
     cli_free(&r);
   }
-  EXPECT(!strcmp(lines[0], lines[1]), "2 ranks: %s, 1 rank: %s", lines[1], lines[0]);
-  REQUIRE(talk_texts(said, lines[0]) == 3, "not 3 answers: %s", lines[0]);
+  REQUIRE(talk_texts(said, lines[0]) == 3 && talk_texts(want, lines[1]) == 3, "not 3 answers: %s", lines[0]);
+  for (int i = 0; i < 3; i++) EXPECT(!strcmp(said[i], want[i]), "2 ranks: '%s', 1 rank: '%s'", want[i], said[i]);
+  cJSON *timed = cJSON_Parse(lines[0]);
+  const double first_s = cJSON_GetNumberValue(cJSON_GetObjectItem(timed, "first_s"));
+  const double seconds = cJSON_GetNumberValue(cJSON_GetObjectItem(timed, "seconds"));
+  EXPECT(first_s > 0 && seconds > first_s, "no times: %s", lines[0]);
+  cJSON_Delete(timed);
   EXPECT(!strcmp(said[0], said[2]) && strcmp(said[0], said[1]), "'%s', then '%s', after /reset '%s'", said[0], said[1],
          said[2]);
   FILE *f = fopen(cli_path("prompts.jsonl"), "w");

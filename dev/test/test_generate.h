@@ -5,51 +5,54 @@ static const char generate_shape[] =
     "--n_layer 3 --n_embd 48 --seq_len 150 --vocab_size 131 --batch_size 3 --prompts x";
 enum { GENERATE_TEXTS = 3, GENERATE_STEPS = 9 };
 // One token of each text after another, kept, then passes over whole texts: the same logits.
-static inline void generate_compare(const Ops *ops, const char *options, const Corpus *corpus, double bound) {
-  static Trainer t;
-  Options o;
-  test_options(&o, 1, "%s %s", generate_shape, options);
-  trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
-  const int P = (int)t.model.P, lengths[GENERATE_TEXTS] = {1, 60, P - GENERATE_STEPS};
-  const size_t row = (size_t)t.model.V, step_floats = GENERATE_TEXTS * row;
+static inline void generate_compare_trainer(Trainer *t, const char *options, double bound) {
+  const int P = (int)t->model.P, V = (int)t->model.V, lengths[GENERATE_TEXTS] = {1, P * 2 / 5, P - GENERATE_STEPS};
+  const size_t row = (size_t)V, step_floats = GENERATE_TEXTS * row;
   float *kept = (float *)malloc(sizeof(float) * GENERATE_STEPS * step_floats);
-  int32_t *const in = t.host.inputs, *const starts = t.host.starts;
-  const auto token = [](int b, int i) { return (int32_t)((i * 29 + b * 41 + i * i) % 131); };
+  int32_t *const in = t->host.inputs, *const starts = t->host.starts;
+  const auto token = [=](int b, int i) { return (int32_t)((i * 29 + b * 41 + i * i) % V); };
   const auto prompt = [&](int b, int T) {
-    trainer_carve(&t, 1, T, PASS_SAMPLE);
+    trainer_carve(t, 1, T, PASS_SAMPLE);
     for (int i = 0; i < T; i++) in[i] = token(b, i), starts[i] = 0;
-    trainer_enqueue_prompt(&t, b, T);
-    fsdp_sync(&t.fsdp);
+    trainer_enqueue_prompt(t, b, T);
+    fsdp_sync(&t->fsdp);
   };
-  fsdp_step_begin(&t.fsdp, false);
-  trainer_carve(&t, 1, P, PASS_SAMPLE);
-  trainer_clear_cache(&t);
+  fsdp_step_begin(&t->fsdp, false);
+  trainer_carve(t, 1, P, PASS_SAMPLE);
+  trainer_clear_cache(t);
   for (int b = 0; b < GENERATE_TEXTS; b++) prompt(b, lengths[b]);
   for (int step = 0; step < GENERATE_STEPS; step++) {
-    trainer_carve(&t, GENERATE_TEXTS, 1, PASS_SAMPLE);
+    trainer_carve(t, GENERATE_TEXTS, 1, PASS_SAMPLE);
     for (int b = 0; b < GENERATE_TEXTS; b++) {
       in[b] = token(b, lengths[b] + step), starts[b] = -(lengths[b] + step);
     }
-    trainer_enqueue_next(&t, GENERATE_TEXTS);
-    fsdp_sync(&t.fsdp);
+    trainer_enqueue_next(t, GENERATE_TEXTS);
+    fsdp_sync(&t->fsdp);
     for (int b = 0; b < GENERATE_TEXTS; b++)
-      memcpy(kept + step * step_floats + b * row, t.host.logits + b * t.model.Vp, sizeof(float) * row);
+      memcpy(kept + step * step_floats + b * row, t->host.logits + b * t->model.Vp, sizeof(float) * row);
   }
   double worst = 0, largest = 0;
   int differ = 0;
   for (int step = 0; step < GENERATE_STEPS; step++)
     for (int b = 0; b < GENERATE_TEXTS; b++) {
       prompt(b, lengths[b] + step + 1);
-      const float *want = t.host.logits + b * t.model.Vp, *got = kept + step * step_floats + b * row;
+      const float *want = t->host.logits + b * t->model.Vp, *got = kept + step * step_floats + b * row;
       differ += memcmp(want, got, sizeof(float) * row) != 0;
       for (size_t i = 0; i < row; i++)
         worst = fmax(worst, fabs((double)want[i] - got[i])), largest = fmax(largest, fabs((double)want[i]));
     }
   if (bound == 0) EXPECT(!differ && largest > 0, "%s on %s: %d of %d rows of logits have other bits, off by %.3g of "
-                         "%.3g", options, ops->name, differ, GENERATE_STEPS * GENERATE_TEXTS, worst, largest);
-  else EXPECT(worst <= bound * largest && largest > 0, "%s on %s: logits are off by %.3g of %.3g", options, ops->name,
-              worst, largest);
+                         "%.3g", options, t->ctx.ops->name, differ, GENERATE_STEPS * GENERATE_TEXTS, worst, largest);
+  else EXPECT(worst <= bound * largest && largest > 0, "%s on %s: logits are off by %.3g of %.3g", options,
+              t->ctx.ops->name, worst, largest);
   free(kept);
+}
+static inline void generate_compare(const Ops *ops, const char *options, const Corpus *corpus, double bound) {
+  static Trainer t;
+  Options o;
+  test_options(&o, 1, "%s %s", generate_shape, options);
+  trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(ops), 2);
+  generate_compare_trainer(&t, options, bound);
   trainer_close(&t);
 }
 #define GENERATE_LLAMA "--norm rmsnorm --position rope --mlp swiglu --bias none "
@@ -74,6 +77,31 @@ TEST_MPI(generate_cached_is_uncached, 1,
     generate_compare(cpu_tables[cpu_best_table()].ops, bf16, &corpus, 0.05);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST_MPI(generate_from_blocks, 1,
+         "a token at a time over matrices of every type of block, which are multiplied as they lie, has the bits of a "
+         "pass over each whole text, for which they are expanded, beside adapters too, in fp32 on every instruction "
+         "set; in bf16 and on emulated CUDA the logits to rounding") {
+  for (int i = 0;; i++) {
+    static FamilyRun x;
+    char error[2048];
+    const int cpus = cpu_best_table() + 1, on_cpu = i <= cpus;
+    const Ops *ops = i < cpus ? cpu_tables[i].ops : on_cpu ? cpu_tables[cpus - 1].ops : device_table(i - cpus - 1);
+    const char *options = i == cpus ? "--seq_len 64 --batch_size 3 --prompts x --param_dtype bf16" :
+                          i % 2 ? "--seq_len 64 --batch_size 3 --prompts x --lora 2"
+                                : "--seq_len 64 --batch_size 3 --prompts x --sample_only";
+    if (!ops) break;
+    REQUIRE(kept_open(&x, kept_file(), MPI_COMM_SELF, ops, options, error, sizeof error), "%s", error);
+    generate_compare_trainer(&x.trainer, options, i < cpus ? 0 : on_cpu ? 0.05 : 1e-5);
+    // Three tokens after a whole pass: what is expanded is of the blocks no more.
+    Fsdp *f = &x.trainer.fsdp;
+    trainer_carve(&x.trainer, 3, 1, PASS_SAMPLE);
+    trainer_enqueue_next(&x.trainer, 3);
+    fsdp_sync(f);
+    EXPECT(!f->gather.expanded_matrices, "%s: matrices were expanded for three tokens", ops->name);
+    family_close(&x);
+  }
 }
 
 // ---- draws
@@ -159,8 +187,8 @@ static inline char *generate_file(const char *dir, const char *name) {
 }
 TEST(generate_prompts_are_the_same,
      "--prompts: 1 to 4 ranks and any number of texts at once write the same samples.jsonl, whose first text is "
-     "--prompt's; a text ends at a stop text, which is left out; it says where the positions end; what is no "
-     "file of prompts is refused") {
+     "--prompt's; a text ends at a stop text, which is left out; it says where the positions end, tokens/s and "
+     "the time to the first token; what is no file of prompts is refused") {
   char options[2048], *first = NULL;
   static const char lines[] = "{\"prompt\":\"the fox\"}\n{\"prompt\":\"\\\"a\\nb\\\"\"}\n{\"prompt\":\"\"}\n"
                               "{\"prompt\":\"one two three\"}\n{\"prompt\":\"the\"}\n";
@@ -178,7 +206,8 @@ TEST(generate_prompts_are_the_same,
     CLI_RUN(&r, "rm -rf %s; %s %s --prompts %s --test_batch_size %d --out %s", cli_path("many"), cli_ranks(c.ranks),
             options, cli_path("p.jsonl"), c.texts, cli_path("many"));
     cli_expect_done(&r, "--prompts");
-    EXPECT(strstr(r.text, "tokens/s; beyond 16 tokens, its positions,"), "nothing is said:\n%s", r.text);
+    EXPECT(strstr(r.text, " s, the first of a text after ") &&
+           strstr(r.text, "tokens/s; beyond 16 tokens, its positions,"), "nothing is said:\n%s", r.text);
     char *text = generate_file(cli_path("many"), "samples.jsonl");
     if (!first) first = strdup(text);
     EXPECT(!strcmp(first, text), "%d ranks, %d texts: '%s' is not '%s'", c.ranks, c.texts, text, first);
@@ -192,6 +221,8 @@ TEST(generate_prompts_are_the_same,
   CLI_RUN(&r, "%s %s --prompt 'the fox' --out %s", cli_ranks(2), options, cli_path("one"));
   char *one = generate_file(cli_path("one"), "sample.txt");
   EXPECT(!strncmp(one, "the fox", 7) && !strcmp(one + 7, made), "--prompt made '%s', --prompts '%s'", one, made);
+  const char *rate = strstr(r.text, "\n24 tokens, the first after ");
+  EXPECT(rate && strstr(rate, " s, then ") && strstr(rate, " tokens/s\n"), "no rate is said:\n%s", r.text);
   cli_free(&r);
   // Stops at the text's own 9th to 11th byte, where they first are; the other stop text never comes.
   CLI_RUN(&r, "%s %s --prompt 'the fox' --stop '~no~|%.3s' --out %s", cli_ranks(0), options, made + 8, cli_path("one"));

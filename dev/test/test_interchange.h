@@ -754,6 +754,7 @@ static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   t->fills = 0;
   trainer_load_batch(t, 0, 1, T);
   gpt_forward(t, Microbatch{0, PASS_SAMPLE});
+  fsdp_wait(&t->fsdp, 0, true);
   for (int64_t at = 0; at < T; at += rows) {
     const int64_t n = min64(rows, T - at);
     Tensor out = tensor_of(x->logits.data, F32, n, Vp);

@@ -29,6 +29,20 @@ TEST(threads_divide_exactly, "each way to divide work visits every index once, f
   }
 }
 
+TEST(threads_one_step_wakes_nobody, "work of one step or one chunk is done by its caller; more is divided") {
+  const pthread_t self = pthread_self();
+  static int elsewhere;
+  int *const others = &elsewhere;
+  const auto note = [=](int64_t) { if (!pthread_equal(self, pthread_self())) threads_count(others, 0); };
+  for (int i = 0; i < 20; i++) {
+    parallel_for(4, 3, 7, 4, note);
+    parallel_tasks(4, 4, 4, note);
+  }
+  EXPECT(!elsewhere, "%d calls in other threads", elsewhere);
+  parallel_for(4, 0, 8, 4, note);                // thread_share gives two steps to threads 1 and 3
+  EXPECT(elsewhere == 2, "%d of two steps in other threads", elsewhere);
+}
+
 TEST(threads_barriers_hold, "after a barrier every thread sees what all wrote before it, turn after turn") {
   enum { THREADS = 5, TURNS = 300 };
   static int at[THREADS], wrong;

@@ -4,7 +4,7 @@
 #pragma once
 #include "gemm_tiles.h"
 
-enum { GEMM_FEW_ROWS = 4, GEMM_FEW_AHEAD = 512 };            // bytes of a row that are asked for ahead
+enum { GEMM_FEW_ROWS = MATMUL_FEW_ROWS, GEMM_FEW_AHEAD = 512 };  // bytes of rows in order that are asked for ahead
 static bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
   return j->a.count <= GEMM_FEW_ROWS && j->a.k_contiguous && j->b.k_contiguous && !j->finish_sums && !j->lower &&
          !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
@@ -25,9 +25,11 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
   const T *const from = (const T *)j->b.data + col * j->b.stride + w0 * per;
   for (int64_t w = 0; w < words; w += VF) {
     vf r[VF];
+    int64_t ahead = w * per + GEMM_FEW_AHEAD / (int64_t)sizeof(T);
+    if (w0 * per + ahead >= j->b.stride) ahead += (VF - 1) * j->b.stride;      // of the columns that come next
     for (int l = 0; l < VF; l++) {
       r[l] = l < rows ? gemm_few_words<T, DOT>(from + l * j->b.stride, w, words) : vf_zero();
-      __builtin_prefetch((const char *)(from + l * j->b.stride + w * per) + GEMM_FEW_AHEAD);
+      __builtin_prefetch(from + l * j->b.stride + ahead);
     }
     vf_transpose(r);
     for (int d = 0; d < VF; d++)                 // words behind the last are zero in a and b
@@ -38,16 +40,23 @@ static void gemm_few_block(float *sums, const float *a, int64_t a_stride, const 
     vf_store(to, add ? vf_add(vf_load(to), acc[i]) : acc[i]);
   }
 }
-template <class T, bool DOT, int ROWS> static void gemm_few_columns(Ctx *c, const GemmJob *j, const GemmKernel *g) {
-  const int64_t per = DOT ? 2 : 1, words = gemm_ceil_div(j->K, per), block = gemm_words(g, gemm_block_k(j->K, g));
-  const int64_t stride = gemm_round_up(words, VF), rows = j->a.count;
+// a's rows as words, `rows` of them, those that are not there zero, at the beginning of the workspace. Returns words
+// from row to row.
+template <class T, bool DOT> static int64_t gemm_few_copy(Ctx *c, const GemmJob *j, int rows) {
+  const int64_t stride = gemm_round_up(gemm_ceil_div(j->K, DOT ? 2 : 1), VF);
   float *const a = (float *)c->workspace;
-  memset(a, 0, sizeof(float) * (size_t)(ROWS * stride));
-  for (int64_t i = 0; i < rows; i++) {
+  memset(a, 0, sizeof(float) * (size_t)(rows * stride));
+  for (int64_t i = 0; i < j->a.count; i++) {
     const T *from = (const T *)j->a.data + i * j->a.stride;
     if (DOT) memcpy(a + i * stride, from, (size_t)j->K * sizeof(T));
     else for (int64_t k = 0; k < j->K; k += VF) vf_store(a + i * stride + k, vf_load_n(from + k, j->K - k));
   }
+  return stride;
+}
+template <class T, bool DOT, int ROWS> static void gemm_few_columns(Ctx *c, const GemmJob *j, const GemmKernel *g) {
+  const int64_t words = gemm_ceil_div(j->K, DOT ? 2 : 1), block = gemm_words(g, gemm_block_k(j->K, g));
+  const int64_t stride = gemm_few_copy<T, DOT>(c, j, ROWS), rows = j->a.count;
+  const float *const a = (const float *)c->workspace;
   parallel_tasks(c->threads, gemm_ceil_div(j->b.count, GEMM_NR), 4, [=](int64_t task) {
     alignas(64) float sums[ROWS * GEMM_NR];
     const int64_t first = task * GEMM_NR;

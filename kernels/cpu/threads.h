@@ -3,6 +3,7 @@
 //   parallel(threads, body)                          body(thread, threads) on each of them
 //   parallel_for(threads, begin, end, step, body)    body(i) for i = begin, begin + step, ... below end; equal shares
 //   parallel_tasks(threads, tasks, chunk, body)      body(i) for 0 <= i < tasks; a free thread takes the next chunk
+//                                                    where there is one step or chunk only, the caller does it, alone
 //   thread_share, thread_tasks, thread_max           inside a body: an equal share; the next tasks; a maximum of all
 //   threads_barrier()                                inside a body: no thread continues before all have arrived
 //   thread_number                                    which thread of its region this is; 0 outside
@@ -56,14 +57,14 @@ template <class F> static inline void parallel(int threads, const F &body) {
 }
 template <class F>
 static inline void parallel_for(int threads, int64_t begin, int64_t end, int64_t step, const F &body) {
-  parallel(threads, [=](int thread, int all) {
+  parallel(end - begin > step ? threads : 1, [=](int thread, int all) {
     const ThreadShare mine = thread_share(end - begin, step, thread, all);
     for (int64_t i = mine.begin; i < mine.end; i += step) body(begin + i);
   });
 }
 template <class F> static inline void parallel_tasks(int threads, int64_t tasks, int64_t chunk, const F &body) {
   int64_t counter = 0, *const taken = &counter;
-  parallel(threads, [=](int, int) { thread_tasks(taken, tasks, chunk, body); });
+  parallel(tasks > chunk ? threads : 1, [=](int, int) { thread_tasks(taken, tasks, chunk, body); });
 }
 
 #if PART_THREADS

@@ -79,6 +79,14 @@ template <int N> INLINE int32x4_t neon_shift(int32x4_t x) {
   else return vreinterpretq_s32_u32(vshrq_n_u32(u, -N));
 }
 template <int N> INLINE vi vi_shift(vi x) { return VF_1(vi, neon_shift<N>, x); }
+#define vi_sar(a, n) vi_shift_signed<n>(a)
+template <int N> INLINE int32x4_t neon_shift_signed(int32x4_t x) { return vshrq_n_s32(x, N); }
+template <int N> INLINE vi vi_shift_signed(vi x) { return VF_1(vi, neon_shift_signed<N>, x); }
+INLINE int32x4_t neon_shift_by(int32x4_t x, int32x4_t n) {
+  return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(x), n));
+}
+INLINE vi vi_shl_by(vi x, int n) { return VF_2(vi, neon_shift_by, x, vi_set1(n)); }
+INLINE vi vi_shr_by(vi x, int n) { return VF_2(vi, neon_shift_by, x, vi_set1(-n)); }
 INLINE vm vi_gt(vi x, vi y) { return VF_2(vm, vcgtq_s32, x, y); }
 INLINE vi vi_select(vm m, vi yes, vi no) { return VF_3(vi, vbslq_s32, m, yes, no); }
 INLINE vi vi_max(vi x, vi y) { return VF_2(vi, vmaxq_s32, x, y); }
@@ -86,6 +94,14 @@ INLINE vi vi_min(vi x, vi y) { return VF_2(vi, vminq_s32, x, y); }
 INLINE vi vi_load(const void *p) {
   const int32_t *x = (const int32_t *)p;
   return vi{{vld1q_s32(x), vld1q_s32(x + 4), vld1q_s32(x + 8), vld1q_s32(x + 12)}};
+}
+INLINE void vi_load_columns(vi to[4], const uint8_t *const row[16], int64_t at) {
+  for (int g = 0; g < 4; g++) {
+    float32x4_t r[4];
+    for (int i = 0; i < 4; i++) r[i] = vreinterpretq_f32_u8(vld1q_u8(row[4 * g + i] + at));
+    neon_transpose4(&r[0], &r[1], &r[2], &r[3]);
+    for (int i = 0; i < 4; i++) to[i].q[g] = vreinterpretq_s32_f32(r[i]);
+  }
 }
 INLINE void vi_store(void *p, vi x) { for (int i = 0; i < 4; i++) vst1q_s32((int32_t *)p + 4 * i, x.q[i]); }
 INLINE vf vf_load(const float *p) { return vf{{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}}; }

@@ -86,6 +86,9 @@ INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)
 #define vi_shr(a, n) _mm512_srli_epi32(a, n)
+#define vi_sar(a, n) _mm512_srai_epi32(a, n)
+INLINE vi vi_shl_by(vi a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE vi vi_shr_by(vi a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }        // signed
 INLINE vi vi_select(vm m, vi yes, vi no) { return _mm512_mask_blend_epi32(m, no, yes); }
 INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }              // signed
@@ -94,6 +97,21 @@ INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 INLINE vi vi_load_bytes(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 INLINE void vi_store_bytes(void *p, vi a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }  // 0 .. 255
+INLINE void vi_load_columns(vi to[4], const uint8_t *const row[16], int64_t at) {
+  __m512i r[4];
+  for (int i = 0; i < 4; i++) {                  // rows i, i + 4, i + 8, i + 12, so that quarters turn by themselves
+    const __m128i *const p[4] = {(const __m128i *)(row[i] + at), (const __m128i *)(row[i + 4] + at),
+                                 (const __m128i *)(row[i + 8] + at), (const __m128i *)(row[i + 12] + at)};
+    r[i] = _mm512_castsi128_si512(_mm_loadu_si128(p[0]));
+    r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p[1]), 1);
+    r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p[2]), 2);
+    r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p[3]), 3);
+  }
+  const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+  const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+  to[0] = _mm512_unpacklo_epi64(a, c), to[1] = _mm512_unpackhi_epi64(a, c);
+  to[2] = _mm512_unpacklo_epi64(b, d), to[3] = _mm512_unpackhi_epi64(b, d);
+}
 
 INLINE vh vf_low_half(vf a) { return _mm512_castps512_ps256(a); }
 INLINE vh vf_high_half(vf a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
@@ -226,6 +244,13 @@ INLINE vi vi_or(vi x, vi y) { VF_BOTH(vi, _mm256_or_si256(x.a, y.a), _mm256_or_s
 INLINE vi vi_xor(vi x, vi y) { VF_BOTH(vi, _mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)); }
 INLINE vi vi_shl(vi x, int n) { VF_BOTH(vi, _mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)); }
 INLINE vi vi_shr(vi x, int n) { VF_BOTH(vi, _mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)); }
+INLINE vi vi_sar(vi x, int n) { VF_BOTH(vi, _mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)); }
+INLINE vi vi_shl_by(vi x, int n) {
+  VF_BOTH(vi, _mm256_sll_epi32(x.a, _mm_cvtsi32_si128(n)), _mm256_sll_epi32(x.b, _mm_cvtsi32_si128(n)));
+}
+INLINE vi vi_shr_by(vi x, int n) {
+  VF_BOTH(vi, _mm256_srl_epi32(x.a, _mm_cvtsi32_si128(n)), _mm256_srl_epi32(x.b, _mm_cvtsi32_si128(n)));
+}
 INLINE vm vi_gt(vi x, vi y) {
   VF_BOTH(vm, _mm256_castsi256_ps(_mm256_cmpgt_epi32(x.a, y.a)), _mm256_castsi256_ps(_mm256_cmpgt_epi32(x.b, y.b)));
 }
@@ -247,6 +272,23 @@ INLINE void vi_store_bytes(void *p, vi x) {      // lanes of 0 .. 255; packus wo
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
   const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128((__m128i *)p, bytes);
+}
+
+INLINE void vi_load_columns(vi to[4], const uint8_t *const row[16], int64_t at) {
+  __m256i out[2][4];
+  for (int h = 0; h < 2; h++) {
+    __m256i r[4];
+    for (int i = 0; i < 4; i++) {
+      const uint8_t *const low = row[8 * h + i] + at, *const high = row[8 * h + i + 4] + at;
+      r[i] = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low));
+      r[i] = _mm256_inserti128_si256(r[i], _mm_loadu_si128((const __m128i *)high), 1);
+    }
+    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    out[h][0] = _mm256_unpacklo_epi64(a, c), out[h][1] = _mm256_unpackhi_epi64(a, c);
+    out[h][2] = _mm256_unpacklo_epi64(b, d), out[h][3] = _mm256_unpackhi_epi64(b, d);
+  }
+  for (int i = 0; i < 4; i++) to[i] = vi{out[0][i], out[1][i]};
 }
 
 INLINE vh vf_low_half(vf x) { return x.a; }

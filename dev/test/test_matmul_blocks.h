@@ -1,0 +1,133 @@
+// test_matmul_blocks.h: passes of a few tokens over weights in blocks (kernels/matmul_blocks.cuh).
+
+struct BlocksCase { int type; Dtype dtype; Tensor weight, in, bias; int64_t N, K; };
+// Any bytes, so that scales are of every kind, infinite and NaN among them; in the second half of the rows small ones.
+static BlocksCase blocks_case(int type, Dtype dtype, uint64_t seed) {
+  // K: several blocks of it in gemm.h's order, one of which ends inside of a block of numbers.
+  BlocksCase x = {type, dtype, {}, {}, {}, 37, block_values(type) == 256 ? 2560 : block_values(type) == 64 ? 832 : 800};
+  const int64_t bytes = block_bytes(type);
+  x.weight = op_tensor(BLOCKS, x.N, blocks_bytes(type, x.K));
+  for (int64_t i = 0; i < numel(x.weight); i++) ((uint8_t *)x.weight.data)[i] = (uint8_t)op_random(&seed);
+  for (int64_t b = numel(x.weight) / bytes / 2; b < numel(x.weight) / bytes; b++) {
+    uint8_t *const at = (uint8_t *)x.weight.data + b * bytes, half[2] = {(uint8_t)b, (uint8_t)(0x20 | b % 8)};
+    const float one = 1;
+    if (type == BLOCK_NF4) memcpy(at, &one, sizeof one);
+    else if (type == BLOCK_MXFP4) at[0] = (uint8_t)(120 + b % 8);
+    else for (int64_t to : {type == BLOCK_Q6_K ? bytes - 2 : 0, type == BLOCK_Q6_K ? bytes - 2 : 2})
+      if (!to || to == bytes - 2 || type == BLOCK_Q4_1 || type == BLOCK_Q5_1 || bytes == 144 || bytes == 176)
+        memcpy(at + to, half, 2);
+  }
+  x.in = op_random_tensor(seed, 1, dtype, 6, x.K);
+  x.bias = op_random_tensor(seed + 1, 1, dtype, x.N + 5);
+  return x;
+}
+// The rows as numbers of the dtype, by the formula.
+static Tensor blocks_case_expanded(const BlocksCase *x) {
+  Tensor w = op_tensor(x->dtype, x->N, x->K);
+  for (int64_t i = 0; i < numel(w); i++) {
+    const int values = block_values(x->type), k = (int)(i % values);
+    const uint8_t *b = (const uint8_t *)x->weight.data + i / values * block_bytes(x->type);
+    float number = 0;
+    BLOCK_DISPATCH(x->type, TYPE, number = block_value<TYPE>(b, k / BLOCK_RUN, k % BLOCK_RUN));
+    DISPATCH(x->dtype, T, round_param((T *)w.data + i, number));
+  }
+  return w;
+}
+// fp64 sums of the first `rows` rows, columns 3 .. 3 + N of out, and in *scale the largest sum of magnitudes.
+static double *blocks_case_sums(const BlocksCase *x, Tensor w, int64_t rows, bool bias, double *scale) {
+  double *sum = op_zeros(rows * x->N), *a = op_fp64(x->in), *b = op_fp64(w);
+  *scale = 0;
+  for (int64_t i = 0; i < rows * x->N; i++) {
+    double most = 0;
+    for (int64_t k = 0; k < x->K; k++) {
+      const double term = a[i / x->N * x->K + k] * b[i % x->N * x->K + k];
+      sum[i] += term, most += fabs(term);
+    }
+    if (bias) sum[i] += op_get(x->bias, 3 + i % x->N), most += fabs(op_get(x->bias, 3 + i % x->N));
+    if (i % x->N >= (x->N + 1) / 2 && most > *scale) *scale = most;
+  }
+  return sum;
+}
+static bool blocks_same_number(double a, double b) { return a == b || (a != a && b != b); }
+// Columns 3 .. 3 + N of got are those of want, or with sums those within the bound: K products and sums, the bias, and
+// of what follows six; one rounding to the dtype. What lies beside them is as it was.
+static void blocks_expect_product(const char *what, Tensor got, Tensor want, const double *sums, double scale) {
+  const int64_t N = want.shape[1], n_all = got.shape[1];
+  int64_t bad = -1;
+  for (int64_t i = 0; i < numel(got) && bad < 0; i++) {
+    const int64_t col = i % n_all - 3, at = i / n_all * N + col;
+    const double x = op_get(got, i);
+    if (col < 0 || col >= N) { if (x == x) bad = i; continue; }
+    if (!sums) { if (!blocks_same_number(x, op_get(want, at))) bad = i; continue; }
+    if (col < (N + 1) / 2) { if (!isfinite(sums[at]) && isfinite(x)) bad = i; continue; }
+    const double u = op_unit_roundoff(got.dtype);
+    const double bound = u * fabs(sums[at]) + 2566 * 0x1p-24 * scale * (1 + u) + op_smallest(got.dtype);
+    if (!(fabs(x - sums[at]) <= bound)) bad = i;
+  }
+  EXPECT(bad < 0, "%s: element %lld is %.9g", what, (long long)bad, op_get(got, bad < 0 ? 0 : bad));
+}
+TEST(matmul_blocks_is_the_expanded_product,
+     "matmul_blocks of each type and dtype, with infinite and NaN scales too, has the bits of matmul_forward by the "
+     "expanded rows, on every table for any threads and rows, and writes no other column; bf16 on AMX and everything "
+     "on CUDA is within the bound of fp64") {
+  for (int type : {BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q5_0, BLOCK_Q5_1, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K,
+                   BLOCK_MXFP4, BLOCK_NF4})
+    for (Dtype dtype : {F32, BF16, F16}) for (int64_t rows : {1, 6}) {
+      char what[128];
+      const BlocksCase x = blocks_case(type, dtype, (uint64_t)(100 * type + 10 * dtype));
+      const Tensor w = blocks_case_expanded(&x), in = rows_of(x.in, 0, rows), none = {};
+      const WorkspaceQuery q = {dtype, F32, 1, 64, x.K, 1, 64, 64};
+      const Dtype to = rows == 1 ? F32 : dtype;  // the head's logits are fp32
+      const bool bias = rows > 1;
+      double scale;
+      const double *sums = blocks_case_sums(&x, w, rows, bias, &scale);
+      const Tensor part = bias ? op_shifted(x.bias, 3) : none;
+      const Tensor part_n = bias ? tensor_of(part.data, dtype, x.N) : none;
+      Tensor want = op_tensor(to, rows, x.N);
+      for (int i = 0; const Ops *ops = op_table(i); i++) for (int threads : {1, 3}) {
+        Ctx c = op_ctx(ops, threads, q);
+        Tensor out = op_tensor(to, rows, x.N + 5);
+        const bool other_order = dtype == BF16 && strstr(ops->name, "amx");
+        matmul_forward(&c, want, in, w, MatmulEpilogue{part_n, none});
+        matmul_blocks(&c, out, in, x.weight, type, 3, bias ? x.bias : none);
+        snprintf(what, sizeof what, "%s, type %d, %s, %lld rows, %d threads", ops->name, type, dtype_name(dtype),
+                 (long long)rows, threads);
+        blocks_expect_product(what, out, want, other_order ? sums : NULL, scale);
+      }
+      for (int i = 0; const Ops *ops = device_table(i); i++) {
+        Ctx c = device_ctx(ops, q);
+        Tensor out = device_upload(&c, op_tensor(to, rows, x.N + 5));
+        matmul_blocks(&c, out, device_upload(&c, in), device_upload(&c, x.weight), type, 3,
+                      bias ? device_upload(&c, x.bias) : none);
+        blocks_expect_product(device_where("matmul_blocks", &c, dtype), device_download(&c, out), want, sums, scale);
+        device_done(&c);
+      }
+      op_free_all();
+    }
+}
+TEST(blocks_rows_are_expanded_rows, "blocks_rows is rows of the blocks' numbers, on every table and on CUDA") {
+  for (int type : {BLOCK_Q4_1, BLOCK_Q6_K, BLOCK_NF4}) for (Dtype dtype : {F32, BF16}) {
+    const BlocksCase x = blocks_case(type, dtype, (uint64_t)type);
+    const Tensor w = blocks_case_expanded(&x);
+    const WorkspaceQuery q = {dtype, F32, 1, 1, x.K, 1, 1, 1};
+    Tensor ids = op_tensor(I32, 3, 1), want = op_tensor(dtype, 3, x.K);
+    const int32_t some[3] = {30, 2, 30};
+    memcpy(ids.data, some, sizeof some);
+    for (int64_t i = 0; i < numel(want); i++) op_put(want, i, op_get(w, some[i / x.K] * x.K + i % x.K));
+    for (int i = 0; i < 16; i++) {
+      const Ops *cpu = op_table(i), *ops = cpu ? cpu : device_table(0);
+      if (!ops) break;
+      Ctx c = cpu ? op_ctx(ops, 2, q) : device_ctx(ops, q);
+      Tensor out = cpu ? op_tensor(dtype, 3, x.K) : device_tensor(&c, dtype, 3, x.K);
+      blocks_rows(&c, out, cpu ? x.weight : device_upload(&c, x.weight), type, cpu ? ids : device_upload(&c, ids));
+      const Tensor got = cpu ? out : device_download(&c, out);
+      int64_t bad = -1;
+      for (int64_t k = 0; k < numel(want) && bad < 0; k++)
+        if (!blocks_same_number(op_get(got, k), op_get(want, k))) bad = k;
+      EXPECT(bad < 0, "%s, type %d, %s: element %lld", ops->name, type, dtype_name(dtype), (long long)bad);
+      if (!cpu) device_done(&c);
+      if (!cpu) break;
+    }
+    op_free_all();
+  }
+}
