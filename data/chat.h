@@ -11,8 +11,8 @@
 //
 // A template is one of a table: what transformers' apply_chat_template renders from the published template of that
 // family for system, user, assistant and tool messages. Each turn is encoded alone, which gives the ids of the whole
-// text, because every turn begins at a special token; for a tokenizer by characters, whose turns may not, all is rendered
-// and then encoded (chat_flush). Trained on: what the assistant says and the token that ends
+// text, because every turn begins at a special token; for a tokenizer by characters, whose turns may not, all is
+// rendered and then encoded (chat_flush). Trained on: what the assistant says and the token that ends
 // it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
 // everything.
 //
