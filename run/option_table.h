@@ -56,9 +56,19 @@ enum { LAYERS_MOST = 1000 };
       "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
+  INT(window, -1, 0, 1 << 20, SHAPE, "tokens that a token sees, itself among them (0: all; default: the preset's)", \
+      "sliding_window") \
+  INT(window_skip, -1, 0, LAYERS_MOST, SHAPE, "every N-th block sees all tokens (0: none; default: the preset's)", \
+      "sliding_window_pattern") \
+  NUM(window_theta, -1.0, 0.0, 1e12, SHAPE, \
+      "rope: base in blocks with a window, unscaled (0: as others; default: preset)", "rope_local_base_freq") \
   CHOICE(qk_norm, preset, (off, before, after, all), SHAPE, \
       "RMSNorm of each head's q and k, before or after rope; or of all (default: preset)") \
-  CHOICE(mlp, preset, (gelu, relu2, swiglu), SHAPE, "between the MLP's matrices (default: the preset's)") \
+  NUM(attention_scale, -1.0, 0.0, 1e6, SHAPE, \
+      "scores are divided by the root of X (0: of head_size; default: preset)", "query_pre_attn_scalar") \
+  CHOICE(embedding_scale, preset, (off, on), SHAPE, \
+      "the embedding is multiplied by the root of n_embd (default: the preset's)") \
+  CHOICE(mlp, preset, (gelu, relu2, swiglu, geglu), SHAPE, "between the MLP's matrices (default: the preset's)") \
   CHOICE(bias, preset, (all, none, qkv, qkvo), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \
@@ -268,8 +278,8 @@ struct Preset {
   const char *block;
 };
 static const char preset_block[] = "norm=layernorm norm_place=before norm_weight=on norm_embedding=off norm_eps=1e-5 "
-    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 "
-    "tie_head=on optimizer=adamw";
+    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 window=0 window_skip=0 window_theta=0 "
+    "attention_scale=0 embedding_scale=off qk_norm=off mlp=gelu bias=all logit_softcap=0 tie_head=on optimizer=adamw";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
 #define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 #define MODERN_BLOCK "qk_norm=before tie_head=off optimizer=muon " LLAMA_BLOCK

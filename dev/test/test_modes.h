@@ -43,7 +43,8 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 6, {"on", "off",
-        "norm=rmsnorm norm_place=behind position=rope qk_norm=all mlp=swiglu bias=qkv n_kv_head=1",
+        "norm=rmsnorm norm_place=behind position=rope qk_norm=all window=3 window_skip=3 window_theta=9 "
+        "mlp=geglu embedding_scale=on attention_scale=5 bias=qkv n_kv_head=1",
         "norm=rmsnorm position=rope rope_skip=2 qk_norm=before mlp=relu2 bias=qkv logit_softcap=4 head_size=6",
         "norm=rmsnorm norm_place=both norm_embedding=on qk_norm=after mlp=swiglu mlp_width=33 bias=qkvo",
         "bias=qkvo mlp_width=60 position=rope rope_scaling=llama3:4,1,4,8"}},
