@@ -36,8 +36,8 @@ def size(hidden, inner, layers, heads, kv, **more):
 
 ROPE3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
              original_max_position_embeddings=16)
-YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, beta_fast=3.0, beta_slow=0.5,
-            original_max_position_embeddings=16)
+USUAL_YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16)
+YARN = dict(USUAL_YARN, beta_fast=3.0, beta_slow=0.5)
 WINDOW, FULL = "sliding_attention", "full_attention"
 CASES = {
     "llama": (LlamaForCausalLM, LlamaConfig, size(36, 50, 2, 6, 2, tie_word_embeddings=True, rms_norm_eps=1e-5,
@@ -54,7 +54,7 @@ CASES = {
                                                         sliding_window=None, rope_parameters=dict(
                                                             rope_type="linear", rope_theta=500.0, factor=2.5))),
     "llama_yarn": (LlamaForCausalLM, LlamaConfig, size(24, 33, 1, 2, 1, tie_word_embeddings=True,
-                                                       rope_parameters=YARN)),
+                                                       rope_parameters=USUAL_YARN)),
     "qwen3_yarn": (Qwen3ForCausalLM, Qwen3Config, size(16, 24, 1, 2, 1, head_dim=12, tie_word_embeddings=True,
                                                        rope_parameters=dict(YARN, truncate=False, mscale=1.0,
                                                                             mscale_all_dim=0.5))),
@@ -64,9 +64,9 @@ CASES = {
     "qwen2_window": (Qwen2ForCausalLM, Qwen2Config, size(16, 25, 3, 2, 1, tie_word_embeddings=True,
                                                          use_sliding_window=True, sliding_window=4,
                                                          layer_types=[WINDOW, FULL, WINDOW])),
-    "olmo3": (Olmo3ForCausalLM, Olmo3Config, size(16, 20, 4, 2, 1, tie_word_embeddings=True, sliding_window=5,
-                                                  rope_parameters=dict(full_attention=YARN, sliding_attention=dict(
-                                                      rope_type="default", rope_theta=500.0)))),
+    "olmo3": (Olmo3ForCausalLM, Olmo3Config, size(
+        16, 20, 4, 2, 1, tie_word_embeddings=False, sliding_window=5, rope_parameters=dict(
+            full_attention=USUAL_YARN, sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
     "gemma3_text": (Gemma3ForCausalLM, Gemma3TextConfig, size(16, 20, 7, 2, 1, head_dim=8, query_pre_attn_scalar=8,
                                                               sliding_window=5)),
     "gemma3_text_scaled": (Gemma3ForCausalLM, Gemma3TextConfig, size(

@@ -35,7 +35,13 @@ bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(f && f->gemma && (b->attention_scale != scale || b->logit_softcap > 0 || !b->window), "--export_gguf: "
                 "llama.cpp has Gemma 3 with windows, scores over the root of head_size, and no cap of logits: leave it "
                 "out");
+  IMPORT_REFUSE(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has a head of its own, "
+                "this model's is tied: leave it out");
   const RopeKind rope = s->block.rope_scaling.kind;
+  const RopeScaling *yarn = &b->rope_scaling;    // other numbers are read of few architectures
+  IMPORT_REFUSE(rope == ROPE_YARN && (yarn->low != 1 || yarn->high != 32) && strcmp(gguf_architecture(s), "mistral3"),
+                "--export_gguf: llama.cpp's yarn of %s has LOW 1 and HIGH 32, not %g and %g: leave it out",
+                gguf_architecture(s), yarn->low, yarn->high);
   IMPORT_REFUSE(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, "
                 "yarn_exact does not: leave it out");
   IMPORT_REFUSE(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's "

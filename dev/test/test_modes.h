@@ -39,7 +39,7 @@ static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_buffer_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_reduce_dtype, 3, {"fp32", "bf16", "fp16"}},
     {OPT_fp8, 2, {"off", "gather"}},
-    {OPT_freeze, 6, {"", "wte,h.0.*,*.ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*", "lora=3 lora_dropout=0.2"}},
+    {OPT_freeze, 6, {"", "wte,h.0.*,*ln_*", "wte,wpe,h.0.*,h.1.*", "*.weight", "h.2.*", "lora=3 lora_dropout=0.2"}},
     {OPT_recompute, 6, {"none", "gelu", "norm", "mlp", "block", "block:1,mlp:2"}},
     {OPT_shm, 3, {"on", "copy", "off"}},
     {OPT_tie_head, 6, {"on", "off",
