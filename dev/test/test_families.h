@@ -235,7 +235,7 @@ TEST(families_rope_scaling_is_spelled_once,
       {"none", "none"}, {"linear:8", "linear:8"}, {"llama3:32,1,4,8192", "llama3:32,1,4,8192"},
       {"yarn:1,1,32,64", "yarn:1,1,32,64,1"}, {"yarn:4,1,32,32768", "yarn:4,1,32,32768,1.138629436"},
       {"yarn_exact:32,1,32,4096,1.5", "yarn_exact:32,1,32,4096,1.5"}, {"", NULL}, {"none:1", NULL}, {"linear", NULL},
-      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL}, 
+      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL},
       {"yarn:4,1,32", NULL},
       {"llama3:32,1,4,8192,1", NULL}, {"yarn:4,1,32,1.5", NULL}, {"yarn:4,1,32,64,0", NULL}, {"yarn:4;1,32,64", NULL}};
   for (const auto &k : cases) {
