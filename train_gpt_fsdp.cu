@@ -203,12 +203,18 @@ static int first_backward_of(const Model *m, const Param *param, int params) {
 }
 
 // Floating-point operations of a training step per token: 6 for each weight of a matrix multiply (two forward, four
-// backward; the head counts, embedding look-ups do not), and 12 L H hs T for attention, not halved for causality. PaLM
-// (Chowdhery et al. 2022, appendix B) counts in the same way, so figures can be compared.
+// backward; the head counts, embedding look-ups do not), and 12 H hs T a block for attention, not halved for causality,
+// or with a window as many times as a token sees tokens. PaLM (Chowdhery et al. 2022, appendix B) counts in the same
+// way, so figures can be compared.
 static double model_flops_per_token(const Model *m) {
   const double C = (double)m->C, Q = (double)m->H * (double)m->hs;
   const double weights = C * (double)(model_qkv_rows(&m->shape) + model_fc_rows(&m->shape) + m->F) + C * Q;
-  return 6.0 * (m->L * weights + (double)m->V * C) + 12.0 * m->L * Q * (double)m->T;
+  double seen = 0;                               // tokens that one sees, over the blocks
+  for (int l = 0; l < m->L; l++) {
+    const int64_t window = block_window(&m->shape.block, l);
+    seen += (double)(window ? min64(window, m->T) : m->T);
+  }
+  return 6.0 * (m->L * weights + (double)m->V * C) + 12.0 * Q * seen;
 }
 
 static Model model_of(const Options *o) {
@@ -248,6 +254,7 @@ struct BlockActs {
 struct Acts {
   int B, T;
   Tensor tokens, targets, starts;                // I32 (B,T), (B T); (B,T) where sequences hold documents (ops.h)
+  Tensor windows;                                // I32 (B,T) the same of blocks with a window shorter than a sequence
   Tensor weights;                                // F32 (R) of tokens' gradients, preference.cuh; training on pairs only
   BlockActs *block;
   Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only with one
@@ -322,6 +329,8 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
   x->tokens = declare(d, "tokens", -1, I32, B, T);
   x->targets = declare(d, "targets", -1, I32, R);
   x->starts = documents || cached ? declare(d, "starts", -1, I32, B, T) : Tensor{};
+  const int64_t window = m->shape.block.window;
+  x->windows = window && window < m->T ? declare(d, "windows", -1, I32, B, T) : Tensor{};
   x->weights = training && m->preference.loss ? declare(d, "token_weights", -1, F32, R) : Tensor{};
   for (int l = 0; l < m->L; l++) {
     block_declare(&x->block[l], d, l, m, dt, B, T, training);
@@ -375,7 +384,7 @@ struct StepBuffers {
   Exchange *exchange;                            // this rank's, followed by its A losses
   char *exchange_all;                            // of all ranks
   double *losses;                                // [M] in order of microbatches
-  Tensor rope;                                   // F32 (positions, hs): what rope turns by
+  Tensor rope, rope_window;                      // F32 (positions, hs): what rope turns by; in blocks with a window
 };
 // The same on the host, pinned: the device reads and writes it asynchronously, so it must not move.
 struct HostBuffers {
@@ -462,6 +471,9 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   const int64_t turned = t->model.shape.block.position == POSITION_ROPE ? T : 0;
   char *rope = arena_bytes(device, 4 * turned * t->model.hs);
   t->buffers.rope = turned ? tensor_of(rope, F32, turned, t->model.hs) : Tensor{};
+  const int64_t other = t->model.shape.block.window && t->model.shape.block.window_theta > 0 ? turned : 0;
+  char *rope_window = arena_bytes(device, 4 * other * t->model.hs);
+  t->buffers.rope_window = other ? tensor_of(rope_window, F32, other, t->model.hs) : Tensor{};
   t->host.input = (StepInput *)arena_bytes(host, sizeof(StepInput));
   t->host.state = (StepState *)arena_bytes(host, sizeof(StepState));
   t->host.losses = (double *)arena_bytes(host, 8 * A * N);
@@ -496,6 +508,17 @@ static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
+// What rows of the embedding are multiplied by: rounded to their dtype, as transformers does.
+static float embedding_scale(const Trainer *t) {
+  const float root = sqrtf((float)t->model.C);
+  if (!t->model.shape.block.embedding_scaled) return 1.0f;
+  DISPATCH(t->dtype, T, {
+    T rounded;
+    round_to(&rounded, root);
+    return to_f32(rounded);
+  });
+  return root;
+}
 // Rows of the embedding or the head that do not train have no gradient, so AdamW and SGD leave their bits.
 static void zero_other_rows(Trainer *t, RootParam k) {
   const Lora *l = &t->model.shape.lora;
@@ -597,7 +620,9 @@ static bool block_has_rope(const Trainer *t, int l) {
   return block_turns(&t->model.shape.block, l) || t->model.shape.block.qk_norm != QK_NORM_OFF;
 }
 static Tensor block_rope_table(const Trainer *t, int l) {
-  return block_turns(&t->model.shape.block, l) ? t->buffers.rope : Tensor{};
+  const Block *b = &t->model.shape.block;
+  if (!block_turns(b, l)) return Tensor{};
+  return block_window(b, l) && t->buffers.rope_window.data ? t->buffers.rope_window : t->buffers.rope;
 }
 static RopeArgs rope_args(const Trainer *t) {
   return RopeArgs{t->model.H, (int)t->model.hs, t->model.shape.block.qk_norm, norm_eps(t)};
@@ -608,7 +633,7 @@ static void mlp_forward(Trainer *t, BlockActs *b) {
   switch (t->model.shape.block.mlp) {
     case MLP_GELU: gelu_forward(&t->ctx, act, fc); break;
     case MLP_RELU2: relu2_forward(&t->ctx, act, fc); break;
-    case MLP_SWIGLU: swiglu_forward(&t->ctx, act, fc); break;
+    case MLP_SWIGLU: case MLP_GEGLU: swiglu_forward(&t->ctx, act, fc, t->model.shape.block.mlp == MLP_GEGLU); break;
   }
 }
 // fc and act of block l from ln_2; GELU as part of the matrix multiply.
@@ -619,6 +644,10 @@ static void block_mlp_up(Trainer *t, int l) {
   if (!gelu) mlp_forward(t, b);
 }
 
+// Where the keys begin that tokens of block l see.
+static Tensor block_starts(const Trainer *t, int l) {
+  return block_window(&t->model.shape.block, l) && t->acts.windows.data ? t->acts.windows : t->acts.starts;
+}
 // att of block l from qkv. A sample's pass keeps k and v; one that adds a token to each text reads those before it.
 static void block_attend(Trainer *t, int l, Microbatch mb) {
   BlockActs *b = &t->acts.block[l];
@@ -629,9 +658,12 @@ static void block_attend(Trainer *t, int l, Microbatch mb) {
     char *const from = (char *)b->cache.data + (size_t)(first * P * columns) * dtype_bytes(t->dtype);
     Tensor cache = tensor_of(from, t->dtype, t->acts.B, P, columns);
     cache_store(&t->ctx, cache, b->qkv, starts);
-    if (t->fills < 0) { attention_cached(&t->ctx, b->att, cache, b->qkv, n_head, starts); return; }
+    if (t->fills < 0) {
+      attention_cached(&t->ctx, b->att, cache, b->qkv, n_head, starts, block_window(&t->model.shape.block, l));
+      return;
+    }
   }
-  attention_forward(&t->ctx, b->att, b->lse, b->qkv, n_head, dropout_at(t, mb, l, DROP_ATTENTION), starts);
+  attention_forward(&t->ctx, b->att, b->lse, b->qkv, n_head, dropout_at(t, mb, l, DROP_ATTENTION), block_starts(t, l));
 }
 // Norms of block l before (i = 0) attention and (1) the MLP, and what they read.
 struct InputNorm { Tensor residual, out, mean, rstd, weight, bias; };
@@ -729,9 +761,11 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   const bool rows = few && root_param(&t->model, WPE) < 0 && param_in_blocks(fsdp_param(f, wte));
   const Tensor embedded = normed ? x->embedded : x->block[0].residual;
   fsdp_wait(f, 0, !rows);
-  if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0].type, x->tokens);
+  if (x->windows.data) window_starts(&t->ctx, x->windows, x->starts, t->model.shape.block.window);
+  if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0].type, x->tokens,
+                        embedding_scale(t));
   else embedding_forward(&t->ctx, embedded, x->tokens, root_weight(t, WTE), root_weight(t, WPE),
-                         dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts);
+                         dropout_at(t, mb, 0, DROP_EMBEDDING), x->starts, embedding_scale(t));
   if (normed)
     layernorm_forward(&t->ctx, x->block[0].residual, Tensor{}, x->rstd_e, x->embedded, Tensor{}, Tensor{}, norm_eps(t));
   for (int l = 0; l < L; l++) {
@@ -830,7 +864,7 @@ static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumu
   matmul_backward_input(&t->ctx, dact, dbranch, weight, mlp == MLP_GELU ? fc : Tensor{});
   lora_backward(t, l, LORA_PROJ, dact, dbranch, rows2d(b->act), mlp == MLP_GELU ? fc : Tensor{}, mode);
   if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
-  if (mlp == MLP_SWIGLU) swiglu_backward(&t->ctx, dfc, dact, fc);
+  if (mlp_is_gated(mlp)) swiglu_backward(&t->ctx, dfc, dact, fc, mlp == MLP_GEGLU);
 }
 // Adds the gradient din of what attention (i = 0) or the MLP reads to the stream's, x->dresidual, through the norm
 // between where there is one. dbranch: becomes the gradient of the branch that joined the stream there; may be absent.
@@ -885,7 +919,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
   fsdp_poll(f);
   attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION),
-                     x->starts);
+                     block_starts(t, l));
   if (block_has_rope(t, l))
     rope_backward(c, dqkv, dw[Q_NORM_W], dw[K_NORM_W], b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W),
                   block_weight(t, l, K_NORM_W), rope_args(t), mode);
@@ -950,7 +984,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
                        x->rstd_e, Dropout{}, mode);
   }
   if (dwte.data || dwpe.data)
-    embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode, x->starts);
+    embedding_backward(c, dwte, dwpe, dembedded, x->tokens, dropout_at(t, mb, 0, DROP_EMBEDDING), mode, x->starts,
+                       embedding_scale(t));
   zero_other_rows(t, WTE);
   if (!t->model.tied) zero_other_rows(t, LM_HEAD);
   if (f->lay.blocks_in_root) fsdp_release(f, 0);

@@ -10,16 +10,19 @@ Usage: make_families_fixture.py [--out DIR]      needs `pip install transformers
 All parameters are random, so no bias of zero or norm of one can hide an error. Sizes are odd where they may be.
 """
 import argparse
+import json
 import os
 import shutil
 
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, NanoChatConfig,
-                          NanoChatForCausalLM, Olmo2Config, Olmo2ForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
+from safetensors.torch import load_file, save_file
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, Ministral3Config,
+                          Ministral3ForCausalLM, MistralConfig, MistralForCausalLM, NanoChatConfig,
+                          NanoChatForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config,
+                          SmolLM3ForCausalLM)
 
 VOCAB, B, T = 61, 2, 13
 COMMON = dict(vocab_size=VOCAB, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=None,
@@ -33,8 +36,9 @@ def size(hidden, inner, layers, heads, kv, **more):
 
 ROPE3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
              original_max_position_embeddings=16)
-YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, beta_fast=3.0, beta_slow=0.5,
-            original_max_position_embeddings=16)
+USUAL_YARN = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16)
+YARN = dict(USUAL_YARN, beta_fast=3.0, beta_slow=0.5)
+WINDOW, FULL = "sliding_attention", "full_attention"
 CASES = {
     "llama": (LlamaForCausalLM, LlamaConfig, size(36, 50, 2, 6, 2, tie_word_embeddings=True, rms_norm_eps=1e-5,
                                                   rope_parameters=ROPE3)),
@@ -50,11 +54,29 @@ CASES = {
                                                         sliding_window=None, rope_parameters=dict(
                                                             rope_type="linear", rope_theta=500.0, factor=2.5))),
     "llama_yarn": (LlamaForCausalLM, LlamaConfig, size(24, 33, 1, 2, 1, tie_word_embeddings=True,
-                                                       rope_parameters=YARN)),
+                                                       rope_parameters=USUAL_YARN)),
     "qwen3_yarn": (Qwen3ForCausalLM, Qwen3Config, size(16, 24, 1, 2, 1, head_dim=12, tie_word_embeddings=True,
                                                        rope_parameters=dict(YARN, truncate=False, mscale=1.0,
                                                                             mscale_all_dim=0.5))),
     "olmo2": (Olmo2ForCausalLM, Olmo2Config, size(24, 33, 2, 4, 2, tie_word_embeddings=False)),
+    "mistral_window": (MistralForCausalLM, MistralConfig, size(18, 25, 1, 3, 1, head_dim=8, tie_word_embeddings=True,
+                                                               sliding_window=5)),
+    "qwen2_window": (Qwen2ForCausalLM, Qwen2Config, size(16, 25, 3, 2, 1, tie_word_embeddings=True,
+                                                         use_sliding_window=True, sliding_window=4,
+                                                         layer_types=[WINDOW, FULL, WINDOW])),
+    "olmo3": (Olmo3ForCausalLM, Olmo3Config, size(
+        16, 20, 4, 2, 1, tie_word_embeddings=False, sliding_window=5, rope_parameters=dict(
+            full_attention=USUAL_YARN, sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
+    "gemma3_text": (Gemma3ForCausalLM, Gemma3TextConfig, size(16, 20, 7, 2, 1, head_dim=8, query_pre_attn_scalar=8,
+                                                              sliding_window=5)),
+    "gemma3_text_scaled": (Gemma3ForCausalLM, Gemma3TextConfig, size(
+        20, 28, 2, 2, 2, head_dim=6, query_pre_attn_scalar=9, sliding_window=3, layer_types=[WINDOW, FULL],
+        final_logit_softcapping=4.0, rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=900.0),
+            sliding_attention=dict(rope_type="default", rope_theta=30.0)))),
+    "ministral3": (Ministral3ForCausalLM, Ministral3Config, size(
+        20, 28, 1, 2, 1, head_dim=12, tie_word_embeddings=False, rope_parameters=dict(
+            YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
 }
 
 
@@ -64,8 +86,24 @@ def make(model_class, config_class, fields, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             is_norm = "norm" in name and name.endswith("weight")
-            p.copy_(torch.randn_like(p) * (0.3 if p.ndim > 1 else 0.2) + (1.0 if is_norm else 0.0))
+            one = 1.0 if is_norm and "Gemma" not in model_class.__name__ else 0.0       # theirs multiply by 1 + weight
+            p.copy_(torch.randn_like(p) * (0.3 if p.ndim > 1 else 0.2) + one)
     return model
+
+
+def wrap(out, name, model_type):
+    """The text model inside one with images, as the hub has it: family_NAME_images."""
+    source, target = (os.path.join(out, "family_" + name + end) for end in ("", "_images"))
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(target)
+    with open(os.path.join(source, "config.json")) as f:
+        text = json.load(f)
+    with open(os.path.join(target, "config.json"), "w") as f:
+        json.dump(dict(model_type=model_type, tie_word_embeddings=text.pop("tie_word_embeddings"), text_config=text,
+                       vision_config=dict(model_type="pixtral")), f, indent=2)
+    tensors = {"language_model." + k: t for k, t in load_file(os.path.join(source, "model.safetensors")).items()}
+    save_file(tensors | {"vision_tower.ln_pre.weight": torch.ones(3)}, os.path.join(target, "model.safetensors"),
+              metadata={"format": "pt"})
 
 
 def main():
@@ -93,6 +131,7 @@ def main():
         for tensor, p in model.named_parameters():
             expected[name + ".grad." + tensor] = p.grad.contiguous()
         print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters, loss {float(loss):.6f}")
+    wrap(out, "ministral3", "mistral3")
     save_file(expected, os.path.join(out, "family_expected.safetensors"))
     print(f"{out}/family_*: transformers {transformers.__version__}, torch {torch.__version__}")
 

@@ -10,6 +10,7 @@
 #include "matmul.cuh"
 #include "attention.cuh"
 #include "attention_cached.cuh"
+#include "window.cuh"
 #include "cross_entropy.cuh"
 #include "preference.cuh"
 #include "master.cuh"

@@ -502,10 +502,17 @@ static void attention_backward16_keys(AttentionBackward16 *w, const AttentionSha
     const int64_t at = (c * n.rows + first) * ATTENTION_WORDS, to = (kept * n.columns + c) * ATTENTION_SUMS;
     attention_blocks(w->dv + to, w->p, w->dout + at, end - first, add);
     attention_blocks(w->dk + to, w->ds, w->q + at, end - first, add);
-    if (end < n.rows || turn < s->group - 1) continue;
-    const int64_t ld = s->ld, rows = s->T - j * 32, columns = s->hs - c * 32, place = j * 32 * ld + c * 32;
-    attention_put(head->dk + place, ld, w->dk + to, w->scale, rows, columns);
-    attention_put(head->dv + place, ld, w->dv + to, w->one, rows, columns);
+  }
+}
+// The sums of key block j, of all queries that see it, become dk and dv.
+static void attention_backward16_put(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
+                                     int64_t j) {
+  const AttentionBlocks n = attention_count(s);
+  const int64_t ld = s->ld, rows = s->T - j * 32, kept = s->group == 1 ? j % ATTENTION_GROUP : j;
+  for (int64_t c = 0; c < n.columns; c++) {
+    const int64_t from = (kept * n.columns + c) * ATTENTION_SUMS, place = j * 32 * ld + c * 32;
+    attention_put(head->dk + place, ld, w->dk + from, w->scale, rows, s->hs - c * 32);
+    attention_put(head->dv + place, ld, w->dv + from, w->one, rows, s->hs - c * 32);
   }
 }
 static void attention_backward16_head(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
@@ -515,15 +522,21 @@ static void attention_backward16_head(AttentionBackward16 *w, const AttentionSha
   for (int64_t keys = 0; keys < n.rows; keys += G) {
     const int64_t keys_end = attention_min(keys + G, n.rows);
     for (int64_t queries = keys; queries < n.rows; queries += G) {
-      const int64_t end = attention_min(queries + G, n.rows);
+      const int64_t end = attention_min(queries + G, n.rows), seen = attention_first_block(s, queries);
+      if (seen >= keys_end) {                    // nor does a later group see these keys
+        for (int64_t i = queries; keys == 0 && i < n.rows; i++) attention_backward16_pack(w, s, head, i);
+        break;
+      }
       for (int64_t j = keys_end - 1; j >= keys; j--)
         attention_backward16_keys(w, s, head, j, queries > j ? queries : j, end, d, ahead);
       for (int64_t i = queries; i < end; i++) for (int64_t c = 0; c < n.columns; c++) {
         const uint32_t *kt = w->kt + (c * n.rows + keys) * ATTENTION_WORDS;
         attention_blocks(w->dqt + (i * n.columns + c) * ATTENTION_SUMS, kt, w->ds_right + i % G * G * ATTENTION_WORDS,
-                         attention_min(i + 1, keys_end) - keys, keys > 0);
+                         attention_min(i + 1, keys_end) - keys, keys > seen / G * G);
       }
     }
+    for (int64_t j = keys; j < keys_end && d.head % s->group == s->group - 1; j++)
+      attention_backward16_put(w, s, head, j);
     for (int64_t i = keys; i < keys_end; i++) for (int64_t c = 0; c < n.columns; c++)
       attention_put_transposed(head->dq + i * 32 * ld + c * 32, ld, w->dqt + (i * n.columns + c) * ATTENTION_SUMS,
                                w->scale, s->T - i * 32, s->hs - c * 32);

@@ -1,7 +1,8 @@
 // attention_cached.cuh: attention of one new token a sequence over what earlier tokens left: generation.
 //
 //   cache_store         cache[b][position] <- k | v of qkv's row (b,t), at position t - starts[b,t]; the rest stays
-//   attention_cached    out[b] = attention of q of qkv's only row of b over keys 0 .. position of cache[b]
+//   attention_cached    out[b] = attention of q of qkv's only row of b over keys 0 .. position of cache[b], or with a
+//                       window over the last `window` of these
 //
 //   cache (B,P,2KV hs): rows as the columns of k and v in qkv    qkv (B,T,(H+2KV)hs), T = 1 for attention_cached
 //   out (B,1,H hs)    starts (B,T) int32 as in ops.h, here 0 or below: a negative start is a position; absent: all 0
@@ -24,13 +25,14 @@ static inline void cache_store(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) 
   cache_check(cache, qkv, cache.shape[2], starts);
   CALL_OP(c, cache_store, cache, qkv, starts);
 }
-// Overwrites out. The tokens' own k and v must be in the cache already.
-static inline void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts) {
+// Overwrites out. The tokens' own k and v must be in the cache already. window 0: they see all keys.
+static inline void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                                    int64_t window = 0) {
   attention_check_heads("attention_cached", out, qkv, n_head);
   cache_check(cache, qkv, qkv.shape[2] - out.shape[2], starts);
   CHECK_SHAPE(out, qkv.shape[0], 1, out.shape[2]);
   CHECK_DTYPE(out, qkv.dtype);
-  CALL_OP(c, attention_cached, out, cache, qkv, n_head, starts);
+  CALL_OP(c, attention_cached, out, cache, qkv, n_head, starts, window);
 }
 #endif
 
@@ -44,6 +46,9 @@ static inline CacheShape cache_shape(Tensor cache, Tensor qkv) {
 HD int64_t cache_position(const int32_t *starts, int64_t row, int64_t T) {
   return row % T - (starts ? starts[row] : 0);
 }
+
+// The first of `keys` keys that the last of them sees.
+HD int64_t cache_first(int64_t keys, int64_t window) { return window && keys > window ? keys - window : 0; }
 
 #if PART_CPU
 static void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
@@ -78,14 +83,17 @@ INLINE float attention_cached_softmax(float *p, int64_t keys, float *most) {
 }
 template <class T>
 static void attention_cached_head(T *out, const T *query, const T *k, const T *v, int64_t ld, int64_t hs,
-                                  int64_t keys, float scale, float *memory) {
+                                  int64_t first, int64_t keys, float scale, float *memory) {
   float *const q = memory, *const sum = q + (hs + VF - 1) / VF * VF, *const p = sum + (hs + VF - 1) / VF * VF;
   float most = -FLT_MAX, total = 0.0f;
   for (int64_t j = 0; j < hs; j += VF) vf_store(q + j, vf_mul(vf_load_n(query + j, hs - j), vf_set1(scale)));
   for (int64_t j = 0; j < hs; j += VF) vf_store(sum + j, vf_zero());
-  for (int64_t key = 0; key < keys; key += ATTENTION_KEYS, k += ATTENTION_KEYS * ld, v += ATTENTION_KEYS * ld) {
+  const int64_t begin = first / ATTENTION_KEYS * ATTENTION_KEYS;               // tiles are those of attention_forward
+  k += begin * ld, v += begin * ld;
+  for (int64_t key = begin; key < keys; key += ATTENTION_KEYS, k += ATTENTION_KEYS * ld, v += ATTENTION_KEYS * ld) {
     const int64_t n = attention_min(ATTENTION_KEYS, keys - key);
     for (int64_t i = 0; i < n; i += VF) vf_store(p + i, attention_cached_scores(q, k + i * ld, ld, n - i, hs));
+    for (int64_t i = 0; i < first - key; i++) p[i] = -FLT_MAX;
     const float before = most, of_tile = attention_cached_softmax(p, n, &most);
     const vf correction = attention_exp2(vf_sub(vf_set1(before), vf_set1(most)));
     total = vf_first_lane(vf_fma(vf_set1(total), correction, vf_set1(of_tile)));
@@ -101,7 +109,8 @@ static void attention_cached_head(T *out, const T *query, const T *k, const T *v
 static size_t attention_cached_thread_bytes(int64_t hs) {
   return (size_t)(2 * ((hs + VF - 1) / VF * VF) + ATTENTION_KEYS) * sizeof(float);
 }
-static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts) {
+static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                                  int64_t window) {
   const AttentionShape a = attention_shape(out, qkv, n_head);
   const CacheShape s = cache_shape(cache, qkv);
   const size_t each = attention_cached_thread_bytes(a.hs);
@@ -110,9 +119,10 @@ static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, 
   DISPATCH(out.dtype, T, parallel_tasks(c->threads, s.B * n_head, 1, [=](int64_t item) {
     const int64_t b = item / n_head, h = item % n_head;
     const T *const k = (const T *)cache.data + b * s.P * s.columns + h / a.group * a.hs;
+    const int64_t keys = 1 + cache_position((const int32_t *)starts.data, b, 1);
     attention_cached_head((T *)out.data + item * a.hs, (const T *)qkv.data + b * s.ld + h * a.hs, k, k + s.columns / 2,
-                          s.columns, a.hs, 1 + cache_position((const int32_t *)starts.data, b, 1),
-                          a.scale * 1.44269504f, (float *)attention_thread_memory(c, each));
+                          s.columns, a.hs, cache_first(keys, window), keys, a.scale * 1.44269504f,
+                          (float *)attention_thread_memory(c, each));
   }));
 }
 #endif
@@ -141,7 +151,7 @@ static void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
 enum { CACHED_THREADS = 128 };
 template <class T> __global__ static void __launch_bounds__(CACHED_THREADS)
 attention_cached_kernel(T *out, const T *cache, const T *qkv, const int32_t *starts, CacheShape s, int n_head, int hs,
-                        int group, float scale) {
+                        int group, float scale, int64_t window) {
   SHARED(float, p, CACHED_THREADS);
   SHARED(float, scores, CACHED_THREADS);
   const int me = (int)threadIdx.x, h = (int)blockIdx.y, column = (int)blockIdx.x * CACHED_THREADS + me;
@@ -149,7 +159,7 @@ attention_cached_kernel(T *out, const T *cache, const T *qkv, const int32_t *sta
   const T *const q = qkv + b * s.ld + (int64_t)h * hs;
   const T *const k = cache + b * s.P * s.columns + (int64_t)(h / group) * hs, *const v = k + s.columns / 2;
   float most = -FLT_MAX, total = 0.0f, sum = 0.0f;
-  for (int64_t key = 0; key < keys; key += CACHED_THREADS) {
+  for (int64_t key = cache_first(keys, window); key < keys; key += CACHED_THREADS) {
     const int n = keys - key < CACHED_THREADS ? (int)(keys - key) : CACHED_THREADS;
     float score = 0.0f;
     if (me < n)
@@ -172,12 +182,13 @@ attention_cached_kernel(T *out, const T *cache, const T *qkv, const int32_t *sta
   }
   if (column < hs) round_to(out + (b * n_head + h) * hs + column, sum / total);
 }
-static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts) {
+static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                                  int64_t window) {
   const CacheShape s = cache_shape(cache, qkv);
   const int hs = (int)(out.shape[2] / n_head), group = n_head / (int)(s.columns / 2 / hs);
   const dim3 grid((unsigned)((hs + CACHED_THREADS - 1) / CACHED_THREADS), (unsigned)n_head, (unsigned)s.B);
   DISPATCH(out.dtype, T, LAUNCH((attention_cached_kernel<T>), grid, dim3(CACHED_THREADS), 0, STREAM(c), (T *)out.data,
                                 (const T *)cache.data, (const T *)qkv.data, (const int32_t *)starts.data, s, n_head, hs,
-                                group, 1.44269504f / sqrtf((float)hs)));
+                                group, 1.44269504f / sqrtf((float)hs), window));
 }
 #endif

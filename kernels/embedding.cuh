@@ -1,7 +1,7 @@
 // embedding.cuh: token plus position embedding, with dropout.
 //
-//   forward    out[b,t,:] = dropout(wte[tokens[b,t],:] + wpe[t,:])            rounded once, when out is stored
-//   backward   dwte[tokens[b,t],:] += dropout(dout[b,t,:])                    fp32, added in the order of (b,t)
+//   forward    out[b,t,:] = dropout(scale wte[tokens[b,t],:] + wpe[t,:])      rounded once, when out is stored
+//   backward   dwte[tokens[b,t],:] += scale dropout(dout[b,t,:])              fp32, added in the order of (b,t)
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
 //                       or += that sum, computed first           rows t >= T unchanged
 //   With starts (ops.h) wpe's row is t - starts[b,t], and dwpe is 0, or what it was, plus all its gradients, added one
@@ -16,7 +16,7 @@
 #if PART_LAUNCH
 // Overwrites out. A token outside [0, Vp) ends the program.
 static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                     Tensor starts = Tensor{}) {
+                                     Tensor starts = Tensor{}, float scale = 1.0f) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = wte.shape[1];
   starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);
@@ -30,13 +30,13 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
   }
   CHECK_DTYPE(tokens, I32);
   CHECK_DTYPE(wte, out.dtype);
-  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop, starts);
+  CALL_OP(c, embedding_forward, out, tokens, wte, wpe, drop, starts, scale);
 }
 
 // Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
 // token outside [0, Vp) ends the program if dwte is present; dwpe does not depend on tokens.
 static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                      Accumulate mode, Tensor starts = Tensor{}) {
+                                      Accumulate mode, Tensor starts = Tensor{}, float scale = 1.0f) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = dout.shape[2];
   starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);
@@ -52,7 +52,7 @@ static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor d
     CHECK(dwpe.shape[0] >= T, "embedding_backward: %lld tokens a sequence, dwpe has %lld positions", (long long)T,
           (long long)dwpe.shape[0]);
   }
-  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode, starts);
+  CALL_OP(c, embedding_backward, dwte, dwpe, dout, tokens, drop, mode, starts, scale);
 }
 #endif
 
@@ -63,16 +63,16 @@ static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0;
 
 template <class T, bool DROP>
 INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
-                                    int64_t n) {
+                                    int64_t n, vf scale) {
   vf x = vf_load_n(wte, n);
-  if (wpe) x = vf_add(x, vf_load_n(wpe, n));
+  x = wpe ? vf_fma(x, scale, vf_load_n(wpe, n)) : vf_mul(x, scale);
   if (DROP) x = vf_mul(x, dropout_scale16(d, s, e));
   vf_store_n(out, x, n);
 }
 
 template <class T, bool DROP>
 static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor wte, const T *wpe, int64_t rows,
-                                   int64_t seq_len, Dropout drop, const int32_t *starts) {
+                                   int64_t seq_len, Dropout drop, const int32_t *starts, float scale) {
   const int64_t C = wte.shape[1], vocab = wte.shape[0];
   parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const int64_t t = r % seq_len, sample = drop.sample0 + r / seq_len, token = tokens[r];
@@ -82,24 +82,24 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
     const T *row = (const T *)wte.data + token * C;
     const T *position = wpe ? wpe + (t - (starts ? starts[r] : 0)) * C : NULL;
     T *to = out + r * C;
-    int64_t i = 0;
-    for (; i + VF <= C; i += VF)
-      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i, VF);
-    if (i < C)
-      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i, C - i);
+    const vf times = vf_set1(scale);
+    for (int64_t i = 0; i < C; i += VF)
+      embedding_forward_lanes<T, DROP>(to + i, row + i, position ? position + i : NULL, &d, sample, t * C + i,
+                                       C - i < VF ? C - i : VF, times);
   });
 }
 static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                   Tensor starts) {
+                                   Tensor starts, float scale) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
   const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
   if (drop.p > 0.0f)
     DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s));
+             embedding_forward_rows<T, true>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s, scale));
   else
     DISPATCH(out.dtype, T,
-             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s));
+             embedding_forward_rows<T, false>(c, (T *)out.data, ids, wte, (T *)wpe.data, rows, seq_len, drop, s,
+                                              scale));
 }
 
 struct EmbeddingBackward {                       // one call; dwte or dwpe NULL: absent
@@ -109,6 +109,7 @@ struct EmbeddingBackward {                       // one call; dwte or dwpe NULL:
   bool add;                                      // to dwpe; dwte is always added to
   Dropout drop;
   const int32_t *starts;                         // NULL: sequences are documents
+  float scale;                                   // of dwte
 };
 // n <= 16 elements of dout after dropout.
 template <class T, bool DROP>
@@ -118,20 +119,21 @@ INLINE vf embedding_gradient(const T *dout, const Dropout *d, int64_t s, int64_t
 }
 
 template <class T, bool DROP>
-INLINE void embedding_add_word(float *word, const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n) {
-  vf_store_n(word, vf_add(vf_load_n(word, n), embedding_gradient<T, DROP>(dout, d, s, e, n)), n);
+INLINE void embedding_add_word(float *word, const T *dout, const Dropout *d, int64_t s, int64_t e, int64_t n,
+                               vf scale) {
+  vf_store_n(word, vf_fma(embedding_gradient<T, DROP>(dout, d, s, e, n), scale, vf_load_n(word, n)), n);
 }
 // One thread's columns [from, to) of dwte: all positions in order.
 template <class T, bool DROP>
 static void embedding_backward_words(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
+  const vf scale = vf_set1(p.scale);
   for (int64_t b = 0; b < p.B; b++)
     for (int64_t t = 0; t < p.seq_len; t++) {
       const T *g = dout + (b * p.seq_len + t) * p.C;
       float *word = p.dwte + p.tokens[b * p.seq_len + t] * p.C;
-      int64_t i = from;
-      for (; i + VF <= to; i += VF)
-        embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i, VF);
-      if (i < to) embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i, to - i);
+      for (int64_t i = from; i < to; i += VF)
+        embedding_add_word<T, DROP>(word + i, g + i, &p.drop, p.drop.sample0 + b, t * p.C + i,
+                                    to - i < VF ? to - i : VF, scale);
     }
 }
 // n <= 16 elements of dwpe, e the first of them: the sum is finished in registers before it is added to dwpe.
@@ -167,7 +169,8 @@ static void embedding_backward_documents(EmbeddingBackward p, const T *dout, int
   for (int64_t r = 0; r < p.B * p.seq_len; r++)
     for (int64_t i = from, t = r % p.seq_len; i < to; i += VF)
       embedding_add_word<T, DROP>(p.dwpe + (t - p.starts[r]) * p.C + i, dout + r * p.C + i, &p.drop,
-                                  p.drop.sample0 + r / p.seq_len, t * p.C + i, to - i < VF ? to - i : VF);
+                                  p.drop.sample0 + r / p.seq_len, t * p.C + i, to - i < VF ? to - i : VF,
+                                  vf_set1(1.0f));
 }
 template <class T, bool DROP>
 static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
@@ -177,12 +180,12 @@ static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64
 }
 // Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode, Tensor starts) {
+                                    Accumulate mode, Tensor starts, float scale) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t C = dout.shape[2], vectors = (C + VF - 1) / VF;
   const EmbeddingBackward p = {(float *)dwte.data, (float *)dwpe.data, (const int32_t *)tokens.data, tokens.shape[0],
                                tokens.shape[1], dwpe.shape[0], C, mode == ADD, drop,
-                               (const int32_t *)starts.data};
+                               (const int32_t *)starts.data, scale};
   for (int64_t r = 0; p.dwte && r < p.B * p.seq_len; r++)
     CHECK(p.tokens[r] >= 0 && p.tokens[r] < dwte.shape[0],
           "embedding: token %d at position %lld, the table has %lld rows", p.tokens[r], (long long)r,

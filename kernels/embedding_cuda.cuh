@@ -17,14 +17,14 @@
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
 embedding_forward_kernel(T *out, const int32_t *tokens, const T *wte, const T *wpe, int64_t vocab, int64_t seq_len,
-                         int64_t C, DropKey drop, const StepState *state, const int32_t *starts) {
+                         int64_t C, DropKey drop, const StepState *state, const int32_t *starts, float scale) {
   const int64_t r = blockIdx.x, t = r % seq_len, token = tokens[r], row = t - (starts ? starts[r] : 0);
   const uint32_t step = drop_step(&drop, state);
   DEVICE_CHECK(token >= 0 && token < vocab, "embedding: a token outside the table");
   for (int64_t i = (int64_t)threadIdx.x * W; i < C; i += (int64_t)blockDim.x * W) {
     Lanes<W> x = lanes_load<W>(wte + token * C + i);
     const Lanes<W> position = wpe ? lanes_load<W>(wpe + row * C + i) : lanes_of<W>(0.0f);
-    UNROLL for (int k = 0; k < W; k++) x.x[k] += position.x[k];
+    UNROLL for (int k = 0; k < W; k++) x.x[k] = fmaf(x.x[k], scale, position.x[k]);
     if (drop.on) x = lanes_drop<W>(x, &drop, step, drop.sample0 + r / seq_len, t * C + i);
     lanes_store<W>(out + r * C + i, x);
   }
@@ -35,7 +35,7 @@ static inline unsigned embedding_threads(int64_t C, int W) {
   return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
 }
 static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                   Tensor starts) {
+                                   Tensor starts, float scale) {
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1], C = wte.shape[1];
   const bool wide = C % LANES == 0 && lanes_aligned(out.data, wte.data, wpe.data);
   const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
@@ -44,10 +44,10 @@ static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte
   DISPATCH(out.dtype, T, {
     if (wide) LAUNCH((embedding_forward_kernel<T, LANES>), (unsigned)rows, embedding_threads(C, LANES), 0, STREAM(c),
                      (T *)out.data, ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key,
-                     c->state, s);
+                     c->state, s, scale);
     else LAUNCH((embedding_forward_kernel<T, 1>), (unsigned)rows, embedding_threads(C, 1), 0, STREAM(c), (T *)out.data,
                 ids, (const T *)wte.data, (const T *)wpe.data, wte.shape[0], seq_len, C, key, c->state,
-                s);
+                s, scale);
   });
 }
 
@@ -123,6 +123,7 @@ template <class T> struct EmbeddingBackward {    // dwte or dwpe NULL: absent; a
   DropKey drop;
   const StepState *state;
   const int32_t *starts;                         // NULL: sequences are documents
+  float scale;                                   // of dwte
 };
 template <class T, int W>
 __device__ static inline Lanes<W> embedding_gradient(const EmbeddingBackward<T> *p, Lanes<W> g, int32_t r, int64_t i,
@@ -152,7 +153,7 @@ __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p,
     UNROLL for (int k = 0; k < AHEAD; k++) {
       if (k >= count) continue;
       const Lanes<W> x = embedding_gradient<T, W>(p, lanes_unpack<W, T>(g[k]), r[k], i, step);
-      UNROLL for (int j = 0; j < W; j++) sum.x[j] += x.x[j];
+      UNROLL for (int j = 0; j < W; j++) sum.x[j] = fmaf(x.x[j], p->scale, sum.x[j]);
     }
   }
   lanes_store<W>(p->dwte + token * p->C + i, sum);
@@ -237,7 +238,7 @@ static EmbeddingSort embedding_sort(Ctx *c, const int32_t *tokens, int64_t n, in
   return s;
 }
 static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode, Tensor starts) {
+                                    Accumulate mode, Tensor starts, float scale) {
   const int64_t n = numel(tokens), C = dout.shape[2], B = tokens.shape[0], seq_len = tokens.shape[1];
   const int64_t rows = mode == OVERWRITE ? dwpe.shape[0] : B ? seq_len : 0;
   CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);
@@ -246,7 +247,7 @@ static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dou
   const bool wide = C % LANES == 0 && lanes_aligned(dout.data, dwte.data, dwpe.data);
   DISPATCH(dout.dtype, T, {
     const EmbeddingBackward<T> p = {(float *)dwte.data, (float *)dwpe.data, (const T *)dout.data, B, seq_len, n, C,
-                                    mode == ADD, drop_key(drop), c->state, (const int32_t *)starts.data};
+                                    mode == ADD, drop_key(drop), c->state, (const int32_t *)starts.data, scale};
     if (wide) embedding_backward_sums<T, LANES>(c, p, s, rows);
     else embedding_backward_sums<T, 1>(c, p, s, rows);
   });

@@ -1,7 +1,7 @@
 // matmul_blocks.cuh: passes of a few tokens over weights that are stored in blocks (blocks.h), read as they lie.
 //
 //   matmul_blocks   out(m, first + n) = sum over k of in(m,k) w(n,k) + bias(first + n), n < N
-//   blocks_rows     out(r, :) = w(ids[r], :)
+//   blocks_rows     out(r, :) = scale w(ids[r], :)
 //
 // w(n,k) is number k of row n of the blocks, in fp32, rounded once to in's dtype: what blocks_expand makes. weight (N,
 // bytes of a row): BLOCKS. in (M,K); out (M, any), fp32 or in's dtype; bias (any): in's. The weight is read once for
@@ -31,12 +31,12 @@ static inline void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, i
   if (bias.data) { CHECK_SHAPE(bias, out.shape[1]); CHECK_DTYPE(bias, in.dtype); }
   CALL_OP(c, matmul_blocks, out, in, weight, type, first, bias);
 }
-// Overwrites out (R,K) by rows of weight; ids: R of them.
-static inline void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids) {
+// Overwrites out (R,K) by rows of weight; ids: R of them. What is multiplied is rounded once more.
+static inline void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale = 1.0f) {
   matmul_blocks_check("blocks_rows", weight, type, out.shape[1]);
   CHECK_DTYPE(ids, I32);
   CHECK(numel(ids) == out.shape[0], "blocks_rows: %lld ids, %lld rows", (long long)numel(ids), (long long)out.shape[0]);
-  CALL_OP(c, blocks_rows, out, weight, type, ids);
+  CALL_OP(c, blocks_rows, out, weight, type, ids, scale);
 }
 #endif
 
@@ -55,13 +55,18 @@ static void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int
     gemm_blocks(c, &j, type);
   }
 }
-static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids) {
+static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   const int64_t K = out.shape[1];
   for (int64_t r = 0; r < out.shape[0]; r++) {
     const int32_t id = ((const int32_t *)ids.data)[r];
     CHECK(id >= 0 && id < weight.shape[0], "blocks_rows: row %d of %lld", id, (long long)weight.shape[0]);
     const Tensor in = tensor_of((char *)weight.data + id * weight.shape[1], BLOCKS, weight.shape[1]);
-    blocks_expand_impl(c, reshaped(rows_of(out, r, 1), K), in, type);
+    const Tensor row = reshaped(rows_of(out, r, 1), K);
+    blocks_expand_impl(c, row, in, type);
+    DISPATCH(out.dtype, T, {
+      T *x = (T *)row.data;
+      for (int64_t k = 0; k < K && scale != 1; k++) round_to(x + k, scale * to_f32(x[k]));
+    });
   }
 }
 #endif
@@ -114,15 +119,18 @@ static void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int
 template <class T>
 __global__ static void __launch_bounds__(128)
     blocks_rows_kernel(T *out, const uint8_t *weight, const int32_t *ids, int type, int64_t N, int64_t K,
-                       int64_t row_bytes) {
+                       int64_t row_bytes, float scale) {
   const int32_t id = ids[blockIdx.x];
   DEVICE_CHECK(id >= 0 && id < N, "blocks_rows: a row outside the table");
-  for (int64_t k = threadIdx.x; k < K; k += blockDim.x)
-    round_param(out + blockIdx.x * K + k, blocks_number(type, weight + id * row_bytes, k));
+  for (int64_t k = threadIdx.x; k < K; k += blockDim.x) {
+    T w;
+    round_param(&w, blocks_number(type, weight + id * row_bytes, k));
+    round_to(out + blockIdx.x * K + k, scale * to_f32(w));
+  }
 }
-static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids) {
+static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   DISPATCH(out.dtype, T, LAUNCH((blocks_rows_kernel<T>), dim3((unsigned)out.shape[0]), dim3(128), 0, STREAM(c),
                                 (T *)out.data, (const uint8_t *)weight.data, (const int32_t *)ids.data, type,
-                                weight.shape[0], out.shape[1], weight.shape[1]));
+                                weight.shape[0], out.shape[1], weight.shape[1], scale));
 }
 #endif

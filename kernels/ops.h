@@ -111,7 +111,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 // starts (B,T) int32, of ops that know positions: where in its sequence the document of each token begins. Absent: a
 // sequence is one document, which begins at 0. Token t's learned position is t - starts[t], and it attends to no key
 // before starts[t]; a training's rope turns by t all the same, because only distances count there. Starts do not
-// decrease along a sequence, and the first is 0. Where tokens are generated one by one, T is 1 and a start is minus the
+// decrease along a sequence, and the first is 0. A sliding
+// window is starts of its own (window.cuh). Where tokens are generated one by one, T is 1 and a start is minus the
 // token's position, for rope as well (attention_cached.cuh).
 
 // X(op, arguments, what it touches). Of each memory that a call names:
@@ -125,11 +126,11 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 //   USES_WORKSPACE       writes c->workspace and reads what it wrote; what the call leaves there nobody reads
 #define OPS(X) \
   X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, \
-                                  Tensor starts), \
+                                  Tensor starts, float scale), \
                                  WRITES(out) READS(tokens) READS(wte) READS(wpe) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0)) \
   X(embedding_backward,          (Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, \
-                                  Accumulate mode, Tensor starts), \
+                                  Accumulate mode, Tensor starts, float scale), \
                                  UPDATES(dwte) SUMS(dwpe, mode) READS(dout) READS(tokens) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(layernorm_forward,           (Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight, \
@@ -158,8 +159,9 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(relu2_forward,               (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
   X(relu2_backward,              (Ctx *c, Tensor din, Tensor dout, Tensor in), \
                                  WRITES(din) READS(dout) READS(in) IN_PLACE(din, dout)) \
-  X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in)) \
-  X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in), WRITES(din) READS(dout) READS(in)) \
+  X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in, bool gelu), WRITES(out) READS(in)) \
+  X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu), \
+                                 WRITES(din) READS(dout) READS(in)) \
   X(softcap_forward,             (Ctx *c, Tensor logits, float cap), UPDATES(logits)) \
   X(lora_spread,                 (Ctx *c, Tensor out, Tensor b, LoraParts parts), WRITES(out) READS(b)) \
   X(lora_collect,                (Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode), \
@@ -179,9 +181,12 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                   Tensor starts), \
                                  WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(window_starts,               (Ctx *c, Tensor out, Tensor starts, int64_t window), \
+                                 WRITES(out) READS(starts)) \
   X(cache_store,                 (Ctx *c, Tensor cache, Tensor qkv, Tensor starts), \
                                  UPDATES(cache) READS(qkv) READS(starts)) \
-  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts), \
+  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, \
+                                  int64_t window), \
                                  WRITES(out) READS(cache) READS(qkv) READS(starts) USES_WORKSPACE) \
   X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
                                   Dropout drop, Tensor starts), \
@@ -236,7 +241,7 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(fp8_encode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(fp8_decode,                  (Ctx *c, Tensor out, Tensor in, Tensor scale), WRITES(out) READS(in) READS(scale)) \
   X(blocks_expand,               (Ctx *c, Tensor out, Tensor in, int type), WRITES(out) READS(in)) \
-  X(blocks_rows,                 (Ctx *c, Tensor out, Tensor weight, int type, Tensor ids), \
+  X(blocks_rows,                 (Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale), \
                                  WRITES(out) READS(weight) READS(ids)) \
   X(matmul_blocks,               (Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias), \
                                  UPDATES(out) READS(in) READS(weight) READS(bias) USES_WORKSPACE) \

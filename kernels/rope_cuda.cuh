@@ -199,7 +199,8 @@ __global__ static void __launch_bounds__(ROPE_THREADS) rope_backward_kernel(Rope
     __syncthreads();
   }
 }
-// ---- QK_NORM_ALL: a block has a row, or in backward a run of rows; its threads take q's pairs in turn, then k's. The order of sums depends on the columns alone. Not tuned: each pass over a row reads it again.
+// ---- QK_NORM_ALL: a block has a row, or in backward a run of rows; its threads take q's pairs in turn, then k's. The
+// order of sums depends on the columns alone. Not tuned: each pass over a row reads it again.
 struct RopeColumns { int64_t first, count; };
 template <class T> __device__ static inline RopeColumns rope_columns(const RopeCall<T> *p, int which) {
   const int64_t q = p->s.n_head * p->s.hs;

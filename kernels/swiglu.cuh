@@ -3,6 +3,7 @@
 //   relu2     out = max(x, 0)^2                  din = 2 max(x, 0) dout                   (So et al. 2021, "Primer")
 //   swiglu    in (R,2F): g | u, gate and up of a row    out (R,F) = silu(g) u      (Shazeer 2020, "GLU variants")
 //             silu(g) = g s, s = 1 / (1 + e^-g)         dg = dout u s (1 + g (1 - s)),  du = dout silu(g)
+//   geglu     the same with gelu.cuh's GELU, and its slope, in the place of silu's
 //
 // One dtype each call; fp32 arithmetic by vec.h's operations, the same on every device, rounded once when stored: the
 // results depend on the inputs' bits alone, so backward may recompute what forward did not keep. A NaN stays a NaN.
@@ -24,19 +25,19 @@ static inline void relu2_backward(Ctx *c, Tensor din, Tensor dout, Tensor in) {
   relu2_check("relu2_backward", din, dout);
   CALL_OP(c, relu2_backward, din, dout, in);
 }
-// in (R,2F); overwrites out (R,F).
-static inline void swiglu_forward(Ctx *c, Tensor out, Tensor in) {
+// in (R,2F); overwrites out (R,F). gelu: geglu.
+static inline void swiglu_forward(Ctx *c, Tensor out, Tensor in, bool gelu = false) {
   CHECK_SHAPE(in, out.shape[0], 2 * out.shape[1]);
   CHECK_DTYPE(out, in.dtype);
-  CALL_OP(c, swiglu_forward, out, in);
+  CALL_OP(c, swiglu_forward, out, in, gelu);
 }
 // in (R,2F): what forward read; dout (R,F); overwrites din (R,2F).
-static inline void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in) {
+static inline void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu = false) {
   CHECK_SHAPE(in, dout.shape[0], 2 * dout.shape[1]);
   CHECK_SHAPE(din, in.shape[0], in.shape[1]);
   CHECK_DTYPE(din, in.dtype);
   CHECK_DTYPE(dout, in.dtype);
-  CALL_OP(c, swiglu_backward, din, dout, in);
+  CALL_OP(c, swiglu_backward, din, dout, in, gelu);
 }
 #endif
 
@@ -77,27 +78,27 @@ static void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) {
     });
   });
 }
-static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in) {
+static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
   const int64_t F = out.shape[1];
   DISPATCH(in.dtype, T, parallel_for(c->threads, 0, out.shape[0], 1, [=](int64_t r) {
     const T *gate = (const T *)in.data + r * 2 * F, *up = gate + F;
     T *to = (T *)out.data + r * F;
     swiglu_each(F, [=](int64_t i, int64_t n) {
       const vf g = vf_load_n(gate + i, n);
-      vf_store_n(to + i, vf_mul(vf_mul(g, swiglu_sigmoid(g)), vf_load_n(up + i, n)), n);
+      vf_store_n(to + i, vf_mul(gelu ? vf_gelu(g) : vf_mul(g, swiglu_sigmoid(g)), vf_load_n(up + i, n)), n);
     });
   }));
 }
-static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) {
+static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
   const int64_t F = dout.shape[1];
   DISPATCH(in.dtype, T, parallel_for(c->threads, 0, dout.shape[0], 1, [=](int64_t r) {
     const T *gate = (const T *)in.data + r * 2 * F, *up = gate + F, *d = (const T *)dout.data + r * F;
     T *dgate = (T *)din.data + r * 2 * F, *dup = dgate + F;
     swiglu_each(F, [=](int64_t i, int64_t n) {
       const vf g = vf_load_n(gate + i, n), s = swiglu_sigmoid(g), dy = vf_load_n(d + i, n);
-      const vf slope = vf_mul(s, vf_fma(g, vf_sub(vf_set1(1.0f), s), vf_set1(1.0f)));
+      const vf slope = gelu ? vf_gelu_grad(g) : vf_mul(s, vf_fma(g, vf_sub(vf_set1(1.0f), s), vf_set1(1.0f)));
       vf_store_n(dgate + i, vf_mul(vf_mul(dy, vf_load_n(up + i, n)), slope), n);
-      vf_store_n(dup + i, vf_mul(dy, vf_mul(g, s)), n);
+      vf_store_n(dup + i, vf_mul(dy, gelu ? vf_gelu(g) : vf_mul(g, s)), n);
     });
   }));
 }
@@ -139,39 +140,44 @@ static void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) { re
 
 // W neighbours of a row from element i of (R,F) on; dout NULL: forward, into `to`; else backward, into `to` (R,2F).
 template <class T, int W>
-__device__ static inline void swiglu_lanes(T *to, const T *dout, const T *in, int64_t i, int64_t F) {
+__device__ static inline void swiglu_lanes(T *to, const T *dout, const T *in, int64_t i, int64_t F, bool by_gelu) {
   const int64_t at = i / F * 2 * F + i % F;
   Lanes<W> g = lanes_load<W>(in + at), u = lanes_load<W>(in + at + F);
   if (!dout) {
-    UNROLL for (int k = 0; k < W; k++) g.x[k] = g.x[k] * swiglu_sigmoid(g.x[k]) * u.x[k];
+    UNROLL for (int k = 0; k < W; k++)
+      g.x[k] = (by_gelu ? gelu(g.x[k]) : g.x[k] * swiglu_sigmoid(g.x[k])) * u.x[k];
     lanes_store(to + i, g);
     return;
   }
   const Lanes<W> d = lanes_load<W>(dout + i);
   UNROLL for (int k = 0; k < W; k++) {
     const float x = g.x[k], s = swiglu_sigmoid(x);
-    g.x[k] = d.x[k] * u.x[k] * (s * fmaf(x, 1.0f - s, 1.0f));
-    u.x[k] = d.x[k] * (x * s);
+    g.x[k] = d.x[k] * u.x[k] * (by_gelu ? gelu_grad(x) : s * fmaf(x, 1.0f - s, 1.0f));
+    u.x[k] = d.x[k] * (by_gelu ? gelu(x) : x * s);
   }
   lanes_store(to + at, g);
   lanes_store(to + at + F, u);
 }
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS)
-swiglu_kernel(T *to, const T *dout, const T *in, int64_t n, int64_t F) {
-  FLAT_WALK(W, n, i, (swiglu_lanes<T, W>(to, dout, in, i, F)), (swiglu_lanes<T, 1>(to, dout, in, i, F)));
+swiglu_kernel(T *to, const T *dout, const T *in, int64_t n, int64_t F, bool gelu) {
+  FLAT_WALK(W, n, i, (swiglu_lanes<T, W>(to, dout, in, i, F, gelu)), (swiglu_lanes<T, 1>(to, dout, in, i, F, gelu)));
 }
-static void swiglu_launch(Ctx *c, Tensor to, Tensor dout, Tensor in) {
+static void swiglu_launch(Ctx *c, Tensor to, Tensor dout, Tensor in, bool gelu) {
   const int64_t F = in.shape[1] / 2, n = in.shape[0] * F;
   DISPATCH(in.dtype, T, {
     if (F % LANES == 0 && lanes_aligned(to.data, dout.data, in.data))
       LAUNCH((swiglu_kernel<T, LANES>), dim3(flat_blocks(n, LANES)), dim3(FLAT_THREADS), 0, STREAM(c), (T *)to.data,
-             (const T *)dout.data, (const T *)in.data, n, F);
+             (const T *)dout.data, (const T *)in.data, n, F, gelu);
     else
       LAUNCH((swiglu_kernel<T, 1>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c), (T *)to.data,
-             (const T *)dout.data, (const T *)in.data, n, F);
+             (const T *)dout.data, (const T *)in.data, n, F, gelu);
   });
 }
-static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in) { swiglu_launch(c, out, Tensor{}, in); }
-static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) { swiglu_launch(c, din, dout, in); }
+static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
+  swiglu_launch(c, out, Tensor{}, in, gelu);
+}
+static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
+  swiglu_launch(c, din, dout, in, gelu);
+}
 #endif

@@ -60,10 +60,20 @@ enum { LAYERS_MOST = 1000 };
       "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
+  INT(window, -1, 0, 1 << 20, SHAPE, "tokens that a token sees, itself among them (0: all; default: the preset's)", \
+      "sliding_window") \
+  INT(window_skip, -1, 0, LAYERS_MOST, SHAPE, "every N-th block sees all tokens (0: none; default: the preset's)", \
+      "sliding_window_pattern") \
+  NUM(window_theta, -1.0, 0.0, 1e12, SHAPE, \
+      "rope: base in blocks with a window, unscaled (0: as others; default: preset)", "rope_local_base_freq") \
   ENUM(qk_norm, QkNorm, PRESET, ((off, QK_NORM_OFF), (before, QK_NORM_BEFORE), (after, QK_NORM_AFTER), \
       (all, QK_NORM_ALL)), SHAPE, \
       "RMSNorm of each head's q and k, before or after rope; or of all (default: preset)") \
-  ENUM(mlp, Mlp, PRESET, ((gelu, MLP_GELU), (relu2, MLP_RELU2), (swiglu, MLP_SWIGLU)), \
+  NUM(attention_scale, -1.0, 0.0, 1e6, SHAPE, \
+      "scores are divided by the root of X (0: of head_size; default: preset)", "query_pre_attn_scalar") \
+  CHOICE(embedding_scale, preset, (off, on), SHAPE, \
+      "the embedding is multiplied by the root of n_embd (default: the preset's)") \
+  ENUM(mlp, Mlp, PRESET, ((gelu, MLP_GELU), (relu2, MLP_RELU2), (swiglu, MLP_SWIGLU), (geglu, MLP_GEGLU)), \
       SHAPE, "between the MLP's matrices (default: the preset's)") \
   ENUM(bias, Biases, PRESET, ((all, BIAS_ALL), (none, BIAS_NONE), (qkv, BIAS_QKV), (qkvo, BIAS_QKVO)), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
@@ -281,8 +291,8 @@ struct Preset {
   const char *block;
 };
 static const char preset_block[] = "norm=layernorm norm_place=before norm_weight=on norm_embedding=off norm_eps=1e-5 "
-    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 qk_norm=off mlp=gelu bias=all logit_softcap=0 "
-    "tie_head=on optimizer=adamw";
+    "position=learned rope_theta=10000 rope_scaling=none rope_skip=0 window=0 window_skip=0 window_theta=0 "
+    "attention_scale=0 embedding_scale=off qk_norm=off mlp=gelu bias=all logit_softcap=0 tie_head=on optimizer=adamw";
 #define LLAMA_BLOCK "norm=rmsnorm position=rope mlp=swiglu bias=none"
 #define SMOLLM2_BLOCK "rope_theta=1e5 head_size=64 " LLAMA_BLOCK
 #define MODERN_BLOCK "qk_norm=before tie_head=off optimizer=muon " LLAMA_BLOCK

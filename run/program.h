@@ -15,8 +15,11 @@ static inline Block block_of(const Options *o) {
   b.rope_theta = o->rope_theta;
   rope_scaling_parse(o->rope_scaling, &b.rope_scaling);
   b.rope_skip = o->rope_skip;
+  b.window = o->window, b.window_skip = o->window_skip, b.window_theta = o->window_theta;
   b.qk_norm = o->qk_norm;
   b.mlp = o->mlp;
+  b.attention_scale = o->attention_scale;
+  b.embedding_scaled = o->embedding_scale == OPT_embedding_scale_on;
   b.bias = o->bias;
   b.logit_softcap = o->logit_softcap;
   return b;
@@ -52,4 +55,7 @@ static inline void options_of_shape(Options *o, const ModelShape *s) {
   rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &b->rope_scaling);
   o->qk_norm = b->qk_norm, o->mlp = b->mlp, o->bias = b->bias;
   o->logit_softcap = b->logit_softcap;
+  o->attention_scale = b->attention_scale;
+  o->embedding_scale = b->embedding_scaled ? OPT_embedding_scale_on : OPT_embedding_scale_off;
+  o->window = b->window, o->window_skip = b->window_skip, o->window_theta = b->window_theta;
 }

@@ -32,6 +32,7 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
   static const struct { OptionId id, of; int choice; } belong[] = {
       {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, POSITION_ROPE},
       {OPT_rope_scaling, OPT_position, POSITION_ROPE}, {OPT_rope_skip, OPT_position, POSITION_ROPE},
+      {OPT_window_theta, OPT_position, POSITION_ROPE}, {OPT_attention_scale, OPT_position, POSITION_ROPE},
       {OPT_muon_momentum, OPT_optimizer, OPTIMIZER_MUON}, {OPT_muon_nesterov, OPT_optimizer, OPTIMIZER_MUON},
       {OPT_muon_adjust, OPT_optimizer, OPTIMIZER_MUON},
       {OPT_too_long, OPT_pack, OPT_pack_whole}};
@@ -40,8 +41,14 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
     REFUSE(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",
            option_specs[x.id].name, of->name, choice_word(of, x.choice), option_word(o, x.of));
   }
+  for (OptionId id : {OPT_window_skip, OPT_window_theta})
+    REFUSE(o->given[id] && !o->window, "--%s belongs to --window N: give that too, or leave it out",
+           option_specs[id].name);
+  REFUSE(o->window_theta > 0 && o->window_theta < 1, "--window_theta is %g, expected 0, or 1 to 1e12", o->window_theta);
   const bool rope = o->position == POSITION_ROPE;
   REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REFUSE(o->attention_scale > 0 && (!rope || o->rope_skip || o->qk_norm == QK_NORM_AFTER),
+         "--attention_scale needs --position rope in every block, and no --qk_norm after it");
   REFUSE(o->qk_norm == QK_NORM_ALL && o->head_size % 2, "--qk_norm all needs an even --head_size, not %lld",
          (long long)o->head_size);
   REFUSE(o->norm_place != NORM_BEFORE && o->norm != NORM_RMSNORM, "--norm_place %s needs --norm rmsnorm",
@@ -184,6 +191,9 @@ static bool options_resolve(Options *o, int world, int ranks_per_host, char *err
   if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPTIMIZER_MUON ? p->lr / 4 : p->lr;
   if (!lora_resolve(o, error, error_bytes) || !base_resolve(o, error, error_bytes)) return false;
   if (!preference_resolve(o, error, error_bytes)) return false;
+  const RopeScaling scaling = shape_of(o).block.rope_scaling;
+  REFUSE(scaling.growth > 0 && o->seq_len > scaling.original, "--seq_len %lld: behind %lld tokens this model's q "
+         "grows, which is not computed here: give fewer", (long long)o->seq_len, (long long)scaling.original);
   REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
   REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,

@@ -547,9 +547,11 @@ static bool start_options_of_import(Start *s, Options *o, char *error, size_t er
   options_of_shape(&shape, m);
   for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
     char ours[OPTION_TEXT_BYTES], theirs[OPTION_TEXT_BYTES], fault[256];
-    const bool of_rope = i == OPT_rope_theta || i == OPT_rope_scaling || i == OPT_rope_skip;
+    const bool of_rope = i == OPT_rope_theta || i == OPT_rope_scaling || i == OPT_rope_skip || i == OPT_window_theta ||
+                         i == OPT_attention_scale;
     if (i == OPT_model || i == OPT_seq_len || i == OPT_dropout) continue;
     if (of_rope && m->block.position != POSITION_ROPE) continue;
+    if ((i == OPT_window_skip || i == OPT_window_theta) && !m->block.window) continue;
     const OptionSpec *spec = &option_specs[i];
     option_print(ours, sizeof ours, o, spec);
     option_print(theirs, sizeof theirs, &shape, spec);

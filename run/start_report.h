@@ -448,11 +448,16 @@ static void block_words(FILE *to, const RunView *run) {
   if (rope) fprintf(to, " of base %g", o->rope_theta);
   if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
   if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
+  if (s.block.window) fprintf(to, ", a window of %lld tokens", (long long)o->window);
+  if (s.block.window && s.block.window_skip) fprintf(to, " but in every %lld-th block", (long long)o->window_skip);
+  if (s.block.window && s.block.window_theta > 0) fprintf(to, ", there rope of base %g", o->window_theta);
   fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
           (long long)o->head_size);
   const bool all = s.block.qk_norm == QK_NORM_ALL;
   if (own) fprintf(to, ", q and k normed %s rope", all ? "over all heads before" : option_word(o, OPT_qk_norm));
   fprintf(to, ", %s %lld wide, biases: %s", option_word(o, OPT_mlp), (long long)o->mlp_width, option_word(o, OPT_bias));
+  if (o->attention_scale > 0) fprintf(to, ", scores over the root of %g", o->attention_scale);
+  if (s.block.embedding_scaled) fprintf(to, ", embedding times the root of its width");
   if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
 }
 static void print_block(const RunView *run) {

@@ -323,13 +323,15 @@ const TrainerCalls trainer_calls = {params_of_shape, plan_open, plan_close, plan
 
 // Computes what rope turns by, if the model has it.
 static void trainer_fill_rope(Trainer *t) {
-  const Tensor rope = t->buffers.rope;
-  if (!rope.data) return;
-  float *table = (float *)malloc(sizeof(float) * (size_t)numel(rope));
-  rope_table_fill(table, &t->model.shape.block, rope.shape[0], rope.shape[1]);
-  t->ctx.ops->copy(&t->ctx, rope.data, table, sizeof(float) * (size_t)numel(rope));
-  t->ctx.ops->sync(&t->ctx);
-  free(table);
+  for (const Tensor rope : {t->buffers.rope, t->buffers.rope_window}) {
+    if (!rope.data) continue;
+    float *table = (float *)malloc(sizeof(float) * (size_t)numel(rope));
+    rope_table_fill(table, &t->model.shape.block, rope.shape[0], rope.shape[1],
+                    rope.data == t->buffers.rope_window.data);
+    t->ctx.ops->copy(&t->ctx, rope.data, table, sizeof(float) * (size_t)numel(rope));
+    t->ctx.ops->sync(&t->ctx);
+    free(table);
+  }
 }
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.

@@ -47,6 +47,7 @@ enum { MAP_STATES = 3, MAP_PARTS = 3 };
 // at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
 // part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, or with in_turn a
 // row of one and of the other in turn; 0: as they are. ggml: type of the blocks that it is in (ggml_types.h); 0: dtype.
+// plus: what the parameter has more than the file.
 struct TensorPlace {
   int32_t file;
   Dtype dtype;
@@ -55,6 +56,7 @@ struct TensorPlace {
   bool in_turn = false;
   int32_t ggml = 0;
   int32_t scales = 0, scale_block = 0;           // of NF4: its scales in the map, from 1; how many numbers share one
+  float plus = 0;
 };
 // Where scales of bitsandbytes' NF4 lie (nf4.h): those of `block` numbers each, in fp32, or with a nested_block as
 // bytes, which are numbers of `map`, times the second ones, of nested_block each, plus offset.
@@ -250,7 +252,7 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
 enum Norm : int { NORM_LAYERNORM, NORM_RMSNORM };
 enum NormPlace : int { NORM_BEFORE, NORM_BEHIND, NORM_BOTH };          // of attention and the MLP
 enum Position : int { POSITION_LEARNED, POSITION_ROPE };
-enum Mlp : int { MLP_GELU, MLP_RELU2, MLP_SWIGLU };
+enum Mlp : int { MLP_GELU, MLP_RELU2, MLP_SWIGLU, MLP_GEGLU };
 enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
 // Changes of rope's frequencies. linear: all turn `factor` times slower. llama3 and yarn (Peng et al. 2023): long waves
 // do, short ones turn as before, those between `low` and `high` waves in `original` positions in between; yarn's share
@@ -268,6 +270,11 @@ struct Block {
   double rope_theta;
   RopeScaling rope_scaling;
   int64_t rope_skip;                             // every rope_skip-th block turns nothing; 0: all turn
+  int64_t window, window_skip;                   // tokens that one sees, itself among them, in all but every
+                                                 // window_skip-th block; 0: all; none but sees so many
+  double attention_scale;                        // scores are divided by its root; 0: a head's columns; needs rope
+  bool embedding_scaled;                         // the embedding is multiplied by the root of its width
+  double window_theta;                           // rope in blocks with a window: its base, unscaled; 0: as in others
   QkNorm qk_norm;
   Mlp mlp;
   Biases bias;
@@ -298,17 +305,20 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
                             bool tied, double dropout);
 // Columns of q, k and v together, and rows of the MLP's first matrix: gate and up are one.
 static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 2 * s->n_kv_head) * s->head_size; }
-static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU; }
+static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU || mlp == MLP_GEGLU; }
 int64_t model_fc_rows(const ModelShape *s);
 // Whether block l turns q and k.
 bool block_turns(const Block *b, int l);
+// Tokens that one sees in block l; 0: all before it.
+int64_t block_window(const Block *b, int l);
 // "none", or a kind and its numbers, as in "llama3:FACTOR,LOW,HIGH,POSITIONS"; yarn has two more, attention (left out:
 // 0.1 ln factor + 1) and growth. False: it is none of these.
 bool rope_scaling_parse(const char *text, RopeScaling *s);
 void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s);
 // Fills a table for rope.cuh of `positions` rows: cosines and sines of position times frequency, in fp32 as
-// transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says.
-void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs);
+// transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says. window: for blocks with one,
+// where window_theta is their base.
+void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs, bool window = false);
 
 // ---- safetensors_set.h ----------------------------------------------------------------------------------------------
 struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
@@ -331,6 +341,10 @@ struct Family {
   double eps;
   bool biasless;                                 // no field asks for biases
   NormPlace norm_place = NORM_BEFORE;
+  bool windows = false;                          // layers may have one: all, or with full_every all but every
+  int64_t full_every = 0;                        // full_every-th unless the file lists them, with a base of rope of
+  double window_theta = 0;                       // their own, by default this
+  bool gemma = false;                            // GEGLU, a scaled embedding, and files have norms' weights less 1
 };
 bool shape_is_gpt2(const ModelShape *s);
 // The class that an exported model is; NULL: GPT-2, or none.
@@ -351,6 +365,7 @@ struct Import {
   int64_t file_bytes;                            // of llm.c
   bool prefixed;                                 // GPT-2 of Hugging Face: names start with "transformer."
   const Family *family;                          // of Hugging Face; NULL: GPT-2
+  bool with_images;                              // its text model is taken: names start with "language_model."
   SafetensorsSet set;                            // not of llm.c
   cJSON *published;                              // of a GGUF (gguf_published); NULL: nothing
   Dtype dtype;                                   // of llm.c

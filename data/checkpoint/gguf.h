@@ -23,9 +23,25 @@ static inline const char *gguf_architecture(const ModelShape *s) {
 }
 bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   IMPORT_REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
-                "Qwen 2's, and Qwen 3's and OLMo 2's without biases, not this one: leave it out, or choose another "
-                "block");
+                "Qwen 2's, and Qwen 3's, OLMo's and Gemma 3's without biases, not this one: leave it out, or choose "
+                "another block");
+  const Block *b = &s->block;
+  const Family *f = family_of_shape(s);
+  const double usual = b->rope_scaling.kind ? b->rope_theta : 0;
+  IMPORT_REFUSE(b->window && (!f || b->window_skip != f->full_every || !f->full_every ||
+                              (f->window_theta == f->theta && b->window_theta != usual)), "--export_gguf: llama.cpp "
+                "has sliding windows where OLMo 3 and Gemma 3 have them, not these: leave it out");
+  const double scale = s->n_layer == 62 ? floor((double)s->n_embd / (double)s->n_head) : 0;
+  IMPORT_REFUSE(f && f->gemma && (b->attention_scale != scale || b->logit_softcap > 0 || !b->window), "--export_gguf: "
+                "llama.cpp has Gemma 3 with windows, scores over the root of head_size, and no cap of logits: leave it "
+                "out");
+  IMPORT_REFUSE(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has a head of its own, "
+                "this model's is tied: leave it out");
   const RopeKind rope = s->block.rope_scaling.kind;
+  const RopeScaling *yarn = &b->rope_scaling;    // other numbers are read of few architectures
+  IMPORT_REFUSE(rope == ROPE_YARN && (yarn->low != 1 || yarn->high != 32) && strcmp(gguf_architecture(s), "mistral3"),
+                "--export_gguf: llama.cpp's yarn of %s has LOW 1 and HIGH 32, not %g and %g: leave it out",
+                gguf_architecture(s), yarn->low, yarn->high);
   IMPORT_REFUSE(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, "
                 "yarn_exact does not: leave it out");
   IMPORT_REFUSE(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's "
@@ -82,7 +98,7 @@ static inline void gguf_key_array(GgufKeys *k, const char *name, uint32_t type, 
 }
 
 static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
-  const bool gpt2 = shape_is_gpt2(s), llama = !strcmp(k->architecture, "llama");
+  const bool gpt2 = shape_is_gpt2(s), llama = gguf_turns_pairs(k->architecture);
   gguf_key_u32(k, ".vocab_size", s->vocab_size);
   gguf_key_u32(k, ".block_count", s->n_layer);
   gguf_key_u32(k, ".context_length", s->n_positions);
@@ -96,11 +112,14 @@ static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
   gguf_key_u32(k, ".attention.value_length", s->head_size);
   gguf_key_float(k, ".rope.freq_base", s->block.rope_theta);
   if (llama) gguf_key_u32(k, ".rope.dimension_count", s->head_size);
+  if (s->block.window) gguf_key_u32(k, ".attention.sliding_window", s->block.window);
+  if (s->block.window && s->block.window_theta > 0) gguf_key_float(k, ".rope.freq_base_swa", s->block.window_theta);
   const RopeScaling *r = &s->block.rope_scaling;
   if (!r->kind || r->kind == ROPE_LLAMA3) return;                // the latter is a tensor
   gguf_key_text(k, ".rope.scaling.type", rope_kinds[r->kind].name);
   gguf_key_float(k, ".rope.scaling.factor", r->factor);
   if (r->kind != ROPE_YARN) return;
+  if (r->growth > 0) gguf_key_float(k, ".attention.temperature_scale", r->growth);
   gguf_key_u32(k, ".rope.scaling.original_context_length", r->original);
   gguf_key_float(k, ".rope.scaling.yarn_beta_fast", r->high);
   gguf_key_float(k, ".rope.scaling.yarn_beta_slow", r->low);
@@ -204,7 +223,7 @@ struct GgufTensor { char name[64]; const Param *param; int64_t first, rows, cols
 // Of a shape with adapters these alone, as NAME.lora_a and NAME.lora_b of the matrices that they are for.
 // Vectors, norms and positions stay fp32; rows that Q8_0 cannot cut into blocks become fp16.
 static inline int gguf_tensors(GgufTensor *to, const Param *param, int params, const ModelShape *s, GgufType type) {
-  const bool gpt2 = shape_is_gpt2(s), llama = !strcmp(gguf_architecture(s), "llama");
+  const bool gpt2 = shape_is_gpt2(s), llama = gguf_turns_pairs(gguf_architecture(s));
   int count = 0;
   for (int p = 0; p < params; p++) {
     const bool adapter = param[p].adapter;

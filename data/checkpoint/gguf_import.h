@@ -32,10 +32,9 @@ static inline void gguf_tensor_name(char to[64], const Param *p, int part, bool 
     snprintf(to, 64, "%s%s%s", block, theirs, dot);
   }
 }
-// Whether the rows of both halves of a head lie in turn: architecture llama turns neighbours where transformers turns
-// halves.
+// Whether the rows of both halves of a head lie in turn.
 static inline bool gguf_turns(const Family *f, const Param *p, int part) {
-  return f && f->gguf && !strcmp(f->gguf, "llama") && p->matrices == 3 && part < 2;
+  return f && f->gguf && gguf_turns_pairs(f->gguf) && p->matrices == 3 && part < 2;
 }
 // Divisors of rope's frequencies, (head_size/2), where Llama 3's scaling is asked for, and their number.
 static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const ModelShape *s) {
@@ -164,6 +163,7 @@ static const struct { const char *key; double neutral; } gguf_neutral[] = {
     {"logit_scale", 1}, {"residual_scale", 1},
     {"embedding_scale", 1}, {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}};
 
+enum { LAYERS_LISTED = 1001 };                   // one more than a model may have
 struct GgufName { char text[96]; };
 static inline GgufName gguf_name(const char *architecture, const char *key) {
   GgufName n;
@@ -198,7 +198,12 @@ static inline bool gguf_config_scaling(const GgufFile *g, const char *path, cons
     if ((i == 0 || yarn) && numbers[i].field && x[i] != 0) cJSON_AddNumberToObject(to, numbers[i].field, x[i]);
   }
   const double wider = x[0] > 1 ? 0.1 * log(x[0]) : 0, usual = x[5] != 0 ? (1 + wider) / (1 + wider * x[5]) : 1 + wider;
-  if (yarn) cJSON_AddNumberToObject(to, "attention_factor", usual * x[4]);
+  double growth = 0;
+  char text[32];
+  snprintf(text, sizeof text, "%.7g", usual * x[4]);             // of a factor in fp32
+  if (yarn) cJSON_AddNumberToObject(to, "attention_factor", x[4] == 1 ? usual : strtod(text, NULL));
+  if (gguf_number(g, gguf_name(arch, "attention.temperature_scale").text, &growth))
+    cJSON_AddNumberToObject(to, "llama_4_scaling_beta", growth);
   return true;
 }
 static inline bool gguf_config_numbers(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
@@ -268,19 +273,47 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }
+// llama.cpp divides Gemma's scores by the root of a head's columns, but those of 62 layers, 27B's, by that of the width
+// of one.
+static inline double gguf_gemma_scale(const cJSON *c) {
+  double x[4];
+  static const char *const names[] = {"num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"};
+  for (int i = 0; i < 4; i++) x[i] = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, names[i]));
+  return x[0] == 62 ? floor(x[1] / x[2]) : x[3];
+}
+// Which layers have a window, and rope's base in them, where the keys say so: else the class's default, which is
+// llama.cpp's.
+static inline void gguf_config_layers(const GgufFile *g, const char *arch, const Family *f, cJSON *c) {
+  const GgufKey *pattern = gguf_find(g, gguf_name(arch, "attention.sliding_window_pattern").text);
+  const cJSON *theta = cJSON_GetObjectItemCaseSensitive(c, "rope_theta");
+  double x = theta ? theta->valuedouble : 0;
+  if (!f || !f->full_every) return;
+  if (f->gemma) cJSON_AddNumberToObject(c, "query_pre_attn_scalar", gguf_gemma_scale(c));
+  const bool own = gguf_number(g, gguf_name(arch, "rope.freq_base_swa").text, &x);
+  if (own || (f->window_theta == f->theta && theta)) cJSON_AddNumberToObject(c, "rope_local_base_freq", x);
+  if (gguf_number(g, gguf_name(arch, "attention.sliding_window_pattern").text, &x))
+    cJSON_AddNumberToObject(c, "sliding_window_pattern", x);
+  if (!pattern || !pattern->is_array || pattern->type != GGUF_BOOL) return;
+  cJSON *types = cJSON_AddArrayToObject(c, "layer_types");
+  for (uint64_t i = 0; i < pattern->count && i < LAYERS_LISTED; i++)
+    cJSON_AddItemToArray(types, cJSON_CreateString(pattern->at[i] ? "sliding_attention" : "full_attention"));
+}
 // The fields of a config.json, in c. False: one line in `error`.
 static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON *c, char *error, size_t error_bytes) {
   const char *path = s->shard[0].path;
   char *arch = gguf_string(g, "general.architecture"), *kind = gguf_string(g, "general.type");
   const SafetensorsTensor *wte = set_entry(s, "token_embd.weight", NULL);
-  const Family *family = arch ? family_of_gguf(arch) : NULL;
+  const GgufName slides = gguf_name(arch ? arch : "", "attention.sliding_window");
+  double window = 0;
+  gguf_number(g, slides.text, &window);
+  const Family *family = arch ? family_of_gguf(arch, window > 0) : NULL;
   const bool gpt2 = arch && !strcmp(arch, "gpt2"), known = gpt2 || (family && family->gguf);
   bool ok = false;
   if (kind && !strcmp(kind, "adapter"))
     snprintf(error, error_bytes, "%s: is an adapter, no model: name the model that it is for", path);
   else if (!known)
-    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3 or olmo2: another "
-             "model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
+    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3, olmo2, gemma3 or "
+             "mistral3: another model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
   else if (!wte || wte->ndim != 2)
     snprintf(error, error_bytes, "%s: tensor token_embd.weight is %s", path, wte ? "no matrix" : "missing");
   else ok = gguf_config_numbers(g, path, arch, c, error, error_bytes);
@@ -290,8 +323,9 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
     cJSON_AddBoolToObject(c, "tie_word_embeddings", !set_entry(s, "output.weight", NULL));
     cJSON_AddBoolToObject(c, "attention_bias", set_entry(s, "blk.0.attn_q.bias", NULL) != NULL);
     cJSON_AddBoolToObject(c, "mlp_bias", set_entry(s, "blk.0.ffn_up.bias", NULL) != NULL);
-    const cJSON *window = cJSON_GetObjectItemCaseSensitive(c, "sliding_window");
-    cJSON_AddBoolToObject(c, "use_sliding_window", window && window->valuedouble != 0);
+    if (!family || !family->windows || !family->full_every)
+      cJSON_AddBoolToObject(c, "use_sliding_window", window > 0);
+    gguf_config_layers(g, arch, family, c);
     for (const char *name : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) cJSON_AddNumberToObject(c, name, 0);
   }
   free(arch);

@@ -147,7 +147,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
   if (s->family)
     return family_config_read(c, s->family, m) &&
            import_config_attention_dropout(c, s->notice, sizeof s->notice) &&
-           family_window(c, m, s->notice, sizeof s->notice);
+           family_window(c, s->family, m, s->notice, sizeof s->notice);
   if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
     return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
                                 cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
@@ -161,14 +161,26 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
          import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
 }
 
+// The fields of the text model in those of a model with images too, as Ministral 3's files have it; else all.
+static inline const cJSON *import_text_config(cJSON *root) {
+  cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
+  const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "model_type"));
+  if (!cJSON_IsObject(text) || !type || (strcmp(type, "mistral3") && strcmp(type, "gemma3"))) return root;
+  for (const char *name : {"tie_word_embeddings", "quantization_config"}) {
+    cJSON *x = cJSON_HasObjectItem(text, name) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(root, name);
+    if (x) cJSON_AddItemToObject(text, name, x);
+  }
+  return text;
+}
 // Reads DIRECTORY/config.json into s->shape.
 static inline bool import_config(Import *s, const char *directory, char *error, size_t error_bytes) {
   char path[MAP_PATH_BYTES + 32];
   enum { HIGHEST_BYTES = 1 << 20 };
   snprintf(path, sizeof path, "%s/config.json", directory);
   cJSON *root = import_read_json(path, HIGHEST_BYTES, error, error_bytes);
-  const ImportConfig c = {root, path, error, error_bytes};
+  const ImportConfig c = {import_text_config(root), path, error, error_bytes};
   const bool ok = root && import_config_read(&c, s);
+  s->with_images = c.root != root;
   cJSON_Delete(root);
   return ok;
 }
@@ -491,10 +503,14 @@ static inline void import_place_nf4(const Import *s, const Param *p, int64_t row
   place->scales = map->scales_count, place->scale_block = scales->block;
 }
 
+static const char import_images_prefix[] = "language_model.";
 // What part i of a parameter is called in a family's file, or in a GGUF.
 static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES], const Param *p, int i) {
-  if (s->kind == IMPORT_GGUF) gguf_tensor_name(to, p, i, !s->family);
-  else family_tensor_name(to, p, i, &s->shape);
+  const size_t n = s->with_images ? sizeof import_images_prefix - 1 : 0;
+  char name[FAMILY_NAME_BYTES];
+  if (s->kind == IMPORT_GGUF) { gguf_tensor_name(to, p, i, !s->family); return; }
+  family_tensor_name(name, p, i, &s->shape);
+  snprintf(to, FAMILY_NAME_BYTES, "%.*s%.79s", (int)n, import_images_prefix, name);
 }
 // How many tensors a parameter is there.
 static inline int import_parts(const Import *s, const Param *p) {
@@ -513,6 +529,7 @@ static inline bool import_has_tensor(const Import *s, const char *name, const Pa
 }
 // Tensors that are no weights, or whose numbers the shape has.
 static inline bool import_ignores(const Import *s, const char *name) {
+  if (s->with_images && strncmp(name, import_images_prefix, sizeof import_images_prefix - 1)) return true;
   if (s->kind == IMPORT_GGUF) return s->family && !strcmp(name, "rope_freqs.weight");
   return family_ignores(name) || nf4_beside(&s->set, name);
 }
@@ -540,6 +557,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
       else if (!nf4_entry(&s->set, name, nf4_state, NULL))
         import_place(s, &param[p], rows, t, file, place, complaints);
       else import_place_nf4(s, &param[p], rows, t, file, map, place, complaints);
+      if (s->kind != IMPORT_GGUF) place->plus = family_plus(s->family, &param[p]);
       place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
       if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
     }
@@ -657,7 +675,7 @@ bool export_map(TensorMap *map, const char *dir, const Param *param, int params,
     tensor_place(map, 0, order[i].param)[part] =
         TensorPlace{0, dtype, !family && import_is_conv1d(p), tensor[i].at,
                     family && p->matrices > 1 ? p->matrix_rows[part] : 0,
-                    family_turns_back(family, p, part) ? shape->head_size / 2 : 0};
+                    family_turns_back(family, p, part) ? shape->head_size / 2 : 0, false, 0, family_plus(family, p)};
     map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
   }
   free(order);

@@ -26,6 +26,10 @@ bool block_turns(const Block *b, int l) {
   return b->position == POSITION_ROPE && !(b->rope_skip && (l + 1) % b->rope_skip == 0);
 }
 
+int64_t block_window(const Block *b, int l) {
+  return b->window_skip && (l + 1) % b->window_skip == 0 ? 0 : b->window;
+}
+
 // How a kind is written, and how many numbers it has: at least, at most.
 static const struct { const char *name; int least, most; } rope_kinds[ROPE_KINDS] = {
     {"none", 0, 0}, {"linear", 1, 1}, {"llama3", 4, 4}, {"yarn", 4, 6}, {"yarn_exact", 4, 6}};
@@ -81,12 +85,14 @@ static inline float rope_scaled(const RopeScaling *s, double theta, int64_t hs, 
   const double ramp = fmin(fmax(((double)i - from) / (to - from), 0), 1);
   return (float)(slower * ramp + (double)frequency * (1 - ramp));
 }
-void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs) {
-  const RopeScaling *s = &b->rope_scaling;
-  const double times = s->kind >= ROPE_YARN ? s->attention : 1;
+void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs, bool window) {
+  const RopeScaling unscaled = {}, *s = window ? &unscaled : &b->rope_scaling;
+  const double theta = window ? b->window_theta : b->rope_theta;
+  double times = s->kind >= ROPE_YARN ? s->attention : 1;
+  if (b->attention_scale > 0) times *= pow((double)hs / b->attention_scale, 0.25);       // of q and of k
   for (int64_t i = 0; i < hs / 2; i++) {
-    const float plain = 1.0f / powf((float)b->rope_theta, (float)(2 * i) / (float)hs);
-    const float frequency = rope_scaled(s, b->rope_theta, hs, i, plain);
+    const float plain = 1.0f / powf((float)theta, (float)(2 * i) / (float)hs);
+    const float frequency = rope_scaled(s, theta, hs, i, plain);
     for (int64_t p = 0; p < positions; p++) {
       const float angle = (float)p * frequency;
       table[p * hs + i] = (float)(cos((double)angle) * times);

@@ -263,6 +263,9 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
     transpose_to_f32((float *)to, from, F32, k->numel / in, in);
     from = (float *)to, to = s->scratch[0];
   }
+  float *const less = (float *)s->scratch[0];
+  for (int64_t i = 0; i < k->numel && k->place.plus != 0; i++) less[i] = from[i] - k->place.plus;
+  if (k->place.plus != 0) from = less;
   if (k->place.dtype == F32) return (const char *)from;
   for (int64_t i = 0; i < k->numel; i++) round_to((bf16 *)to + i, from[i]);
   return to;
@@ -686,11 +689,12 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, c
     fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, to + k->first % blocks->values, k->numel, pass);
     return;
   }
-  const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k);
+  const bool as_it_is = k->place.dtype == F32 && !chunk_is_turned(k) && k->place.plus == 0;
   const int64_t cols = chunk_is_turned(k) ? p->shape[1] : 1;
-  if (!as_it_is) transpose_to_f32((float *)s->scratch[1], data, k->place.dtype, cols, k->numel / cols);
-  fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, (const float *)(as_it_is ? data : s->scratch[1]), k->numel,
-               pass);
+  float *const turned = (float *)s->scratch[1];
+  if (!as_it_is) transpose_to_f32(turned, data, k->place.dtype, cols, k->numel / cols);
+  for (int64_t i = 0; i < k->numel && k->place.plus != 0; i++) turned[i] += k->place.plus;
+  fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, as_it_is ? (const float *)data : turned, k->numel, pass);
 }
 
 // What a rank finds under the path of a file that rank 0 has opened.

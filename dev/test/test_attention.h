@@ -2,7 +2,7 @@
 // whose gradients are themselves checked by finite differences. Bits do not depend on threads, instruction set (in
 // fp32) or batch, and bf16 arithmetic has the bits of plain loops.
 
-struct AttentionCase { int64_t B, T, H, hs; float p; };
+struct AttentionCase { int64_t B, T, H, hs; float p; int64_t window = 0; };     // window 0: all keys are seen
 static const AttentionCase attention_cases[] = {
   {2, 1, 2, 3, 0.0f},   {3, 2, 1, 1, 0.5f},  {1, 16, 2, 16, 0.0f}, {1, 17, 3, 5, 0.2f},  {2, 33, 2, 8, 0.1f},
   {1, 48, 2, 40, 0.0f}, {2, 64, 2, 32, 0.0f}, {1, 65, 2, 80, 0.1f}, {1, 100, 1, 20, 0.0f}, {1, 131, 1, 64, 0.1f},
@@ -39,24 +39,27 @@ static double attention_dot(const double *a, const double *b, int64_t n, double 
   if (absolute) *absolute = sum_abs;
   return sum;
 }
+static int64_t attention_reference_first(AttentionCase k, int64_t q) {
+  return k.window ? max64(0, q - k.window + 1) : 0;
+}
 static void attention_reference_forward(AttentionReference *r) {
   const AttentionCase k = r->k;
   const double scale = 1.0 / sqrt((double)k.hs);
   double *s = (double *)malloc((size_t)k.T * sizeof(double));
   for (int64_t b = 0; b < k.B; b++) for (int64_t h = 0; h < k.H; h++) for (int64_t q = 0; q < k.T; q++) {
     double most = -1e300, total = 0.0, absolute;
-    for (int64_t j = 0; j <= q; j++) {
+    for (int64_t j = attention_reference_first(k, q); j <= q; j++) {
       s[j] = scale * attention_dot(attention_row(r, b, q, h, 0), attention_row(r, b, j, h, 1), k.hs, &absolute);
       r->bound_score = fmax(r->bound_score, scale * absolute);
       most = fmax(most, s[j]);
     }
-    for (int64_t j = 0; j <= q; j++) total += exp(s[j] - most);
+    for (int64_t j = attention_reference_first(k, q); j <= q; j++) total += exp(s[j] - most);
     const double lse = most + log(total);
     r->lse[(b * k.H + h) * k.T + q] = lse;
     r->bound_lse = fmax(r->bound_lse, fabs(lse));
     for (int64_t d = 0; d < k.hs; d++) {
       double sum = 0.0, sum_abs = 0.0;
-      for (int64_t j = 0; j <= q; j++) {
+      for (int64_t j = attention_reference_first(k, q); j <= q; j++) {
         const double term = exp(s[j] - lse) * attention_weight(r, b, h, q, j) * attention_row(r, b, j, h, 2)[d];
         sum += term;
         sum_abs += fabs(term);
@@ -79,7 +82,7 @@ static void attention_reference_backward(AttentionReference *r) {
     double D_abs, dp_abs;
     const double D = attention_dot(dout, r->out + (b * k.T + q) * C + h * k.hs, k.hs, &D_abs);
     const int64_t at_q = query - r->qkv;
-    for (int64_t j = 0; j <= q; j++) {
+    for (int64_t j = attention_reference_first(k, q); j <= q; j++) {
       const double *key = attention_row(r, b, j, h, 1), *value = attention_row(r, b, j, h, 2);
       const double p = exp(scale * attention_dot(query, key, k.hs, NULL) - r->lse[(b * k.H + h) * k.T + q]);
       const double w = attention_weight(r, b, h, q, j), dp = attention_dot(dout, value, k.hs, &dp_abs);

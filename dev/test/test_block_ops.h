@@ -352,6 +352,45 @@ TEST(block_softcap_fp64,
   }
 }
 
+TEST(block_geglu_fp64,
+     "geglu, and a scaled embedding with its gradient, equal fp64, with the same bits on all devices") {
+  for (Dtype dtype : {F32, BF16, F16}) for (int64_t F : {16, 37}) {
+    const int64_t R = 5, n = R * F, C = F;
+    Tensor in = op_random_tensor(1, 2.0, dtype, R, 2 * F), dout = op_random_tensor(2, 1.0, dtype, R, F), first[4] = {};
+    Tensor ids = op_random_ids(3, 7, 1, R), wte = op_random_tensor(4, 1.0, dtype, 7, C);
+    double *y = op_zeros(n), *din = op_zeros(2 * n), *rows = op_zeros(n), *dwte = op_zeros(7 * C);
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t at = i / F * 2 * F + i % F, id = ((int32_t *)ids.data)[i / C];
+      const double g = op_get(in, at), u = op_get(in, at + F), d = op_get(dout, i), k = 0.7978845608028654;
+      const double t = tanh(k * (g + 0.044715 * g * g * g)), act = 0.5 * g * (1 + t);
+      y[i] = act * u;
+      din[at] = d * u * (0.5 * (1 + t) + 0.5 * g * (1 - t * t) * k * (1 + 3 * 0.044715 * g * g)), din[at + F] = d * act;
+      rows[i] = 5.5 * op_get(wte, id * C + i % C), dwte[id * C + i % C] += 5.5 * d;
+    }
+    BlockPlace p;
+    for (int i = 0; block_place(i, {dtype, F32, 1, R, 2 * F, 1, 1, 1}, &p); i++) {
+      Tensor t[] = {in, dout, op_tensor(dtype, R, F), op_tensor(dtype, R, 2 * F), ids, wte, op_tensor(dtype, 1, R, C),
+                    op_tensor(F32, 7, C), reshaped(op_copy(dout), 1, R, C)};
+      memset(t[7].data, 0, (size_t)(7 * C) * sizeof(float));
+      block_call(&p, t, 9, [=](Ctx *c, Tensor *x) {
+        swiglu_forward(c, x[2], x[0], true);
+        swiglu_backward(c, x[3], x[1], x[0], true);
+        embedding_forward(c, x[6], x[4], x[5], Tensor{}, Dropout{}, Tensor{}, 5.5f);
+        embedding_backward(c, x[7], Tensor{}, x[8], x[4], Dropout{}, OVERWRITE, Tensor{}, 5.5f);
+      });
+      op_expect_close(block_where("geglu", &p, dtype), t[2], y, 32, ops_largest(y, n) + 1);
+      op_expect_close(block_where("geglu dx", &p, dtype), t[3], din, 64, ops_largest(din, 2 * n) + 1);
+      op_expect_close(block_where("scaled embedding", &p, dtype), t[6], rows, 4, ops_largest(rows, n));
+      op_expect_close(block_where("scaled dwte", &p, F32), t[7], dwte, 16, ops_largest(dwte, 7 * C));
+      const Tensor got[] = {t[2], t[3], t[6], t[7]};
+      if (!first[0].data) memcpy(first, got, sizeof first);
+      for (int j = 0; j < 4; j++) op_expect_same_bits(block_where("geglu, scaled", &p, dtype), got[j], first[j]);
+      block_done(&p);
+    }
+    op_free_all();
+  }
+}
+
 TEST(block_embedding_without_positions, "an embedding without learned positions has the bits of one with zeros") {
   for (Dtype dtype : {F32, BF16}) for (int64_t C : {16, 21}) {
     const int64_t B = 2, T = 5;

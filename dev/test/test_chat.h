@@ -630,7 +630,7 @@ static Tensor chat_starts() {
   for (int n : chat_documents) for (int i = 0, begin = (int)at; i < n; i++) ((int32_t *)t.data)[at++] = begin;
   return t;
 }
-static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype) {
+static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype, int64_t window = 0) {
   const AttentionCase k = {1, CHAT_T, 2, hs, 0.0f};
   AttentionTensors t = attention_tensors(&k, dtype);
   Ctx c = device ? cuda_attention_ctx(ops, &k, dtype) : attention_ctx(ops, 2, &k, dtype);
@@ -642,11 +642,16 @@ static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype)
     qkv = device_upload(&c, t.qkv), dout = device_upload(&c, t.dout), first = device_upload(&c, starts);
     dqkv = device_tensor(&c, dtype, 1, CHAT_T, 6 * hs);
   }
+  if (window) {
+    const Tensor own = device ? device_tensor(&c, I32, 1, CHAT_T) : op_tensor(I32, 1, CHAT_T);
+    window_starts(&c, own, first, window);
+    first = own;
+  }
   attention_forward(&c, out, lse, qkv, 2, Dropout{}, first);
   if (device) t.out = device_download(&c, out), t.lse = device_download(&c, lse);
   int64_t at = 0;
   for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
-    const AttentionCase one = {1, chat_documents[d], 2, hs, 0.0f};
+    const AttentionCase one = {1, chat_documents[d], 2, hs, 0.0f, window};
     AttentionReference *r = &(of[d] = attention_reference(one));
     for (int64_t j = 0; j < one.T * 6 * hs; j++) r->qkv[j] = op_get(t.qkv, at * 6 * hs + j);
     for (int64_t j = 0; j < one.T * 2 * hs; j++) r->dout[j] = op_get(t.dout, at * 2 * hs + j);
@@ -730,14 +735,60 @@ static double chat_gradients(Trainer *t, const char *options, const Ops *ops, co
     fsdp_read_param(&t->fsdp, STATE_GRAD, i, at);
   return t->host.losses[0] * (double)B;
 }
+TEST(chat_attention_windows,
+     "attention with a sliding window over several documents in one sequence is, forward and backward, that of each "
+     "alone with that window by the fp64 formula: each CPU table, all families of CUDA kernels") {
+  for (int64_t window : {1, 5, 33, 64}) {
+    for (int table = 0; const Ops *ops = op_table(table); table++)
+      for (Dtype dtype : {F32, BF16}) chat_attention(ops, false, 12, dtype, window);
+    for (int table = 0; const Ops *ops = device_table(table); table++) {
+      chat_attention(ops, true, 64, BF16, window);
+      chat_attention(ops, true, 20, F32, window);
+    }
+    device_on_hopper(true);
+    for (int table = 0; const Ops *ops = device_table(table); table++) chat_attention(ops, true, 64, BF16, window);
+    device_on_hopper(false);
+  }
+}
+TEST(attention_windows_are_starts,
+     "a window's starts: what a plain loop says, with and without documents; attention over 600 keys, bf16's groups of "
+     "256 too, has bits that do not depend on keys before the window, and gives them no gradient") {
+  enum { T = 600, W = 40, HS = 16 };
+  for (int table = 0; const Ops *ops = op_table(table); table++)
+    for (Dtype dtype : {F32, BF16}) {
+      const AttentionCase k = {1, T, 1, HS, 0.0f};
+      AttentionTensors t = attention_tensors(&k, dtype);
+      Ctx c = attention_ctx(ops, 2, &k, dtype);
+      Tensor starts = op_tensor(I32, 1, T), again = op_tensor(dtype, 1, T, HS), d = op_tensor(dtype, 1, T, 3 * HS);
+      window_starts(&c, starts, Tensor{}, W);
+      for (int i = 0; i < T; i++)
+        EXPECT(((int32_t *)starts.data)[i] == (i < W ? 0 : i - W + 1), "token %d begins at %d", i,
+               ((int32_t *)starts.data)[i]);
+      attention_forward(&c, t.out, t.lse, t.qkv, 1, Dropout{}, starts);
+      Tensor dout = op_copy(t.dout);             // of the last 10 tokens alone
+      memset(dout.data, 0, (size_t)(T - 10) * HS * dtype_bytes(dtype));
+      attention_backward(&c, d, dout, t.qkv, t.out, t.lse, 1, Dropout{}, starts);
+      for (int64_t i = 0; i < (int64_t)T * 3 * HS; i++) {
+        const bool seen = i / (3 * HS) > T - 10 - W;
+        EXPECT(seen || op_get(d, i) == 0, "%s: element %lld has a gradient", ops->name, (long long)i);
+      }
+      for (int64_t i = 0; i < (int64_t)(T - 10 - W) * 3 * HS; i++) op_put(t.qkv, i, 3.0);
+      attention_forward(&c, again, t.lse, t.qkv, 1, Dropout{}, starts);
+      op_expect_same_bits(ops->name, tensor_of((char *)again.data + (T - 10) * HS * dtype_bytes(dtype), dtype, 10, HS),
+                          tensor_of((char *)t.out.data + (T - 10) * HS * dtype_bytes(dtype), dtype, 10, HS));
+      op_free_all();
+    }
+}
+
 TEST_MPI(chat_packed_is_separate, 1,
          "conversations packed into one sequence have the loss and gradients of each in a sequence of its own, to "
-         "fp32's rounding: learned positions and rope, grouped heads, qk norms, each CPU table, CUDA emulated") {
+         "fp32's rounding: learned positions and rope, grouped heads, qk norms, windows, each CPU table, CUDA "
+         "emulated") {
   static Trainer t;
   static const char *const models[] = {
       "--n_layer 2 --n_head 3 --n_embd 36 --n_positions 180",
       "--n_layer 2 --n_head 4 --n_kv_head 2 --head_size 10 --n_embd 36 --n_positions 180 --norm rmsnorm "
-      "--position rope --mlp swiglu --bias none --qk_norm before"};
+      "--position rope --mlp swiglu --bias none --qk_norm before --window 9 --window_skip 2 --window_theta 50"};
   int length[36];
   for (int i = 0; i < 36; i++) length[i] = chat_documents[i % 6] + 1;
   Split s = chat_split(length, 36, 101);

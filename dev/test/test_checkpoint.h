@@ -894,8 +894,9 @@ TEST_MPI(devices_resume_what_they_saved, 1,
 struct OptionClass { const char *letters, *names; };
 static const OptionClass option_classes[] = {
     {"KKK",
-     "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_place norm_weight "
-     "norm_embedding norm_eps position rope_theta rope_scaling rope_skip qk_norm mlp bias logit_softcap"},
+     "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_place "
+     "norm_weight norm_embedding norm_eps position rope_theta rope_scaling rope_skip window window_skip window_theta "
+     "attention_scale embedding_scale qk_norm mlp bias logit_softcap"},
     {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
             "loss dpo_beta dpo_smoothing simpo_gamma lora lora_alpha lora_targets lora_scale base_dtype train_rows"},
     {"KOO", "global_batch optimizer freeze"},

@@ -3,7 +3,9 @@
 // refused.
 
 static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen3", "smollm3", "nanochat",
-                                           "mistral", "llama_yarn", "qwen3_yarn", "olmo2"};
+                                           "mistral", "llama_yarn", "qwen3_yarn", "olmo2",
+                                           "mistral_window", "qwen2_window", "olmo3", "gemma3_text",
+                                           "gemma3_text_scaled", "ministral3"};
 
 struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 // A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
@@ -83,9 +85,9 @@ static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const
 
 TEST_MPI(
     families_gradients_equal_transformers, 1,
-    "Llama, Mistral, Qwen 2, Qwen 3, SmolLM3 and NanoChat of transformers, 1, 2, 3 and all heads of k and v, rope "
-    "scaled in each way: fp32 loss within 1e-6 and every gradient within 1e-5 of its, on each instruction set, with "
-    "blocks recomputed too") {
+    "Llama, Mistral, Ministral 3, Qwen 2 and 3, SmolLM3, NanoChat, OLMo 2 and 3 and Gemma 3 of transformers, 1, 2, 3 "
+    "and all heads of k and v, rope scaled in each way, windows shorter than the sequences: fp32 loss within 1e-6 and "
+    "every gradient within 1e-5 of its, on each instruction set, with blocks recomputed too") {
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/family_expected.safetensors")) die_missing("%s", expected.error);
   for (const char *name : family_names) for (int i = 0; i <= cpu_best_table() + 1; i++) {
@@ -201,12 +203,30 @@ TEST_MPI(
     REQUIRE(!written || export_gguf(&x.trainer.run), "%s is not exported for llama.cpp", name);
     EXPECT(family && !strncmp(name, family->model_type, strlen(family->model_type)), "%s: exported as another class",
            name);
-    EXPECT(written == (family->gguf && strcmp(name, "qwen3_yarn")), "%s for llama.cpp: %s", name, unused);
+    const bool is_llama_cpp = family->gguf && strcmp(name, "qwen3_yarn") && strcmp(name, "gemma3_text_scaled") &&
+                              !strstr(name, "window");
+    EXPECT(written == is_llama_cpp, "%s for llama.cpp: %s", name, unused);
     const Options o = x.o;
     family_close(&x);
     family_came_back(&y, dir, &o, before, name);
     if (written) family_came_back(&y, gguf, &o, before, name);
   }
+}
+
+TEST_MPI(families_text_models_in_others, 1,
+         "a model with images too is taken as its text model alone, with the same bits; Ministral 3's q grows behind "
+         "its original positions, so that longer sequences are refused") {
+  static FamilyRun x, y;
+  family_open(&x, "dev/fixtures/family_ministral3", cpu_tables[0].ops, "");
+  family_open(&y, "dev/fixtures/family_ministral3_images", cpu_tables[0].ops, "");
+  EXPECT(params_hash(&x.trainer.fsdp, false) == params_hash(&y.trainer.fsdp, false), "other weights are read");
+  Options o = x.o;
+  char error[1024] = "";
+  o.seq_len = 17;
+  EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) && strstr(error, "behind 16 tokens this model's q grows"),
+         "%s", error);
+  family_close(&x);
+  family_close(&y);
 }
 
 TEST(families_rope_scaling_is_spelled_once,
@@ -215,7 +235,7 @@ TEST(families_rope_scaling_is_spelled_once,
       {"none", "none"}, {"linear:8", "linear:8"}, {"llama3:32,1,4,8192", "llama3:32,1,4,8192"},
       {"yarn:1,1,32,64", "yarn:1,1,32,64,1"}, {"yarn:4,1,32,32768", "yarn:4,1,32,32768,1.138629436"},
       {"yarn_exact:32,1,32,4096,1.5", "yarn_exact:32,1,32,4096,1.5"}, {"", NULL}, {"none:1", NULL}, {"linear", NULL},
-      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL}, 
+      {"linear:0", NULL}, {"linear:2,3", NULL}, {"linear:inf", NULL}, {"llama3:32,4,4,8192", NULL},
       {"yarn:4,1,32", NULL},
       {"llama3:32,1,4,8192,1", NULL}, {"yarn:4,1,32,1.5", NULL}, {"yarn:4,1,32,64,0", NULL}, {"yarn:4;1,32,64", NULL}};
   for (const auto &k : cases) {
@@ -236,7 +256,7 @@ TEST(families_refuse_what_they_are_not,
       {"llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"longrope\"",
        "rope_type is \"longrope\", only default, linear"},
       {"mistral", "\"factor\": 2.5", "\"factor\": 0", "rope_type linear needs factor"},
-      {"llama_yarn", "\"beta_slow\": 0.5", "\"beta_slow\": 3", "rope_type yarn needs factor, beta_slow, beta_fast"},
+      {"ministral3", "\"beta_slow\": 0.5", "\"beta_slow\": 3", "rope_type yarn needs factor, beta_slow, beta_fast"},
       {"llama_yarn", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": -1", "attention_factor is -1"},
       {"llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma3\"",
        "model_type is \"gemma3\", expected gpt2, llama"},
@@ -254,6 +274,23 @@ TEST(families_refuse_what_they_are_not,
       {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", NULL},
       {"llama", "\"vocab_size\": 61", "\"vocab_size\": 61, \"use_sliding_window\": true, \"sliding_window\": 32", NULL,
        "positions end at the sliding window of 32 tokens"},
+      {"mistral_window", "\"sliding_window\": 5", "\"sliding_window\": 0.5", "sliding_window is 0.5"},
+      {"mistral_window", "\"sliding_window\": 5", "\"sliding_window\": null", NULL},
+      {"olmo3", "\"full_attention\"\n", "\"sliding_attention\"\n", NULL},
+      {"olmo3", "\"sliding_attention\",\n", "\"full_attention\",\n", "layer_types is not every N-th layer full"},
+      {"olmo3", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 3", "layer_types has 4 entries for 3 layers"},
+      {"gemma3_text", "\"attn_logit_softcapping\": null", "\"attn_logit_softcapping\": 50.0",
+       "attn_logit_softcapping is 50, only null"},
+      {"gemma3_text", "\"use_bidirectional_attention\": false", "\"use_bidirectional_attention\": true",
+       "use_bidirectional_attention is true"},
+      {"gemma3_text", "\"hidden_activation\": \"gelu_pytorch_tanh\"", "\"hidden_activation\": \"gelu\"",
+       "hidden_activation is \"gelu\", only gelu_pytorch_tanh"},
+      {"gemma3_text", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma2\"",
+       "model_type is \"gemma2\", expected gpt2"},
+      {"gemma3_text", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma3n_text\"",
+       "model_type is \"gemma3n_text\", expected gpt2"},
+      {"gemma3_text", "\"model_type\": \"gemma3_text\"", "\"model_type\": \"gemma4_text\"",
+       "model_type is \"gemma4_text\", expected gpt2"},
       {"qwen3", "\"head_dim\": 10", "\"head_dim\": 9", "head_dim 9 is odd"},
       {"smollm3", "    0,", "    1,", NULL},
       {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},

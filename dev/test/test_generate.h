@@ -60,8 +60,8 @@ static const char *const generate_families[] = {
     "--n_head 4", "--n_head 4 --n_kv_head 2 " GENERATE_LLAMA, "--n_head 3 --head_size 20 --n_kv_head 1 --bias qkv "
     "--norm rmsnorm --position rope --mlp swiglu --tie_head off", "--n_head 2 --qk_norm before --rope_skip 3 "
     GENERATE_LLAMA, "--n_head 4 --n_kv_head 2 --qk_norm after --norm_weight off --norm_embedding on --logit_softcap 15 "
-    "--norm rmsnorm --position rope --mlp relu2 --bias none", "--n_head 4 --n_kv_head 2 --qk_norm all --norm_place behind "
-    GENERATE_LLAMA};
+    "--norm rmsnorm --position rope --mlp relu2 --bias none", "--n_head 4 --n_kv_head 2 --qk_norm all "
+    "--norm_place behind --window 5 --window_skip 2 --window_theta 30 " GENERATE_LLAMA};
 TEST_MPI(generate_cached_is_uncached, 1,
          "a token at a time over a cache of k and v, three texts of different lengths at once, has the bits of a pass "
          "over each whole text: learned positions and rope, shared heads, qk_norm, in fp32 on every instruction set; "

@@ -316,7 +316,8 @@ TEST(gguf_refuses_by_key,
      "first are refused by name") {
   static const struct { const char *key; double value; bool text; const char *says; } cases[] = {
       {".expert_count", 8, false, "llama.expert_count is 8, only 0"}, {".attention.causal", 0, false, "causal is 0"},
-      {".rope.scaling.type", 0, true, "rope.scaling.type is \"longrope\""}, {".rope.scale_linear", -2, false, "rope_type linear needs factor"},
+      {".rope.scaling.type", 0, true, "rope.scaling.type is \"longrope\""},
+      {".rope.scale_linear", -2, false, "rope_type linear needs factor"},
       {".attention.sliding_window", 32, false, NULL}, {".expert_used_count", 2, false, NULL},
       {"general.type", 0, true, NULL}, {"general.alignment", 48, false, "general.alignment is 48, expected a power"},
       {".attention.head_count", 4, false, "llama.attention.head_count is there twice"}};
