@@ -55,8 +55,8 @@ struct TensorPlace {
   int64_t at, rows, half_rows;
   bool in_turn = false;
   int32_t ggml = 0;
-  int32_t scales = 0, scale_block = 0;           // of NF4: its scales in the map, from 1; how many numbers share one
   float plus = 0;
+  int32_t scales = 0, scale_block = 0;           // of NF4: its scales in the map, from 1; how many numbers share one
 };
 // Where scales of bitsandbytes' NF4 lie (nf4.h): those of `block` numbers each, in fp32, or with a nested_block as
 // bytes, which are numbers of `map`, times the second ones, of nested_block each, plus offset.
