@@ -1,9 +1,7 @@
 // ggml_types.h: types of the tensors of a GGUF file. Most are blocks of numbers (kernels/blocks.h says what these are).
 //
-// NF4 is in this table although no GGUF has it: its block is the scale of 64 numbers and their bytes together. A file
-// that has the scales in a tensor of their own (bitsandbytes: NAME.weight and NAME.weight.absmax) becomes such blocks
-// as it is read: block k has scale k and bytes [32 k, 32 k + 32) of the flattened tensor, whose rows must be
-// multiples of 64. Its place then needs a second offset, that of the scales, and store_put_chunk joins both before it stores them.
+// NF4 is in this table although no GGUF has it: its block, the scale of 64 numbers and their bytes together, is what
+// --base_dtype nf4 makes. Files of bitsandbytes have the scales in tensors of their own (nf4.h).
 #pragma once
 #include "checkpoint.h"
 #include "kernels/ops.h"

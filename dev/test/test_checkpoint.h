@@ -589,7 +589,7 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
   hold_end();
   stream_end(t, &w);
   EXPECT(!t->run.store.result->failed, "%s: %s", what, t->run.store.result->error);
-  EXPECT(t->run.store.bytes_done == t->run.store.bytes_total, "%s: %lld bytes of %lld", what, 
+  EXPECT(t->run.store.bytes_done == t->run.store.bytes_total, "%s: %lld bytes of %lld", what,
          (long long)t->run.store.bytes_done, (long long)t->run.store.bytes_total);
   if (t->fsdp.mesh.rank) return;
   EXPECT(w.commits == 1 && !w.discards, "%s: %d commits, %d discards", what, w.commits, w.discards);
