@@ -17,8 +17,8 @@
 //   fsdp/layout.h          decisions and the list of all buffers
 //   fsdp/transport.h       the comm table; all traffic is counted by those who fill it:
 //   fsdp/transport_self.h, windows.h, transport_mpi.h, transport_nccl.h, transport_plan.h; transport_updates.h: Muon's
-//   fsdp/reduce.h          fsdp_grads, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what one
-//                          rank gives
+//   fsdp/reduce.h          fsdp_grads_prepare, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what
+//                          one rank gives
 //   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
 //   fsdp/sharded_state.h   norm, E4M3 scales, initialisation, reading and writing of shards
 //   fsdp/update.h          the optimizer's step on shards
@@ -27,7 +27,7 @@
 //
 // What the model code sees, for stage s (0: outside the blocks, 1 + l: block l) and parameter p:
 //   fsdp_gather(f,s) start   fsdp_wait(f,s)   fsdp_weight(f,p) -> whole, in the compute dtype   fsdp_release(f,s)
-//   fsdp_grads(f,s)          fsdp_grad(f,p) -> its gradient, whole; no data if frozen           fsdp_reduce(f,s) start
+//   fsdp_grads_prepare(f,s)  fsdp_grad(f,p) -> its gradient, whole; no data if frozen           fsdp_reduce(f,s) start
 //   fsdp_poll(f) between ops, so that messages move while we compute
 //
 // Modes. There is one schedule; a mode is numbers in it:
@@ -287,12 +287,12 @@ extern const Comm comm_plan;
 // ---- reduce.h -------------------------------------------------------------------------------------------------------
 // Moves the reduction in flight on as far as it can without waiting. Called between ops.
 void fsdp_poll(Fsdp *f);
-void fsdp_reduce_finish(Fsdp *f);
+void fsdp_reduce_wait(Fsdp *f);
 // Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
 // before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
-void fsdp_grads(Fsdp *f, int s);
-// The whole gradient of parameter p, in the buffer that fsdp_grads has prepared: in the wire dtype, or in fp32 where
-// gradients are added up there. data is NULL if p is frozen.
+void fsdp_grads_prepare(Fsdp *f, int s);
+// The whole gradient of parameter p, in the buffer that fsdp_grads_prepare has prepared: in the wire dtype, or in fp32
+// where gradients are added up there. data is NULL if p is frozen.
 Tensor fsdp_grad(Fsdp *f, int p);
 // Whether the a-th microbatch's gradients of stage s overwrite their buffer or are added to it.
 Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a);
@@ -337,8 +337,8 @@ float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i);
 // The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
 // if it owns none.
 bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at);
-// After fsdp_reduce_finish, once a step: the model may read the gradient shards.
-void fsdp_reduce_join(Fsdp *f);
+// After fsdp_reduce_wait, once a step: the model may read the gradient shards.
+void fsdp_returns_wait(Fsdp *f);
 // Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
 // in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
 void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs);

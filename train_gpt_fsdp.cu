@@ -957,7 +957,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   gpt_forward(t, mb);
   note_phase_end(f);
   note_phase(f, "backward", a, MARK_BACKWARD);
-  fsdp_grads(f, 0);
+  fsdp_grads_prepare(f, 0);
   Tensor dwte = root_grad(t, WTE), dwpe = root_grad(t, WPE), dembedded = x->dresidual;
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
   loss_forward_backward(t, a, mode);
@@ -969,7 +969,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_wait(f, 1 + l, true);
     fsdp_prefetch(f, 1 + l, -1, 1 + lowest);
     block_recompute(t, l, mb);
-    fsdp_grads(f, 1 + l);
+    fsdp_grads_prepare(f, 1 + l);
     block_backward(t, l, mb, fsdp_grad_mode(f, 1 + l, a));
     fsdp_release(f, 1 + l);
     // First: NCCL begins no collective before the one launched before it, and a reduction is many.
@@ -1272,7 +1272,7 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   return EXIT_NOT_FINITE;
 }
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
-static int trainer_train(Trainer *t, Log *log, Saver *saver) {
+static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
   Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
@@ -1316,7 +1316,7 @@ static int trainer_train(Trainer *t, Log *log, Saver *saver) {
 static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {
-    const int code = trainer_train(t, log, saver);
+    const int code = trainer_loop(t, log, saver);
     if (code >= 0) return code;
   }
   bool saved = saver_finish(saver, log), written = true;
@@ -1427,7 +1427,7 @@ static const Command commands[] = {
     {"train, evaluate, sample", NEEDS_MPI, train}};
 
 // The whole program; main, unless a test includes this file.
-int train_main(int argc, char **argv) {
+int program_main(int argc, char **argv) {
   static Call call;
   packed_open();
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -1447,5 +1447,5 @@ int train_main(int argc, char **argv) {
 }
 
 #ifndef TRAINER_AS_LIBRARY
-int main(int argc, char **argv) { return train_main(argc, argv); }
+int main(int argc, char **argv) { return program_main(argc, argv); }
 #endif

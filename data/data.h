@@ -516,9 +516,9 @@ bool corpus_load(Corpus *c, CorpusOptions o, DataError *e);
 // A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is
 // the model's, 0 for the tokenizer's. Overwrites c; false and one line in e when the tokenizer cannot be had.
 bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e);
-size_t corpus_image_bytes(const Corpus *c);
-// Writes c into `image`, corpus_image_bytes(c) long.
-void corpus_image(const Corpus *c, void *image);
+size_t corpus_block_bytes(const Corpus *c);
+// Writes c into `image`, corpus_block_bytes(c) long.
+void corpus_to_block(const Corpus *c, void *image);
 // Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
 // processes may share one. False and one line if the image is damaged or its token file is not the same here.
-bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e);
+bool corpus_of_block(Corpus *c, const void *image, size_t bytes, DataError *e);

@@ -7,8 +7,8 @@
 //   4 corpus            the order of the search; hashing, passing to other processes
 //
 // Conventions
-//   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_image, corpus_adopt).
-//     No communication happens here and nothing here knows a rank.
+//   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_to_block,
+//     corpus_of_block). No communication happens here and nothing here knows a rank.
 //   - A split is one stream of ids. Text is preceded by one token as context, so each of its tokens has a token in
 //     front and is predicted exactly once; a token file has no such context and its first token is not predicted. It
 //     is <|endoftext|> of a tokenizer that divides documents, which stands before the other ones too; else a newline.
@@ -19,7 +19,8 @@
 //   - A function that can fail because of what the user gave returns false with one line and the exit code in a
 //     DataError. It leaves nothing allocated.
 //
-// Defines: Corpus, corpus_load, corpus_load_tokenizer, corpus_image_bytes, corpus_image, corpus_adopt, corpus_free.
+// Defines: Corpus, corpus_load, corpus_load_tokenizer, corpus_block_bytes, corpus_to_block, corpus_of_block,
+// corpus_free.
 #pragma once
 #include <time.h>
 
@@ -819,18 +820,18 @@ bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e) {
 
 // ---- passing a corpus to other processes: the struct, then the tokens that are in memory. Token files are passed by
 // their paths: each process opens the same ones, and reads what it needs.
-static inline size_t corpus_image_split_bytes(const Split *s) {
+static inline size_t corpus_block_split_bytes(const Split *s) {
   return s->files ? sizeof(TokenFile) * (size_t)s->files : split_bytes(s);
 }
-static inline size_t corpus_image_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
+static inline size_t corpus_block_place(const Corpus *c, int split) {  // 64-byte aligned; split == SPLIT_COUNT: the end
   size_t at = (sizeof(Corpus) + 63) / 64 * 64;
-  for (int i = 0; i < split; i++) at += (corpus_image_split_bytes(&c->split[i]) + 63) / 64 * 64;
+  for (int i = 0; i < split; i++) at += (corpus_block_split_bytes(&c->split[i]) + 63) / 64 * 64;
   return at;
 }
-size_t corpus_image_bytes(const Corpus *c) { return corpus_image_place(c, SPLIT_COUNT); }
+size_t corpus_block_bytes(const Corpus *c) { return corpus_block_place(c, SPLIT_COUNT); }
 
-void corpus_image(const Corpus *c, void *image) {
-  memset(image, 0, corpus_image_bytes(c));
+void corpus_to_block(const Corpus *c, void *image) {
+  memset(image, 0, corpus_block_bytes(c));
   Corpus *head = (Corpus *)image;
   memcpy((void *)head, c, sizeof *c);
   head->tokenizer = {};
@@ -839,13 +840,13 @@ void corpus_image(const Corpus *c, void *image) {
     Split *s = &head->split[i];
     s->tokens = s->owned = s->file = NULL;
     if (!c->split[i].tokens_numel) continue;
-    memcpy((char *)image + corpus_image_place(c, i), s->files ? c->split[i].file : c->split[i].tokens,
-           corpus_image_split_bytes(s));
+    memcpy((char *)image + corpus_block_place(c, i), s->files ? c->split[i].file : c->split[i].tokens,
+           corpus_block_split_bytes(s));
   }
 }
 
 // Opens the token files of a split that another process has opened under the same names; they must be the same files.
-static inline bool corpus_adopt_files(Split *s, const TokenFile *theirs, DataError *e) {
+static inline bool corpus_of_block_files(Split *s, const TokenFile *theirs, DataError *e) {
   const Split there = *s;
   s->file = (TokenFile *)data_alloc((size_t)s->files, sizeof(TokenFile));
   memcpy((void *)s->file, theirs, sizeof(TokenFile) * (size_t)s->files);
@@ -861,20 +862,20 @@ static inline bool corpus_adopt_files(Split *s, const TokenFile *theirs, DataErr
                    "same sizes one has other tokens; copy them again", s->file[0].path,
                    s->files > 1 ? " or another" : "", s->files);
 }
-bool corpus_adopt(Corpus *c, const void *image, size_t bytes, DataError *e) {
+bool corpus_of_block(Corpus *c, const void *image, size_t bytes, DataError *e) {
   *e = {};
   memcpy((void *)c, image, sizeof *c);
-  CHECK(bytes == corpus_image_bytes(c), "corpus_adopt: %zu bytes given, the image says %zu", bytes,
-        corpus_image_bytes(c));
+  CHECK(bytes == corpus_block_bytes(c), "corpus_of_block: %zu bytes given, the image says %zu", bytes,
+        corpus_block_bytes(c));
   bool ok = true;
   for (Split &s : c->split) s.file = NULL;
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!s->tokens_numel) continue;
-    const char *const at = (const char *)image + corpus_image_place((const Corpus *)image, i);
-    if (s->files) { ok = corpus_adopt_files(s, (const TokenFile *)at, e); continue; }
+    const char *const at = (const char *)image + corpus_block_place((const Corpus *)image, i);
+    if (s->files) { ok = corpus_of_block_files(s, (const TokenFile *)at, e); continue; }
     s->tokens = at;
-    CHECK(split_hash(s) == s->hash, "corpus_adopt: the %s tokens arrived damaged", split_names[i]);
+    CHECK(split_hash(s) == s->hash, "corpus_of_block: the %s tokens arrived damaged", split_names[i]);
   }
   if (!ok) corpus_free(c);
   return ok;

@@ -180,7 +180,7 @@ void fsdp_step_begin(Fsdp *f, bool training) {
   fsdp_forget(f);
   f->gather.training = training;
   f->watch.passes_marked = 0;
-  memset(f->reduce.slot_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
+  memset(f->reduce.buffer_collective, 0, sizeof(FlightCollective) * (size_t)(2 + f->lay.stages));
   if (f->record) f->record->pass++;
   for (int k = 0; k <= f->cfg.gather_slots; k++) {
     GatherSlot *slot = &f->gather.slot[k];
@@ -190,9 +190,9 @@ void fsdp_step_begin(Fsdp *f, bool training) {
   f->comm->step_begin(f);
   f->reduce.block_reductions = 0;                       // every pass uses the slots in the order of the record
   f->reduce.point = 0;
-  for (int slot = 0; slot < 2; slot++) if (f->shared.slot[slot]) fsdp_grads_wait(f, slot);
+  for (int slot = 0; slot < 2; slot++) if (f->shared.slot[slot]) fsdp_grad_buffer_wait(f, slot);
   for (int s = 0; s < f->lay.stages && f->shared.staging; s++)
-    if (f->lay.stage[s].staged) fsdp_grads_wait(f, 2 + s);       // what was sent for it has been read, too
+    if (f->lay.stage[s].staged) fsdp_grad_buffer_wait(f, 2 + s);       // what was sent for it has been read, too
 }
 
 void fsdp_sync(Fsdp *f) {

@@ -204,15 +204,15 @@ static inline void fsdp_state_open(Fsdp *f) {
   f->gather.secondary_valid = (bool *)calloc(stages, sizeof(bool));
   f->gather.secondary_number = (uint64_t *)calloc(stages, sizeof(uint64_t));
   f->reduce.stage_round0 = (uint64_t *)calloc(stages, sizeof(uint64_t));
-  f->reduce.slot_rounds = (uint64_t *)calloc(buffers, sizeof(uint64_t));
-  f->reduce.slot_collective = (FlightCollective *)calloc(buffers, sizeof(FlightCollective));
+  f->reduce.buffer_rounds = (uint64_t *)calloc(buffers, sizeof(uint64_t));
+  f->reduce.buffer_collective = (FlightCollective *)calloc(buffers, sizeof(FlightCollective));
   f->returns.of = (SumReturn *)calloc((size_t)f->lay.units, sizeof(SumReturn));
   f->events.grads_free = (StepEvent *)calloc(buffers, sizeof(StepEvent));
 }
 static inline void fsdp_state_free(Fsdp *f) {
   void *const owned[] = {f->lay.pool_at, f->shared.sums, f->gather.slot, f->gather.secondary_valid,
-                         f->gather.secondary_number, f->reduce.stage_round0, f->reduce.slot_rounds,
-                         f->reduce.slot_collective, f->returns.of, f->events.grads_free};
+                         f->gather.secondary_number, f->reduce.stage_round0, f->reduce.buffer_rounds,
+                         f->reduce.buffer_collective, f->returns.of, f->events.grads_free};
   for (void *p : owned) free(p);
 }
 void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {

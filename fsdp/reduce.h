@@ -8,9 +8,9 @@
 //           group, by the owner of the shard; along hosts, on each host in turn, those of its ranks (hosts.h)
 //   end     the sum is in the own shard, and is passed on to the next replica
 //
-//   fsdp_grads, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
-//   fsdp_reduce, fsdp_reduce_finish          starts a reduction; waits for the one in flight
-//   fsdp_return, fsdp_return_take            with replicas: sums of the step go back to all of them, and come
+//   fsdp_grads_prepare, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
+//   fsdp_reduce, fsdp_reduce_wait                    starts a reduction; waits for the one in flight
+//   fsdp_return, fsdp_return_take                    with replicas: sums of the step go back to all of them, and come
 #pragma once
 #include "fsdp.h"
 #include "transport_plan.h"
@@ -28,7 +28,7 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
 
 // ---- the steps of a round: each takes it, which covers x, if it need not wait for that, and returns whether it did
 // Rounds contributions to the wire dtype where needed, and sends them, if their memory is not in use any more.
-static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool fsdp_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   if (!note_asked(f, NOTE_ROOM, job->stage, f->comm->round_free(f, round))) return false;
   const char *whole = fsdp_work(f, f->lay.unit[x.unit].grads_at);
@@ -42,10 +42,10 @@ static inline bool fsdp_reduce_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   return true;
 }
 // Takes the sum that this rank's goes on from. Along hosts it goes to the first one.
-static inline bool fsdp_reduce_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool fsdp_round_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const bool begins = fsdp_begins(f), takes = fsdp_chains(f) && !begins;
-  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
+  float *own = fsdp_grad_shard(f, x), *sum = fsdp_round_sum(f, x);
   const size_t bytes = (size_t)x.numel * sizeof(float);
   schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (takes && !note_asked(f, NOTE_ROUND, job->stage, f->comm->chain_arrived(f, round))) return false;
@@ -93,7 +93,7 @@ static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool
 }
 // Adds the contributions to the next part, and along hosts passes its sum on. The round has taken the step after its
 // last part.
-static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool fsdp_round_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
   if (!note_asked(f, NOTE_ROUND, job->stage, f->comm->part_arrived(f, round, job->part, x))) return false;
@@ -110,7 +110,7 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (++job->part < h->parts) return true;
   job->part = 0;
   job->past[REDUCE_FOLD]++;
-  float *own = fsdp_grads_of(f, x), *sum = fsdp_round_sum(f, x);
+  float *own = fsdp_grad_shard(f, x), *sum = fsdp_round_sum(f, x);
   const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
   if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
   f->comm->round_done(f, round);                 // the contributions have been read
@@ -119,7 +119,7 @@ static inline bool fsdp_reduce_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
 }
 // ---- back to all replicas
 // The step's last reduction of a stage is over: its units' sums go to all replicas, while backward goes on. That comes
-// after reduce_end: nobody who waits for the gradient's memory waits for them.
+// after gradient_added: nobody who waits for the gradient's memory waits for them.
 static inline void fsdp_return(Fsdp *f) {
   const uint64_t end = f->job.round0 + (uint64_t)f->job.rounds;
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, f->job.stage, end - 1);
@@ -151,7 +151,7 @@ static inline bool fsdp_return_take(Fsdp *f) {
 }
 // The sum is in this rank's shard, along hosts when it has come back. Passes it on, and ends the reduction after its
 // last round.
-static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
+static inline bool fsdp_round_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
   if (h->hosts && !f->comm->hosts_back(f, round, x)) return false;
@@ -162,7 +162,7 @@ static inline bool fsdp_reduce_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   liveness_arrived();
   if (++job->past[REDUCE_END] < job->rounds) return true;
   note_end(f, NOTE_REDUCTION, job->collective);
-  f->comm->reduce_end(f);
+  f->comm->gradient_added(f);
   job->active = false;
   if (job->last && f->cfg.mesh.replicas > 1) fsdp_return(f);
   return true;
@@ -179,9 +179,9 @@ static inline int fsdp_rounds_allowed(const Fsdp *f, ReduceStep step) {
   return past[step - 1];
 }
 // Takes the first step that can be taken. Returns whether there was one.
-static inline bool fsdp_reduce_step(Fsdp *f) {
+static inline bool fsdp_round_step(Fsdp *f) {
   static bool (*const take[REDUCE_STEPS])(Fsdp *f, uint64_t round, ReduceSpan x) = {
-      fsdp_reduce_send, fsdp_reduce_begin, fsdp_reduce_fold, fsdp_reduce_end};
+      fsdp_round_send, fsdp_round_begin, fsdp_round_fold, fsdp_round_end};
   ReduceJob *job = &f->job;
   for (int s = 0; s < REDUCE_STEPS && job->active; s++) {
     const uint64_t round = job->round0 + (uint64_t)job->past[s];
@@ -205,11 +205,11 @@ static inline void fsdp_progress(Fsdp *f) {
 void fsdp_poll(Fsdp *f) {
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_REDUCE, 0, 0);
   fsdp_progress(f);
-  while (fsdp_reduce_step(f)) {}
+  while (fsdp_round_step(f)) {}
   while (fsdp_return_take(f)) {}
   schedule_return(f->record, was);
 }
-void fsdp_reduce_finish(Fsdp *f) {
+void fsdp_reduce_wait(Fsdp *f) {
   if (!f->job.active) return;
   note_wait(f, NOTE_REDUCTION, f->job.collective);
   for (int spins = 0; f->job.active;) {
@@ -221,30 +221,30 @@ void fsdp_reduce_finish(Fsdp *f) {
   note_arrived();
 }
 
-// Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s for the whole gradient of stage s.
-static inline int fsdp_grad_slot(const Fsdp *f, int s) {
+// Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s: of stage s, whole.
+static inline int fsdp_grad_buffer(const Fsdp *f, int s) {
   return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->reduce.block_reductions & 1) : 2 + s;
 }
 // Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
-static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int slot) {
+static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int buffer) {
   if (!f->record) return;
-  const bool block = slot < 2;                   // else of stage slot - 2, whole
-  const Stage *x = &f->lay.stage[block ? 0 : slot - 2];
+  const bool block = buffer < 2;                 // else of stage buffer - 2, whole
+  const Stage *x = &f->lay.stage[block ? 0 : buffer - 2];
   const size_t bytes = block ? f->lay.grad_slot_bytes : (size_t)x->grad_numel * 4;
-  const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)slot * bytes : f->lay.unit[x->first_unit].grads_at;
+  const size_t at = block ? f->lay.part[WORK_SLOTS].at + (size_t)buffer * bytes : f->lay.unit[x->first_unit].grads_at;
   record_held(f->record, kind, HELD_GRADIENT, s, fsdp_work(f, at), bytes);
   if (f->lay.mirrored) record_held(f->record, kind, HELD_GRADIENT, s, f->mem.window + at, bytes);
 }
-// Waits until the memory of a gradient slot may be overwritten: until every peer has read the gradient in it.
-static inline void fsdp_grads_wait(Fsdp *f, int slot) {
-  if (f->job.active && f->job.slot == slot) fsdp_reduce_finish(f);
-  note_wait(f, NOTE_SLOT, f->reduce.slot_collective[slot]);
-  for (int spins = 0; !note_asked(f, NOTE_SLOT, STAGE_NONE, f->comm->grads_free(f, slot)); fsdp_poll(f))
+// Waits until the memory of a gradient buffer may be overwritten: until every peer has read the gradient in it.
+static inline void fsdp_grad_buffer_wait(Fsdp *f, int buffer) {
+  if (f->job.active && f->job.buffer == buffer) fsdp_reduce_wait(f);
+  note_wait(f, NOTE_SLOT, f->reduce.buffer_collective[buffer]);
+  for (int spins = 0; !note_asked(f, NOTE_SLOT, STAGE_NONE, f->comm->grads_free(f, buffer)); fsdp_poll(f))
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   note_arrived();
-  fsdp_hold_gradient(f, RECORD_FREE, 0, slot);
+  fsdp_hold_gradient(f, RECORD_FREE, 0, buffer);
   for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
-    if (i != slot && f->reduce.slot_rounds[i] <= f->reduce.slot_rounds[slot])
+    if (i != buffer && f->reduce.buffer_rounds[i] <= f->reduce.buffer_rounds[buffer])
       fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
 // The slots, as bits, that a step waits for at its point number `point`.
@@ -257,17 +257,17 @@ static inline void fsdp_wait_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->gather.training ? fsdp_waits_at(f, f->reduce.point++) : 0;
   // First: with it the other one has been read, too.
-  const int newer = f->reduce.slot_rounds[1] > f->reduce.slot_rounds[0];
-  for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grads_wait(f, i ^ newer);
+  const int newer = f->reduce.buffer_rounds[1] > f->reduce.buffer_rounds[0];
+  for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grad_buffer_wait(f, i ^ newer);
 }
 // Zeroes the gaps between parameters in the gradient of stage s.
-static inline void fsdp_zero_gaps(Fsdp *f, int s, int slot) {
+static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
     char *piece = f->lay.stage[s].grads == GRADS_IN_SHARD
                       ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
-                      : fsdp_work(f, fsdp_unit_grads_at(f, u, slot) + c->grad_at * b);
+                      : fsdp_work(f, fsdp_unit_grads_at(f, u, buffer) + c->grad_at * b);
     int64_t at = 0;                              // parameters lie in a piece in their order
     for (int p = 0; p < f->lay.params && c->trains; p++) {
       const Param *q = &f->lay.param[p];
@@ -288,16 +288,16 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
     if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
 }
-void fsdp_grads(Fsdp *f, int s) {
-  const int slot = f->reduce.grad_slot = fsdp_grad_slot(f, s);
+void fsdp_grads_prepare(Fsdp *f, int s) {
+  const int buffer = f->reduce.buffer = fsdp_grad_buffer(f, s);
   const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE) return;
-  if (f->shared.sums[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, slot);
+  if (f->shared.sums[s] && home == GRADS_IN_SHARD) fsdp_zero_gaps(f, s, buffer);
   if (f->shared.sums[s] && home != GRADS_IN_SHARD) fsdp_zero_shard_gaps(f, s);
   if (home == GRADS_IN_SHARD) return;
-  fsdp_grads_wait(f, slot);
-  if (grads_are_whole(home) || (f->lay.blocks_alike && !f->shared.slot[slot])) return;
-  fsdp_zero_gaps(f, s, slot);
+  fsdp_grad_buffer_wait(f, buffer);
+  if (grads_are_whole(home) || (f->lay.blocks_alike && !f->shared.slot[buffer])) return;
+  fsdp_zero_gaps(f, s, buffer);
 }
 Tensor fsdp_grad(Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
@@ -308,8 +308,9 @@ Tensor fsdp_grad(Fsdp *f, int p) {
   char *data = NULL;
   if (!q->frozen && home == GRADS_IN_SHARD) data = (char *)(f->shards.grads + u->sum_base + c->state_at + q->in_piece);
   else if (!q->frozen) {
-    const int slot = grads_are_whole(home) ? fsdp_grad_slot(f, u->stage) : f->reduce.grad_slot;
-    data = fsdp_work(f, fsdp_unit_grads_at(f, q->unit, slot) + (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype));
+    const int buffer = grads_are_whole(home) ? fsdp_grad_buffer(f, u->stage) : f->reduce.buffer;
+    data = fsdp_work(f, fsdp_unit_grads_at(f, q->unit, buffer) +
+                            (size_t)(c->grad_at + q->in_piece) * dtype_bytes(dtype));
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
@@ -319,32 +320,32 @@ Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
 void fsdp_reduce(Fsdp *f, int s, int a, int microbatches) {
   const GradHome home = f->lay.stage[s].grads;
   if (home == GRADS_NONE || home == GRADS_IN_SHARD || (f->cfg.local && a < microbatches - 1)) return;
-  fsdp_reduce_finish(f);
-  const int slot = fsdp_grad_slot(f, s);
+  fsdp_reduce_wait(f);
+  const int buffer = fsdp_grad_buffer(f, s);
   ReduceJob *job = &f->job;
   *job = ReduceJob{};
   job->active = true;
   job->first = a == 0 || f->cfg.local;
   job->last = a == microbatches - 1;
   job->stage = s;
-  job->slot = slot;
+  job->buffer = buffer;
   job->collective = note_begin(f, NOTE_REDUCTION, s);
   job->rounds = f->lay.stage[s].rounds;
   job->round0 = f->reduce.rounds_started;
   job->last_round0 = f->reduce.stage_round0[s];
   f->reduce.stage_round0[s] = job->round0;
   f->reduce.rounds_started += (uint64_t)job->rounds;
-  f->reduce.slot_rounds[slot] = f->reduce.rounds_started;
-  f->reduce.slot_collective[slot] = job->collective;
+  f->reduce.buffer_rounds[buffer] = f->reduce.rounds_started;
+  f->reduce.buffer_collective[buffer] = job->collective;
   f->reduce.block_reductions += home == GRADS_IN_SLOT;
   EACH_UNIT_OF_STAGE(f, s, u) {
     if (!f->lay.unit[u].state_numel) continue;
     f->traffic.reductions++;
     record_collective(f->record, RECORD_HOST, COLLECTIVE_REDUCE, OVER_NONE, 1, 0);
   }
-  f->comm->reduce_start(f);
+  f->comm->gradient_ready(f);
   note(f, NOTE_REDUCTION, POINT_BEGUN, s);
-  fsdp_hold_gradient(f, RECORD_HOLD, s, slot);
+  fsdp_hold_gradient(f, RECORD_HOLD, s, buffer);
   fsdp_mark(f, &f->reduce_ctx, MARK_REDUCE, 1 + s);
   fsdp_poll(f);
 }

@@ -70,17 +70,17 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
       if (f->lay.unit[u].piece[i].trains)
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
-void fsdp_reduce_join(Fsdp *f) {
+void fsdp_returns_wait(Fsdp *f) {
   note(f, NOTE_JOIN, POINT_BEGIN, STAGE_NONE);
-  f->comm->reduce_join(f);
+  f->comm->returns_wait(f);
   note(f, NOTE_JOIN, POINT_END, STAGE_NONE);
 }
 void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs) {
-  fsdp_reduce_finish(f);
+  fsdp_reduce_wait(f);
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, STAGE_NONE, 0);
   const bool between = f->mesh.replicate.size > 1;               // sums that are still on their way to all replicas
   const FlightCollective sums = between ? note_exchange(f, NOTE_SUMS) : FlightCollective{};
-  fsdp_reduce_join(f);
+  fsdp_returns_wait(f);
   note_exchanged(f, NOTE_SUMS, sums);
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   const bool counts = f->mesh.replicate.me == f->mesh.replicate.size - 1;

@@ -52,11 +52,11 @@ static inline void fsdp_close_work(Fsdp *f) {
   f->ctx->ops->memory_free(f->ctx, f->mem.work.at, f->lay.work_bytes - f->mem.work.from, MEMORY_DEVICE);
 }
 
-// Where unit u's gradient lies, whole, if it is in gradient slot `slot`: an offset in working memory.
-static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int slot) {
+// Where unit u's gradient lies, whole, if it is in gradient buffer `buffer`: an offset in working memory.
+static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int buffer) {
   const Unit *q = &f->lay.unit[u];
   if (grads_are_whole(f->lay.stage[q->stage].grads)) return q->grads_at;
-  const size_t slot_at = f->lay.part[WORK_SLOTS].at + (size_t)slot * f->lay.grad_slot_bytes;
+  const size_t slot_at = f->lay.part[WORK_SLOTS].at + (size_t)buffer * f->lay.grad_slot_bytes;
   return slot_at + (size_t)q->grad_slot_at * fsdp_wire_bytes(f);
 }
 // The part of unit u's whole gradient that this rank's part of piece i owns.
@@ -65,13 +65,13 @@ static inline float *fsdp_own_gradient(const Fsdp *f, int u, int i) {
   return (float *)fsdp_work(f, f->lay.unit[u].grads_at) + c->grad_at + f->mesh.shard.me * c->numel;
 }
 // This rank's gradient shard, elements from x.first on; NULL where it is part of a whole gradient.
-static inline float *fsdp_grads_of(const Fsdp *f, ReduceSpan x) {
+static inline float *fsdp_grad_shard(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
   return f->lay.stage[u->stage].grads == GRADS_SHARD_IN_WHOLE ? NULL : f->shards.grads + u->sum_base + x.first;
 }
 // Where this rank's sum is while it is added to: offloaded, on the device.
 static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
-  return fsdp_offloads(f) ? f->mem.sum : fsdp_grads_of(f, x);
+  return fsdp_offloads(f) ? f->mem.sum : fsdp_grad_shard(f, x);
 }
 // Whether nothing was added yet to what this rank's shard group reduces now.
 static inline bool fsdp_begins(const Fsdp *f) {
@@ -100,7 +100,7 @@ static inline char *fsdp_own_piece(const Fsdp *f, int u, int i) {
 static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t round, ReduceSpan x, PieceRun run) {
   const size_t b_r = fsdp_wire_bytes(f), chunk = (size_t)f->lay.chunk_numel, S = (size_t)fsdp_shards(f);
   if (!f->lay.stage[f->job.stage].staged)
-    return fsdp_unit_grads_at(f, x.unit, f->job.slot) + (size_t)(run.grad_at + owner * run.owner_stride) * b_r;
+    return fsdp_unit_grads_at(f, x.unit, f->job.buffer) + (size_t)(run.grad_at + owner * run.owner_stride) * b_r;
   const size_t half = f->lay.part[WORK_STAGING].at + (round & 1) * S * chunk * b_r;
   const size_t in_round = (size_t)(run.state_at - x.first);
   if (f->cfg.native_reduce)                      // ncclReduceScatter wants the owners' parts without gaps

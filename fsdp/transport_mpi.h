@@ -176,11 +176,11 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   step_event_wait(f->ctx, &slot->arrived);
 }
 // A mirrored device brings the complete gradient to the window; what is staged goes round by round.
-static inline void comm_mpi_reduce_start(Fsdp *f) {
-  streams_reduce_start(f);
+static inline void comm_mpi_gradient_ready(Fsdp *f) {
+  streams_gradient_ready(f);
   if (!f->lay.mirrored || fsdp_shards(f) == 1 || f->lay.stage[f->job.stage].staged) return;       // nobody reads it
   EACH_UNIT_OF_STAGE(f, f->job.stage, u) {
-    const size_t at = fsdp_unit_grads_at(f, u, f->job.slot);
+    const size_t at = fsdp_unit_grads_at(f, u, f->job.buffer);
     f->ctx->ops->copy(&f->reduce_ctx, f->mem.window + at, fsdp_work(f, at),
                       (size_t)f->lay.unit[u].grad_numel * fsdp_wire_bytes(f));
   }
@@ -294,10 +294,10 @@ static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   return true;
 }
 // A mirrored device's host has waited for every round, but not for copies of sums that came back.
-static inline void comm_mpi_reduce_join(Fsdp *f) {
+static inline void comm_mpi_returns_wait(Fsdp *f) {
   for (int spins = 0; f->returns.begun; f->meanwhile(f))
     liveness_pause(&spins, "the last replica's sums", f->lay.unit[f->returns.of[f->returns.taken].unit].stage);
-  if (!f->lay.mirrored || fsdp_chains(f)) streams_reduce_join(f);
+  if (!f->lay.mirrored || fsdp_chains(f)) streams_returns_wait(f);
 }
 
 // ---- sums along hosts
@@ -399,8 +399,8 @@ static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
   if (f->lay.mirrored) f->ctx->ops->sync(&f->reduce_ctx);
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, round + 1);
 }
-static inline bool comm_mpi_grads_free(Fsdp *f, int slot) {
-  return comm_mpi_peers_done(f, f->reduce.slot_rounds[slot]) &&
+static inline bool comm_mpi_grads_free(Fsdp *f, int buffer) {
+  return comm_mpi_peers_done(f, f->reduce.buffer_rounds[buffer]) &&
          messages_done(f, &f->messages.sends[0]) && messages_done(f, &f->messages.sends[1]);
 }
 static inline void comm_mpi_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
@@ -519,7 +519,7 @@ static inline Comm comm_mpi_table() {
   c.progress = comm_mpi_progress;
   c.gather_start = comm_mpi_gather_start;
   c.gather_finish = comm_mpi_gather_finish;
-  c.reduce_start = comm_mpi_reduce_start;
+  c.gradient_ready = comm_mpi_gradient_ready;
   c.round_free = comm_mpi_round_free;
   c.round_send = comm_mpi_round_send;
   c.chain_arrived = comm_mpi_chain_arrived;
@@ -531,11 +531,11 @@ static inline Comm comm_mpi_table() {
   c.round_done = comm_mpi_round_done;
   c.hosts_back = comm_mpi_hosts_back;
   c.chain_give = comm_mpi_chain_give;
-  c.reduce_end = comm_self_nothing;
+  c.gradient_added = comm_self_nothing;
   c.grads_free = comm_mpi_grads_free;
   c.return_start = comm_mpi_return_start;
   c.return_arrived = comm_mpi_return_arrived;
-  c.reduce_join = comm_mpi_reduce_join;
+  c.returns_wait = comm_mpi_returns_wait;
   c.small_all_gather = comm_mpi_small;
   c.updates = comm_mpi_updates;
   return c;

@@ -19,18 +19,18 @@ static inline void streams_step_begin(Fsdp *f) {
   step_event_wait(&f->gather_ctx, &f->events.began);
 }
 static inline void streams_gather_finish(Fsdp *f, int, GatherSlot *slot) { step_event_wait(f->ctx, &slot->arrived); }
-static inline void streams_reduce_start(Fsdp *f) {
+static inline void streams_gradient_ready(Fsdp *f) {
   step_event_record(f->ctx, &f->events.grads_ready);
   step_event_wait(&f->reduce_ctx, &f->events.grads_ready);
 }
-static inline void streams_reduce_end(Fsdp *f) {
-  step_event_record(&f->reduce_ctx, &f->events.grads_free[f->job.slot]);
+static inline void streams_gradient_added(Fsdp *f) {
+  step_event_record(&f->reduce_ctx, &f->events.grads_free[f->job.buffer]);
 }
-static inline bool streams_grads_free(Fsdp *f, int slot) {
-  step_event_wait(f->ctx, &f->events.grads_free[slot]);
+static inline bool streams_grads_free(Fsdp *f, int buffer) {
+  step_event_wait(f->ctx, &f->events.grads_free[buffer]);
   return true;
 }
-static inline void streams_reduce_join(Fsdp *f) {
+static inline void streams_returns_wait(Fsdp *f) {
   step_event_record(&f->reduce_ctx, &f->events.reduced);
   step_event_wait(f->ctx, &f->events.reduced);
 }
@@ -81,7 +81,7 @@ static inline Comm comm_self_table() {
   c.progress = comm_self_nothing;
   c.gather_start = comm_self_gather_start;
   c.gather_finish = streams_gather_finish;
-  c.reduce_start = streams_reduce_start;
+  c.gradient_ready = streams_gradient_ready;
   c.round_free = comm_self_yes;
   c.round_send = [](Fsdp *, uint64_t, ReduceSpan) {};
   c.chain_arrived = comm_self_yes;
@@ -89,11 +89,11 @@ static inline Comm comm_self_table() {
   c.part_arrived = [](Fsdp *, uint64_t, int, ReduceSpan) { return true; };
   c.part_input = comm_self_part_input;
   c.round_done = [](Fsdp *, uint64_t) {};
-  c.reduce_end = streams_reduce_end;
+  c.gradient_added = streams_gradient_added;
   c.grads_free = streams_grads_free;
   c.return_start = [](Fsdp *, SumReturn *) {};
   c.return_arrived = [](Fsdp *, SumReturn *) { return true; };
-  c.reduce_join = streams_reduce_join;
+  c.returns_wait = streams_returns_wait;
   c.small_all_gather = comm_self_small;
   c.updates = comm_self_updates;
   return c;

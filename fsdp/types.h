@@ -259,7 +259,7 @@ enum ReduceStep { REDUCE_SEND, REDUCE_BEGIN, REDUCE_FOLD, REDUCE_END, REDUCE_STE
 // chunk_numel elements of every owner's shard.
 struct ReduceJob {
   bool active, first, last;                      // of the stage's in this step; the first one overwrites the shard
-  int stage, slot, rounds;
+  int stage, buffer, rounds;
   int past[REDUCE_STEPS];                        // rounds that have taken each step
   int part;                                      // of the round that is folded next, parts that have been
   int64_t moves;                                 // grows with each step
@@ -384,12 +384,12 @@ struct Gathering {
 };
 struct Reducing {
   int point;                                     // points of the step that are past
-  int grad_slot;                                 // the slot that backward writes now
+  int buffer;                                    // that backward writes now (fsdp_grad_buffer)
   int64_t block_reductions;
   uint64_t rounds_started;                       // global round counter, alike on all ranks
   uint64_t *stage_round0;                        // [stages] of the last reduction
-  uint64_t *slot_rounds;                         // [3 + L] rounds after which gradient slot s is free
-  FlightCollective *slot_collective;             // [3 + L] of this step, the last reduction from there
+  uint64_t *buffer_rounds;                         // [3 + L] rounds after which a gradient buffer is free
+  FlightCollective *buffer_collective;             // [3 + L] of this step, the last reduction from it
 };
 // --log_layers.
 struct LayerSums {
@@ -671,7 +671,7 @@ struct Comm {
   void (*gather_finish)(Fsdp *f, int s, GatherSlot *slot);         // the model may read the slot from here on
 
   // A reduction, and its rounds in the order of their steps (reduce.h).
-  void (*reduce_start)(Fsdp *f);                                   // backward has completed the job's gradient
+  void (*gradient_ready)(Fsdp *f);                                   // backward has completed the job's gradient
   bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
   void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // sends this rank's contributions
   bool (*chain_arrived)(Fsdp *f, uint64_t round);                  // with replicas: is the sum of those before there?
@@ -685,12 +685,12 @@ struct Comm {
   void (*round_done)(Fsdp *f, uint64_t round);                     // all are added: peers may reuse memory
   bool (*hosts_back)(Fsdp *f, uint64_t round, ReduceSpan x);       // has the own sum come from the last host?
   void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes it to the next replica
-  void (*reduce_end)(Fsdp *f);                                     // all rounds of the job are added up
-  bool (*grads_free)(Fsdp *f, int slot);                           // have all peers read this gradient slot?
+  void (*gradient_added)(Fsdp *f);                                     // all rounds of the job are added up
+  bool (*grads_free)(Fsdp *f, int buffer);                         // have all peers read this gradient buffer?
   // With replicas: a unit's sum of the step goes to all of them; has it come? It is in this rank's shard then.
   void (*return_start)(Fsdp *f, SumReturn *r);
   bool (*return_arrived)(Fsdp *f, SumReturn *r);
-  void (*reduce_join)(Fsdp *f);                                    // the model may read the gradient shards
+  void (*returns_wait)(Fsdp *f);                                    // the model may read the gradient shards
 
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices

@@ -59,7 +59,7 @@ void train_options(Call *call, Options *asked, Start *start) {
   liveness_open(MPI_COMM_WORLD, error, bytes);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   mpi_abort_delay(0, MPI_PATIENCE_S);
-  resolve_options(o, asked, start, MPI_COMM_WORLD);
+  agree_on_options(o, asked, start, MPI_COMM_WORLD);
   restarts_batch(o->global_batch, o->batch_size);
   liveness_flight(o->out, program_build());
 }

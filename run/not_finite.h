@@ -134,8 +134,8 @@ NotFinite not_finite_find(const NotFiniteStep *step) {
   c->ops = table.watch.real;
   liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("looking for what is not finite");
-  fsdp_reduce_finish(f);
-  fsdp_reduce_join(f);
+  fsdp_reduce_wait(f);
+  fsdp_returns_wait(f);
   fsdp_sync(f);
   if (!mine.kind) not_finite_sums(f, &mine);
   fsdp_step_end(f);

@@ -292,7 +292,7 @@ static inline void timed_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   comm_plan.gather_start(f, s, slot);
 }
 static inline void timed_reduce_start(Fsdp *f) {
-  comm_plan.reduce_start(f);
+  comm_plan.gradient_ready(f);
   timeline_of(f)->job_began = timeline_of(f)->now[RECORD_REDUCE];
 }
 static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
@@ -401,7 +401,7 @@ static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t byte
 static inline Comm timeline_comm_table() {
   Comm c = comm_plan;
   c.gather_start = timed_gather_start;
-  c.reduce_start = timed_reduce_start;
+  c.gradient_ready = timed_reduce_start;
   c.round_send = timed_round_send;
   c.chain_take = timed_chain_take;
   c.hosts_begin = timed_hosts_begin;

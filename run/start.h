@@ -8,7 +8,7 @@
 //   start_check     a resumed run must continue with the same tokens
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, passed to all
-//   resolve_options all of the above that is about options; the ranks agree on them
+//   agree_on_options all of the above that is about options; the ranks agree on them
 //   open_files      what a run writes from its start on
 #pragma once
 #include "run.h"
@@ -824,14 +824,14 @@ void start_free(Start *s) {
 static void corpus_share(Corpus *c, MPI_Comm comm) {
   int rank;
   MPI_Comm_rank(comm, &rank);
-  unsigned long long n = rank ? 0 : corpus_image_bytes(c);
+  unsigned long long n = rank ? 0 : corpus_block_bytes(c);
   MPI_Bcast(&n, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
   char *const block = (char *)malloc(n);
   CHECK(block, "cannot allocate %llu bytes of tokens", n);
   Tokenizer tokenizer = {};
   bool has_tokenizer = false;
   if (!rank) {
-    corpus_image(c, block);
+    corpus_to_block(c, block);
     tokenizer = c->tokenizer;
     has_tokenizer = c->has_tokenizer;
     c->tokenizer = {};
@@ -843,7 +843,7 @@ static void corpus_share(Corpus *c, MPI_Comm comm) {
     MPI_Bcast(block + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
   DataError e = {};
   char error[sizeof e.text] = "";
-  if (!corpus_adopt(c, block, n, &e)) memcpy(error, e.text, sizeof error);
+  if (!corpus_of_block(c, block, n, &e)) memcpy(error, e.text, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   c->block = block;
   c->tokenizer = tokenizer;
@@ -1047,7 +1047,7 @@ SamplerOptions sampler_options(const Options *o) {
 
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
 // them unresolved. Collective.
-static void resolve_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
+static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
   char error[2048] = "";
   int rank, world;
   MPI_Comm_rank(comm, &rank);

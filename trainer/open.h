@@ -230,7 +230,7 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
     packing_make(&packing, train, o->seq_len, o->too_long == OPT_too_long_drop);
   const Packing *packed = packing.split ? &packing : NULL;
   unsigned long long mine = memory_planned_total(&t.run.plan, gpu ? MEMORY_ON_HOST : MEMORY_ALL), host = 0;
-  mine += corpus_image_bytes(corpus) + sampler_bytes(train, sampler_options(o), packed) + packing_bytes(&packing);
+  mine += corpus_block_bytes(corpus) + sampler_bytes(train, sampler_options(o), packed) + packing_bytes(&packing);
   packing_free(&packing);
   size_t device_free = 0, total = 0;
   const size_t to_take = gpu ? memory_planned_total(&t.run.plan, MEMORY_TO_TAKE) * (size_t)device.sharing : 0;
@@ -359,7 +359,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   DataError e;
   if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e, packing))
     agree_no_error(comm, e.text, e.exit_code);
-  t->corpus_bytes = corpus_image_bytes(corpus);
+  t->corpus_bytes = corpus_block_bytes(corpus);
   for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
   for (const Packing &p : t->run.packing) t->order_bytes += packing_bytes(&p);
   t->run.steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
@@ -425,8 +425,8 @@ static void trainer_tune(Trainer *t) {
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
   if (fsdp_adds_locally(&t->fsdp) && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
-  fsdp_reduce_finish(&t->fsdp);
-  fsdp_reduce_join(&t->fsdp);
+  fsdp_reduce_wait(&t->fsdp);
+  fsdp_returns_wait(&t->fsdp);
   c->ops->sync(c);
   c->ops->plans_tune(c);
   fsdp_step_end(&t->fsdp);

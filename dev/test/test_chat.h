@@ -117,9 +117,9 @@ TEST(chat_llmq_files,
     chat_llmq_file(train, 1 + masks, 203, masks, 0);
     chat_llmq_file(valid, 2, 99, masks, 0);
     REQUIRE(corpus_load(&c, data_options(train), &e), "%s", e.text);
-    void *image = calloc(1, corpus_image_bytes(&c));
-    corpus_image(&c, image);
-    REQUIRE(corpus_adopt(&there, image, corpus_image_bytes(&c), &e), "%s", e.text);
+    void *image = calloc(1, corpus_block_bytes(&c));
+    corpus_to_block(&c, image);
+    REQUIRE(corpus_of_block(&there, image, corpus_block_bytes(&c), &e), "%s", e.text);
     hash[masks] = c.hash;
     for (const Split *s : {&c.split[SPLIT_TRAIN], &there.split[SPLIT_TRAIN]}) {
       int32_t inputs[16], targets[16];
@@ -723,8 +723,8 @@ static double chat_gradients(Trainer *t, const char *options, const Ops *ops, co
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, (int)T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_finish(&t->fsdp);
-  fsdp_reduce_join(&t->fsdp);
+  fsdp_reduce_wait(&t->fsdp);
+  fsdp_returns_wait(&t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   *n = 0;

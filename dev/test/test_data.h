@@ -488,10 +488,10 @@ TEST(data_tokenizer_alone,
     REQUIRE(corpus_load_tokenizer(&c, o, &e), "%s", e.text);
     EXPECT(c.has_tokenizer && c.vocab_size == c.tokenizer.vocab_size, "vocabulary %d", c.vocab_size);
     hash[i] = c.hash;
-    const size_t bytes = corpus_image_bytes(&c);
+    const size_t bytes = corpus_block_bytes(&c);
     void *image = data_alloc(bytes, 1);
-    corpus_image(&c, image);
-    REQUIRE(corpus_adopt(&d, image, bytes, &e), "%s", e.text);
+    corpus_to_block(&c, image);
+    REQUIRE(corpus_of_block(&d, image, bytes, &e), "%s", e.text);
     EXPECT(d.hash == c.hash && d.vocab_size == c.vocab_size && !d.has_tokenizer, "another corpus arrived");
     for (const Split &s : d.split)
       EXPECT(!s.tokens && !s.tokens_numel && !split_targets_numel(&s) && !eval_windows_numel(&s, 8), "it has tokens");
@@ -767,7 +767,7 @@ TEST(data_random_tokens, "random tokens are uniform, follow the seed, and state 
 }
 
 // ---- copies of a corpus ---------------------------------------------------------------------------------------------
-TEST(data_corpus_image, "a corpus rebuilt from its image has the same tokens; a changed token file is noticed") {
+TEST(data_corpus_block, "a corpus rebuilt from its image has the same tokens; a changed token file is noticed") {
   Corpus c, d;
   DataError e;
   const char *train = data_path("i_train.bin");
@@ -777,11 +777,11 @@ TEST(data_corpus_image, "a corpus rebuilt from its image has the same tokens; a 
   const char *corpora[] = {"generated", "random", train};
   for (const char *data : corpora) {
     REQUIRE(corpus_load(&c, data_options(data), &e), "%s", e.text);
-    size_t bytes = corpus_image_bytes(&c);
+    size_t bytes = corpus_block_bytes(&c);
     void *image = data_alloc(bytes, 1);
-    corpus_image(&c, image);
+    corpus_to_block(&c, image);
     EXPECT(data != train || bytes < 65536, "the tokens of a file travel: %zu bytes", bytes);
-    REQUIRE(corpus_adopt(&d, image, bytes, &e), "%s", e.text);
+    REQUIRE(corpus_of_block(&d, image, bytes, &e), "%s", e.text);
     EXPECT(d.hash == c.hash && d.vocab_size == c.vocab_size && !d.has_tokenizer && d.entropy_nats == c.entropy_nats,
            "another corpus arrived");
     for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -796,9 +796,9 @@ TEST(data_corpus_image, "a corpus rebuilt from its image has the same tokens; a 
     if (data == train) {
       b.tokens[7] ^= 1;
       data_write_bin(train, &b);
-      EXPECT(!corpus_adopt(&d, image, bytes, &e) && strstr(e.text, "is not the file"), "changed file: %s", e.text);
+      EXPECT(!corpus_of_block(&d, image, bytes, &e) && strstr(e.text, "is not the file"), "changed file: %s", e.text);
       remove(train);
-      EXPECT(!corpus_adopt(&d, image, bytes, &e) && strstr(e.text, "No such file"), "absent file: %s", e.text);
+      EXPECT(!corpus_of_block(&d, image, bytes, &e) && strstr(e.text, "No such file"), "absent file: %s", e.text);
     }
     corpus_free(&c);
     free(image);

@@ -40,8 +40,8 @@ static inline double family_step(Trainer *t, const Tensor *inputs, const Tensor 
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_finish(&t->fsdp);
-  fsdp_reduce_join(&t->fsdp);
+  fsdp_reduce_wait(&t->fsdp);
+  fsdp_returns_wait(&t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   return t->host.losses[0];

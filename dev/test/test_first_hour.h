@@ -344,7 +344,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     stop_asked = STOP_NOT;
     under_mpirun = row.under_mpirun;
     catch_stop_signals();
-    const int code = trainer_train(&t, &log, &saver);
+    const int code = trainer_loop(&t, &log, &saver);
     t.ctx.ops = ops;
     EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
     EXPECT(t.run.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,

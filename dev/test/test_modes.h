@@ -962,7 +962,7 @@ static inline float *sums_of_microbatches(const Corpus *corpus, int64_t *numel_)
     trainer_step_begin(&t);
     trainer_load_batch(&t, 0, 1, (int)t.model.T);
     gpt_forward_backward(&t, Microbatch{m, PASS_TRAIN}, 0);
-    fsdp_reduce_finish(&t.fsdp);
+    fsdp_reduce_wait(&t.fsdp);
     sums_read(&t.fsdp, all + m * *numel_);
   }
   trainer_close(&t);

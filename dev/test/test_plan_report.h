@@ -918,7 +918,7 @@ TEST(plan_gathers_begin_before_reductions,
     const Ops table = timeline_table(true);
     Comm comm = timeline_comm_table();
     comm.gather_start = begins_gather_start;
-    comm.reduce_start = begins_reduce_start;
+    comm.gradient_ready = begins_reduce_start;
     comm.round_send = begins_round_send;
     record_open(&l.record);
     l.record.sink.take = timeline_take;

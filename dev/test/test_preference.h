@@ -76,8 +76,8 @@ TEST_MPI(preference_equals_pytorch, 1,
     trainer_step_begin(t);
     trainer_load_batch(t, 0, 2, (int)t->model.T);
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-    fsdp_reduce_finish(&t->fsdp);
-    fsdp_reduce_join(&t->fsdp);
+    fsdp_reduce_wait(&t->fsdp);
+    fsdp_returns_wait(&t->fsdp);
     double got[PREFERENCE_SUMS];
     t->ctx.ops->copy(&t->ctx, got, t->buffers.exchange + 1, sizeof got);
     t->ctx.ops->sync(&t->ctx);

@@ -95,9 +95,9 @@ TEST(shards_are_one_stream,
     REQUIRE(corpus_load(&many, o, &e), "%s: %s", what, e.text);
     EXPECT(many.split[SPLIT_TRAIN].files == files, "%s: %d are taken", what, many.split[SPLIT_TRAIN].files);
     EXPECT(mixed || many.hash == one.hash, "%s: another hash", what);
-    void *image = calloc(1, corpus_image_bytes(&many));
-    corpus_image(&many, image);
-    REQUIRE(corpus_adopt(&there, image, corpus_image_bytes(&many), &e), "%s: %s", what, e.text);
+    void *image = calloc(1, corpus_block_bytes(&many));
+    corpus_to_block(&many, image);
+    REQUIRE(corpus_of_block(&there, image, corpus_block_bytes(&many), &e), "%s: %s", what, e.text);
     shard_expect_same(what, &one.split[SPLIT_TRAIN], &many.split[SPLIT_TRAIN]);
     shard_expect_same("there", &one.split[SPLIT_TRAIN], &there.split[SPLIT_TRAIN]);
     free(image);

@@ -91,8 +91,8 @@ static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs,
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_finish(&t->fsdp);
-  fsdp_reduce_join(&t->fsdp);
+  fsdp_reduce_wait(&t->fsdp);
+  fsdp_returns_wait(&t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   return t->host.losses[0];
@@ -264,7 +264,7 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   trainer_step_begin(&t);
   trainer_load_batch(&t, 0, 8, 64);
   gpt_forward_backward(&t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_finish(&t.fsdp);
+  fsdp_reduce_wait(&t.fsdp);
   int64_t total = 0;
   for (int p = 0; p < t.fsdp.lay.params; p++) total += t.fsdp.lay.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
