@@ -585,11 +585,11 @@ static bool start_options_of_adapter(const Start *s, Options *o, char *error, si
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
-// --base_dtype: with adapters auto is decided; without them it stays, and is param. Adapters are for values, so that a
-// checkpoint of theirs continues with those it has recorded; one of before this option had param.
+// --base_dtype: where weights stay as they are auto is decided; elsewhere it stays, and is param. Adapters are for
+// values, so that a checkpoint of theirs continues with those it has recorded; one of before this option had param.
 static void start_options_of_base(Start *s, Options *o) {
   const Start *from = s->on_base ? s->base : s;
-  if (o->base_dtype == OPT_base_dtype_auto && o->lora && !s->resume)
+  if (o->base_dtype == OPT_base_dtype_auto && (o->lora || !run_trains(o)) && !s->resume)
     o->base_dtype = from->quantized && o->fp8 == FP8_OFF ? OPT_base_dtype_file : OPT_base_dtype_param;
   memcpy(o->base_types, from->types, sizeof o->base_types);
   if (o->base_dtype > OPT_base_dtype_param)
