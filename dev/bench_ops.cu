@@ -122,12 +122,12 @@ static void bench_trace(Trainer *t, int steps) {
   for (; n < steps / 2 && n < 4096; n++)
     for (int traced = 0; traced < 2; traced++) {
       MPI_Barrier(MPI_COMM_WORLD);
-      if (traced) trace_step_begin(&t->trace, &t->ctx, &t->fsdp, t->step);
+      if (traced) trace_step_begin(t->run.trace, &t->ctx, &t->fsdp, t->run.step);
       const double begin = now_ms();
       train_step(t, 0);
       ms[traced][n] = now_ms() - begin;
-      if (traced) trace_step_end(&t->trace, &t->ctx, &t->fsdp);
-      if (traced) events = t->trace.count, t->trace.count = 0;
+      if (traced) trace_step_end(t->run.trace, &t->ctx, &t->fsdp);
+      if (traced) events = t->run.trace->count, t->run.trace->count = 0;
     }
   if (t->fsdp.mesh.rank) return;
   for (auto &x : ms) qsort(x, (size_t)n, sizeof(double), double_order);

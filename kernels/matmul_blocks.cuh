@@ -21,7 +21,8 @@ static inline void matmul_blocks_check(const char *op, Tensor weight, int type, 
         weight.shape[1] == blocks_bytes(type, K), "%s: rows of %lld bytes, %lld numbers of type %d", op,
         (long long)weight.shape[1], (long long)K, type);
 }
-// Overwrites columns first .. first + N of out.
+// Overwrites columns first .. first + N of out. Those of several matrices come in order: what out had before the first
+// of them is not kept.
 static inline void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
   matmul_blocks_check("matmul_blocks", weight, type, in.shape[1]);
   CHECK_SHAPE(out, in.shape[0], out.shape[1]);

@@ -244,7 +244,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(blocks_rows,                 (Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale), \
                                  WRITES(out) READS(weight) READS(ids)) \
   X(matmul_blocks,               (Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias), \
-                                 UPDATES(out) READS(in) READS(weight) READS(bias) USES_WORKSPACE) \
+                                 SUMS(out, first ? ADD : OVERWRITE) READS(in) READS(weight) READS(bias) \
+                                 USES_WORKSPACE) \
   X(matmul_forward_fp8,          (Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale, \
                                   Tensor bias), \
                                  WRITES(out) READS(in) READS(in_scale) READS(weight) READS(weight_scale) READS(bias) \

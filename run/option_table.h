@@ -57,7 +57,7 @@ enum { LAYERS_MOST = 1000 };
       SHAPE, "learned positions, or q and k turned (default: the preset's)") \
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
   TEXT(rope_scaling, "", "none|...", SHAPE, \
-      "rope: none, linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS, or the same with yarn: (default: preset)") \
+      "rope: none, linear:X, llama3:X,LOW,HIGH,POSITIONS, yarn:... (default: preset)") \
   INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
   INT(window, -1, 0, 1 << 20, SHAPE, "tokens that a token sees, itself among them (0: all; default: the preset's)", \
@@ -138,7 +138,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
   CHOICE(base_dtype, auto, (auto, file, param, q8_0, nf4), ORDER, \
-      "frozen weights: as the file has them, param_dtype, or quantized (auto: file if that is)") \
+      "frozen weights: the file's, param_dtype, or quantized (auto: file if it is)") \
   TEXT(train_rows, "", NULL, ORDER, \
       "FIRST:LAST: rows of embedding and head to train beside adapters") \
   GROUP(DATA, "data") \
@@ -262,7 +262,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(export_hf, "", NULL, OWN, "write the final weights as a directory for Hugging Face transformers") \
   CHOICE(export_dtype, fp32, (fp32, bf16), OWN, "of --export_hf's whole weights") \
   CHOICE(export_gguf, off, (off, f32, f16, bf16, q8_0, adapter), OWN, \
-      "write weights for llama.cpp: OUT/model.gguf; adapters (in f16, or as named): OUT/adapter.gguf") \
+      "for llama.cpp: OUT/model.gguf; adapters (f16, or as named): OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \
   INT(save_every, 0, -1, INT64_MAX, QUIET, "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)", \
       "save_steps save_interval checkpoint_interval -n") \

@@ -243,7 +243,7 @@ TEST_MPI(kept_is_dequantized, 1,
   for (int i = 0; i < 2; i++) {
     static FamilyRun x;
     char error[2048];
-    const char *options = i ? "--sample_only --base_dtype file" : "--sample_only";
+    const char *options = i ? "--sample_only" : "--sample_only --base_dtype param";
     REQUIRE(kept_open(&x, path, MPI_COMM_SELF, cpu_tables[0].ops, options,
                       error, sizeof error), "%s", error);
     EXPECT((x.o.base_dtype == OPT_base_dtype_file) == i, "a sample's is %s", option_word(&x.o, OPT_base_dtype));
