@@ -113,10 +113,14 @@ static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
   record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
               (size_t)f->lay.stage[s].expand_numel * dtype_bytes(f->cfg.compute_dtype));
 }
-// Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype.
+// Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype. Blocks are
+// multiplied as they lie where nothing trains.
 static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
   bool reads = f->cfg.fp8 == FP8_MATMUL;
-  EACH_PIECE_OF_STAGE(f, s, u, i) reads = reads || !f->lay.unit[u].piece[i].expands || f->lay.unit[u].piece[i].type;
+  EACH_PIECE_OF_STAGE(f, s, u, i) {
+    const Piece *c = &f->lay.unit[u].piece[i];
+    reads = reads || !c->expands || (c->type && !f->gather.training);
+  }
   return reads;
 }
 void fsdp_wait(Fsdp *f, int s, bool matrices) {
