@@ -211,20 +211,22 @@ check-style:
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
 # The rooms, each above those before it. No header includes a room above its own, itself in a circle, or of another room
-# anything but its door; headers of launch/ and run/ do not know the trainer. kernels/ has a door for each purpose.
-ROOMS := base kernels kernels/cpu kernels/cuda launch fsdp data data/checkpoint run
-SOURCES := $(foreach r,$(ROOMS),$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
+# anything but its door, which has the room's name; nothing below the trainer knows it. kernels/ has a door for each
+# purpose, fsdp/ has its at the top.
+ROOMS := base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors data/models \
+  data/checkpoint run/options run/report run run/plan
+SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
-DOORS := base/base.h launch/launch.h fsdp.h data/data.h data/checkpoint/checkpoint.h run/run.h
+DOORS := $(patsubst fsdp/fsdp.h,fsdp.h,$(foreach r,$(filter-out kernels,$(ROOMS)),$r/$(notdir $r).h))
 check-rooms:
-	@awk -F'"' 'BEGIN { n = split("base kernels launch fsdp data checkpoint run trainer", r, " "); for (i = 1; i <= n; i++) level[r[i]] = i; \
+	@awk -F'"' 'BEGIN { n = split("$(ROOMS) trainer", r, " "); for (i = 1; i <= n; i++) level[r[i]] = i; \
 	    n = split("$(DOORS)", d, " "); for (i = 1; i <= n; i++) door[room(d[i])] = d[i] } \
-	  function room(f) { if (f == "fsdp.h") return "fsdp"; if (f ~ "^train") return "trainer"; \
-	    sub("^data/checkpoint/", "checkpoint/", f); sub("/.*", "", f); return f in level ? f : "" } \
+	  function room(f) { if (f == "fsdp.h" || f ~ "^train") return f ~ "^f" ? "fsdp" : "trainer"; \
+	    sub("/[^/]*$$", "", f); sub("^kernels/.*", "kernels", f); return f in level ? f : "" } \
 	  function bad(why) { print FILENAME ":" FNR ": " why; failed = 1 } \
 	  FNR == 1 { here = room(FILENAME) } \
-	  (here == "launch" || here == "run") && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
+	  here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
 	  /^ *#include "/ && here && ($$2 ~ "/" || $$2 == "fsdp.h") { \
 	    there = room($$2); \
 	    if (there && level[there] > level[here]) bad("includes " $$2 ", which is of a higher room"); \
@@ -283,7 +285,7 @@ M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 $(foreach i,$(ISAS) $(ISAS_TESTED),$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_cpu_$i := kernels/cpu/cpu.cc))
 # A room is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
-ROOM_OBJECTS := base launch fsdp data checkpoint run threads
+ROOM_OBJECTS := $(notdir $(filter-out kernels,$(ROOMS))) threads
 $(foreach r,$(ROOM_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_$r := $(filter %/$r.cc,$(SOURCES))))
 cmd_train_gpt_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS) -x c++

@@ -1,9 +1,7 @@
-// base.h: the door of base/, what knows nothing of models: clocks, text, errors, processors; what a rank did last
-// (flight), what it says of itself (liveness) and who hears it (heartbeats); addresses and sockets, proofs of a key.
+// base.h: the door of base/, what keeps nothing and knows nothing of models: clocks, text, errors, processors.
 //
-// An error is one line: die_user, die_missing and CHECK end every rank, agree_no_error does where only some ranks know
-// of it. Whoever waits for another rank says so: by LIVENESS_MPI, through which all of MPI's calls that wait go behind
-// this header, or by liveness_wait and liveness_arrived.
+// An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail give one line in
+// `error`, and REFUSE is their way out.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+// ---- processor.h ----------------------------------------------------------------------------------------------------
+#include "processor.h"
 
 // ---- clock.h --------------------------------------------------------------------------------------------------------
 // From some instant on, the same one for all processes of this machine; never set back.
@@ -31,6 +32,8 @@ enum { UTF8_BYTE = 0x110000 };
 int utf8_bytes(const uint8_t *p, const uint8_t *end);
 // The character at p < end and its bytes: its code point, or UTF8_BYTE + the byte that is none.
 uint32_t utf8_char(const uint8_t *p, const uint8_t *end, int *char_bytes);
+// Where the first byte from `at` on is that belongs to no well-formed UTF-8 character; `bytes`: nowhere.
+size_t text_bad_utf8(const uint8_t *p, size_t bytes, size_t at);
 // Writes the code point, or the byte of UTF8_BYTE + it; returns what follows.
 uint8_t *utf8_put(uint8_t *out, uint32_t c);
 // Makes `from` safe to print: control characters but those of `keep`, those that turn the direction of a line, and
@@ -55,6 +58,9 @@ static inline void json_text(FILE *f, const char *text) { json_string(f, text, s
 void json_number(FILE *f, const char *name, double x);
 // A path or an option as a word of a shell's command line, a blank before it.
 void shell_word(FILE *to, const char *word);
+// The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
+// becomes U+FFFD.
+int json_char(char to[8], const uint8_t *p, const uint8_t *end, int how);
 
 // ---- errors.h -------------------------------------------------------------------------------------------------------
 // Exit codes: 2 the request is wrong (option, combination), 3 what it needs is missing (file, memory, peer), 1 a fault;
@@ -76,197 +82,3 @@ __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const ch
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
 // For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
 #define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
-
-#if PART_LAUNCH
-#include <mpi.h>
-#include <net/if.h>
-#include <sys/socket.h>
-
-// ---- processor.h ----------------------------------------------------------------------------------------------------
-#include "processor.h"
-
-// ---- flight.h -------------------------------------------------------------------------------------------------------
-// X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
-#define FLIGHT_KINDS(X) \
-  X(FLIGHT_STEP, "step")       /* begins; what: NULL */ \
-  X(FLIGHT_PHASE, "phase")     \
-  X(FLIGHT_STAGE, "stage")     /* its weights are whole, its ops follow */ \
-  X(FLIGHT_OP, "op")           /* was called */ \
-  X(FLIGHT_BEGIN, "begin")     /* of a collective: this rank takes part from here on */ \
-  X(FLIGHT_END, "end")         /* of a collective */ \
-  X(FLIGHT_WAIT, "wait")       /* the main thread waits */ \
-  X(FLIGHT_CAME, "came")       /* what it waited for is there */
-#define X(id, word) id,
-enum FlightKind { FLIGHT_KINDS(X) FLIGHT_KIND_COUNT };
-#undef X
-enum { FLIGHT_ENTRIES = 1024 };                  // of a ring: a power of two
-enum { STAGE_NONE = -1, MICROBATCH_NONE = -1 };
-struct FlightEntry {
-  int64_t ns, step;                              // ns: CLOCK_MONOTONIC
-  const char *what;                              // a string that lives on
-  int32_t number, stage;                         // number: of a collective, else 0
-  int16_t kind, microbatch;
-};
-struct FlightRing { uint64_t count; FlightEntry entry[FLIGHT_ENTRIES]; };      // count: of all that were ever written
-// A collective of a step. number 0: none.
-struct FlightCollective { const char *what; int32_t number, stage; };
-struct Flight {
-  FlightRing events, ops;
-  // Where the main thread is. step 0: before the first. stage: 0 outside the blocks, 1 + l block l.
-  int64_t step;
-  int32_t microbatch, stage;
-  const char *op;                                // called last; NULL: none in this phase
-  int32_t begun;                                 // collectives of this step so far
-  FlightCollective in;                           // the one that it cannot go on without; number 0: none
-  bool dry;                                      // a dry run leaves nothing
-};
-extern Flight flight;
-// A word that another thread, or the device, reads or writes at the same time. Words that are set one after the other
-// are seen so by who reads them in the opposite order.
-#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
-#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
-// An op was called; a collective has ended.
-void flight_op(const char *op);
-// Begins a collective, of a stage. Returns it, for flight_end.
-FlightCollective flight_begin(const char *what, int stage);
-void flight_end(FlightCollective c);
-// From here on, until the next call, the main thread cannot go on before c has ended.
-void flight_in(FlightCollective c);
-static inline void flight_out() { WORD_SET(&flight.in.number, 0); }
-
-// ---- flight_file.h --------------------------------------------------------------------------------------------------
-enum { FLIGHT_FORMAT = 1, FLIGHT_PATH_BYTES = 1200 };
-
-// ---- liveness.h -----------------------------------------------------------------------------------------------------
-// Step, microbatch, stage, op and collective are the flight recorder's (flight.h).
-struct alignas(64) LivenessWords {
-  uint64_t progress;
-  const char *phase, *what, *where;              // what it waits for, NULL: nothing; where: the function that waits
-  int what_stage;                                // the stage that it waits for: see liveness_stage
-  int prints;                                    // 1 + the descriptor to which it writes text now, or 0
-};
-extern LivenessWords liveness_words;
-// Any thread.
-static inline void liveness_progress() { __atomic_fetch_add(&liveness_words.progress, 1, __ATOMIC_RELAXED); }
-// The main thread waits for other ranks, or for a device that does: `what`, of a stage. Strings that live on.
-void liveness_wait(const char *what, const char *where, int stage);
-// What the main thread waited for is there.
-void liveness_arrived();
-// What a call of MPI has returned, now that it has.
-int liveness_after(int result);
-// For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
-// thread.
-void liveness_poll(const char *what);
-// The main thread computes stage `stage` of the model: 0 outside the blocks, 1 + l block l.
-void liveness_stage(int stage);
-// What the main thread does, a string that lives on: training, saving, ...
-void liveness_phase(const char *phase);
-// microbatch: of this rank in its step, or MICROBATCH_NONE.
-void liveness_microbatch(int microbatch);
-void liveness_step(int64_t step);
-// The main thread writes text to `fd` from here on; -1: no longer. This is no progress: a save that hangs is reported
-// on as well.
-enum { WATCHDOG_USER = -3 };                      // in place of a descriptor: it waits for somebody to type
-static inline void watchdog_pause(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
-// Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores. Where a yield
-// takes long it went to a busy program, and so would the next: Linux lets that run for a tick (4 ms). Whoever sleeps is
-// served when it wakes.
-void liveness_pause(int *spins, const char *what, int stage);
-// What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to. The
-// number of a gather or a reduction is that of its collective; the model's counts passes: two a microbatch.
-enum DeviceMark { MARK_MODEL, MARK_GATHER, MARK_REDUCE, MARKS };
-enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12 };  // of the others: 1 + stage
-static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
-
-// ---- net.h ----------------------------------------------------------------------------------------------------------
-enum { NET_ADDRESSES_MOST = 16 };
-struct NetAddress { sockaddr_storage to; socklen_t bytes; };
-struct NetAddresses { NetAddress at[NET_ADDRESSES_MOST]; int count; };
-// Where the address itself lies; NULL: it has none. *bytes: how long it is.
-void *net_bytes(const sockaddr *a, size_t *bytes);
-// An address as text, without its port.
-void net_address_text(const sockaddr *a, char *to, size_t room);
-// Whether two addresses are the same, whatever their ports.
-bool net_same_host(const sockaddr *a, const sockaddr *b);
-// An address and port as text into an address. False: it is not that.
-bool net_address_of(const char *text, int port, NetAddress *a);
-// An address of this host. leads: others may come by it, since it is up and neither loopback nor link-local.
-struct NetInterface { char name[IF_NAMESIZE]; NetAddress at, mask; bool loopback, leads; };
-// All of them, to be freed; NULL and *count 0: there are none, or they cannot be read.
-NetInterface *net_interfaces(int *count);
-// The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
-void net_interface(const sockaddr *a, char *name, bool *loopback);
-// The addresses that lead others to this host, as text with blanks between.
-void net_own_addresses(char *to, size_t room);
-// The addresses of a host; an empty list with one line in `error` where its name is unknown.
-bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes);
-// The local socket of a name, which begins with zero and so lies in no directory: the kernel forgets it with its last
-// user.
-__attribute__((format(printf, 1, 2))) NetAddress net_local(const char *fmt, ...);
-// Whether the process at the other end of a local socket is of this user. *pid: which it is.
-bool net_peer_is_ours(int fd, pid_t *pid);
-// A connection is given up when the other end has not answered for a minute and a half.
-void net_keep_alive(int fd);
-// both: at any address of IPv6, it takes IPv4 as well.
-int net_listen(const NetAddress *a, int backlog, bool both);
-// A local one must be of this user.
-int net_connect(const NetAddress *a, double limit_ms);
-
-// ---- prove.h --------------------------------------------------------------------------------------------------------
-enum { PROVE_NONCE = 32, PROVE_MAC = 32 };
-struct ProveKey { uint8_t bytes[PROVE_MAC]; };
-struct ProvePart { const void *p; size_t n; };
-// HMAC-SHA-256 of parts one behind the other, random bytes, and a comparison that takes as long whatever differs.
-void prove_random(void *to, size_t n);
-void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts);
-bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
-
-// ---- heartbeats.h ---------------------------------------------------------------------------------------------------
-void liveness_stage_text(char *to, size_t bytes, int stage);
-extern void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
-extern void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
-// Says goodbye. all_end: every rank is being ended, by a signal or MPI_Abort, so a rank that vanishes now need not be
-// reported. May be called in a signal handler.
-void liveness_leave(bool all_end);
-// A signal has asked every rank to end: a rank that is gone need not be reported. May be called in a signal handler.
-void liveness_quiet();
-// The rank leaves; the thread ends. Waits for nobody. Main thread.
-void liveness_close();
-// The seconds without progress after which a run is ended, 0: never.
-void liveness_timeout(int64_t seconds);
-// From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
-// liveness_open, which says which rank this is.
-void liveness_flight(const char *out, const char *version);
-// From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
-void liveness_start(int64_t timeout);
-// MARKS words of memory that the device writes as it gets on; NULL: none any more.
-void liveness_device(const uint32_t *marks);
-// Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
-void liveness_open(MPI_Comm comm, char *error, size_t error_bytes);
-// Every call that waits for other ranks says so while it does.
-#define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
-#define MPI_Allgather(...) LIVENESS_MPI(MPI_Allgather, __VA_ARGS__)
-#define MPI_Allreduce(...) LIVENESS_MPI(MPI_Allreduce, __VA_ARGS__)
-#define MPI_Barrier(...) LIVENESS_MPI(MPI_Barrier, __VA_ARGS__)
-#define MPI_Bcast(...) LIVENESS_MPI(MPI_Bcast, __VA_ARGS__)
-#define MPI_Comm_dup(...) LIVENESS_MPI(MPI_Comm_dup, __VA_ARGS__)
-#define MPI_Comm_free(...) LIVENESS_MPI(MPI_Comm_free, __VA_ARGS__)
-#define MPI_Comm_split(...) LIVENESS_MPI(MPI_Comm_split, __VA_ARGS__)
-#define MPI_Comm_split_type(...) LIVENESS_MPI(MPI_Comm_split_type, __VA_ARGS__)
-// Goodbye is said first: MPI_Finalize returns on no rank before all have called it, so all have heard the goodbye of a
-// rank when its connection closes.
-#define MPI_Finalize() \
-  (liveness_leave(false), liveness_wait("MPI_Finalize", __func__, STAGE_NONE), liveness_after(MPI_Finalize()))
-#define MPI_Init_thread(...) LIVENESS_MPI(MPI_Init_thread, __VA_ARGS__)
-#define MPI_Recv(...) LIVENESS_MPI(MPI_Recv, __VA_ARGS__)
-#define MPI_Send(...) LIVENESS_MPI(MPI_Send, __VA_ARGS__)
-#define MPI_Wait(...) LIVENESS_MPI(MPI_Wait, __VA_ARGS__)
-#define MPI_Win_allocate_shared(...) LIVENESS_MPI(MPI_Win_allocate_shared, __VA_ARGS__)
-#define MPI_Win_free(...) LIVENESS_MPI(MPI_Win_free, __VA_ARGS__)
-
-// ---- agree_error.h --------------------------------------------------------------------------------------------------
-void leave_even_by_a_crash(int code);
-// Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
-// is printed, once. Collective.
-void agree_no_error(MPI_Comm comm, const char *error, int code);
-#endif

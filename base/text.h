@@ -36,6 +36,15 @@ uint8_t *utf8_put(uint8_t *out, uint32_t c) {
   out[0] = (uint8_t)(0xf00 >> n | c);
   return out + n;
 }
+size_t text_bad_utf8(const uint8_t *p, size_t bytes, size_t at) {
+  for (uint64_t word; at < bytes;) {
+    if (at + 8 <= bytes && (memcpy(&word, p + at, 8), !(word & 0x8080808080808080u))) { at += 8; continue; }
+    const int n = utf8_bytes(p + at, p + bytes);
+    if (n <= 0) return at;
+    at += (size_t)n;
+  }
+  return bytes;
+}
 
 // ---- text of others that is printed ---------------------------------------------------------------------------------
 size_t text_escape(char *to, size_t room, const uint8_t *from, size_t n, bool more, const char *keep) {
@@ -85,9 +94,7 @@ bool text_add(char *to, size_t bytes, const char *fmt, ...) {
 }
 
 // ---- JSON that is written, value by value ---------------------------------------------------------------------------
-// The character at p < end of any bytes as it stands in a string, with a zero. Returns its bytes. What is not UTF-8
-// becomes U+FFFD.
-static inline int json_char(char to[8], const uint8_t *p, const uint8_t *end, int how) {
+int json_char(char to[8], const uint8_t *p, const uint8_t *end, int how) {
   static const char escaped[] = "\b\f\n\r\t", letters[] = "bfnrt";
   const int n = utf8_bytes(p, end);
   const char *letter = how & JSON_LETTERS && *p ? strchr(escaped, *p) : NULL;

@@ -1,10 +1,9 @@
 // corpus_find.h: finds the texts or token files that --data names, and decides which of them, or which part of one, is
 // trained on and which is held out.
 //
-//   1 errors, files   DataError, notices, mapped files, the sorted names in a directory
-//   2 text            what is text and what is not; several files as one text; the end that is held out
-//   3 token files     files, directories, patterns, lists with weights; the validation files beside them
-//   4 the search      a file, a directory, a list
+//   1 text            what is text and what is not; several files as one text; the end that is held out
+//   2 token files     files, directories, patterns, lists with weights; the validation files beside them
+//   3 the search      a file, a directory, a list
 //
 // Conventions
 //   - What is found follows from names and bytes alone, in the order of strcmp: the same on every run and machine.
@@ -12,144 +11,13 @@
 //     type.
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
-#include <dirent.h>
 #include <glob.h>
 #include <limits.h>
-#include <sys/mman.h>
 
 #include "data.h"
 #include "kernels/device.h"
-#include "file_kinds.h"
-#include "records.h"
-
-// ================================================================================================ 1 errors, files
-bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(e->text, sizeof e->text, fmt, ap);
-  va_end(ap);
-  text_escape_line(e->text, sizeof e->text);     // names of files, of columns, of roles
-  e->exit_code = exit_code;
-  return false;
-}
-
-// Prints into out; false when it does not fit.
-__attribute__((format(printf, 3, 4))) static inline bool data_format(char *out, size_t out_bytes, const char *fmt,
-                                                                     ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  int n = vsnprintf(out, out_bytes, fmt, ap);
-  va_end(ap);
-  return n >= 0 && (size_t)n < out_bytes;
-}
-
-__attribute__((format(printf, 2, 3))) static inline void data_notice(DataNotices *d, const char *fmt, ...) {
-  const size_t n = strlen(d->text);
-  va_list ap;
-  va_start(ap, fmt);
-  const bool fits = text_add_list(d->text, sizeof d->text - 1, fmt, ap);
-  va_end(ap);
-  if (!fits) { d->text[n] = 0; return; }          // whole lines or nothing
-  text_escape_line(d->text + n, sizeof d->text - n - 2);
-  strcat(d->text + n, "\n");
-}
-
-static inline void *data_alloc(size_t count, size_t each_bytes) {
-  void *p = count <= SIZE_MAX / 2 / each_bytes ? malloc(count ? count * each_bytes : 1) : NULL;
-  if (!p)
-    die_missing("data: no memory for %zu x %zu bytes; use a smaller corpus or a token .bin file", count, each_bytes);
-  return p;
-}
-
-// Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
-static inline int data_open(const char *path, size_t *bytes, DataError *e) {
-  struct stat st;
-  const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before opening: a device may react
-  int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-  if (!regular && stat(path, &st) == 0)
-    data_fail(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
-  else if (fd < 0 || fstat(fd, &st) != 0)
-    data_fail(e, EXIT_MISSING, "cannot read %s: %s%s", path, strerror(errno),
-              errno == EMFILE ? "; raise ulimit -n, or join files" : "");
-  else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
-  else if (st.st_size == 0)
-    data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
-  else {
-    *bytes = (size_t)st.st_size;
-    return fd;
-  }
-  if (fd >= 0) close(fd);
-  return -1;
-}
-// Texts that are mapped. One that becomes shorter then is a SIGBUS where it is read; a handler finds its name here.
-enum { DATA_MAPPED_MOST = 16 };
-static struct DataMapped { const char *at; size_t bytes; char path[DATA_PATH_BYTES]; } data_mapped[DATA_MAPPED_MOST];
-const char *data_mapped_path(const void *at) {
-  for (const DataMapped &m : data_mapped)
-    if (m.at && (const char *)at >= m.at && (const char *)at < m.at + m.bytes) return m.path;
-  return NULL;
-}
-static inline void data_unmap(void *p, size_t bytes) {
-  for (DataMapped &m : data_mapped) if (m.at == p) m.at = NULL;
-  munmap(p, bytes);
-}
-// Maps a whole regular file read-only. *bytes > 0 on success.
-static inline void *data_map(const char *path, size_t *bytes, DataError *e) {
-  const int fd = data_open(path, bytes, e);
-  void *p = fd >= 0 ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
-  if (p == MAP_FAILED) {
-    data_fail(e, EXIT_MISSING, "cannot map %s (%zu bytes): %s", path, *bytes, strerror(errno));
-    p = NULL;
-  }
-  for (DataMapped &m : data_mapped) {
-    if (!p || m.at) continue;
-    m.bytes = *bytes;
-    data_format(m.path, sizeof m.path, "%s", path);
-    m.at = (const char *)p;
-    break;
-  }
-  if (fd >= 0) close(fd);
-  return p;
-}
-
-bool name_ends(const char *name, const char *end) {
-  const size_t n = strlen(name), m = strlen(end);
-  return n > m && !strcmp(name + n - m, end);
-}
-static inline int name_order(const void *a, const void *b) {
-  return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-static inline const char *path_base(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
-// Names of regular files, sorted. Freed by data_names_free.
-struct DataNames { char **name; int count; };
-static inline void data_names_free(DataNames *n) {
-  for (int i = 0; i < n->count; i++) free(n->name[i]);
-  free(n->name);
-  *n = {};
-}
-static inline void data_names_add(DataNames *n, const char *name) {
-  if (!(n->count & (n->count - 1)))              // room for a power of two
-    n->name = (char **)realloc(n->name, sizeof(char *) * (size_t)(n->count ? 2 * n->count : 1));
-  if (!n->name || !(n->name[n->count++] = strdup(name))) die_missing("data: no memory for the names of files");
-}
-// The regular files in a directory whose names end in `end` and are not hidden. None where it cannot be read.
-static inline DataNames data_names(const char *dir, const char *end) {
-  DataNames n = {};
-  char path[PATH_MAX];
-  struct stat st;
-  DIR *d = opendir(dir);
-  for (dirent *x; d && (x = readdir(d));)
-    if (x->d_name[0] != '.' && name_ends(x->d_name, end) &&
-        data_format(path, sizeof path, "%s/%s", dir, x->d_name) && !stat(path, &st) && S_ISREG(st.st_mode))
-      data_names_add(&n, x->d_name);
-  if (d) closedir(d);
-  if (n.count) qsort(n.name, (size_t)n.count, sizeof *n.name, name_order);
-  return n;
-}
+#include "data/files/files.h"
+#include "data/chat/chat.h"
 
 // What --data resolves to: texts, or token files by their paths.
 // document: where documents behind the first begin.
@@ -191,7 +59,7 @@ static inline void found_free(Found *f) {
   for (DataNames &n : f->tokens) data_names_free(&n);
 }
 
-// ================================================================================================ 2 text
+// ================================================================================================ 1 text
 // File names of a split's text, ours first.
 static const char *const text_names[SPLIT_COUNT][5] = {
   {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
@@ -235,16 +103,6 @@ static inline size_t text_controls(const uint8_t *p, size_t n) {
   size_t count = 0;
   for (size_t i = 0; i < n; i++) count += (p[i] < 32 && !(p[i] >= '\t' && p[i] <= '\r') && p[i] != 27) || p[i] == 127;
   return count;
-}
-// Where the first byte from `at` on is that belongs to no well-formed UTF-8 character; `bytes`: nowhere.
-static inline size_t text_bad_utf8(const uint8_t *p, size_t bytes, size_t at) {
-  for (uint64_t word; at < bytes;) {
-    if (at + 8 <= bytes && (memcpy(&word, p + at, 8), !(word & 0x8080808080808080u))) { at += 8; continue; }
-    const int n = utf8_bytes(p + at, p + bytes);
-    if (n <= 0) return at;
-    at += (size_t)n;
-  }
-  return bytes;
 }
 // Bytes of a text that are no UTF-8: how many, of how many; the first, and where it is.
 struct TextBad { int64_t count, of, at; uint8_t first; };
@@ -325,9 +183,6 @@ static inline void text_find_articles(Text *t) {
     else p += !blank;
   }
 }
-// The most bytes without a blank or line's end among them, which a text can be cut at: memory for the tokens of one
-// word is many times its size.
-enum : size_t { TEXT_WORD_BYTES = 64 << 20 };
 static inline bool text_check_words(const char *path, const uint8_t *p, size_t n, DataError *e) {
   for (size_t at = 0; n - at > TEXT_WORD_BYTES; liveness_progress()) {
     const uint8_t *blank = (const uint8_t *)memrchr(p + at + 1, ' ', TEXT_WORD_BYTES);
@@ -617,7 +472,7 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
   return true;
 }
 
-// ================================================================================================ 3 token files
+// ================================================================================================ 2 token files
 // Whether a file is PREFIXtrain.bin or a numbered shard of it, PREFIXtrain_000001.bin; *stem: bytes of the path up to
 // and including `train`.
 static inline bool token_shard(const char *path, size_t *stem) {
@@ -812,7 +667,7 @@ static inline bool find_tokens_beside(Found *f, const char *asked, DataError *e)
   return true;
 }
 
-// ================================================================================================ 4 the search
+// ================================================================================================ 3 the search
 // Names a file of another kind that may hold a corpus, for the error; "": there is none.
 static inline void find_other_files(const char *dir, char *found, size_t bytes) {
   static const char *const ends[] = {".jsonl", ".parquet", ".arrow", ".zip", ".gz", ".zst", ".xz", ".bz2", ".json",

@@ -25,11 +25,11 @@
 #include <time.h>
 
 #include "data.h"
-#include "chat.h"
-#include "files.h"
+#include "data/chat/chat.h"
+#include "data/files/files.h"
 #include "records_find.h"
-#include "sampler.h"
-#include "tokenizer_json.h"
+#include "data/tokens/tokens.h"
+#include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 text
 // Words as wc counts them, and lines; a last line without '\n' counts.

@@ -17,11 +17,13 @@
 //
 // Defines: EncodeOptions, encode_run, encode_is_packed.
 #pragma once
+#include <dirent.h>
 #include "data.h"
-#include "chat.h"
-#include "random.h"
+#include "kernels/cpu/threads.h"
+#include "data/chat/chat.h"
+#include "data/files/files.h"
 #include "text_stream.h"
-#include "token_files.h"
+#include "data/tokens/tokens.h"
 #include <fnmatch.h>
 
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,

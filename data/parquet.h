@@ -18,9 +18,9 @@
 // Defines: Parquet, parquet_open, parquet_read, parquet_close.
 #pragma once
 #include "data.h"
-#include "files.h"
+#include "data/files/files.h"
 #include "library.h"
-#include "tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 Thrift
 // A place in the bytes of a structure. bad: they ended, or are no Thrift; every value is 0 from then on.

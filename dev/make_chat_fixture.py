@@ -9,11 +9,11 @@ Usage: make_chat_fixture.py [--out DIR] [--published DIR]      needs `pip instal
   chat_NAME.u16       for each conversation its length, then its ids; bit 15: trained on, by transformers' mask of what
                       stands in a generation block, which is put around what the assistant says and its end token
 
-  tools.jsonl         a hundred with tools, calls and answers of tools, in the shapes that data/records.h reads
+  tools.jsonl         a hundred with tools, calls and answers of tools, in the shapes that data/chat/records.h reads
   tools.u64           for each name and case of MORE and each conversation a hash of the ids and masks, 0 where the
                       template leaves something out or raises an error
 
-A chat template in tokenizer_config.json is what the program writes into exports (data/chat_template.h); the templates
+A chat template in tokenizer_config.json is what the program writes into exports (data/chat/chat_template.h); the templates
 here are those without what tools need, of which masks are taken. --published names a directory of published ones, as
 llama.cpp's sources (models/templates) and TRL's package (trl/chat_templates) have them, those that are there: they must
 render the same. SmolLM3's says (tool | string), which is Python's spelling of an object.
@@ -88,13 +88,13 @@ OTHERS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<bos>", "<start_
 
 
 def texts():
-    """The templates' texts in data/chat_template.h."""
+    """The templates' texts in data/chat/chat_template.h."""
     program = """#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 static inline void liveness_progress() {}
-#include "data/chat_template.h"
+#include "data/chat/chat_template.h"
 const char *who_am_i;
 void (*error_hook)(const char *line), (*die_hook)(int code);
 int main() { for (const ChatTemplate &t : chat_templates) printf("%s%c%s%c", t.name, 0, t.text, 0); }

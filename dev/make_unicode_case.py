@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/unicode_case.h: which letters are upper or lower case, and which characters are marks.
+"""Writes data/tokenizer/unicode_case.h: which letters are upper or lower case, and which characters are marks.
 
 Patterns of tokenizers since o200k tell them apart: [\\p{Lu}\\p{Lt}...], [\\p{Ll}...], \\p{M}. The Unicode version is
 that of make_unicode_classes.py, for the same reason.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/unicode_classes.h: the class (letter, number, space, other) of every Unicode code point.
+"""Writes data/tokenizer/unicode_classes.h: the class (letter, number, space, other) of every Unicode code point.
 
 The GPT-2 pre-tokenizer uses three classes of characters: \\p{L}, \\p{N}, \\s. They change with the Unicode version, and
 a tokenizer with other classes splits words differently. The version is pinned here to the one that Hugging Face

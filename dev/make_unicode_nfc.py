@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/unicode_nfc.h: what normalization form NFC needs to know of every Unicode code point.
+"""Writes data/tokenizer/unicode_nfc.h: what normalization form NFC needs to know of every Unicode code point.
 
 Hugging Face tokenizers normalises by tables of an old version of Unicode (tokenizers 0.23: what was assigned by 9.0),
 and a later character is left as it is. What Unicode has assigned never normalises otherwise later, so the tables are
@@ -46,7 +46,7 @@ def starts_of(value):
 
 
 def check(value, decomposition, composition):
-    """NFC by these tables, as data/nfc.h does it, of every code point beside others."""
+    """NFC by these tables, as data/tokenizer/nfc.h does it, of every code point beside others."""
     def full(c):
         if c in HANGUL:
             return [x for x in (0x1100 + (c - 0xAC00) // 588, 0x1161 + (c - 0xAC00) % 588 // 28,

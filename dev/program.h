@@ -3,6 +3,7 @@
 #define TRAINER_AS_LIBRARY 1
 #include "kernels/cpu/threads.cc"
 #include "base/base.cc"
+#include "watch/watch.cc"
 #include "launch/launch.cc"
 // Records and placement are computed again for each plan of a test. Clang knows no such pragma.
 #if !defined(__clang__)
@@ -14,7 +15,16 @@
 #pragma GCC pop_options
 #endif
 #include "fsdp/fsdp.cc"
+#include "data/files/files.cc"
+#include "data/tokenizer/tokenizer.cc"
+#include "data/chat/chat.cc"
+#include "data/tokens/tokens.cc"
 #include "data/data.cc"
+#include "data/tensors/tensors.cc"
+#include "data/models/models.cc"
 #include "data/checkpoint/checkpoint.cc"
+#include "run/options/options.cc"
+#include "run/report/report.cc"
 #include "run/run.cc"
+#include "run/plan/plan.cc"
 #include "train_gpt_fsdp.cu"

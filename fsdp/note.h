@@ -1,5 +1,5 @@
 // note.h: the schedule's transitions. Each is told by one of these calls and read by all who watch: the record, which
-// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (base/flight.h); the
+// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (watch/flight.h); the
 // report of a rank that hangs (heartbeats.h); a device's marks of where it is; ranges of profilers; --trace.
 //
 //   note                              one that only --trace draws; the others tell it, too

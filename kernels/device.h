@@ -12,6 +12,9 @@
 //   - arithmetic is fp32; a dtype is a storage format.
 #pragma once
 #include "base/base.h"
+#if PART_LAUNCH
+#include "watch/watch.h"
+#endif
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +31,7 @@
 
 // ---- waiting -------------------------------------------------------------------------------------------------------
 // For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
-// thread. base/heartbeats.h has it, which ends a run whose ranks make no progress.
+// thread. watch/heartbeats.h has it, which ends a run whose ranks make no progress.
 void liveness_poll(const char *what);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@
 #include "device.h"
 #include "blocks.h"
 #include "base/base.h"
+#if PART_LAUNCH
+#include "watch/watch.h"
+#endif
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
 // The bits of the other gradients do not depend on which gradients are absent.

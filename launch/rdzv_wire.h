@@ -1,5 +1,5 @@
 // rdzv_wire.h: what processes of a rendezvous say to each other, and how each proves that it knows the job's token.
-// No sockets and no MPI here: bytes in, bytes out (base/net.h carries them).
+// No sockets and no MPI here: bytes in, bytes out (watch/net.h carries them).
 //
 //   rdzv_token_key       the token's key; the token itself is never sent
 //   rdzv_link_open       one end of a connection, client or server; rdzv_link_close

@@ -13,14 +13,12 @@
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
-#include "view.h"
-#include "sm_margin.h"
-#include "version.h"
+#include "run/report/report.h"
+#include "run/options/options.h"
 #include "kernels/cuda/nvidia.h"
 #include <dlfcn.h>
 
-// Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
-static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
+int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
   if (best < 0) snprintf(error, bytes, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
   if (best < 0 || o->isa == OPT_isa_auto) return -1;
   const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices behind auto are cpu_isas' names
@@ -63,8 +61,7 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-// What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
-static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
+Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
   if (o->reduce == OPT_reduce_native) return OPT_comm_nccl;
   return world == 1 ? OPT_comm_self : crowded ? OPT_comm_mpi : OPT_comm_nccl;
 }
@@ -92,13 +89,12 @@ static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, 
 }
 // cuBLASLt multiplies E4M3 from compute capability 8.9 on (Ada, Hopper).
 enum { FP8_MATMUL_NEEDED = 89 };
-static void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
+void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
   if (o->fp8 == FP8_MATMUL && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
     snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
              d->name, d->major, d->minor);
 }
-// Refuses options of one kind of device on the other.
-static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
+void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
   const bool cuda = o->device == OPT_device_cuda;
   const bool offloads = o->offload != OFFLOAD_NONE;              // then the host computes too
   const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
@@ -120,9 +116,7 @@ static void check_device_options(const Options *o, const char *why, char *error,
     snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
              CUDA_MAX_BATCH);
 }
-// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
-// Whether a run on a CPU can have it, if it is asked for; if not, why.
-static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
+bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   if (o->matmul_precision != OPT_matmul_precision_high || (fp32 && tiles)) return true;

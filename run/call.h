@@ -5,9 +5,8 @@
 //   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
 #pragma once
 #include "run.h"
-#include "option_line.h"
+#include "run/options/options.h"
 #include "start.h"
-#include "version.h"
 
 void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process

@@ -5,9 +5,7 @@
 //   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
 #pragma once
 #include "run.h"
-#include "option_file.h"
-#include "sharding.h"
-#include "version.h"
+#include "run/options/options.h"
 
 volatile sig_atomic_t stop_asked;
 bool under_mpirun;

@@ -11,9 +11,9 @@
 // the same on any number of ranks.
 #pragma once
 #include "run.h"
-#include "report.h"
+#include "run/report/report.h"
 #include "saver.h"
-#include "version.h"
+#include "run/options/options.h"
 
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
 

@@ -1,83 +1,10 @@
-// run.h: the door of run/: options, and how a run starts, agrees with its ranks, reports, saves and plans.
+// run.h: the door of run/: how a run starts, agrees with its ranks, saves and ends.
 //
-// A command gets a Call; call_parse and call_join make options and a rank of it. RunView is what this room may know of
-// the trainer that it serves. The last section is what it asks of the trainer, which has these functions.
+// A command gets a Call; call_parse and call_join make options and a rank of it.
 #pragma once
-#include "launch/launch.h"
-#include "data/checkpoint/checkpoint.h"
-#include <cjson/cJSON.h>
-
-// ---- option_table.h -------------------------------------------------------------------------------------------------
-#include "option_table.h"
-
-// ---- options.h ------------------------------------------------------------------------------------------------------
-// What the program was called with, and one of the commands that it may be (main's table).
-struct Call {
-  int argc;
-  char **argv;
-  bool launched, first;                          // by mpirun; alone or its first process, which answers for all
-  Options o;                                     // of argv
-  char error[2048];                              // what is wrong with them, or ""
-};
-enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
-// run: returns the exit code; -1: this was not asked for.
-struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
-// Whether the run trains, or only evaluates or samples.
-static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
-// The file of OUT that texts go into at the end; NULL: none are made.
-const char *sample_file(const Options *o);
-const char *option_word(const Options *o, OptionId id);
-// The same, given.
-bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes);
-
-// ---- version.h ------------------------------------------------------------------------------------------------------
-#include "version.h"
-
-// ---- option_file.h --------------------------------------------------------------------------------------------------
-// Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
-void options_save(const Options *asked, const Options *o, int ranks, const char *from);
-
-// ---- param_groups.h -------------------------------------------------------------------------------------------------
-// Marks what the three options name. False with one line in `error`: each glob must name parameters, and --freeze not
-// all of them.
-bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes);
-
-// ---- program.h ------------------------------------------------------------------------------------------------------
-// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
-// begin in different gradient slots where a microbatch has an odd number of reductions.
-enum { DRY_MICROBATCHES = 3 };
-// A step that is timed has one more: between the first, which overwrites sums, and the last, whose sums go back to all
-// replicas, lie two of those that repeat.
-enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
-// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
-// finds what the one before has left gathered, and so do all later ones.
-enum { DRY_BATCHES = 2 };
-// The shape that resolved options describe.
-ModelShape shape_of(const Options *o);
-// The loss of pairs that resolved options describe.
-PreferenceArgs preference_args(const Options *o);
-
-// ---- sharding.h -----------------------------------------------------------------------------------------------------
-// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
-// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
-enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
-// Of one of the --*_dtype.
-Dtype option_dtype(const Options *o, OptionId id);
-// --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
-// results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
-void recompute_choose(Options *o, const Ops *ops);
-// Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
-// entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
-// everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
-bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes);
-// Which transport the options mean, for so many ranks.
-CommKind comm_kind(const Options *o, int world);
-// The resolved options as numbers. first_backward: see FsdpConfig.
-FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
+#include "run/report/report.h"
 
 // ---- launch.h -------------------------------------------------------------------------------------------------------
-// What a signal asks for; the highest value over all ranks counts.
-enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 extern volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree on it in the step's small all-gather
 extern bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
 // The two commands by which mpirun starts this program for --rdzv.
@@ -88,86 +15,6 @@ int launch_rendezvous(Call *call);
 // From here on SIGINT and SIGTERM ask for an end between steps, and set stop_asked.
 void catch_stop_signals();
 
-// ---- trace.h --------------------------------------------------------------------------------------------------------
-struct Trace;                                    // of --trace
-enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
-extern Trace *tracing;                           // the one whose tables are in use
-// Declares the memory of a trace of steps `steps` ("A:B") of this process into file `path`; "": none. most: steps that
-// the run has at most, 0: not known. on_device: a GPU computes, with streams of its own. Until trace_close.
-Trace *trace_declare(const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls, int stages,
-                     int world, bool on_device);
-void trace_close(Trace *x, Ctx *c);
-// Where the graph of a traced step is; NULL there: none yet.
-void **trace_graph(Trace *x);
-// Something that the trainer has done since begin_ns, between the first traced step and the last. x may be NULL.
-void trace_told(Trace *x, TraceTold what, int64_t begin_ns);
-// Around the capture of a traced step: its events are kept for its replays.
-void trace_capture_begin(Trace *x);
-void trace_capture_end(Trace *x);
-// The graph of a traced step was launched: its events are noted again.
-void trace_replayed(Trace *x);
-// Whether the step after `step`, which counts from the start of training, is traced.
-bool trace_wants(const Trace *x, int64_t step);
-// Replaces the op tables of c and f, and has f's notes. Collective before the first traced step.
-void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step);
-void trace_step_end(Trace *x, Ctx *c, Fsdp *f);
-
-// ---- view.h ---------------------------------------------------------------------------------------------------------
-// Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
-// ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
-// over all ranks. sm_margin: of so many multiprocessors of the GPU, those left to NCCL (--sm_margin). comms_of_one: for
-// tests, see FsdpConfig.
-struct Device {
-  const Ops *ops, *host_ops;
-  int index, sharing;
-  double peak_flops;
-  char words[256];
-  int gpus;
-  bool comms_of_one;
-  int multiprocessors, sm_margin;
-};
-// Vp: the vocabulary in memory. FLOPs of a training step per token, as model_flops_per_token counts them.
-struct ModelFigures {
-  int L, H;
-  int64_t C, T, P, V, Vp, parameters;
-  double flops_per_token;
-};
-// rewards: of pairs, as in StepState. skipped: not finite. untrained: targets that a mask left out; where all are, the
-// step changed nothing either.
-struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; int64_t untrained; double rewards[3]; };
-// Of pairs `tokens` counts them, and accuracy is the share that is told apart.
-struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
-// What --eval makes of a file; name NULL: there is no such number.
-struct EvalNumber { const char *name; double x; };
-enum { EVAL_NUMBERS = 3 };
-// The state of a run that does not depend on its model. The trainer holds it.
-struct RunView {
-  void *trainer;                                 // whose it is
-  const Options *opt;                            // resolved
-  Ctx *ctx;
-  Fsdp *fsdp;
-  Trace *trace;                                  // of --trace
-  ModelFigures model;
-  Device device;
-  const Corpus *corpus;                          // owned by the caller; NULL in plans
-  Packing packing[SPLIT_COUNT];
-  Store store;
-  MemoryPlan plan;
-  Placement placement;
-  const Cores *cores;                            // NULL in plans and in tests that take none
-  bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
-  int64_t step, steps_total, steps_per_epoch;
-  float loss_scale;                              // after the last step
-  Traffic step_traffic;                          // of the last step
-  StepState *state, *state_on_device;            // what changes from step to step
-  const cJSON *published;                        // what came with the weights (interchange.h), rank 0's; NULL: nothing
-  const char *name;                              // of the model, for people; NULL: its preset's
-  size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
-};
-// Device memory taken since the plan was made: the plan, and what NCCL and CUDA took for themselves. It is this rank's
-// only if no other rank uses the GPU. 0 on a CPU.
-size_t run_device_bytes(const RunView *run);
-
 // ---- agree.h --------------------------------------------------------------------------------------------------------
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
 Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node);
@@ -177,55 +24,16 @@ Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node);
 void agree_on_memory(const RunView *run);
 // Ranks per host if all hosts have the same number, else 0. Collective.
 int ranks_per_host(MPI_Comm comm);
-
-// ---- start_report.h -------------------------------------------------------------------------------------------------
-// The head of every run, on rank 0.
-void print_start(const RunView *run);
-// --verbose: every figure, on rank 0.
-void print_details(const RunView *run);
-// Notices about this start, on rank 0.
-void print_start_notices(const RunView *run);
-// What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
-void print_old_runs(const RunView *run, const char *from);
-
-// ---- tensorboard.h --------------------------------------------------------------------------------------------------
-struct Tensorboard {
-  FILE *file;                                    // NULL: none is written
-  off_t whole_bytes;                             // of whole records
-  char path[PATH_MAX];
-};
-
-// ---- report.h -------------------------------------------------------------------------------------------------------
-struct Log {
-  FILE *metrics;                                 // rank 0 only, else NULL
-  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
-  bool lost;                                     // metrics.jsonl could not be written to its end
-  Tensorboard board;                             // no file without --tensorboard
-  struct ReportLive *page;                       // of report.html; NULL: none is written
-  const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
-  int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
-  bool plans_known;
-  CoreWatch cores;
-  bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
-  double start_ms, step_ms;                      // step_ms: smoothed
-  int64_t every;
-};
-// Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
-void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes);
-// The command --report RUN1,RUN2,...: one page for all. Starts nothing.
-int report_compare(Call *call);
-// Opens a file of lines: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes
-// go to the current end: while a run trains, another may evaluate its checkpoints into the same file.
-FILE *log_file(const char *path, bool append);
-// A record of metrics.jsonl and, where due, the progress line.
-void log_step(Log *log, const RunView *run, const StepResult *r, double ms);
-void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e);
-// The numbers of a file of --eval.
-void log_eval_file(Log *log, const RunView *run, const char *path, const char *task, bool llmc, int64_t texts,
-                   int64_t tokens, const EvalNumber number[EVAL_NUMBERS], double seconds);
-// Ends a trace, if there is one, and reports what communication is exposed. Collective.
-void log_trace(Log *log, const RunView *run);
-void log_close(Log *log, const RunView *run, const char *reason);
+// Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
+int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes);
+// What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
+Choice_comm comm_of_gpus(const Options *o, int world, bool crowded);
+void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes);
+// Refuses options of one kind of device on the other.
+void check_device_options(const Options *o, const char *why, char *error, size_t bytes);
+// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
+// Whether a run on a CPU can have it, if it is asked for; if not, why.
+bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes);
 
 // ---- saver.h --------------------------------------------------------------------------------------------------------
 // What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
@@ -280,6 +88,7 @@ bool export_hf(RunView *run, const char *directory);
 bool export_gguf(RunView *run);
 
 // ---- start.h --------------------------------------------------------------------------------------------------------
+enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {
   int32_t kind;                                  // StartKind
   bool resume;                                   // with optimizer and step; else only weights
@@ -329,6 +138,12 @@ SamplerOptions sampler_options(const Options *o);
 // Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
 // cannot be written.
 void open_files(Log *log, const RunView *run, const Start *start);
+// Prints the notices collected since the last call.
+void start_print_notices(Start *s);
+// Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
+bool start_find(Start *s, const Options *o, char *error, size_t error_bytes);
+// Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
+bool start_options(Start *s, Options *o, char *error, size_t error_bytes);
 
 // ---- call.h ---------------------------------------------------------------------------------------------------------
 void call_parse(Call *call);
@@ -343,10 +158,6 @@ int preflight_main(Call *call);
 
 // ---- encode_main.h --------------------------------------------------------------------------------------------------
 int encode_main(Call *call);
-
-// ---- flight_report.h ------------------------------------------------------------------------------------------------
-// The command --flight.
-int flight_answer(Call *call);
 
 // ---- not_finite.h ---------------------------------------------------------------------------------------------------
 // The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
@@ -379,35 +190,3 @@ void not_finite_text(const NotFinite *x, char *to, size_t bytes);
 void not_finite_log(Log *log, RunView *run, const NotFinite *x, bool left_out);
 // Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
 void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x);
-
-// ---- option_help.h --------------------------------------------------------------------------------------------------
-// The commands --help and --version.
-int options_answer(Call *call);
-
-// ---- plan_search.h --------------------------------------------------------------------------------------------------
-// The command --plan. Of several processes that mpirun started only the first one speaks, and plans for as many unless
-// --world says otherwise.
-int plan_main(Call *call);
-
-// ---- memory_map.h ---------------------------------------------------------------------------------------------------
-// Writes the member: of a training step whose record is r, and whose buffers p has with their lifetimes and the places
-// that pl gave them.
-void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, const Pass *p,
-                      const Record *r);
-
-// ---- what this room asks of the trainer -----------------------------------------------------------------------------
-// It alone knows its model's parameters and can run it, and so it fills this in.
-struct TrainerCalls {
-  // The parameters of a model of that shape, malloc'ed.
-  Param *(*params_of_shape)(const ModelShape *shape, int *count);
-  // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
-  // memory. o: resolved. Until plan_close.
-  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
-  void (*plan_close)(RunView *run);
-  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
-  // microbatches it had: at most TIMED_MICROBATCHES.
-  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-  // Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
-  void (*memory_map)(const RunView *run, FILE *to);
-};
-extern const TrainerCalls trainer_calls;

@@ -7,8 +7,16 @@
 //   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
 #include "run.h"
-#include "report.h"
+#include "run/report/report.h"
 
+// Rank 0's progress stands for all ranks, because shares are equal. If a launcher is about to kill its ranks, the save
+// is cancelled, so that the run can end in order.
+static void log_save_progress(Store *s) {
+  if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
+  if (!fsdp_rank(s->f))
+    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * fsdp_world(s->f),
+                  s->bytes_total * fsdp_world(s->f));
+}
 static Saved saved_of(RunView *run) {
   const Options *o = run->opt;
   const ModelShape shape = shape_of(o);

@@ -11,13 +11,17 @@
 //   agree_on_options all of the above that is about options; the ranks agree on them
 //   open_files      what a run writes from its start on
 #pragma once
+#include <dirent.h>
 #include "run.h"
 #include "agree.h"
-#include "program.h"
-#include "resolve.h"
+#include "run/options/options.h"
 #include "saver.h"
 
-enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
+static void log_load_progress(const StoreLoad *l, void *fsdp) {
+  const Mesh *m = &((const Fsdp *)fsdp)->mesh;
+  if (!m->rank) show_progress("loading", l->bytes_done * m->world, l->bytes_total * m->world);
+}
+
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
   const size_t n = strlen(s->notices), room = sizeof s->notices;
@@ -29,8 +33,7 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
   if (!fits) memcpy(s->notices + room - 5, "...", 4);            // cut, but still a line
   strcat(s->notices, "\n");
 }
-// Prints the notices collected since the last call.
-static void start_print_notices(Start *s) {
+void start_print_notices(Start *s) {
   const char *line = s->notices;
   for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
   s->notices[0] = 0;
@@ -311,8 +314,7 @@ static bool start_find_base(Start *s, const Options *o, char *error, size_t erro
   text_add(error, error_bytes, "; the adapters of %.300s need these weights: --init_from says where they are", s->path);
   return false;
 }
-// Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
-static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
+bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "", ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
   const bool automatic = !strcmp(o->resume, "auto");
   const char *path = automatic ? o->out : o->resume;
@@ -621,8 +623,7 @@ const char *start_model_name(const Start *s, const Options *o) {
            from->kind == START_IMPORT ? from->path : recorded);
   return words;
 }
-// Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
-static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
+bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
   const bool nothing = !run_trains(o) && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
@@ -1080,7 +1081,6 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
 void open_files(Log *log, const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = run_trains(run->opt), append = start->here || !trains;
-  run->trace->from = run->step;
   report_open_trace(run, error, sizeof error);
   if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);   // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);

@@ -1,16 +1,4 @@
 // checkpoint.cc: data/checkpoint/ as one object; what others may call of it is in data/checkpoint/checkpoint.h.
 #define PART_LAUNCH 1
-#include "safetensors.h"
-#include "crc32c.h"
-#include "ggml_types.h"
-#include "tensor_map.h"
 #include "store.h"
 #include "saved.h"
-#include "model_shape.h"
-#include "safetensors_set.h"
-#include "import_config.h"
-#include "families.h"
-#include "gguf_import.h"
-#include "interchange.h"
-#include "lora.h"
-#include "gguf.h"

@@ -18,7 +18,7 @@
 // one of the highest step: a run may go back.
 #pragma once
 #include "checkpoint.h"
-#include "safetensors.h"
+#include "data/tensors/tensors.h"
 #include "store.h"
 #include <dirent.h>
 

@@ -17,10 +17,7 @@
 #pragma once
 #include "checkpoint.h"
 #include "kernels/cpu/threads.h"
-#include "crc32c.h"
-#include "ggml_types.h"
-#include "nf4.h"
-#include "tensor_map.h"
+#include "data/tensors/tensors.h"
 #include <signal.h>
 
 // ================================================================================================ 1 chunks

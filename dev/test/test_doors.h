@@ -18,10 +18,10 @@ TEST(doors_are_where_rooms_are_entered,
   doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the door");
   doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "includes fsdp/reduce.h: fsdp.h is the door");
   doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
-  doors_check("data/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
+  doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
   doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher room");
   doors_check("run/start.h", "#include \"launch/launch.h\"", NULL);
-  doors_check("data/random.h", "#include \"sampler.h\"", "in a circle");
+  doors_check("data/files/random.h", "#include \"sampler.h\"", "in a circle");
 }
 
 TEST(doors_are_what_objects_export,

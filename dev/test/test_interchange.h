@@ -1,7 +1,7 @@
 // test_interchange.h: models of other programs are read correctly, damaged ones are refused by name, and exports equal
 // what transformers writes. Fixtures are written by dev/make_hf_fixture.py. Follows test_train.h.
 #pragma once
-#include "data/checkpoint/interchange.h"
+#include "data/models/interchange.h"
 #include "harness.h"
 #include "test_tokenizer.h"
 

@@ -185,15 +185,15 @@ static const MoProtocol mo_protocols[] = {
     // 0 count, 1 at first; 1 and 2 the halves of entry 0, 3 entry 1. A ring of two: entry 2 is written over entry 0.
     {"the flight recorder's ring", {1, 1, 1}, {
          {{MO_STORE, 3, 2, MO_RELAXED, false, {}, NULL, NULL},
-          {MO_STORE, 0, 2, MO_RELEASE, true, {}, "base/flight.h",
+          {MO_STORE, 0, 2, MO_RELEASE, true, {}, "watch/flight.h",
            "__atomic_store_n(&r->count, count + 1, __ATOMIC_RELEASE)"},
-          {MO_FENCE, -1, 0, MO_RELEASE, true, {}, "base/flight.h", "__atomic_thread_fence(__ATOMIC_RELEASE)"},
+          {MO_FENCE, -1, 0, MO_RELEASE, true, {}, "watch/flight.h", "__atomic_thread_fence(__ATOMIC_RELEASE)"},
           {MO_STORE, 1, 3, MO_RELAXED, false, {}, NULL, NULL}, {MO_STORE, 2, 3, MO_RELAXED, false, {}, NULL, NULL}},
-         {{MO_LOAD, 0, 0, MO_ACQUIRE, true, {}, "base/flight_file.h",
+         {{MO_LOAD, 0, 0, MO_ACQUIRE, true, {}, "watch/flight_file.h",
            "__atomic_load_n(&flight.events.count, __ATOMIC_ACQUIRE)"},
           {MO_LOAD, 1, 0, MO_RELAXED, false, {}, NULL, NULL}, {MO_LOAD, 2, 0, MO_RELAXED, false, {}, NULL, NULL},
           {MO_LOAD, 3, 0, MO_RELAXED, false, {}, NULL, NULL},
-          {MO_FENCE, -1, 0, MO_ACQUIRE, true, {}, "base/flight.h", "__atomic_thread_fence(__ATOMIC_ACQUIRE)"},
+          {MO_FENCE, -1, 0, MO_ACQUIRE, true, {}, "watch/flight.h", "__atomic_thread_fence(__ATOMIC_ACQUIRE)"},
           {MO_LOAD, 0, 0, MO_ACQUIRE, false, {}, NULL, NULL}}},
      {5, 6}, [](const MoState *s) {
        const int *got = s->got[1], end = got[0], now = got[5];

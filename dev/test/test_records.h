@@ -1,4 +1,4 @@
-// test_records.h: forms and containers of conversations (data/records.h), against the messages that they are.
+// test_records.h: forms and containers of conversations (data/chat/records.h), against the messages that they are.
 
 // All ids of a corpus, train and valid, each with bit 30 where it is trained on, malloc'ed.
 static int32_t *records_ids(const char *path, const ChatOptions *chat, int64_t *n) {

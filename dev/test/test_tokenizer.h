@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/bpe.h"
 #include "harness.h"
 
 struct TokText { uint8_t *bytes; size_t count; };

@@ -1,0 +1,158 @@
+// files.h: the door of data/files/: files. All that this program makes is made by file_*, and nothing else is written
+// over. What readers of data share is here, too: errors of one line, mapped files, hashes, the header of a GGUF.
+#pragma once
+#include "kernels/device.h"
+#include <sys/stat.h>
+
+// ---- file_kinds.h ---------------------------------------------------------------------------------------------------
+// What a path is if it is not a regular file; NULL: a regular file.
+const char *file_type_words(mode_t mode);
+enum { FILE_FOREIGN_BYTES = 512 };                // file_foreign needs no more of a file's beginning
+// What a file that begins with the `n` bytes at `p` is, and what to do, to end a sentence "FILE is ...". NULL: it is
+// none of these kinds.
+const char *file_foreign(const void *p, size_t n);
+
+// ---- random.h -------------------------------------------------------------------------------------------------------
+static const uint64_t DATA_GOLDEN = 0x9e3779b97f4a7c15u;
+enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
+// SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
+uint64_t data_mix(uint64_t x);
+uint64_t data_hash(uint64_t seed, const void *data, size_t bytes);
+static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(key + (i + 1) * DATA_GOLDEN); }
+// The key of stream `stream` of a seed. Streams and seeds may be small consecutive numbers.
+uint64_t data_key(uint64_t seed, uint64_t stream);
+// Uniform over 0 .. n-1, n > 0; the bias is below n / 2^64.
+uint64_t data_below(uint64_t random, uint64_t n);
+// Place i of a permutation of 0 .. n-1 that `key` chooses, without a table: a Feistel network over the least even
+// number of bits that holds n, gone through again until it ends below n (cycle walking; below four times on average).
+uint64_t data_permute(uint64_t key, uint64_t i, uint64_t n);
+
+// ---- disk.h ---------------------------------------------------------------------------------------------------------
+// Bytes of one call that may wait for the disk. Each is progress: a slow disk is not taken for one that hangs.
+enum { FILE_PIECE_BYTES = 4 << 20 };
+// An existing directory is fine.
+bool file_make_directory(const char *path);
+// Makes PATH for writing; it must not be there: nobody else can have put a link or a file of theirs in its place.
+// `directory`: that of PATH. Returns the descriptor or -1.
+int file_create(const char *path, const char *directory);
+// Opens PATH, which another rank has made, for writing. Returns the descriptor or -1.
+int file_open(const char *path);
+// Locks PATH, which this makes, against other processes until the descriptor is closed. It is open for writing, because
+// NFS then has its server lock it for all hosts. -1 with errno; EWOULDBLOCK: another process has it.
+int file_lock(const char *path);
+// Whether the file system with this device number, of those that a process's mountinfo lists, keeps locks within this
+// host.
+bool file_locks_are_local(const char *mountinfo, dev_t device);
+// Gives the file its size and, where the file system can, its blocks, so that a disk that is too full fails now.
+bool file_reserve(int fd, const char *path, int64_t bytes);
+// Writes all bytes, and asks the kernel to start writing to the disk now and not when memory is full.
+bool file_write(int fd, const char *path, const void *data, int64_t bytes, int64_t offset);
+// A number for a temporary name: nanoseconds. If another host sees the name, it sees this file and never a leftover of
+// an earlier run. A process id would not ensure that: in containers the same few ids come again.
+static inline unsigned long long file_nonce() { return (unsigned long long)wall_ns(); }
+// Reads all bytes; ENODATA if the file ends before.
+bool file_read(int fd, void *data, int64_t bytes, int64_t offset);
+// Adds blocks of 64 KiB of bytes [from, to) of a file to a hash: evenly spaced, at most `most`, at least 2; all bytes
+// where these are enough. False with errno.
+bool file_hash_blocks(int fd, int64_t from, int64_t to, int64_t most, uint64_t *hash);
+// Waits until the file is on the disk.
+bool file_sync(int fd, const char *path);
+// Makes new names in a directory durable. File systems that cannot do this (EINVAL) do not need it.
+bool file_sync_directory(const char *path);
+// mkdir -p, and syncs the directory above each one that it made, where that can be read. False when a part cannot be
+// made; an existing one is fine.
+bool make_directories(const char *path);
+// rename(2), made durable.
+bool file_rename(const char *from, const char *to);
+// Renames PATH to the first free name of PATH.1, PATH.2, ..., which `aside` receives.
+bool file_move_aside(const char *path, char *aside, size_t aside_bytes);
+// Exchanges two names atomically. False with EINVAL or ENOSYS where the file system cannot.
+bool file_exchange(const char *a, const char *b);
+// PATH becomes a symbolic link to `target`, atomically, whatever it was before.
+bool file_link(const char *target, const char *path);
+// Removes a file, a link (never what it points to), or a directory and the files in it. An absent path is fine.
+bool file_remove(const char *path);
+// Writes a small file under a temporary name, syncs and renames it: PATH is the whole new file, or unchanged.
+// `directory`: the directory of PATH. A leftover of that name is removed: process ids come again.
+bool file_put(const char *path, const char *directory, const void *data, int64_t bytes);
+// The contents of a file of at most `most` bytes, malloc'ed, with a zero at the end. NULL with errno (EFBIG: larger).
+char *file_get(const char *path, int64_t most, int64_t *bytes);
+// Opens PATH, a file of lines of this program's own, to add to it: made where it is not there, emptied if `fresh`. It
+// must be a regular file under this very name: a symbolic link leads to a file of somebody else, and a named pipe waits
+// for a reader. NULL if not; file_own_fault says why.
+FILE *file_own(const char *path, bool fresh);
+// Whether something else than a regular file has this name, in words: to end a sentence "PATH is ...". NULL: nothing.
+const char *file_other_words(const char *path);
+// Why file_own(path) has just failed.
+const char *file_own_fault(const char *path);
+// Whether a file has a mark of this program's within its first 64 KiB: somewhere, or (begins) at its beginning, which
+// may be all that a full disk has left of it.
+bool file_has_mark(const char *path, const char *mark, bool begins);
+// Whether PATH is a file with content that has no such mark. An empty one is as good as none.
+bool file_is_foreign(const char *path, const char *mark, bool begins);
+
+// ---- mapped.h -------------------------------------------------------------------------------------------------------
+// Names of regular files, sorted. Freed by data_names_free.
+struct DataNames { char **name; int count; };
+struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
+__attribute__((format(printf, 3, 4))) bool data_fail(DataError *e, int exit_code, const char *fmt, ...);
+// Lines, each ended by '\n', that the user should see; often none.
+struct DataNotices { char text[4096]; };
+enum { DATA_PATH_BYTES = 1024 };
+const char *data_mapped_path(const void *at);
+// Whether a name ends so.
+bool name_ends(const char *name, const char *end);
+// Prints into out; false when it does not fit.
+__attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt,
+                                                       ...);
+__attribute__((format(printf, 2, 3))) void data_notice(DataNotices *d, const char *fmt, ...);
+void *data_alloc(size_t count, size_t each_bytes);
+// Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
+int data_open(const char *path, size_t *bytes, DataError *e);
+void data_unmap(void *p, size_t bytes);
+// Maps a whole regular file read-only. *bytes > 0 on success.
+void *data_map(const char *path, size_t *bytes, DataError *e);
+int name_order(const void *a, const void *b);
+const char *path_base(const char *path);
+void data_names_free(DataNames *n);
+void data_names_add(DataNames *n, const char *name);
+// The regular files in a directory whose names end in `end` and are not hidden. None where it cannot be read.
+DataNames data_names(const char *dir, const char *end);
+
+// ---- gguf_file.h ----------------------------------------------------------------------------------------------------
+enum GgufValue {
+  GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
+  GGUF_I64, GGUF_DOUBLE, GGUF_VALUES
+};
+enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
+struct GgufText { const char *at; size_t bytes; };
+// type: of the value, of an array's items where is_array; count: of these, else 1. at: the first of them.
+struct GgufKey { const char *name; uint32_t type; bool is_array; uint64_t count; const uint8_t *at; };
+// shape: the fastest first. at: from the start of the data.
+struct GgufInfo { const char *name; int dims; int64_t shape[GGUF_DIMS]; uint32_t type; int64_t at; };
+// An open header. keys are sorted by name. Zeroed it has none.
+struct GgufFile {
+  uint8_t *header;                               // its names end in a NUL, put there
+  int64_t file_bytes, data_at, alignment;
+  GgufKey *key;
+  GgufInfo *info;
+  int keys, infos;
+};
+// NULL: there is no such key.
+const GgufKey *gguf_find(const GgufFile *g, const char *name);
+// A single number, true and false too. False: there is none of this name.
+bool gguf_number(const GgufFile *g, const char *name, double *value);
+// Text i of an array of texts.
+GgufText gguf_text_at(const GgufKey *k, uint64_t i);
+// A single text, malloc'ed; NULL: there is none of this name.
+char *gguf_string(const GgufFile *g, const char *name);
+void gguf_close(GgufFile *g);
+// Whether PATH is a file that begins as a GGUF does.
+bool gguf_is(const char *path);
+// Reads the header of PATH, which gguf_is, a part of the file that grows until it is all there. False: one line in
+// `error`, and nothing is left open.
+bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes);
+// Item i of numbers; a float becomes the shortest decimal that is this float: 1e-05, not 9.99999974738e-06.
+double gguf_item(const GgufKey *k, uint64_t i);
+// The next of texts that lie one after the other, as in an array.
+GgufText gguf_next(const uint8_t **at);

@@ -1,0 +1,833 @@
+// interchange.h: imports models of other programs, and exports ours for them. The names and places of a file's tensors
+// become a TensorMap, with which every rank reads or writes its own parts; nothing is converted beforehand.
+//
+//   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
+//   2 config     config.json of Hugging Face -> ModelShape: GPT-2's here, others' in families.h
+//   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
+//   4 import     of these, and of GGUF (gguf_import.h): import_open (what is it, which shape) -> import_map (where is
+//                which parameter) -> import_close
+//   5 export     export_map, export_*_text: what save_pretrained writes
+//
+// Layouts
+//   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
+//   Hugging Face   the same names, with the prefix "transformer." except lm_head.weight (the published files: without
+//                  it); a block's four matrices (in,out), because they belong to its Conv1D; n_head in config.json
+//   families       model.layers.0.self_attn.q_proj.weight, ...: (out,in); q, k, v, gate and up are tensors of their own
+//   llm.c          no names: 16 tensors of all blocks together, (out,in); the head is always tied
+//
+// All of it runs on one rank and reads untrusted files. Every function that can fail returns false and leaves one line
+// in `error`: file, tensor or field, what was expected, what was found.
+#pragma once
+#include "models.h"
+#include "gguf_import.h"
+#include <math.h>
+#include "families.h"
+#include "data/tensors/tensors.h"
+
+// ================================================================================================ 1 names
+static const char import_hf_prefix[] = "transformer.";
+static inline int import_compare(const void *a, const void *b) {
+  return strcmp((*(const Param *const *)a)->name, (*(const Param *const *)b)->name);
+}
+// Parameters by name: an index of `params` pointers, sorted, malloc'ed.
+static inline const Param **import_index(const Param *param, int params) {
+  const Param **index = (const Param **)malloc(sizeof *index * (size_t)params);
+  for (int i = 0; i < params; i++) index[i] = &param[i];
+  qsort(index, (size_t)params, sizeof *index, import_compare);
+  return index;
+}
+// The parameter called `name`, or NULL.
+static inline const Param *import_find(const Param *const *index, int params, const char *name) {
+  for (int low = 0, high = params; low < high;) {
+    const int middle = (low + high) / 2, order = strcmp(name, index[middle]->name);
+    if (!order) return index[middle];
+    if (order < 0) high = middle;
+    else low = middle + 1;
+  }
+  return NULL;
+}
+
+// The matrices that are Hugging Face's Conv1D, stored (in,out): all those of blocks.
+static inline bool import_is_conv1d(const Param *p) { return p->ndim == 2 && !strncmp(p->name, "h.", 2); }
+
+// The causal masks that older transformers stored beside the weights: h.N.attn.bias and h.N.attn.masked_bias.
+static inline bool import_is_mask(const char *name) {
+  if (strncmp(name, "h.", 2)) return false;
+  const size_t digits = strspn(name + 2, "0123456789");
+  const char *rest = name + 2 + digits;
+  return digits && (!strcmp(rest, ".attn.bias") || !strcmp(rest, ".attn.masked_bias"));
+}
+
+// ================================================================================================ 2 config
+// The largest shapes that this program builds; larger numbers in a file are treated as damage.
+static const ImportField import_fields[] = {
+    {"n_layer", offsetof(ModelShape, n_layer), 1000, true},
+    {"n_head", offsetof(ModelShape, n_head), 1000, true},
+    {"n_embd", offsetof(ModelShape, n_embd), 65536, true},
+    {"n_positions", offsetof(ModelShape, n_positions), 1 << 20, true},
+    {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24, true}};
+
+// Checks the numbers of a shape read from PATH against these limits.
+static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
+  for (const ImportField &f : import_fields) {
+    const int64_t value = *(const int64_t *)((const char *)m + f.offset);
+    IMPORT_REFUSE(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
+                  (long long)f.highest);
+  }
+  IMPORT_REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
+                (long long)m->n_embd);
+  return true;
+}
+
+// A text that must be one of `known`, two at most; `absent` says whether it may be missing.
+static inline bool import_config_text(const ImportConfig *c, const char *name, const char *known, const char *known_2,
+                                      bool absent) {
+  const cJSON *x;
+  if (!import_config_get(c, name, &x)) return false;
+  if (!x && absent) return true;
+  if (cJSON_IsString(x) && (!strcmp(x->valuestring, known) || !strcmp(x->valuestring, known_2))) return true;
+  return import_config_refuse(c, "%s is %s, expected %s: this is not the GPT-2 that is computed here", name,
+                              cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : x ? "not text" : "missing",
+                              known);
+}
+
+// Refuses whatever would change the function computed. Absent fields have the values of transformers' GPT2Config.
+static inline bool import_config_check(const ImportConfig *c, const ModelShape *m) {
+  static const struct { const char *name; bool value; } flags[] = {
+      {"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}};
+  if (!import_config_text(c, "activation_function", "gelu_new", "gelu_pytorch_tanh", true)) return false;
+  for (const auto &f : flags) {
+    bool value = f.value;
+    if (!import_config_flag(c, f.name, f.value, &value)) return false;
+    if (value != f.value)
+      return import_config_refuse(c, "%s is %s, only %s is supported", f.name, value ? "true" : "false",
+                                  f.value ? "true" : "false");
+  }
+  double epsilon = 0, inner = 0;
+  if (!import_config_number(c, "layer_norm_epsilon", 1e-5, &epsilon)) return false;
+  if (!(fabs(epsilon - 1e-5) < 1e-10))           // 1e-5 rounded to fp32 passes
+    return import_config_refuse(c, "layer_norm_epsilon is %g, only 1e-5 is supported", epsilon);
+  const double wide = 4.0 * (double)m->n_embd;
+  if (!import_config_number(c, "n_inner", wide, &inner)) return false;
+  if (inner != wide)
+    return import_config_refuse(c, "n_inner is %.10g, only null or 4 n_embd = %.10g is supported", inner, wide);
+  return import_config_quantized(c, false);
+}
+
+// This program has one dropout, the file three: `notice` says so if they differ.
+static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *notice, size_t notice_bytes) {
+  static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+  double p[3] = {};
+  for (int i = 0; i < 3; i++) {
+    if (!import_config_number(c, names[i], 0.1, &p[i])) return false;
+    if (!(p[i] >= 0 && p[i] <= 0.99)) return import_config_refuse(c, "%s is %g, expected 0 to 0.99", names[i], p[i]);
+  }
+  *dropout = p[0];
+  if (p[1] != p[0] || p[2] != p[0])
+    snprintf(notice, notice_bytes, "embd_pdrop %g and attn_pdrop %g are not resid_pdrop %g: dropout %g is used in all "
+             "three places", p[1], p[2], p[0], p[0]);
+  return true;
+}
+
+// Today's classes have dropout in attention alone, and hardly any model uses it: `notice` says that it is not taken.
+static inline bool import_config_attention_dropout(const ImportConfig *c, char *notice, size_t notice_bytes) {
+  double p = 0;
+  if (!import_config_number(c, "attention_dropout", 0, &p)) return false;
+  if (p != 0)
+    snprintf(notice, notice_bytes, "attention_dropout %g is not taken: --dropout (0) is for all three places", p);
+  return true;
+}
+
+// Fills s->shape and s->notice from the fields, once the file is known to be an object.
+static inline bool import_config_read(const ImportConfig *c, Import *s) {
+  ModelShape *m = &s->shape;
+  const cJSON *type;
+  if (!import_config_get(c, "model_type", &type)) return false;
+  s->family = cJSON_IsString(type) ? family_of_type(type->valuestring) : NULL;
+  if (s->family)
+    return family_config_read(c, s->family, m) &&
+           import_config_attention_dropout(c, s->notice, sizeof s->notice) &&
+           family_window(c, s->family, m, s->notice, sizeof s->notice);
+  if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2"))
+    return import_config_refuse(c, "model_type is %s, expected %s: another model is not computed here",
+                                cJSON_IsString(type) ? safetensors_quoted(type->valuestring).text
+                                : type               ? "not text"
+                                                     : "missing",
+                                family_types);
+  for (const ImportField &f : import_fields) if (!import_config_size(c, &f, m)) return false;
+  *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
+  return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
+         import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
+         import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
+}
+
+// The fields of the text model in those of a model with images too, as Ministral 3's files have it; else all.
+static inline const cJSON *import_text_config(cJSON *root) {
+  cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
+  const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "model_type"));
+  if (!cJSON_IsObject(text) || !type || (strcmp(type, "mistral3") && strcmp(type, "gemma3"))) return root;
+  for (const char *name : {"tie_word_embeddings", "quantization_config"}) {
+    cJSON *x = cJSON_HasObjectItem(text, name) ? NULL : cJSON_DetachItemFromObjectCaseSensitive(root, name);
+    if (x) cJSON_AddItemToObject(text, name, x);
+  }
+  return text;
+}
+// Reads DIRECTORY/config.json into s->shape.
+static inline bool import_config(Import *s, const char *directory, char *error, size_t error_bytes) {
+  char path[MAP_PATH_BYTES + 32];
+  enum { HIGHEST_BYTES = 1 << 20 };
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  cJSON *root = import_read_json(path, HIGHEST_BYTES, error, error_bytes);
+  const ImportConfig c = {import_text_config(root), path, error, error_bytes};
+  const bool ok = root && import_config_read(&c, s);
+  s->with_images = c.root != root;
+  cJSON_Delete(root);
+  return ok;
+}
+
+// ================================================================================================ 3 llm.c
+// A header of 256 int32: magic, version, maxT, V, L, NH, C, padded V; then the tensors in this order, each of all
+// blocks together. Rows and columns in units of C; rows 0: the vocabulary or the positions.
+struct LlmcTensor { const char *name; bool block; int rows, cols; };
+static const LlmcTensor llmc_tensors[] = {
+    {"wte.weight", false, 0, 1},         {"wpe.weight", false, 0, 1},
+    {"ln_1.weight", true, 1, 0},         {"ln_1.bias", true, 1, 0},
+    {"attn.c_attn.weight", true, 3, 1},  {"attn.c_attn.bias", true, 3, 0},
+    {"attn.c_proj.weight", true, 1, 1},  {"attn.c_proj.bias", true, 1, 0},
+    {"ln_2.weight", true, 1, 0},         {"ln_2.bias", true, 1, 0},
+    {"mlp.c_fc.weight", true, 4, 1},     {"mlp.c_fc.bias", true, 4, 0},
+    {"mlp.c_proj.weight", true, 1, 4},   {"mlp.c_proj.bias", true, 1, 0},
+    {"ln_f.weight", false, 1, 0},        {"ln_f.bias", false, 1, 0}};
+enum { LLMC_MAGIC = 20240326, LLMC_HEADER_BYTES = 1024, LLMC_WTE = 0, LLMC_WPE = 1 };
+
+// Shape of the i-th tensor of one block as a parameter; columns -1: one dimension.
+static inline void llmc_shape(const ModelShape *m, int i, int64_t shape[2]) {
+  const LlmcTensor *t = &llmc_tensors[i];
+  shape[0] = i == LLMC_WTE ? m->vocab_size : i == LLMC_WPE ? m->n_positions : t->rows * m->n_embd;
+  shape[1] = t->cols ? t->cols * m->n_embd : -1;
+}
+// Bytes in the file of the i-th tensor of one block.
+static inline int64_t llmc_tensor_bytes(const Import *s, int i) {
+  int64_t shape[2];
+  llmc_shape(&s->shape, i, shape);
+  if (i == LLMC_WTE) shape[0] = s->padded_vocab;
+  return shape[0] * (shape[1] < 0 ? 1 : shape[1]) * (int64_t)dtype_bytes(s->dtype);
+}
+
+// Reads the header of an llm.c model. s->path and s->file_bytes are set.
+static inline bool llmc_open(Import *s, const int32_t header[256], char *error, size_t error_bytes) {
+  const int version = header[1];
+  IMPORT_REFUSE(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d",
+                s->path, (long long)s->file_bytes, LLMC_HEADER_BYTES);
+  IMPORT_REFUSE(version != 3 && version != 5,
+                "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: write it again with a "
+                "current llm.c", s->path, version);
+  s->kind = IMPORT_LLMC;
+  s->dtype = version == 3 ? F32 : BF16;
+  s->padded_vocab = header[7];
+  s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
+  if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
+  IMPORT_REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
+                "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
+                (long long)s->shape.vocab_size);
+  int64_t expected = LLMC_HEADER_BYTES;
+  for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++)
+    expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->shape.n_layer : 1);
+  IMPORT_REFUSE(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged",
+                s->path, (long long)s->file_bytes, (long long)expected);
+  return true;
+}
+
+// Places every tensor of an llm.c file, or complains that no parameter has its name and shape. Only the rows of the
+// vocabulary are taken from wte: the padding follows them.
+static inline void llmc_map(const Import *s, const Param *param, const Param *const *index, int params, TensorMap *map,
+                            ImportComplaints *complaints) {
+  int64_t at = LLMC_HEADER_BYTES;
+  for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++) {
+    const LlmcTensor *t = &llmc_tensors[i];
+    for (int l = 0; l < (t->block ? (int)s->shape.n_layer : 1); l++, at += llmc_tensor_bytes(s, i)) {
+      char name[64];
+      int64_t shape[2];
+      if (t->block) snprintf(name, sizeof name, "h.%d.%s", l, t->name);
+      else snprintf(name, sizeof name, "%s", t->name);
+      llmc_shape(&s->shape, i, shape);
+      const Param *p = import_find(index, params, name);
+      if (!p) import_complain(complaints, "tensor %s is not in the model asked for", name);
+      else if (p->shape[0] != shape[0] || (p->ndim == 2 ? p->shape[1] : -1) != shape[1])
+        import_complain(complaints, "tensor %s is %s, expected %s", name,
+                        import_shape_text(shape[1] < 0 ? 1 : 2, shape).text, import_shape_text(p->ndim, p->shape).text);
+      else *tensor_place(map, 0, (int)(p - param)) = TensorPlace{0, s->dtype, false, at, 0, 0};
+    }
+  }
+}
+
+// ================================================================================================ 4 import
+// Whether DIRECTORY/NAME is there.
+static inline bool import_exists(const char *directory, const char *name) {
+  char path[MAP_PATH_BYTES + 64];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  return !stat(path, &st);
+}
+// Remembers DIRECTORY if it has a tokenizer, be it one that will be refused.
+static inline void import_find_tokenizer(Import *s, const char *directory) {
+  const bool there = import_exists(directory, "tokenizer.json") || import_exists(directory, "tokenizer.model") ||
+                     (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
+  if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
+}
+// Maps s->path, or the files of the index in directory `index_in`, and finds out whether names have the prefix.
+static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
+  const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
+                             : set_open(&s->set, s->path, error, error_bytes);
+  if (!open) return false;
+  const int nf4 = nf4_count(&s->set);
+  const size_t n = strlen(s->notice);
+  if (nf4)
+    snprintf(s->notice + n, sizeof s->notice - n, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are "
+             "read, and kept in --param_dtype", n ? "; " : "", nf4);
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
+      s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
+  return true;
+}
+
+// The shape of a file in our layout, from its tensors and __metadata__.
+static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, char *error, size_t error_bytes) {
+  const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
+  const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
+  char name[64], *end = NULL;
+  IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; "
+                "name the directory of the checkpoint or export instead of this file", s->path);
+  IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
+  ModelShape *m = &s->shape;
+  *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
+                        !set_entry(&s->set, "lm_head.weight", NULL), 0);
+  if (end == heads || *end) m->n_head = 0;
+  for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
+    snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
+    if (!set_entry(&s->set, name, NULL)) break;
+  }
+  return import_check_shape(m, s->path, error, error_bytes);
+}
+
+// A single .safetensors file in DIRECTORY: ours, or Hugging Face's with config.json beside it.
+static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
+  static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
+  const SafetensorsTensor *t[2];
+  if (!import_open_safetensors(s, NULL, error, error_bytes)) return false;
+  import_find_tokenizer(s, directory);
+  bool matrices = true;
+  for (int i = 0; i < 2; i++) {
+    t[i] = set_entry(&s->set, names[i], NULL);
+    matrices = matrices && t[i] && t[i]->ndim == 2;
+  }
+  if (!s->prefixed && matrices && t[1]->shape[1] == t[0]->shape[1]) {          // (3C,C) and (V,C); Hugging Face: (C,3C)
+    s->kind = IMPORT_SAFETENSORS;
+    return import_own_shape(s, t[0], error, error_bytes);
+  }
+  s->kind = IMPORT_HF_DIRECTORY;
+  const bool has_config = import_exists(directory, "config.json");             // which says what else it may be
+  if (has_config && !import_config(s, directory, error, error_bytes)) return false;
+  if (s->family) return true;
+  for (int i = 0; i < 2; i++)
+    IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
+                  s->path, names[i], t[i] ? "not a matrix" : "missing");
+  IMPORT_REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
+                s->path);
+  return true;
+}
+
+// A directory that has config.json, which is read first: another model is refused by its name.
+static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
+  static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                                       "flax_model.msgpack"};
+  s->kind = IMPORT_HF_DIRECTORY;
+  if (!import_config(s, directory, error, error_bytes)) return false;
+  import_find_tokenizer(s, directory);
+  if (import_exists(directory, "model.safetensors")) return import_open_safetensors(s, NULL, error, error_bytes);
+  if (import_exists(directory, set_index_name)) {
+    snprintf(s->path, sizeof s->path, "%s/%s", directory, set_index_name);
+    return import_open_safetensors(s, directory, error, error_bytes);
+  }
+  for (const char *name : others)
+    IMPORT_REFUSE(import_exists(directory, name),
+                  "%.800s: has its weights in %s, only safetensors are read; convert them in Python: "
+                  "transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory, name,
+                  directory);
+  IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
+                set_index_name);
+}
+
+// Opens the GGUF at s->path: its keys as a config.json's fields.
+static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) {
+  GgufFile g;
+  cJSON *root = cJSON_CreateObject();
+  const ImportConfig c = {root, s->path, error, error_bytes};
+  s->kind = IMPORT_GGUF;
+  const bool ok = gguf_open_set(&s->set, s->path, &g, error, error_bytes) &&
+                  gguf_config(&g, &s->set, root, error, error_bytes) && import_config_read(&c, s);
+  cJSON_Delete(root);
+  char *tokenizer = ok ? gguf_string(&g, "tokenizer.ggml.model") : NULL;
+  if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->path);
+  free(tokenizer);
+  if (ok) s->published = gguf_published(&g);
+  gguf_close(&g);
+  return ok;
+}
+
+// Opens a file by its first bytes: llm.c's, llama.cpp's, or PyTorch's (refused), else as safetensors.
+static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
+  static const struct { int32_t magic; const char *what; } foreign[] = {
+      {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
+      {20240801, "llm.c's Llama 3 tokens"}, {20240803, "llm.c's Llama 3 model"}};
+  int32_t header[256] = {};
+  FILE *f = fopen(s->path, "rb");
+  const size_t got = f ? fread(header, 1, sizeof header, f) : 0;
+  IMPORT_REFUSE(!f, "%s: cannot read it: %s", s->path, strerror(errno));
+  fclose(f);
+  // In a safetensors file these are the high bytes of the header's length, which are zero.
+  const bool numbered = got >= 8 && header[1] != 0;
+  if (numbered && header[0] == LLMC_MAGIC) return llmc_open(s, header, error, error_bytes);
+  for (const auto &x : foreign)
+    IMPORT_REFUSE(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
+  const bool zip = !memcmp(header, "PK\3\4", 4), pickle = !memcmp(header, "\x80\2", 2);
+  IMPORT_REFUSE(got >= 4 && (zip || pickle),
+                "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
+                "(transformers: save_pretrained)", s->path);
+  if (got >= 4 && !memcmp(header, "GGUF", 4)) return import_open_gguf(s, error, error_bytes);
+  char directory[MAP_PATH_BYTES];
+  snprintf(directory, sizeof directory, "%s", s->path);
+  char *slash = strrchr(directory, '/');
+  if (slash) slash[slash == directory] = 0;
+  return import_open_file(s, slash ? directory : ".", error, error_bytes);
+}
+
+void import_close(Import *s) {
+  set_close(&s->set);
+  cJSON_Delete(s->published);
+  memset(s, 0, sizeof *s);
+}
+
+// The work of import_open; on failure it leaves open what it opened.
+static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
+  struct stat st;
+  IMPORT_REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
+  IMPORT_REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
+                "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
+                strerror(errno));
+  snprintf(s->path, sizeof s->path, "%s", path);
+  if (S_ISDIR(st.st_mode)) {
+    snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
+    if (import_exists(path, "config.json")) {
+      if (!import_open_directory(s, path, error, error_bytes)) return false;
+    } else {
+      IMPORT_REFUSE(!import_exists(path, "model.safetensors"),
+                    "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
+                    "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
+      if (!import_open_file(s, path, error, error_bytes)) return false;
+    }
+    return true;
+  }
+  IMPORT_REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
+  IMPORT_REFUSE(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"),
+                "%s: is the index of a directory of weights; name the directory", path);
+  s->file_bytes = (int64_t)st.st_size;
+  return import_open_by_content(s, error, error_bytes);
+}
+
+bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
+  memset(s, 0, sizeof *s);
+  const bool ok = import_open_any(s, path, error, error_bytes);
+  if (!ok) import_close(s);
+  return ok;
+}
+
+// If the file stores a tied head too, it must equal the embedding bit for bit.
+static inline void import_check_head(const Import *s, const SafetensorsTensor *head, int head_file,
+                                     ImportComplaints *complaints) {
+  int file = 0;
+  const SafetensorsTensor *wte = set_entry(&s->set, s->family     ? "model.embed_tokens.weight"
+                                                    : s->prefixed ? "transformer.wte.weight"
+                                                                  : "wte.weight", &file);
+  if (!wte) return;                              // its absence is reported elsewhere
+  const bool same = head->dtype == wte->dtype && head->known_dtype && head->ndim == 2 && wte->ndim == 2 &&
+                    head->shape[0] == wte->shape[0] && head->bytes == wte->bytes &&
+                    !memcmp(s->set.shard[head_file].file.map + head->at, s->set.shard[file].file.map + wte->at,
+                            (size_t)wte->bytes);
+  if (!same)
+    import_complain(complaints, "tensor lm_head.weight is not %s, though tie_word_embeddings says so: if the head is "
+                    "separate, set tie_word_embeddings to false in config.json",
+                    s->family ? "model.embed_tokens.weight" : "wte.weight");
+}
+
+// Our name of a tensor of the file; NULL if no parameter has such a name.
+static inline const char *import_local_name(const Import *s, const char *name) {
+  const size_t n = sizeof import_hf_prefix - 1;
+  if (!s->prefixed || !strcmp(name, "lm_head.weight")) return name;
+  return strncmp(name, import_hf_prefix, n) || !strcmp(name + n, "lm_head.weight") ? NULL : name + n;
+}
+
+// The place of parameter p, or of `rows` rows of it if that is not 0, if tensor t has its shape (as this layout has it)
+// and a dtype that is read.
+static inline void import_place(const Import *s, const Param *p, int64_t rows, const SafetensorsTensor *t, int file,
+                                TensorPlace *place, ImportComplaints *complaints) {
+  const bool transposed = s->kind == IMPORT_HF_DIRECTORY && !s->family && import_is_conv1d(p);
+  const int64_t all = rows ? rows : p->shape[0];
+  const int64_t shape[2] = {transposed ? p->shape[1] : all, p->ndim == 1 ? 1 : transposed ? all : p->shape[1]};
+  const char *name = s->family || s->kind == IMPORT_GGUF ? t->name : p->name;
+  const bool fits = t->ndim == p->ndim && t->shape[0] == shape[0] && (p->ndim == 1 || t->shape[1] == shape[1]);
+  const bool readable = t->ggml || (t->known_dtype && (t->dtype == F32 || t->dtype == BF16 || t->dtype == F16));
+  if (!fits)
+    import_complain(complaints, "tensor %s is %s, expected %s", name, import_shape_text(t->ndim, t->shape).text,
+                    import_shape_text(p->ndim, shape).text);
+  else if (!readable)
+    import_complain(complaints, "tensor %s is %s, expected %s", name, t->dtype_text,
+                    s->kind == IMPORT_GGUF ? ggml_types_read : "F32, BF16 or F16");
+  else *place = TensorPlace{file, t->dtype, transposed, t->at, rows, 0, false, t->ggml};
+}
+
+// The same of a matrix in NF4, whose scales the map gets.
+static inline void import_place_nf4(const Import *s, const Param *p, int64_t rows, const SafetensorsTensor *t, int file,
+                                    TensorMap *map, TensorPlace *place, ImportComplaints *complaints) {
+  SafetensorsTensor as = *t;
+  char why[200];
+  map->scales = (Nf4Scales *)realloc(map->scales, sizeof *map->scales * (size_t)(map->scales_count + 1));
+  if (!map->scales) die_missing("no memory for the scales of %d matrices", map->scales_count + 1);
+  Nf4Scales *scales = &map->scales[map->scales_count++];
+  if (!nf4_read(&s->set, t->name, t, scales, as.shape, why)) {
+    import_complain(complaints, "tensor %s: %s", safetensors_quoted(t->name).text, why);
+    return;
+  }
+  as.ndim = 2, as.known_dtype = true, as.dtype = F32;
+  import_place(s, p, rows, &as, file, place, complaints);
+  place->scales = map->scales_count, place->scale_block = scales->block;
+}
+
+static const char import_images_prefix[] = "language_model.";
+// What part i of a parameter is called in a family's file, or in a GGUF.
+static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES], const Param *p, int i) {
+  const size_t n = s->with_images ? sizeof import_images_prefix - 1 : 0;
+  char name[FAMILY_NAME_BYTES];
+  if (s->kind == IMPORT_GGUF) { gguf_tensor_name(to, p, i, !s->family); return; }
+  family_tensor_name(name, p, i, &s->shape);
+  snprintf(to, FAMILY_NAME_BYTES, "%.*s%.79s", (int)n, import_images_prefix, name);
+}
+// How many tensors a parameter is there.
+static inline int import_parts(const Import *s, const Param *p) {
+  return p->adapter ? 0 : s->family ? p->matrices : 1;
+}
+// Whether a parameter has a tensor of this name, or a tied head is stored too.
+static inline bool import_has_tensor(const Import *s, const char *name, const Param *param, int params) {
+  char theirs[FAMILY_NAME_BYTES];
+  if (s->shape.tied && s->kind != IMPORT_GGUF && !strcmp(name, "lm_head.weight")) return true;
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < import_parts(s, &param[p]); i++) {
+      import_tensor_name(s, theirs, &param[p], i);
+      if (!strcmp(theirs, name)) return true;
+    }
+  return false;
+}
+// Tensors that are no weights, or whose numbers the shape has.
+static inline bool import_ignores(const Import *s, const char *name) {
+  if (s->with_images && strncmp(name, import_images_prefix, sizeof import_images_prefix - 1)) return true;
+  if (s->kind == IMPORT_GGUF) return s->family && !strcmp(name, "rope_freqs.weight");
+  return family_ignores(name) || nf4_beside(&s->set, name);
+}
+
+// Rows of the file of an embedding or a head that has more (--add_tokens); 0: as many.
+static inline int64_t import_rows(const Import *s, const Param *p) {
+  const bool vocab = !strcmp(p->name, "wte.weight") || !strcmp(p->name, "lm_head.weight");
+  return vocab && p->shape[0] > s->shape.vocab_size ? s->shape.vocab_size : 0;
+}
+// Places the parameters of a family's file or a GGUF; complains of tensors that do not fit one to one.
+static inline void import_map_family(const Import *s, const Param *param, int params, TensorMap *map,
+                                     ImportComplaints *complaints) {
+  int used = 0;
+  for (int p = 0; p < params; p++) {
+    const int parts = import_parts(s, &param[p]);
+    for (int i = 0; i < parts; i++) {
+      char name[FAMILY_NAME_BYTES];
+      int file = 0;
+      import_tensor_name(s, name, &param[p], i);
+      const SafetensorsTensor *t = set_entry(&s->set, name, &file);
+      TensorPlace *place = tensor_place(map, 0, p) + i;
+      used += t != NULL;
+      const int64_t rows = parts > 1 ? param[p].matrix_rows[i] : import_rows(s, &param[p]);
+      if (!t) import_complain(complaints, "tensor %s is missing", name);
+      else if (!nf4_entry(&s->set, name, nf4_state, NULL))
+        import_place(s, &param[p], rows, t, file, place, complaints);
+      else import_place_nf4(s, &param[p], rows, t, file, map, place, complaints);
+      if (s->kind != IMPORT_GGUF) place->plus = family_plus(s->family, &param[p]);
+      place->in_turn = s->kind == IMPORT_GGUF && gguf_turns(s->family, &param[p], i);
+      if (place->in_turn || family_turns_back(s->family, &param[p], i)) place->half_rows = s->shape.head_size / 2;
+    }
+  }
+  int file = 0;
+  const bool twice = s->shape.tied && s->kind != IMPORT_GGUF;
+  const SafetensorsTensor *head = twice ? set_entry(&s->set, "lm_head.weight", &file) : NULL;
+  if (head) import_check_head(s, head, file, complaints);
+  for (int k = 0; k < s->set.count; k++)         // only if there are more than were taken
+    for (int i = 0; i < s->set.shard[k].file.count; i++)
+      used -= !import_ignores(s, s->set.shard[k].file.tensor[i].name);
+  for (int k = 0; k < s->set.count && used + (head != NULL) < 0; k++)
+    for (int i = 0; i < s->set.shard[k].file.count; i++) {
+      const char *name = s->set.shard[k].file.tensor[i].name;
+      if (!import_ignores(s, name) && !import_has_tensor(s, name, param, params))
+        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(name).text);
+    }
+}
+
+// Places every parameter in a safetensors file; complains of tensors that do not fit one to one.
+static inline void import_map_tensors(const Import *s, const Param *param, const Param *const *index, int params,
+                                      TensorMap *map, ImportComplaints *complaints) {
+  const SafetensorsTensor **found = (const SafetensorsTensor **)calloc((size_t)params, sizeof *found), *head = NULL;
+  int *file = (int *)calloc((size_t)params, sizeof *file), head_file = 0;
+  const bool foreign = s->kind == IMPORT_HF_DIRECTORY;
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count; i++) {
+      const SafetensorsTensor *t = &s->set.shard[k].file.tensor[i];
+      const char *local = import_local_name(s, t->name);
+      const Param *p = local ? import_find(index, params, local) : NULL;
+      if (p) { found[p - param] = t; file[p - param] = k; }
+      else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) { head = t; head_file = k; }
+      else if (!local || !foreign || !import_is_mask(local))
+        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
+    }
+  for (int p = 0; p < params; p++) {
+    if (param[p].adapter) continue;
+    if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
+    else
+      import_place(s, &param[p], import_rows(s, &param[p]), found[p], file[p], tensor_place(map, 0, p), complaints);
+  }
+  if (head) import_check_head(s, head, head_file, complaints);
+  free(found);
+  free(file);
+}
+
+bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes) {
+  ImportComplaints complaints = {};
+  const Param **index = import_index(param, params);
+  tensor_map_open(map, params);
+  map->files = s->kind == IMPORT_LLMC ? 1 : s->set.count;
+  for (int i = 0; i < map->files; i++) {
+    const SafetensorsShard *x = s->kind == IMPORT_LLMC ? NULL : &s->set.shard[i];
+    map->file_bytes[i] = x ? (int64_t)x->file.bytes : s->file_bytes;
+    map->data_at[i] = x ? (int64_t)x->file.data_at : (int64_t)LLMC_HEADER_BYTES;
+    snprintf(map->path[i], sizeof map->path[i], "%s", x ? x->path : s->path);
+  }
+  if (s->kind == IMPORT_LLMC) llmc_map(s, param, index, params, map, &complaints);
+  else if (s->family || s->kind == IMPORT_GGUF) import_map_family(s, param, params, map, &complaints);
+  else import_map_tensors(s, param, index, params, map, &complaints);
+  for (int p = 0; p < params && s->kind == IMPORT_LLMC && !complaints.count; p++)
+    if (!param[p].adapter && tensor_place(map, 0, p)->file < 0)
+      import_complain(&complaints, "tensor %s is missing", param[p].name);
+  free(index);
+  if (import_settle(&complaints, s->path, error, error_bytes)) return true;
+  tensor_map_free(map);
+  return false;
+}
+
+// ================================================================================================ 5 export
+// One tensor of an exported file, before it is placed.
+struct ExportTensor { char name[FAMILY_NAME_BYTES]; int param, part; };
+// Order of names, byte by byte: that of the safetensors library for tensors of one dtype.
+static inline int export_compare(const void *a, const void *b) {
+  return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
+}
+
+bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
+                char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
+  static const char *const metadata[] = {"format", "pt", NULL};
+  IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
+  const Family *family = family_of_shape(shape);
+  ExportTensor *order = (ExportTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *order);
+  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);
+  int count = 0;
+  for (int p = 0; p < params; p++) {
+    if (param[p].adapter) continue;
+    const bool head = !strcmp(param[p].name, "lm_head.weight");
+    for (int i = 0; i < (family ? param[p].matrices : 1); i++, count++) {
+      order[count].param = p;
+      order[count].part = i;
+      if (family) family_tensor_name(order[count].name, &param[p], i, shape);
+      else snprintf(order[count].name, sizeof order->name, "%s%s", head ? "" : import_hf_prefix, param[p].name);
+    }
+  }
+  qsort(order, (size_t)count, sizeof *order, export_compare);
+  for (int i = 0; i < count; i++) {
+    const Param *p = &param[order[i].param];
+    const bool transposed = !family && import_is_conv1d(p);
+    tensor[i].name = order[i].name;
+    tensor[i].dtype = dtype;
+    tensor[i].ndim = p->ndim;
+    tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
+    tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
+    if (family && p->matrices > 1) tensor[i].shape[0] = p->matrix_rows[order[i].part];
+  }
+  *header = safetensors_header(tensor, count, metadata, header_bytes);
+  tensor_map_open(map, params);
+  map->files = 1;
+  snprintf(map->path[0], sizeof map->path[0], "%s/model.safetensors", dir);
+  map->data_at[0] = map->file_bytes[0] = *header_bytes;
+  for (int i = 0; i < count; i++) {
+    const Param *p = &param[order[i].param];
+    const int part = order[i].part;
+    tensor_place(map, 0, order[i].param)[part] =
+        TensorPlace{0, dtype, !family && import_is_conv1d(p), tensor[i].at,
+                    family && p->matrices > 1 ? p->matrix_rows[part] : 0,
+                    family_turns_back(family, p, part) ? shape->head_size / 2 : 0, false, 0, family_plus(family, p)};
+    map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
+  }
+  free(order);
+  free(tensor);
+  return true;
+}
+
+// JSON text of an object, malloc'ed; the object is deleted.
+static inline char *export_text(cJSON *object) {
+  char *printed = cJSON_Print(object);
+  const size_t bytes = strlen(printed);
+  char *text = (char *)malloc(bytes + 2);
+  memcpy(text, printed, bytes);
+  memcpy(text + bytes, "\n", 2);
+  cJSON_free(printed);
+  cJSON_Delete(object);
+  return text;
+}
+// A token's id, null for -1.
+static inline void export_token(cJSON *object, const char *name, int32_t id) {
+  if (id < 0) cJSON_AddNullToObject(object, name);
+  else cJSON_AddNumberToObject(object, name, id);
+}
+
+// What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
+// `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
+static const struct { const char *name, *members[5]; } published_files[] = {
+    {"generation_config", {}},
+    {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
+    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template"}}};
+cJSON *import_published(const char *directory) {
+  cJSON *all = NULL;
+  for (const auto &file : published_files) {
+    char path[MAP_PATH_BYTES + 32], unused[1024];
+    snprintf(path, sizeof path, "%.1200s/%s.json", directory, file.name);
+    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, unused, sizeof unused);
+    if (!json) continue;
+    cJSON *kept = file.members[0] ? cJSON_CreateObject() : cJSON_Duplicate(json, 1);
+    for (const char *name : file.members) {
+      cJSON *x = name ? cJSON_DetachItemFromObjectCaseSensitive(json, name) : NULL;
+      if (x) cJSON_AddItemToObject(kept, name, x);
+    }
+    cJSON_Delete(json);
+    if (!all) all = cJSON_CreateObject();
+    cJSON_AddItemToObject(all, file.name, kept);
+  }
+  char path[MAP_PATH_BYTES + 32];                // comes before the one in tokenizer_config.json
+  int64_t bytes;
+  snprintf(path, sizeof path, "%.1200s/chat_template.jinja", directory);
+  char *text = file_get(path, 1 << 20, &bytes);
+  cJSON *config = cJSON_GetObjectItemCaseSensitive(all, "tokenizer_config");
+  if (text && !all) all = cJSON_CreateObject();
+  if (text && !config) config = cJSON_AddObjectToObject(all, "tokenizer_config");
+  cJSON_DeleteItemFromObjectCaseSensitive(config, "chat_template");
+  if (text) cJSON_AddStringToObject(config, "chat_template", text);
+  free(text);
+  return all;
+}
+const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
+  return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(published, file), name);
+}
+const char *published_text(const cJSON *published, const char *name) {
+  const cJSON *x = published_item(published, "tokenizer_config", name);
+  return cJSON_GetStringValue(cJSON_IsObject(x) ? cJSON_GetObjectItemCaseSensitive(x, "content") : x);
+}
+int32_t published_id(const cJSON *published, const char *name) {
+  const cJSON *x = published_item(published, "config", name);
+  if (!cJSON_IsNumber(x)) x = published_item(published, "generation_config", name);
+  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 1 << 24 ? (int32_t)x->valuedouble : -1;
+}
+
+void text_ends_add(TextEnds *e, int32_t id) {
+  bool known = id < 0 || id == e->eos || e->others == ENDS_MOST;
+  for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
+  if (known) return;
+  if (e->eos < 0) e->eos = id;
+  else e->other[e->others++] = id;
+}
+static inline void export_ends(cJSON *object, const TextEnds *e) {
+  const int32_t pad = published_id(e->published, "pad_token_id");
+  for (const char *name : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    cJSON_DeleteItemFromObjectCaseSensitive(object, name);
+  export_token(object, "bos_token_id", e->bos);
+  if (!e->others) export_token(object, "eos_token_id", e->eos);
+  else {
+    cJSON *list = cJSON_AddArrayToObject(object, "eos_token_id");
+    cJSON_AddItemToArray(list, cJSON_CreateNumber(e->eos));
+    for (int i = 0; i < e->others; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(e->other[i]));
+  }
+  if (pad >= 0) cJSON_AddNumberToObject(object, "pad_token_id", pad);
+}
+
+char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype) {
+  char program[64];
+  snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
+  cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
+  if (const Family *family = family_of_shape(&shape)) {
+    cJSON_AddItemToArray(architectures, cJSON_CreateString(family->architecture));
+    family_config_write(c, family, &shape);
+    export_ends(c, ends);
+    if (!cJSON_HasObjectItem(c, "pad_token_id")) cJSON_AddNullToObject(c, "pad_token_id");     // or some take their own
+    cJSON_AddTrueToObject(c, "use_cache");
+    cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
+    cJSON_AddStringToObject(c, "written_by", program);
+    return export_text(c);
+  }
+  cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
+  cJSON_AddStringToObject(c, "model_type", "gpt2");
+  cJSON_AddStringToObject(c, "activation_function", "gelu_new");
+  for (const ImportField &f : import_fields)
+    cJSON_AddNumberToObject(c, f.name, (double)*(const int64_t *)((const char *)&shape + f.offset));
+  cJSON_AddNumberToObject(c, "n_ctx", (double)shape.n_positions);
+  cJSON_AddNullToObject(c, "n_inner");
+  cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
+  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
+  static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+  for (const char *name : dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
+  cJSON_AddTrueToObject(c, "scale_attn_weights");
+  cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
+  cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
+  cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
+  export_ends(c, ends);
+  cJSON_AddTrueToObject(c, "use_cache");
+  cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
+  cJSON_AddStringToObject(c, "written_by", program);
+  return export_text(c);
+}
+
+char *export_generation_config_text(const TextEnds *ends) {
+  cJSON *c = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(ends->published, "generation_config"), 1);
+  if (!c) c = cJSON_CreateObject();
+  export_ends(c, ends);
+  if (!cJSON_HasObjectItem(c, "use_cache")) cJSON_AddTrueToObject(c, "use_cache");
+  return export_text(c);
+}
+
+char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
+  const char *unk = ends->published ? published_text(ends->published, "unk_token") : ends->eos_text;
+  const char *pad = published_text(ends->published, "pad_token");
+  const struct { const char *name, *text; } uses[] = {
+      {"bos_token", ends->bos_text}, {"eos_token", ends->eos_text}, {"unk_token", unk}};
+  cJSON *c = cJSON_CreateObject();
+  cJSON_AddStringToObject(c, "tokenizer_class", "PreTrainedTokenizerFast");
+  cJSON_AddNumberToObject(c, "model_max_length", (double)n_positions);
+  cJSON_AddFalseToObject(c, "add_prefix_space");
+  cJSON_AddFalseToObject(c, "add_bos_token");
+  cJSON_AddFalseToObject(c, "clean_up_tokenization_spaces");
+  for (const auto &use : uses) {
+    if (use.text) cJSON_AddStringToObject(c, use.name, use.text);
+    else cJSON_AddNullToObject(c, use.name);
+  }
+  if (pad) cJSON_AddStringToObject(c, "pad_token", pad);
+  if (ends->chat) cJSON_AddStringToObject(c, "chat_template", ends->chat);
+  return export_text(c);
+}

@@ -1,0 +1,375 @@
+// lora.h: adapters by the names that PEFT and the models' files use, and PEFT's directory of an adapter:
+// adapter_config.json and adapter_model.safetensors. Written as PEFT 0.21 reads it.
+//
+//   lora_targets          which of a block's matrices a list names: q_proj apart from k_proj, though they are one here
+//   lora_tensor_name      base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight
+//   lora_config_read, lora_import_map, lora_config_text, lora_export_map      the directory, in and out
+//   lora_merge            whole weights
+#pragma once
+#include "models.h"
+#include "interchange.h"
+#include <ctype.h>
+
+// The matrices of a block that can have adapters, by our modules' names.
+static const char *const lora_modules[LORA_MATRICES] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+
+// How many matrices of a file a matrix of ours is. A model that is no family's has GPT-2's names, which are ours.
+static inline int lora_parts(const ModelShape *s, int matrix) {
+  if (!family_of_shape(s)) return 1;
+  return matrix == LORA_QKV ? 3 : matrix == LORA_FC && mlp_is_gated(s->block.mlp) ? 2 : 1;
+}
+// Their names inside a block.
+static inline const char *lora_module(const ModelShape *s, int matrix, int part) {
+  return family_of_shape(s) ? family_module(lora_modules[matrix], part, s) : lora_modules[matrix];
+}
+bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes, const char *what) {
+  char text[1024], known[512] = "", *save = NULL;
+  const bool all = !strcmp(list, "all") || !strcmp(list, "all-linear");
+  snprintf(text, sizeof text, "%s", all ? "" : list);
+  for (int m = 0; m < LORA_MATRICES; m++) {
+    l->parts[m] = all ? (1u << lora_parts(s, m)) - 1 : 0;
+    for (int i = 0; i < lora_parts(s, m); i++)
+      text_add(known, sizeof known, "%s%s", m + i ? ", " : "", lora_module(s, m, i));
+  }
+  bool some = all;
+  for (char *name = strtok_r(text, ", ", &save); name; name = strtok_r(NULL, ", ", &save)) {
+    bool found = false;
+    for (int m = 0; m < LORA_MATRICES; m++)
+      for (int i = 0; i < lora_parts(s, m); i++) {
+        const char *module = lora_module(s, m, i);
+        const size_t n = strlen(module), k = strlen(name);
+        const bool named = k <= n && !strcmp(module + n - k, name) && (k == n || module[n - k - 1] == '.');
+        if (named) l->parts[m] |= 1u << i;
+        found = found || named;
+      }
+    IMPORT_REFUSE(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
+    some = true;
+  }
+  IMPORT_REFUSE(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
+  return true;
+}
+// Which of lora_modules a block's parameter is.
+static inline int lora_matrix(const Param *base) {
+  const char *module = strchr(base->name + 2, '.') + 1;
+  for (int m = 0; m < LORA_MATRICES; m++)
+    if (!strncmp(module, lora_modules[m], strlen(lora_modules[m]))) return m;
+  return -1;
+}
+LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base) {
+  const Lora *l = &s->lora;
+  LoraParts p = {lora_parts(s, matrix), {}, {}, l->rank, (float)lora_scale(l)};
+  for (int i = 0, n = 0; i < p.parts; i++) {
+    p.rows[i] = p.parts == 1 ? base->shape[0] : base->matrix_rows[i];
+    p.adapter[i] = l->parts[matrix] >> i & 1 ? n++ : -1;
+  }
+  return p;
+}
+Param lora_param(const ModelShape *s, int matrix, const Param *base, int number, bool up) {
+  const LoraParts of = lora_parts_of(s, matrix, base);
+  Param p = *base;
+  snprintf(p.name, sizeof p.name, "%.*s.lora_%c.weight", (int)strlen(base->name) - 7, base->name, up ? 'B' : 'A');
+  p.adapter = true, p.adapts = number, p.parts = s->lora.parts[matrix];
+  p.frozen = false;
+  p.matrices = 0, p.shape[0] = 0;
+  for (int i = 0; i < of.parts; i++) {
+    if (of.adapter[i] < 0) continue;
+    p.matrix_rows[p.matrices] = up ? of.rows[i] : of.rank;
+    p.shape[0] += p.matrix_rows[p.matrices++];
+  }
+  if (up) p.shape[1] = of.rank;
+  p.padded_rows = p.shape[0];
+  // A as far from zero as PEFT's uniform numbers up to 1 / sqrt(columns); B zero, so that nothing changes at first.
+  p.init = up ? INIT_ZERO : INIT_NORMAL;
+  p.std = 1 / sqrtf(3.0f * (float)p.shape[1]);
+  return p;
+}
+
+// ================================================================================================ PEFT's directory
+// Which part of its matrix the part-th of a factor belongs to.
+static inline int lora_part(const Param *factor, int part) {
+  int of = 0;
+  for (;; of++) if (factor->parts >> of & 1 && !part--) return of;
+}
+// The name in PEFT's file of a factor's part-th matrix.
+static inline void lora_tensor_name(char to[160], const ModelShape *s, const Param *param, int p, int part) {
+  const Param *q = &param[p];
+  snprintf(to, 160, "base_model.model.%s.%d.%s.lora_%c.weight", family_of_shape(s) ? "model.layers" : "transformer.h",
+           q->stage - 1, lora_module(s, lora_matrix(q), lora_part(q, part)), q->name[strlen(q->name) - 8]);
+}
+// Whether rows of this part of a factor have the halves of heads exchanged in the file, as their matrix's have.
+static inline int64_t lora_half_rows(const ModelShape *s, const Param *param, int p, int part) {
+  const Param *q = &param[p];
+  const bool up = q->init == INIT_ZERO;
+  return up && family_turns_back(family_of_shape(s), &param[q->adapts], lora_part(q, part)) ? s->head_size / 2 : 0;
+}
+
+// An adapter whose initialisation took something out of the base is none for the published weights: PEFT subtracts what
+// pissa, corda, olora, loftq and lora_ga begin with. Others begin at zero, or beside the base as it was.
+static inline bool lora_init_check(const ImportConfig *c) {
+  static const char *const keep[] = {"gaussian", "eva", "orthogonal"};
+  const cJSON *x;
+  if (!import_config_get(c, "init_lora_weights", &x)) return false;
+  bool kept = !x || cJSON_IsBool(x);
+  for (const char *name : keep) kept = kept || (cJSON_IsString(x) && !strcmp(x->valuestring, name));
+  return kept || import_config_refuse(c, "init_lora_weights is %s, which changes the base's weights too: write the "
+                                      "adapter for the published ones, in PEFT by save_pretrained(DIR, "
+                                      "path_initial_model_for_weight_conversion=...), or merge it there",
+                                      cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : "no text");
+}
+// DIR has weights that are read. MLX's adapters and PyTorch's own format are refused by name.
+static inline bool lora_files_check(const ImportConfig *c, const char *dir) {
+  const bool mlx = cJSON_GetObjectItemCaseSensitive(c->root, "lora_parameters") ||
+                   cJSON_GetObjectItemCaseSensitive(c->root, "fine_tune_type");
+  const bool peft = import_exists(dir, "adapter_model.safetensors");
+  if (mlx || (!peft && import_exists(dir, "adapters.safetensors")))
+    return import_config_refuse(c, "this is an adapter of MLX, only PEFT's are read: merge it there (mlx_lm.fuse) and "
+                                "name the result by --init_from");
+  if (!peft && import_exists(dir, "adapter_model.bin"))
+    return import_config_refuse(c, "its weights are in adapter_model.bin, PyTorch's own format, which is a program to "
+                                "run, not data: write them by PEFT's save_pretrained(DIR, safe_serialization=True)");
+  return true;
+}
+// Whether a target names a block: layers.1.mlp.down_proj.
+static inline bool lora_is_path(const char *name) {
+  for (; (name = strchr(name, '.')); name++) if (isdigit((unsigned char)name[1])) return true;
+  return false;
+}
+// Where target_modules is a pattern or has whole paths: the modules whose factors are in the file, by their names in a
+// block.
+static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, const char *dir, char *error,
+                                        size_t error_bytes) {
+  SafetensorsSet set = {};
+  char path[MAP_PATH_BYTES];
+  snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
+  const bool open = set_open(&set, path, error, error_bytes);
+  for (int i = 0; open && i < set.shard[0].file.count; i++) {
+    char name[160];
+    snprintf(name, sizeof name, "%s", set.shard[0].file.tensor[i].name);
+    char *end = strstr(name, ".lora_A.weight"), *at = strstr(name, ".layers.");
+    at = at ? at + 8 : (at = strstr(name, ".h.")) ? at + 3 : NULL;
+    if (!end || !at || at > end) continue;       // lora_import_map names it
+    at += strspn(at, "0123456789");
+    *end = 0;
+    const size_t k = strlen(++at);
+    bool known = false;
+    for (const char *p = targets; (p = strstr(p, at)); p++)
+      known = known || ((p == targets || p[-1] == ',') && (p[k] == ',' || !p[k]));
+    if (!known) text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", at);
+  }
+  set_close(&set);
+  IMPORT_REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
+                path);
+  return open;
+}
+bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes) {
+  static const char *const off[] = {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
+                                    "modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules",
+                                    "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
+                                    "trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"};
+  char path[MAP_PATH_BYTES];
+  snprintf(path, sizeof path, "%.1200s/adapter_config.json", dir);
+  cJSON *root = import_read_json(path, 1 << 20, error, error_bytes);
+  if (!root) return false;
+  const ImportConfig c = {root, path, error, error_bytes};
+  const cJSON *x, *type, *bias, *name;
+  double rank = 0;
+  bool ok = lora_files_check(&c, dir) && import_config_get(&c, "peft_type", &type) &&
+            import_config_get(&c, "bias", &bias) && import_config_number(&c, "r", 0, &rank) &&
+            import_config_number(&c, "lora_alpha", 8, &l->alpha) &&
+            import_config_flag(&c, "use_rslora", false, &l->by_root);
+  if (ok && (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA")))
+    ok = import_config_refuse(&c, "peft_type is not LORA");
+  if (ok && bias && (!cJSON_IsString(bias) || strcmp(bias->valuestring, "none")))
+    ok = import_config_refuse(&c, "bias is not none, the only one that is supported");
+  if (ok && !(rank >= 1 && rank <= 1024 && rank == floor(rank) && l->alpha > 0 && l->alpha <= 1e6))
+    ok = import_config_refuse(&c, "r is %g and lora_alpha %g, expected 1 to 1024 and above 0", rank, l->alpha);
+  for (int i = 0; ok && i < (int)(sizeof off / sizeof *off); i++) {
+    ok = import_config_get(&c, off[i], &x);
+    const bool empty = (cJSON_IsArray(x) || cJSON_IsObject(x)) && !cJSON_GetArraySize(x);
+    if (ok && x && !cJSON_IsFalse(x) && !empty)
+      ok = import_config_refuse(&c, "%s is set: not supported", off[i]);
+  }
+  l->rank = (int64_t)rank;
+  if (ok) ok = lora_init_check(&c) && import_config_get(&c, "target_modules", &x);
+  targets[0] = 0;
+  bool paths = ok && cJSON_IsString(x);
+  if (ok && !cJSON_IsArray(x) && !cJSON_IsString(x))
+    ok = import_config_refuse(&c, "target_modules is neither a list of names nor a pattern");
+  else if (ok && cJSON_IsString(x) && !strcmp(x->valuestring, "all-linear"))
+    paths = false, snprintf(targets, targets_bytes, "all");
+  else if (ok)
+    cJSON_ArrayForEach(name, x) {
+      if (!cJSON_IsString(name)) continue;
+      paths = paths || lora_is_path(name->valuestring);
+      text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", name->valuestring);
+    }
+  if (paths) targets[0] = 0, ok = lora_targets_of_file(targets, targets_bytes, dir, error, error_bytes);
+  cJSON_Delete(root);
+  return ok;
+}
+char *lora_config_text(const ModelShape *s, const char *base) {
+  cJSON *c = cJSON_CreateObject();
+  cJSON_AddStringToObject(c, "base_model_name_or_path", base);
+  cJSON_AddStringToObject(c, "bias", "none");
+  cJSON_AddBoolToObject(c, "fan_in_fan_out", !family_of_shape(s));             // GPT-2's matrices are Conv1D
+  cJSON_AddTrueToObject(c, "inference_mode");
+  cJSON_AddNumberToObject(c, "lora_alpha", s->lora.alpha);
+  cJSON_AddNumberToObject(c, "lora_dropout", s->lora.dropout);
+  cJSON_AddStringToObject(c, "peft_type", "LORA");
+  cJSON_AddNumberToObject(c, "r", (double)s->lora.rank);
+  cJSON *names = cJSON_AddArrayToObject(c, "target_modules");
+  for (int m = 0; m < LORA_MATRICES; m++)
+    for (int i = 0; i < lora_parts(s, m); i++)
+      if (s->lora.parts[m] >> i & 1) cJSON_AddItemToArray(names, cJSON_CreateString(lora_module(s, m, i)));
+  cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM");
+  if (s->lora.by_root) cJSON_AddTrueToObject(c, "use_rslora");
+  if (s->lora.row_end) {
+    cJSON *rows = cJSON_AddObjectToObject(c, "trainable_token_indices");
+    for (int head = 0; head <= !s->tied; head++) {
+      cJSON *ids = cJSON_AddArrayToObject(rows, head ? "lm_head" : family_of_shape(s) ? "embed_tokens" : "wte");
+      for (int64_t id = s->lora.row_from; id < s->lora.row_end; id++)
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)id));
+    }
+  }
+  return export_text(c);
+}
+
+// The name in PEFT's file of the rows of the embedding or the head that train beside adapters.
+static inline void lora_rows_name(char to[160], const ModelShape *s, const Param *q) {
+  snprintf(to, 160, "base_model.model.%s.token_adapter.trainable_tokens_delta", !strcmp(q->name, "lm_head.weight")
+           ? "lm_head" : family_of_shape(s) ? "model.embed_tokens" : "transformer.wte");
+}
+// Adapters' factors in a file, part by part, and where each is; and such rows.
+struct LoraTensor { char name[160]; int param, part; };
+static inline int lora_compare(const void *a, const void *b) {
+  return strcmp(((const LoraTensor *)a)->name, ((const LoraTensor *)b)->name);
+}
+static inline int lora_compare_name(const void *name, const void *tensor) {
+  return strcmp((const char *)name, ((const LoraTensor *)tensor)->name);
+}
+// All of a model's, by name; malloc'ed, *count of them.
+static inline LoraTensor *lora_tensors(const ModelShape *s, const Param *param, int params, int *count) {
+  LoraTensor *t = (LoraTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
+  *count = 0;
+  for (int p = 0; p < params; p++) {
+    for (int i = 0; param[p].adapter && i < param[p].matrices; i++) {
+      t[*count].param = p, t[*count].part = i;
+      lora_tensor_name(t[(*count)++].name, s, param, p, i);
+    }
+    if (!param[p].row_end) continue;
+    t[*count].param = p;
+    lora_rows_name(t[(*count)++].name, s, &param[p]);
+  }
+  qsort(t, (size_t)*count, sizeof *t, lora_compare);
+  return t;
+}
+static const char lora_hash_key[] = "train_gpt_fsdp_base_hash";
+void lora_export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t hash, char **header) {
+  char digits[20];
+  snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
+  const char *const metadata[] = {"format", "pt", lora_hash_key, digits, NULL};
+  int count;
+  LoraTensor *of = lora_tensors(s, param, params, &count);
+  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)count, sizeof *tensor);
+  for (int i = 0; i < count; i++) {
+    tensor[i].name = of[i].name, tensor[i].dtype = F32, tensor[i].ndim = 2;
+    const Param *q = &param[of[i].param];
+    tensor[i].shape[0] = q->row_end ? q->row_end - q->row_from : q->matrix_rows[of[i].part];
+    tensor[i].shape[1] = q->shape[1];
+  }
+  tensor_map_open(map, params);
+  map->files = 1;
+  snprintf(map->path[0], sizeof map->path[0], "%.1200s/adapter_model.safetensors", dir);
+  *header = safetensors_header(tensor, count, metadata, &map->data_at[0]);
+  for (int i = 0; i < count; i++) {
+    const Param *q = &param[of[i].param];
+    TensorPlace *place = tensor_place(map, 0, of[i].param) + of[i].part;
+    if (q->row_from) place++->rows = q->row_from;                // which are not written
+    *place = TensorPlace{0, F32, false, tensor[i].at, tensor[i].shape[0],
+                         q->row_end ? 0 : lora_half_rows(s, param, of[i].param, of[i].part)};
+  }
+  map->file_bytes[0] = tensor[count - 1].at + tensor[count - 1].bytes;
+  free(of);
+  free(tensor);
+}
+bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
+                     uint64_t *hash, char *error, size_t error_bytes) {
+  SafetensorsSet set = {};
+  ImportComplaints complaints = {};
+  char path[MAP_PATH_BYTES];
+  int count;
+  snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
+  if (!set_open(&set, path, error, error_bytes)) { set_close(&set); return false; }
+  const SafetensorsFile *file = &set.shard[0].file;
+  const char *digits = safetensors_metadata(file, lora_hash_key);
+  *hash = digits ? strtoull(digits, NULL, 16) : 0;
+  tensor_map_open(map, params);
+  map->files = 1;
+  snprintf(map->path[0], sizeof map->path[0], "%s", path);
+  map->file_bytes[0] = (int64_t)file->bytes, map->data_at[0] = (int64_t)file->data_at;
+  LoraTensor *of = lora_tensors(s, param, params, &count);
+  for (int i = 0; i < count; i++) {
+    const Param *p = &param[of[i].param];
+    const int64_t want[] = {p->matrix_rows[of[i].part], p->shape[1]};
+    const SafetensorsTensor *t = safetensors_entry(file, of[i].name);
+    if (p->row_end && !t) continue;              // rows begin as the weights have them
+    if (!t)
+      import_complain(&complaints, "tensor %s is missing: adapters of some blocks alone are not supported", of[i].name);
+    else if (t->ndim != 2 || t->shape[0] != want[0] || t->shape[1] != want[1])
+      import_complain(&complaints, "tensor %s is %s, expected %s", of[i].name,
+                      import_shape_text(t->ndim, t->shape).text, import_shape_text(2, want).text);
+    else if (!t->known_dtype || (t->dtype != F32 && t->dtype != BF16 && t->dtype != F16))
+      import_complain(&complaints, "tensor %s is %s, expected F32, BF16 or F16", of[i].name, t->dtype_text);
+    else
+      tensor_place(map, 0, of[i].param)[of[i].part] =
+          TensorPlace{0, t->dtype, false, t->at, want[0], lora_half_rows(s, param, of[i].param, of[i].part)};
+  }
+  for (int i = 0; i < file->count; i++)
+    if (!bsearch(file->tensor[i].name, of, (size_t)count, sizeof *of, lora_compare_name))
+      import_complain(&complaints, "tensor %s is not one of these adapters'",
+                      safetensors_quoted(file->tensor[i].name).text);
+  free(of);
+  set_close(&set);
+  if (import_settle(&complaints, path, error, error_bytes)) return true;
+  tensor_map_free(map);
+  return false;
+}
+
+// ================================================================================================ merging
+int64_t lora_numel(const Fsdp *f, int p) {
+  int64_t n = 0;
+  for (int i = 0; i < p; i++) n += fsdp_param(f, i)->adapter ? param_numel(fsdp_param(f, i)) : 0;
+  return n;
+}
+void lora_gather(Fsdp *f, float *to) {
+  const int64_t all = lora_numel(f, fsdp_params(f)), most = 1 << 28;
+  Run run;
+  float *unused;
+  memset(to, 0, sizeof(float) * (size_t)all);
+  for (int p = 0; p < fsdp_params(f) && !fsdp_replica(f); p++)
+    if (fsdp_param(f, p)->adapter && fsdp_own(f, STATE_MASTER, p, &run, &unused) &&
+        run.in_range < param_numel(fsdp_param(f, p)))
+      fsdp_get_own(f, STATE_MASTER, p, 0, to + lora_numel(f, p) + run.in_range,
+                   min64(run.numel, param_numel(fsdp_param(f, p)) - run.in_range));
+  for (int64_t at = 0; at < all; at += most)     // one rank has a value, the others zero: the sum is exact
+    MPI_Allreduce(MPI_IN_PLACE, to + at, (int)min64(most, all - at), MPI_FLOAT, MPI_SUM, fsdp_comm(f));
+}
+void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge) {
+  const LoraMerge *m = (const LoraMerge *)merge;
+  const Param *base = fsdp_param(f, p);
+  if (p + 2 >= fsdp_params(f) || !base[1].adapter || base[1].adapts != p) return;
+  const float *a = m->adapters + lora_numel(f, p + 1), *b = m->adapters + lora_numel(f, p + 2);
+  const LoraParts of = lora_parts_of(&m->shape, lora_matrix(base), base);
+  const int64_t K = base->shape[1], rank = of.rank;
+  for (int64_t k; n > 0; values += k, first += k, n -= k) {      // row by row
+    const int64_t col = first % K;
+    int64_t row;
+    const int adapter = lora_row(&of, first / K, &row);
+    k = min64(n, K - col);
+    for (int64_t j = 0; j < rank && adapter >= 0; j++) {
+      const float x = of.scale * b[row * rank + j], *y = a + (adapter * rank + j) * K + col;
+      for (int64_t i = 0; i < k; i++) values[i] += x * y[i];
+    }
+  }
+}

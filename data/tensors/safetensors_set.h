@@ -1,0 +1,150 @@
+// safetensors_set.h: weights in one safetensors file, or in several that a model.safetensors.index.json names (what
+// transformers' save_pretrained writes above max_shard_size). Reading tensors by name is the same for both.
+//
+//   import_read_json        a small JSON object from a file that is not trusted
+//   set_open, set_open_index
+//   set_entry               a tensor by name, and the file it lies in
+//
+// Every function that can fail returns false and leaves one line in `error`. Call set_close in any case.
+#pragma once
+#include "tensors.h"
+#include "safetensors.h"
+#include "tensor_map.h"
+
+
+cJSON *import_read_json(const char *path, int64_t most, char *error, size_t error_bytes) {
+  int64_t bytes;
+  char *text = file_get(path, most, &bytes);
+  if (!text && errno == EFBIG)
+    snprintf(error, error_bytes, "%s: has more than %lld bytes, too many for such a file", path, (long long)most);
+  else if (!text) snprintf(error, error_bytes, "%s: cannot read it: %s", path, strerror(errno));
+  if (!text) return NULL;
+  const char *foreign = file_foreign(text, (size_t)bytes), *stopped = text;    // cJSON's nesting limit ends deep JSON
+  const bool plain = !foreign && !memchr(text, 0, (size_t)bytes);
+  cJSON *root = plain ? cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &stopped, true) : NULL;
+  if (foreign) snprintf(error, error_bytes, "%s: is %s", path, foreign);
+  else if (!root)
+    snprintf(error, error_bytes, "%s: is not JSON from byte %td of %lld on", path, stopped - text, (long long)bytes);
+  else if (!cJSON_IsObject(root)) snprintf(error, error_bytes, "%s: is not a JSON object", path);
+  free(text);
+  if (cJSON_IsObject(root)) return root;
+  cJSON_Delete(root);
+  return NULL;
+}
+
+void set_close(SafetensorsSet *s) {
+  for (int i = 0; i < s->count; i++) safetensors_close(&s->shard[i].file);
+  free(s->shard);
+  *s = {};
+}
+SafetensorsShard *set_grow(SafetensorsSet *s, const char *path) {
+  s->shard = (SafetensorsShard *)realloc(s->shard, sizeof *s->shard * (size_t)(s->count + 1));
+  if (!s->shard) die_missing("no memory for the names of %d files of weights", s->count + 1);
+  SafetensorsShard *x = &s->shard[s->count];
+  *x = {};
+  snprintf(x->path, sizeof x->path, "%s", path);
+  return x;
+}
+bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes) {
+  IMPORT_REFUSE(strlen(path) >= MAP_PATH_BYTES, "%.60s...: the path is too long", path);
+  SafetensorsShard *x = set_grow(s, path);
+  IMPORT_REFUSE(!safetensors_open(&x->file, path), "%s", x->file.error);
+  s->count++;
+  return true;
+}
+const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard) {
+  for (int i = 0; i < s->count; i++) {
+    const SafetensorsTensor *t = safetensors_entry(&s->shard[i].file, name);
+    if (!t) continue;
+    if (shard) *shard = i;
+    return t;
+  }
+  return NULL;
+}
+
+// ---- model.safetensors.index.json: {"metadata": {...}, "weight_map": {"tensor": "file", ...}} -----------------------
+struct SetPlace { const char *tensor, *file; };
+static inline int set_order(const void *a, const void *b) {
+  return strcmp(((const SetPlace *)a)->tensor, ((const SetPlace *)b)->tensor);
+}
+// Whether a name can only be a file beside the index. Any file that is named there is opened.
+static inline bool set_is_plain_name(const char *name) {
+  const size_t n = strlen(name), end = sizeof ".safetensors" - 1;
+  for (const char *c = name; *c; c++) if ((unsigned char)*c < 32 || *c == 127 || *c == '/') return false;
+  return n > end && n < 200 && name[0] != '.' && !strcmp(name + n - end, ".safetensors");
+}
+static inline const char *set_base(const SafetensorsShard *x) { return strrchr(x->path, '/') + 1; }
+
+// Opens every file that the weight_map's places name, each once.
+static inline bool set_open_places(SafetensorsSet *s, const char *directory, const char *index, const SetPlace *place,
+                                   int count, char *error, size_t error_bytes) {
+  char path[MAP_PATH_BYTES];
+  for (int i = 0; i < count; i++) {
+    struct stat st;
+    bool known = false;
+    for (int k = 0; k < s->count; k++) known = known || !strcmp(set_base(&s->shard[k]), place[i].file);
+    if (known) continue;
+    IMPORT_REFUSE(!set_is_plain_name(place[i].file), "%s: weight_map names the file %s, which is not the plain name of "
+                  "a .safetensors file beside it", index, safetensors_quoted(place[i].file).text);
+    IMPORT_REFUSE(s->count == MAP_MAX_FILES, "%s: weight_map names more than %d files; at most that many are read",
+                  index, (int)MAP_MAX_FILES);
+    IMPORT_REFUSE((size_t)snprintf(path, sizeof path, "%s/%s", directory, place[i].file) >= sizeof path,
+                  "%.60s...: the path is too long", directory);
+    IMPORT_REFUSE(stat(path, &st), "%s: this shard, which %s names for tensor %s, cannot be read: %s; fetch it",
+                  path, set_index_name, safetensors_quoted(place[i].tensor).text, strerror(errno));
+    if (!set_open(s, path, error, error_bytes)) return false;
+  }
+  return true;
+}
+// Checks that each tensor of the index lies in the file that it names, and that no file has one that it does not name.
+static inline bool set_check_places(const SafetensorsSet *s, const char *index, const SetPlace *place, int count,
+                                    char *error, size_t error_bytes) {
+  int found = 0;
+  for (int k = 0; k < s->count; k++)
+    for (int i = 0; i < s->shard[k].file.count; i++, found++) {
+      const SetPlace key = {s->shard[k].file.tensor[i].name, NULL};
+      const SetPlace *p = (const SetPlace *)bsearch(&key, place, (size_t)count, sizeof key, set_order);
+      const char *file = set_base(&s->shard[k]);
+      IMPORT_REFUSE(!p, "%s: weight_map does not name tensor %s, which %s has", index,
+                    safetensors_quoted(key.tensor).text, file);
+      IMPORT_REFUSE(strcmp(p->file, file), "%s: tensor %s is in %s, but weight_map says %s", index,
+                    safetensors_quoted(key.tensor).text, file, safetensors_quoted(p->file).text);
+    }
+  for (int i = 0; found != count && i < count; i++)
+    IMPORT_REFUSE(!set_entry(s, place[i].tensor, NULL), "%s: weight_map says that tensor %s is in %s, which has no "
+                  "such tensor", index, safetensors_quoted(place[i].tensor).text,
+                  safetensors_quoted(place[i].file).text);
+  return true;
+}
+static inline bool set_open_map(SafetensorsSet *s, const char *directory, const char *index, const cJSON *map,
+                                SetPlace *place, char *error, size_t error_bytes) {
+  int count = 0;
+  const cJSON *x;
+  cJSON_ArrayForEach(x, map) {
+    IMPORT_REFUSE(!x->string || !cJSON_IsString(x), "%s: weight_map does not give the name of a file for tensor %s",
+                  index, safetensors_quoted(x->string ? x->string : "").text);
+    place[count++] = SetPlace{x->string, x->valuestring};
+  }
+  qsort(place, (size_t)count, sizeof *place, set_order);
+  for (int i = 1; i < count; i++)
+    IMPORT_REFUSE(!strcmp(place[i - 1].tensor, place[i].tensor), "%s: weight_map names tensor %s twice", index,
+                  safetensors_quoted(place[i].tensor).text);
+  return set_open_places(s, directory, index, place, count, error, error_bytes) &&
+         set_check_places(s, index, place, count, error, error_bytes);
+}
+bool set_open_index(SafetensorsSet *s, const char *directory, char *error, size_t error_bytes) {
+  enum { HIGHEST_BYTES = 16 << 20 };
+  char index[MAP_PATH_BYTES + 64];
+  snprintf(index, sizeof index, "%s/%s", directory, set_index_name);
+  cJSON *root = import_read_json(index, HIGHEST_BYTES, error, error_bytes);
+  if (!root) return false;
+  const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map");
+  const int count = cJSON_IsObject(map) ? cJSON_GetArraySize(map) : 0;
+  SetPlace *place = (SetPlace *)calloc((size_t)count + 1, sizeof *place);
+  bool ok = place && count;
+  if (!ok) snprintf(error, error_bytes, "%s: has no weight_map of tensors and their files", index);
+  ok = ok && set_open_map(s, directory, index, map, place, error, error_bytes);
+  free(place);
+  cJSON_Delete(root);
+  return ok;
+}

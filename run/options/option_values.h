@@ -1,0 +1,435 @@
+// options.h: from the command line to struct Options, all of it made from the table in option_table.h. Other programs'
+// names are in option_names.h, --config in option_file.h, --help in option_help.h.
+//
+//   options_default, options_parse    values; every error is one line
+//   option_print, option_set          one value as text and back
+//   option_find                       what a name stands for
+//
+// Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
+// compared between ranks has one spelling.
+#pragma once
+#include "options.h"
+#include "kernels/device.h"
+#include "option_names.h"
+#include "option_table.h"
+#include <ctype.h>
+
+
+static const struct { int first; const char *title; } option_groups[] = {
+#define OPTION_GROUP(id, title) {GROUP_##id, title},
+  OPTIONS(OPTION_GROUP, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING,
+          OPTION_NOTHING)
+};
+
+// --dtype is a shorthand: it sets these three, except those that are given too.
+static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", NULL,
+                                      RESUME_OWN, "sets param_, reduce_ and buffer_dtype; one that is given too wins"};
+static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype};
+enum { OPTION_DTYPE = OPTION_COUNT };
+static const OptionSpec *option_spec(int id) { return id == OPTION_DTYPE ? &dtype_spec : &option_specs[id]; }
+
+const char *sample_file(const Options *o) {
+  const bool none = o->eval_only || o->eval[0] || o->interactive || !o->sample_tokens;
+  return none ? NULL : o->prompts[0] ? "samples.jsonl" : "sample.txt";
+}
+
+// ---- values ---------------------------------------------------------------------------------------------------------
+// Which of its choices an option has, and that as a word; -1 and "" where the preset is still to decide.
+static int option_choice(const Options *o, const OptionSpec *s) {
+  int k;
+  memcpy(&k, (const char *)o + s->offset, sizeof k);
+  return k;
+}
+static void option_choose(Options *o, const OptionSpec *s, int k) { memcpy((char *)o + s->offset, &k, sizeof k); }
+static const char *choice_word(const OptionSpec *s, int k) {
+  const char *word = s->words;
+  for (int i = 0; i < k; i++) word += strlen(word) + 1;
+  return k < 0 ? "" : word;
+}
+const char *option_word(const Options *o, OptionId id) {
+  return choice_word(&option_specs[id], option_choice(o, &option_specs[id]));
+}
+void options_default(Options *o) {
+  memset(o, 0, sizeof *o);
+  o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES;
+  for (const OptionSpec &s : option_specs) {
+    char *field = (char *)o + s.offset;
+    if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;
+    if (s.type == OPTION_NUM) *(double *)field = s.def;
+    if (s.type == OPTION_CHOICE) option_choose(o, &s, (int)s.def);
+    if (s.type == OPTION_TEXT) snprintf(field, OPTION_TEXT_BYTES, "%s", s.text_def);
+  }
+}
+
+void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s) {
+  const char *field = (const char *)o + s->offset;
+  if (s->type == OPTION_INT) snprintf(to, bytes, "%lld", (long long)*(const int64_t *)field);
+  if (s->type == OPTION_NUM) snprintf(to, bytes, "%.17g", *(const double *)field);
+  if (s->type == OPTION_TEXT) snprintf(to, bytes, "%s", field);
+  if (s->type == OPTION_CHOICE) snprintf(to, bytes, "%s", choice_word(s, option_choice(o, s)));
+  if (s->type == OPTION_FLAG) snprintf(to, bytes, "%s", *(const bool *)field ? "on" : "off");
+}
+
+// Whether a word is the choice of n bytes, whatever its case, hyphens and underscores.
+static bool choice_is(const char *choice, size_t n, const char *word) {
+  const char *c = choice, *end = choice + n;
+  for (;; c++, word++) {
+    while (c < end && (*c == '-' || *c == '_')) c++;
+    while (*word == '-' || *word == '_') word++;
+    if (c == end || !*word) return c == end && !*word;
+    if (tolower((unsigned char)*c) != tolower((unsigned char)*word)) return false;
+  }
+}
+// The choice that a word means, n bytes of `choices`; NULL: none. "..." is not a choice.
+static const char *choice_find(const char *choices, const char *word, size_t *n) {
+  for (const char *c = choices; c; c = c[*n] ? c + *n + 1 : NULL) {
+    *n = strcspn(c, "|");
+    if (strncmp(c, "...", 3) && *n && choice_is(c, *n, word)) return c;
+  }
+  return NULL;
+}
+static bool choices_open(const char *choices) { return !choices || strstr(choices, "..."); }
+// Writes a word to `to` as the table spells it; true if it is one of the choices, by any name. If other values are
+// possible too, a word that begins with a digit is one of those.
+static bool choice_take(const char *choices, const char *word, char *to, size_t bytes) {
+  size_t n;
+  const char *found = choice_find(choices, word, &n);
+  const bool other = choices_open(choices) && isdigit((unsigned char)word[0]);
+  for (const OptionValue &v : option_values)
+    if (!found && !other && choice_is(v.value, strlen(v.value), word)) found = choice_find(choices, v.is, &n);
+  if (found) snprintf(to, bytes, "%.*s", (int)n, found);
+  return found != NULL;
+}
+// Whether a word stands for on or off.
+static bool word_is_bool(const char *word) {
+  char is[8];
+  return choice_take("on|off", word, is, sizeof is);
+}
+static bool option_has(const OptionSpec *s, const char *choice) {
+  size_t n;
+  return s->type == OPTION_FLAG || (s->choices && choice_find(s->choices, choice, &n));
+}
+
+// A whole number: digits, optionally with _ between them, or as 1e6. False: it is not one. *fits: int64_t holds it.
+static bool whole_number(const char *text, int64_t *n, bool *fits) {
+  char plain[512], *end;
+  size_t length = 0;
+  for (const char *c = text; *c && length < sizeof plain - 1; c++) {
+    const bool joins = *c == '_' && c > text && isdigit((unsigned char)c[-1]) && isdigit((unsigned char)c[1]);
+    if (!joins) plain[length++] = *c;
+  }
+  plain[length] = 0;
+  if (length == sizeof plain - 1 || !length || plain[strspn(plain, "0123456789+-.eE")]) return false;
+  errno = 0;
+  *n = strtoll(plain, &end, 10);
+  *fits = errno != ERANGE;
+  if (!*end) return end > plain && isdigit(end[-1]);
+  const double x = strtod(plain, &end);
+  *fits = fabs(x) < 0x1p63;
+  if (*fits) *n = (int64_t)x;
+  return !*end && strpbrk(plain, "eE") && x == floor(x);
+}
+// The range of an option's number, in words.
+static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes) {
+  const bool whole = s->type == OPTION_INT, open = s->hi >= (whole ? 0x1p63 : 1e30);
+  if (whole && open && below) snprintf(to, bytes, "%lld or more", (long long)s->lo);
+  else if (whole) snprintf(to, bytes, "%lld to %lld", (long long)s->lo, open ? INT64_MAX : (long long)s->hi);
+  else if (open && below) snprintf(to, bytes, "%.10g or more", s->lo);
+  else snprintf(to, bytes, "%.10g to %.10g", s->lo, s->hi);
+}
+
+static bool option_set_number(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
+  const bool whole = s->type == OPTION_INT;
+  int64_t n = 0;
+  double x = 0;
+  bool fits = true, is;
+  char range[96], *end;
+  if (whole) {
+    is = whole_number(value, &n, &fits);
+    x = fits ? (double)n : *value == '-' ? -HUGE_VAL : HUGE_VAL;
+  } else {
+    x = strtod(value, &end);
+    is = *value && !value[strspn(value, "0123456789+-.eE")] && !*end;
+  }
+  REFUSE(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
+  option_range(s, x < s->lo, range, sizeof range);
+  REFUSE(x < s->lo || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
+         x < s->lo && s->def < s->lo ? "; leave it out for the preset's" : "");
+  if (whole) *(int64_t *)field = n;
+  else *(double *)field = x;
+  return true;
+}
+static bool option_set_text(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
+  REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
+  const bool known = s->choices && choice_take(s->choices, value, field, OPTION_TEXT_BYTES);
+  const bool device = s == &option_specs[OPT_device];
+  const bool nth = device && !strncasecmp(value, "cuda:", 5) && isdigit((unsigned char)value[5]);
+  REFUSE(!known && nth, "--device %.40s: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=%.40s --device cuda "
+         "computes on this one", value, value + 5);
+  REFUSE(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
+         s->choices);
+  if (known) return true;
+  for (const char *c = value; *c && s != &option_specs[OPT_prompt]; c++)       // a message may quote it, on one line
+    REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is not allowed in a name", s->name, value,
+           (unsigned char)*c);
+  strcpy(field, value);
+  return true;
+}
+bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+  const OptionSpec *s = &option_specs[i];
+  char *field = (char *)o + s->offset, is[OPTION_TEXT_BYTES];
+  if (i == OPT_batch_size && !strcmp(value, "auto")) value = "0";
+  if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error, error_bytes);
+  if (s->type == OPTION_CHOICE) {
+    if (!option_set_text(is, s, value, error, error_bytes)) return false;
+    int k = 0;
+    while (strcmp(choice_word(s, k), is)) k++;
+    option_choose(o, s, k);
+    return true;
+  }
+  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, error, error_bytes);
+  REFUSE(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
+  *(bool *)field = !strcmp(is, "on");
+  return true;
+}
+bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+  o->given[i] = true;
+  return option_put(o, i, value, error, error_bytes);
+}
+
+// Takes an option from others, with whether it was given.
+static void option_copy(Options *o, const Options *from, int i) {
+  static const size_t bytes[] = {sizeof(int64_t), sizeof(double), OPTION_TEXT_BYTES, sizeof(int), sizeof(bool)};
+  const OptionSpec *s = &option_specs[i];
+  memcpy((char *)o + s->offset, (const char *)from + s->offset, bytes[s->type]);
+  o->given[i] = from->given[i], o->in_file[i] = from->in_file[i];
+}
+void option_forget(Options *o, int i) {
+  static Options plain;
+  options_default(&plain);
+  option_copy(o, &plain, i);
+}
+
+// ---- names ----------------------------------------------------------------------------------------------------------
+// Edit distance, for "did you mean"; 0 if `b` begins with `a`.
+static int edit_distance(const char *a, const char *b) {
+  int row[64], n = (int)strlen(b);
+  if (n > 62) return 99;
+  if (*a && !strncmp(a, b, strlen(a))) return 0;
+  for (int j = 0; j <= n; j++) row[j] = j;
+  for (int i = 0; a[i]; i++) {
+    int diagonal = row[0];
+    row[0] = i + 1;
+    for (int j = 0; j < n; j++) {
+      int replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      int best = row[j] < diagonal ? row[j] + 1 : diagonal + 1;
+      row[j + 1] = replaced < best ? replaced : best;
+    }
+  }
+  return row[n];
+}
+
+// What a name on the command line stands for; off: it was --no_NAME.
+struct OptionUse { int id; bool off; };
+
+// Takes the next of several names; false at their end.
+static bool name_next(const char **names, char word[OPTION_NAME_BYTES]) {
+  *names += strspn(*names, " ");
+  const int n = (int)strcspn(*names, " ");
+  snprintf(word, OPTION_NAME_BYTES, "%.*s", n, *names);
+  *names += n;
+  return n > 0;
+}
+static bool names_have(const char *names, const char *name) {
+  char word[OPTION_NAME_BYTES];
+  while (name_next(&names, word)) {
+    char *star = strchr(word, '*');
+    if (star ? !strncmp(word, name, (size_t)(star - word)) : !strcmp(word, name)) return true;
+  }
+  return false;
+}
+// What to type instead of another program's name; NULL: it is none.
+static const char *option_instead(const char *name) {
+  for (const OptionName &n : option_names) if (names_have(n.names, name)) return n.say;
+  return NULL;
+}
+// The option with this name, here or in another program, llm.c's with its dash; -1: none.
+static int option_index(const char *name) {
+  for (int i = 0; i <= OPTION_COUNT; i++)
+    if (!strcmp(option_spec(i)->name, name) || names_have(option_spec(i)->also, name)) return i;
+  return -1;
+}
+// The option whose name, or other name, is nearest in spelling; NULL: none is near.
+static const char *option_nearest(const char *name) {
+  const char *like = NULL;
+  int least = 99;
+  for (int others = 0; others < 2; others++)
+    for (int i = 0; i <= OPTION_COUNT; i++) {
+      const char *names = others ? option_spec(i)->also : option_spec(i)->name;
+      char word[OPTION_NAME_BYTES];
+      while (name_next(&names, word)) {
+        const int d = edit_distance(name, word);
+        if (d < least && d <= 1 + (int)strlen(word) / 4 && *word != '-') like = option_spec(i)->name, least = d;
+      }
+    }
+  return like;
+}
+// A name in the form that is compared: hyphens become underscores, and it ends at a '='.
+static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
+  snprintf(to, OPTION_NAME_BYTES, "%.*s", (int)strcspn(typed, "="), typed);
+  for (char *c = to; *c; c++) if (*c == '-') *c = '_';
+}
+// What `name` stands for: an option, another program's name of it, or --no_OPTION. False with one line in `error` that
+// suggests what was meant: by meaning first, then by spelling.
+static bool option_find(const char *name, OptionUse *use, char *error, size_t error_bytes) {
+  *use = OptionUse{option_index(name), false};
+  if (use->id >= 0) return true;
+  const char *instead = option_instead(name);
+  REFUSE(instead, "unknown option --%s: %s", name, instead);
+  if (!strncmp(name, "no_", 3)) {
+    *use = OptionUse{option_index(name + 3), true};
+    if (use->id >= 0 && option_has(option_spec(use->id), "off")) return true;
+    REFUSE(use->id >= 0, "unknown option --%s: --%s is not on or off; see --help %s", name, option_spec(use->id)->name,
+           option_spec(use->id)->name);
+  }
+  const char *like = option_nearest(name);
+  REFUSE(like, "unknown option --%s: did you mean --%s? See --help", name, like);
+  REFUSE(true, "unknown option --%s: see --help", name);
+}
+
+// ---- the command line -----------------------------------------------------------------------------------------------
+// What one command line, or one file, has set so far.
+struct OptionSource { bool here[OPTION_COUNT]; char dtype[OPTION_TEXT_BYTES]; };
+
+// nanoGPT's words for what --init_from is, unless something of that name is here.
+static bool init_from_other(const char *value) {
+  return (!strcmp(value, "scratch") || !strcmp(value, "resume")) && access(value, F_OK);
+}
+// Takes an option from a source. value: NULL when it stands alone; next: what follows it then, or NULL.
+static bool source_take(Options *o, OptionSource *from, OptionUse use, const char *value, const char *next,
+                        char *error, size_t error_bytes) {
+  const OptionSpec *s = option_spec(use.id);
+  REFUSE(use.off && value, "--no_%s takes no value, not '%.200s'", s->name, value);
+  if (use.off) value = "off";
+  else if (!value && option_has(s, "on")) value = "on";
+  else if (!value && use.id == OPT_resume) value = "auto";
+  REFUSE(!value, "--%s needs a value%s", s->name,
+         next && (s->type == OPTION_TEXT || s->type == OPTION_CHOICE) ? " (one that starts with -- goes after =)" : "");
+  if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
+  REFUSE(use.id == OPT_init_from && init_from_other(value), "--init_from names weights; %s: %s", value,
+         *value == 's' ? "leave it out, new weights are the default" : "type --resume");
+  REFUSE(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
+  from->here[use.id] = true;
+  return option_set(o, use.id, value, error, error_bytes);
+}
+// The end of a source: --dtype sets what the source has not set.
+static bool source_end(Options *o, const OptionSource *from, char *error, size_t error_bytes) {
+  int set = 0;
+  if (!from->dtype[0]) return true;
+  for (OptionId i : dtype_options)
+    if (!from->here[i]) set += option_set(o, i, from->dtype, error, error_bytes);
+  REFUSE(!set, "--dtype %s sets nothing: --param_dtype, --reduce_dtype and --buffer_dtype are all given; leave it out",
+         from->dtype);
+  return true;
+}
+
+// The error line for an argument that is not an option.
+static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
+  char name[OPTION_NAME_BYTES];
+  const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
+  const int letter = dash ? option_index(word) : -1;
+  const char *instead = dash ? option_instead(word) : NULL;
+  option_name_plain(name, word + (dash ? 1 : 0));
+  const int meant = name[0] ? option_index(name) : -1;
+  const char *begin = "is not an option: ", *const equals = strchr(word, '=');
+  if (dashes)
+    snprintf(error, error_bytes, "'%.200s' names no option: options are like --lr 0.001, see --help", word);
+  else if (letter >= 0)
+    snprintf(error, error_bytes, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word,
+             option_specs[letter].name, next ? " " : "", next ? next : "");
+  else if (instead) snprintf(error, error_bytes, "'%s' %sllm.c's %s %s", word, begin, word, instead);
+  else if (meant >= 0)
+    snprintf(error, error_bytes, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin,
+             option_spec(meant)->name, equals ? equals : "");
+  else if (!strncmp(word, "\xe2\x80\x93", 3) || !strncmp(word, "\xe2\x80\x94", 3) || !strncmp(word, "\xe2\x88\x92", 3))
+    snprintf(error, error_bytes, "'%.200s' %sits dash is a longer character than -; type it again", word, begin);
+  else if (!dash && !access(word, R_OK))
+    snprintf(error, error_bytes, "'%.200s' %sa file of options goes after --config, see --help", word, begin);
+  else snprintf(error, error_bytes, "'%.200s' %soptions start with --, see --help", word, begin);
+}
+// Whether the argument after an option is its value. Flags take only words like true.
+static bool value_follows(OptionUse use, const char *next) {
+  if (!next || use.off) return false;
+  return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
+}
+// Whether an empty value on the command line can only be a shell variable that is not set: of an option that names a
+// thing, and is left out where there is none.
+static bool option_names_a_thing(int id) {
+  const OptionSpec *s = option_spec(id);
+  return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && id != OPT_prompt && id != OPT_stop &&
+         (s->resume == RESUME_OWN || s->resume == RESUME_QUIET);
+}
+// Takes the options of the command line.
+static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+  OptionSource from = {};
+  int last = -1;
+  for (int a = 1; a < argc; a++) {
+    const char *next = a + 1 < argc ? argv[a + 1] : NULL, *value = strchr(argv[a], '=');
+    char name[OPTION_NAME_BYTES];
+    OptionUse use;
+    if (strncmp(argv[a], "--", 2) || !argv[a][2] || argv[a][2] == '=') {
+      REFUSE((last == OPT_data || last == OPT_val_data) && argv[a][0] != '-' && !access(argv[a], R_OK),
+             "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
+             "--%s 'DIR/*.jsonl', or names with commas between them", argv[a], option_specs[last].name,
+             option_specs[last].name);
+      refuse_word(argv[a], next, error, error_bytes);
+      return false;
+    }
+    option_name_plain(name, argv[a] + 2);
+    if (!option_find(name, &use, error, error_bytes)) return false;
+    if (value) value++;
+    else if (value_follows(use, next)) value = next, a++;
+    REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
+           "give its value, or leave the option out", option_spec(use.id)->name);
+    last = use.id;
+    if (use.id == OPT_encode && value)
+      for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
+    char list[OPTION_TEXT_BYTES];
+    if (use.id == OPT_flight && value) {         // the shell has made many words of one pattern
+      bool fits = snprintf(list, sizeof list, "%s", value) < (int)sizeof list;
+      while (a + 1 < argc && strncmp(argv[a + 1], "--", 2) && fits)
+        fits = text_add(list, sizeof list, ",%s", argv[++a]);
+      REFUSE(!fits, "--flight: these names have more than %d bytes: give their directory",
+             OPTION_TEXT_BYTES - 1);
+      value = list;
+    }
+    if (!source_take(o, &from, use, value, next, error, error_bytes)) return false;
+  }
+  return source_end(o, &from, error, error_bytes);
+}
+
+// What belongs to --plan has no effect without it; --json also belongs to --interactive.
+static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
+  for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
+    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_json && o->interactive),
+           "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
+  return true;
+}
+// --flight reads files of a run that has ended: nothing else has an effect beside it.
+static bool options_check_flight(const Options *o, char *error, size_t error_bytes) {
+  for (int i = 0; i < OPTION_COUNT && o->given[OPT_flight]; i++) {
+    REFUSE(o->given[i] && i != OPT_flight, "--flight compares files and does nothing else: leave --%s out",
+           option_specs[i].name);
+    REFUSE(!o->flight[0], "--flight needs files, OUT/flight-RANK.json, or the directory that they are in");
+  }
+  return true;
+}
+bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+  options_default(o);
+  if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&
+      options_check_flight(o, error, error_bytes))
+    return true;
+  text_to_line(error, "");
+  return false;
+}

@@ -1,0 +1,182 @@
+// options.h: the door of run/options/: options, and what they mean: a model's shape, its sharding, its groups of
+// parameters. All of it is made from one table.
+#pragma once
+#include "launch/launch.h"
+#include "data/data.h"
+#include "data/models/models.h"
+
+// ---- option_table.h -------------------------------------------------------------------------------------------------
+#include "option_table.h"
+
+// ---- option_values.h ------------------------------------------------------------------------------------------------
+// Of a new run; and of checkpoints up to 0.6.0, which do not say.
+static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
+// choices: a|b|...; words: those of an enum, one behind the other, each ended by a zero.
+struct OptionSpec {
+  const char *name;
+  OptionType type;
+  size_t offset;
+  double def, lo, hi;
+  const char *text_def, *choices, *words;
+  OptionResume resume;
+  const char *help, *also = "";
+};
+static const OptionSpec option_specs[] = {
+#define CHOICE_JOINED(name, choice) "|" #choice
+#define CHOICE_WORD(name, choice) #choice "\0"
+#define OPTION_SPEC(name, type, def, lo, hi, text, choices, words, resume, ...) \
+  {#name, type, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), text, choices, words, \
+   RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_INT(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_INT, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_NUM(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_NUM, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_TEXT(name, def, choices, ...) OPTION_SPEC(name, OPTION_TEXT, 0, 0, 0, def, choices, 0, __VA_ARGS__)
+#define OPTION_SPEC_CHOICE(name, def, choices, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, OPT_##name##_##def, 0, 0, 0, &(CHOICES(CHOICE_JOINED, name, choices))[1], \
+              CHOICES(CHOICE_WORD, name, choices), __VA_ARGS__)
+#define PAIR_JOINED(name, pair) PAIR_JOINED_ pair
+#define PAIR_JOINED_(word, value) "|" #word
+#define PAIR_WORD(name, pair) PAIR_WORD_ pair
+#define PAIR_WORD_(word, value) #word "\0"
+#define OPTION_SPEC_ENUM(name, enum_type, def, pairs, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, def, 0, 0, 0, &(CHOICES(PAIR_JOINED, name, pairs))[1], \
+              CHOICES(PAIR_WORD, name, pairs), __VA_ARGS__)
+#define OPTION_SPEC_FLAG(name, ...) OPTION_SPEC(name, OPTION_FLAG, 0, 0, 0, 0, 0, 0, __VA_ARGS__)
+  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_ENUM,
+          OPTION_SPEC_FLAG)
+};
+enum { OPTION_NAME_BYTES = 128 };
+// What the program was called with, and one of the commands that it may be (main's table).
+struct Call {
+  int argc;
+  char **argv;
+  bool launched, first;                          // by mpirun; alone or its first process, which answers for all
+  Options o;                                     // of argv
+  char error[2048];                              // what is wrong with them, or ""
+};
+enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
+// run: returns the exit code; -1: this was not asked for.
+struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
+// Whether the run trains, or only evaluates or samples.
+static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
+// The file of OUT that texts go into at the end; NULL: none are made.
+const char *sample_file(const Options *o);
+const char *option_word(const Options *o, OptionId id);
+// The same, given.
+bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes);
+void options_default(Options *o);
+// One value as text; the same text gives the same value back.
+void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s);
+// Stores `value` for option i, as if it had not been given. False with one line in `error` when it does not fit.
+bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes);
+// Gives an option its default, as if it had not been given.
+void option_forget(Options *o, int i);
+// Reads the command line; the --config file is read later (option_file.h). False with one line in `error`.
+bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes);
+
+// ---- option_line.h --------------------------------------------------------------------------------------------------
+// Where the command line has short options of llm.c or nanoGPT's --init_from scratch or resume, `error` becomes the
+// whole line to type. What this refuses in its turn stands behind it.
+void options_whole_line(int argc, char **argv, char *error, size_t error_bytes);
+
+// ---- option_file.h --------------------------------------------------------------------------------------------------
+// Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
+void options_save(const Options *asked, const Options *o, int ranks, const char *from);
+// The same, of the file that --config names, if it does.
+bool options_read_config(Options *o, char *error, size_t error_bytes);
+// Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the
+// command line.
+void config_name_source(const Options *o, char *error, size_t error_bytes);
+// Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
+void take_config(Options *o, MPI_Comm comm);
+
+// ---- param_groups.h -------------------------------------------------------------------------------------------------
+// Marks what the three options name. False with one line in `error`: each glob must name parameters, and --freeze not
+// all of them.
+bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes);
+void param_lists_trim(Options *o);
+// Whether the matrices of a parameter may keep their bytes: all of blocks and outside of them, and of no adapter.
+static inline bool param_is_of_base(const Param *p) { return p->ndim == 2 && !p->adapter; }
+
+// ---- program.h ------------------------------------------------------------------------------------------------------
+// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
+// begin in different gradient slots where a microbatch has an odd number of reductions.
+enum { DRY_MICROBATCHES = 3 };
+// A step that is timed has one more: between the first, which overwrites sums, and the last, whose sums go back to all
+// replicas, lie two of those that repeat.
+enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
+// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
+// finds what the one before has left gathered, and so do all later ones.
+enum { DRY_BATCHES = 2 };
+// The shape that resolved options describe.
+ModelShape shape_of(const Options *o);
+// The loss of pairs that resolved options describe.
+PreferenceArgs preference_args(const Options *o);
+// The options that describe a shape.
+void options_of_shape(Options *o, const ModelShape *s);
+
+// ---- sharding.h -----------------------------------------------------------------------------------------------------
+// What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
+// multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
+enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
+// Of one of the --*_dtype.
+Dtype option_dtype(const Options *o, OptionId id);
+// --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
+// results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
+void recompute_choose(Options *o, const Ops *ops);
+// Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
+// entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
+// everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
+bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes);
+// Which transport the options mean, for so many ranks.
+CommKind comm_kind(const Options *o, int world);
+// The resolved options as numbers. first_backward: see FsdpConfig.
+FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
+const char *strategy_name(const Options *o);
+// "RxS". False: it has another form.
+bool mesh_parse(const char *text, int *replicas, int *shards);
+MeshShape mesh_shape_of(const Options *o);
+
+// ---- sm_margin.h ----------------------------------------------------------------------------------------------------
+// One line in `error` where the GPU has no more than that.
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors,
+                  char *error, size_t error_bytes);
+
+// ---- resolve.h ------------------------------------------------------------------------------------------------------
+// What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.
+void preset_fill(Options *o, const char *list);
+// A tuning's sequences are as long as its longest conversation, and not too short for a sample; the preset's length is
+// the most. Every rank has the corpus, and decides the same.
+void tuning_fit_length(Options *o, const Corpus *corpus);
+// "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
+bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
+// Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.
+bool report_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes);
+// Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
+// tokenizer reaches. False with one line in `error`.
+bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
+
+// ---- option_help.h --------------------------------------------------------------------------------------------------
+// The commands --help and --version.
+int options_answer(Call *call);
+
+// ---- version.h ------------------------------------------------------------------------------------------------------
+#include "version.h"
+
+// ---- what this program asks of the trainer --------------------------------------------------------------------------
+// It alone knows its model's parameters and can run it, and so it fills this in.
+struct RunView;                                  // run/report/report.h
+struct Device;
+struct TrainerCalls {
+  // The parameters of a model of that shape, malloc'ed.
+  Param *(*params_of_shape)(const ModelShape *shape, int *count);
+  // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
+  // memory. o: resolved. Until plan_close.
+  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+  void (*plan_close)(RunView *run);
+  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
+  // microbatches it had: at most TIMED_MICROBATCHES.
+  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+  // Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
+  void (*memory_map)(const RunView *run, FILE *to);
+};
+extern const TrainerCalls trainer_calls;

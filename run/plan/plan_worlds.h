@@ -1,0 +1,490 @@
+// plan_worlds.h: plans of ranks that are not there, of any number: what they need and move, how long a step would take,
+// what would fit. Bytes and collectives are exact, because the program's own dry run makes them; times are
+// predictions (predict.h).
+//
+//   1 options    what a plan is of; what is refused, in training's words
+//   2 ranks      alike ones have one dry run; bytes by kind, on links inside a host and between hosts
+//   3 fits       the largest batch and the longest sequence, by plans of them
+//   4 worlds     the same options on another number of ranks
+#pragma once
+#include "plan.h"
+#include "run/run.h"
+#include "predict.h"
+#include "run/options/options.h"
+
+// ================================================================================================ 1 options
+enum { PLAN_HOST_RANKS = 8 };
+// What a CUDA device would need as workspace; a test compares this with the kernels' own formulas, which only a build
+// with CUDA has (kernels/*_cuda.cuh, matmul_plans.h).
+static inline size_t cuda_workspace_plan(int major, WorkspaceQuery q) {
+  enum { LANES_ = 8, WARP_COLUMNS = 1024, WARPS = 4, RUNS = 1024, DBIAS = 128 };
+  const int64_t rows = q.batch * q.seq_len, C = q.n_embd;
+  const int64_t at_once = C % LANES_ || C > WARP_COLUMNS ? 1 : WARPS;          // layer normalisation: rows of a run
+  const int64_t each = max64(at_once == 1 ? 16 : 8 * WARPS, round_up((rows + RUNS - 1) / RUNS, at_once));
+  const int64_t turned = max64(8, (rows + RUNS - 1) / RUNS);     // rows of a run of rope
+  size_t library = (size_t)(major >= 9 && major <= 11 ? 32 : major >= 12 ? 12 : 4) << 20;
+  if (q.grad_dtype != F32 && q.grad_dtype != q.dtype) library += (size_t)(query_widest(&q) * C) * 4;
+  const size_t wanted[] = {library, (size_t)DBIAS * (size_t)query_widest(&q) * 4, (size_t)rows * 16,
+                           (size_t)((rows + each - 1) / each * 2 * C) * 4,
+                           (size_t)(q.batch * q.n_head * q.seq_len) * 4,
+                           (size_t)((rows + turned - 1) / turned * 2 * query_q_norm(&q)) * 4};
+  size_t bytes = 0;
+  for (size_t w : wanted) if (w > bytes) bytes = w;
+  return bytes;
+}
+// The table of a GPU that is not here. Ctx.device is its compute capability's first number.
+static inline Ops plan_cuda_table() {
+  Ops t = plan_table(true);
+  t.name = "cuda";
+  t.device_open = [](Ctx *c, int index) { c->device = (void *)(intptr_t)index; };
+  t.device_close = [](Ctx *) {};
+  t.workspace_bytes = [](Ctx *c, WorkspaceQuery q, size_t *bytes) {
+    *bytes = cuda_workspace_plan((int)(intptr_t)c->device, q);
+  };
+  return t;
+}
+
+// Where the planned ranks compute. timed: `machine` is known.
+struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
+
+static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
+  static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
+                                       OPT_eval, OPT_interactive};
+  for (OptionId i : not_here) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &option_specs[i]);
+    if (i == OPT_init_from && o->tuning) continue;         // its shape is known (plan_take_weights)
+    REFUSE(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
+           "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
+  }
+  REFUSE(!o->batch_size, "--plan says which batches fit: give --batch_size a number in place of auto");
+  REFUSE(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
+  return true;
+}
+// Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
+// reach less than was asked for. NULL: what is asked for is taken.
+static inline const char *plan_data_words(const Options *o) {
+  if (o->tuning) return "not read: the vocabulary is that of --init_from";
+  if (o->tokenizer[0]) return "not read: the vocabulary is that of --tokenizer, if --vocab_size says it";
+  if (!strcmp(o->data, "generated")) return "the generated text";
+  if (!strcmp(o->data, "random") || strstr(o->data, ".bin")) return NULL;
+  return "not read: a text may give a smaller vocabulary, which the model then takes";
+}
+// The kind of device: --device, or that of --on; a CPU where neither says.
+static inline bool plan_choose_device(Options *o, char *error, size_t error_bytes) {
+  const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
+  if (!o->on[0]) {
+    if (o->device == OPT_device_auto) o->device = OPT_device_cpu;
+    return true;
+  }
+  const bool on_cpu = !strncmp(o->on, "cpu", 3) && (!o->on[3] || o->on[3] == ',');
+  REFUSE(cpu && !on_cpu, "--on %.200s is a GPU: it does not go with --%s", o->on,
+         o->no_cuda ? "no_cuda" : "device cpu");
+  REFUSE(o->device == OPT_device_cuda && on_cpu, "--on cpu does not go with --device cuda");
+  o->device = on_cpu ? OPT_device_cpu : OPT_device_cuda;
+  return true;
+}
+// This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
+// quota: in cores.
+struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; char error[512]; };
+static inline const PlanHost *plan_host() {
+  static PlanHost h;
+  if (!h.asked) {
+    h.asked = true;
+    h.read = cores_read_machine(&h.table, h.error, sizeof h.error);
+    h.mask = cores_mask(&h.table, &h.bind);
+    h.quota = cgroup_cores("");
+  }
+  return &h;
+}
+// What rank node_rank of a host's node_ranks would be dealt here: its threads, and cores, fewer than one where there
+// are not enough.
+// alike: so are all others of the host.
+struct PlanThreads { int threads; double cores; bool alike; };
+static inline PlanThreads plan_threads(const Options *o, int node_rank, int node_ranks) {
+  const PlanHost *h = plan_host();
+  hwloc_bitmap_t *mask = (hwloc_bitmap_t *)malloc(sizeof(hwloc_bitmap_t) * (size_t)node_ranks);
+  for (int r = 0; r < node_ranks; r++) mask[r] = h->mask;
+  const CoreAsk a = {node_rank, node_ranks, (int)o->threads, h->quota, h->bind, mask};
+  CoreShare s = cores_deal(&h->table, &a);
+  const bool shares = s.outnumbered && !o->threads;
+  const PlanThreads t = {s.threads, shares ? (double)s.cores / node_ranks : s.threads, o->threads || s.outnumbered};
+  cores_share_free(&s);
+  free(mask);
+  return t;
+}
+// Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
+static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
+  static Ops cuda;
+  error[0] = 0;
+  if (!plan_refuses(o, error, error_bytes) || !plan_choose_device(o, error, error_bytes)) return false;
+  const int world = (int)o->world;
+  d->gpu = !o->no_cuda && o->device == OPT_device_cuda;
+  if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
+  o->ranks_per_host = min64(o->ranks_per_host, world);
+  const int per_host = (int)o->ranks_per_host;
+  if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
+  const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0] && !o->tuning;
+  if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
+  check_device_options(o, "", error, error_bytes);
+  if (error[0]) return false;
+  const int best = cpu_best_table(), wanted = d->gpu && o->isa == OPT_isa_auto ? best
+                                              : cpu_table_wanted(o, best, error, error_bytes);
+  if (error[0]) return false;
+  const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : cpu_fast_table()].ops;
+  char why[256];
+  REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
+  if (d->gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
+  if (d->gpu && o->offload != OFFLOAD_NONE && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
+  d->timed = o->on[0] != 0;
+  static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
+  d->host_bytes = host_bytes;
+  const bool tf32 = o->matmul_precision == OPT_matmul_precision_high;
+  REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
+  const PlanThreads threads = d->gpu ? PlanThreads{1, 1, true} : plan_threads(o, 0, per_host);
+  const double cores = threads.cores;
+  if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
+                                 option_dtype(o, OPT_buffer_dtype), tf32, error, error_bytes))
+    return false;
+  REFUSE(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
+         "predicted; leave --on out, or plan --comm nccl");
+  DeviceInfo info = {};
+  snprintf(info.name, sizeof info.name, "%s", d->machine.name);
+  info.major = d->machine.major, info.minor = d->machine.minor;
+  if (d->gpu && d->timed) check_fp8(o, &info, error, error_bytes);
+  if (d->gpu && d->timed)
+    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.multiprocessors, error,
+                                         error_bytes);
+  if (error[0]) return false;
+  cuda = plan_cuda_table();
+  FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));
+  Mesh mesh;
+  mesh_pretend(&mesh, c.mesh, c.windows && c.comm == COMM_MPI, 0, world, per_host);
+  const bool can = hosts_check(&c, &mesh, d->gpu, error, error_bytes);
+  mesh_close(&mesh);
+  if (!can) return false;
+  d->device = device_of(d->gpu ? &cuda : cpu);
+  d->device.host_ops = cpu;
+  d->device.index = d->timed && d->gpu ? d->machine.major : 9;   // see plan_cuda_table
+  d->device.gpus = world;
+  d->device.peak_flops = d->timed ? d->machine.peak_flops : 0;
+  if (!d->gpu) snprintf(d->device.words, sizeof d->device.words, "cpu (%s)", cpu->name);
+  else snprintf(d->device.words, sizeof d->device.words, "cuda%s%s", d->timed ? ", " : "", d->machine.name);
+  return true;
+}
+
+// ================================================================================================ 2 ranks
+// What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
+// Ranks on this rank's host: of the host, of its shard group, of its secondary group, of its replicas.
+// owns: see rank_owns.
+// along, parts: sums along hosts, see rank_along.
+struct RankKey { int host, shards, secondary, replicas, role, before_near, last_near, threads, owns, along, parts; };
+enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
+
+// How many of `size` ranks, first, first + stride, ..., are among [from, to).
+static inline int ranks_within(int first, int stride, int size, int from, int to) {
+  const int low = from <= first ? 0 : (from - first + stride - 1) / stride;
+  const int high = to <= first ? 0 : (to - first + stride - 1) / stride;
+  return (high < size ? high : size) - (low < size ? low : size);
+}
+static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
+  const int S = s.shards, R = s.replicas, K = s.secondary ? s.secondary : 1, from = rank / per_host * per_host;
+  const int to = from + per_host < world ? from + per_host : world, me = rank / S, chain = rank % S;
+  const int before = (me + R - 1) % R * S + chain, last = (R - 1) * S + chain;
+  RankKey k = {};
+  k.host = to - from;
+  k.shards = ranks_within(me * S, 1, S, from, to);
+  k.secondary = ranks_within(rank / K * K, 1, K, from, to);
+  k.replicas = ranks_within(chain, S, R, from, to);
+  k.role = R == 1 ? ROLE_ONE : me == 0 ? ROLE_FIRST : me == R - 1 ? ROLE_LAST : ROLE_BETWEEN;
+  k.before_near = before >= from && before < to;
+  k.last_near = last >= from && last < to;
+  return k;
+}
+
+// With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is of a kind of its own.
+// Of more ranks, those with equally many matrices count as alike, though their runs of others' matrices differ.
+enum { OWNERS_APART_MOST = 256 };
+struct RankOwners { int *count, world; };
+static inline RankOwners rank_owners(const Options *o) {
+  RankOwners w = {NULL, (int)o->world};
+  if (o->optimizer != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
+  const ModelShape shape = shape_of(o);
+  int params, n = 0;
+  char error[2048];
+  Param *param = trainer_calls.params_of_shape(&shape, &params);
+  param_groups(o, param, params, error, sizeof error);
+  OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
+      x[n++] = OwnedMatrix{p, i, param[p].matrix_rows[i], param[p].shape[1], 0, 0, 0, 0};
+  owned_deal(x, n, w.world);
+  w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
+  for (int i = 0; i < n; i++) w.count[x[i].owner]++;
+  free(x);
+  free(param);
+  return w;
+}
+static inline int rank_owns(RankOwners w, int rank) {
+  return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
+}
+
+// Whether sums go along hosts in the planned worlds, alike for all ranks.
+static inline bool plan_goes_along(const Options *o) {
+  const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
+  Mesh m;
+  mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, 0, (int)o->world, (int)o->ranks_per_host);
+  const bool along = hosts_chosen(&c, &m, o->device == OPT_device_cuda);
+  mesh_close(&m);
+  return along;
+}
+// Of 0, 1, ..., n - 1 those that are p modulo c.
+static inline int numbers_in_turn(int n, int c, int p) { return n > p ? (n - p - 1) / c + 1 : 0; }
+// What this rank's host is among its shard group's (a role), and the parts that the rank adds to: of each host's ranks,
+// numbered from 0, those whose turn it is. hosts_layout has them one by one.
+static inline void rank_along(RankKey *k, MeshShape s, int rank, int per_host) {
+  const int base = rank / s.shards * s.shards, end = base + s.shards, host = rank / per_host;
+  const int first = base / per_host, last = (end - 1) / per_host;
+  if (first == last) return;
+  const int begin = host == first ? base : host * per_host, until = host == last ? end : (host + 1) * per_host;
+  const int here = until - begin, place = rank - begin;
+  k->along = host == first ? ROLE_FIRST : host == last ? ROLE_LAST : ROLE_BETWEEN;
+  k->parts = numbers_in_turn((first + 1) * per_host - base, here, place) +
+             (last - first - 1) * numbers_in_turn(per_host, here, place) +
+             numbers_in_turn(end - last * per_host, here, place);
+}
+
+enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
+static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
+// Bytes that a rank receives in a step, by where they come from. Of rings the bytes that cross to another host are
+// those that its adapter carries: the ranks of a group on one host share them.
+struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
+
+static inline void links_split(Links *l, LinkUse use, int64_t between, int64_t all) {
+  l->between[use] += between;
+  l->inside[use] += all - between;
+}
+// `all` bytes that come round a ring of `size` ranks, `here` of which are on this host.
+static inline void links_ring(Links *l, LinkUse use, int64_t all, int size, int here) {
+  links_split(l, use, size > here ? all / here : 0, all);
+}
+// `all` bytes, equally from each other rank of a group.
+static inline void links_messages(Links *l, LinkUse use, int64_t all, int size, int here) {
+  links_split(l, use, size > 1 ? all / (size - 1) * (size - here) : 0, all);
+}
+// Splits what fsdp_formula counts.
+static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A) {
+  const int S = fsdp_shards(f), G = fsdp_mesh(f).secondary, R = fsdp_mesh(f).replicas, N = fsdp_world(f);
+  const int due = fsdp_adds_locally(f) ? 1 : A;  // reductions of a unit in a step
+  const bool nccl = f->cfg.comm == COMM_NCCL;
+  int64_t near = 0;                              // gathers from the secondary group
+  for (int i = 0; i < fsdp_units(f) && G; i++) {
+    const Unit *u = fsdp_unit(f, i);
+    if (u->stage && !fsdp_in_place(f))
+      near += (fsdp_block_gathers(&f->cfg, u->stage - 1, A) - 1) * (G - 1) * (S / G) * unit_wire_bytes(u);
+  }
+  const auto group = nccl ? links_ring : links_messages;
+  Links l = {};
+  group(&l, LINK_GATHERS, t->gather_bytes - near, S, k.shards);
+  if (near) group(&l, LINK_GATHERS, near, G, k.secondary);
+  int64_t along = 0;
+  for (int i = 0; i < fsdp_units(f) && fsdp_along_hosts(f); i++)
+    for (int a = 0; a < due; a++) along += fsdp_hosts_traffic(f, fsdp_unit(f, i), a == 0).between;
+  if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
+  else if (fsdp_along_hosts(f)) links_split(&l, LINK_REDUCTIONS, along, t->reduce_bytes);
+  else links_messages(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
+  const int64_t result = fsdp_chains(f) && fsdp_replica(f) < R - 1 ? f->lay.state_numel * 4 : 0;
+  const bool near_result = nccl ? k.before_near : k.last_near;
+  if (f->cfg.native_reduce) links_ring(&l, LINK_REPLICAS, t->replicate_bytes, R, k.replicas);
+  else {
+    links_split(&l, LINK_REPLICAS, k.before_near ? 0 : t->replicate_bytes - result, t->replicate_bytes - result);
+    links_split(&l, LINK_REPLICAS, near_result ? 0 : result, result);
+  }
+  if (t->update_bytes) links_split(&l, LINK_UPDATES, owned_wire_bytes(f, false), t->update_bytes);
+  group(&l, LINK_SMALL, t->small_bytes, N, k.host);
+  return l;
+}
+
+// Ranks that are alike: `count` of them, the first of which was planned.
+// placed, alive: bytes that are shared by what is never alive at once, and the most of them alive at once.
+struct RankClass {
+  RankKey key;
+  int first, count;
+  MemoryPlan memory;
+  size_t placed, alive;
+  Traffic traffic;
+  Links links;
+  StepTimes times;
+};
+enum { RANK_CLASSES_MOST = 512 };
+struct WorldPlan {
+  Options opt;                                   // resolved
+  PlanDevice on;
+  RankClass *rank;
+  int classes, most, slowest;                    // most: the class whose ranks need most memory
+};
+static inline size_t plan_bytes(const WorldPlan *w, const MemoryPlan *m) {
+  return memory_planned_total(m, w->on.gpu ? MEMORY_ON_DEVICE : MEMORY_ALL);
+}
+// The threads of each of a host's n ranks.
+static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
+  bool alike = w->on.gpu;
+  for (int i = 0, one = 1; i < n; i++) {
+    if (!alike) {
+      const PlanThreads t = plan_threads(&w->opt, i, n);
+      one = t.threads, alike = t.alike;
+    }
+    threads[i] = one;
+  }
+}
+static inline void world_plan_classes(WorldPlan *w) {
+  const Options *o = &w->opt;
+  const int world = (int)o->world, per_host = (int)o->ranks_per_host;
+  const MeshShape mesh = mesh_shape_of(o);
+  int *threads = (int *)malloc(sizeof(int) * (size_t)(2 * per_host));          // of a full host, of the last one
+  const int left = world % per_host;
+  const bool along = plan_goes_along(o);
+  plan_host_threads(w, threads, per_host);
+  plan_host_threads(w, threads + per_host, left);
+  const RankOwners owners = rank_owners(o);
+  w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
+  for (int r = 0; r < world; r++) {
+    RankKey k = rank_key(mesh, r, world, per_host);
+    k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
+    k.owns = rank_owns(owners, r);
+    if (along) rank_along(&k, mesh, r, per_host);
+    int c = 0;
+    while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
+    CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
+    if (c == w->classes) w->rank[w->classes++] = RankClass{k, r, 0, {}, 0, 0, {}, {}, {}};
+    w->rank[c].count++;
+  }
+  free(threads);
+  free(owners.count);
+}
+// Plans one class. timed: its step is predicted, too. Returns the planned rank, for plan_close.
+static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool timed) {
+  const Options *o = &w->opt;
+  RunView *run = trainer_calls.plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host,
+                                         c->key.threads);
+  c->memory = run->plan;
+  c->placed = placement_bytes(&run->placement);
+  c->alive = run->placement.alive_most_bytes;
+  c->traffic = fsdp_formula(run->fsdp, (int)o->grad_accum);
+  c->links = fsdp_links(run->fsdp, c->key, &c->traffic, (int)o->grad_accum);
+  if (timed) c->times = step_predict(run, &w->on.machine);
+  return run;
+}
+// Plans asked->world ranks; `asked` is not resolved. timed: predicts steps, if --on was given. keep: NULL, or receives
+// a planned rank of the class that needs most, for plan_close. False with one line in `error`.
+static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, RunView **keep, char *error,
+                              size_t error_bytes) {
+  RunView *run = NULL;
+  *w = WorldPlan{};
+  w->opt = *asked;
+  if (!plan_resolve(&w->opt, &w->on, error, error_bytes)) return false;
+  world_plan_classes(w);
+  for (int c = 0; c < w->classes; c++) {
+    if (c) trainer_calls.plan_close(run);
+    run = world_plan_class(w, &w->rank[c], timed && w->on.timed);
+    if (plan_bytes(w, &w->rank[c].memory) > plan_bytes(w, &w->rank[w->most].memory)) w->most = c;
+    if (w->rank[c].times.at[STEP_TOTAL] > w->rank[w->slowest].times.at[STEP_TOTAL]) w->slowest = c;
+  }
+  const bool kept = keep && w->most == w->classes - 1;
+  if (!kept) trainer_calls.plan_close(run);
+  if (keep) *keep = kept ? run : world_plan_class(w, &w->rank[w->most], timed && w->on.timed);
+  return true;
+}
+static inline void world_plan_free(WorldPlan *w) {
+  free(w->rank);
+  *w = WorldPlan{};
+}
+// Of a step; and of a second, predicted.
+static inline double world_plan_tokens(const WorldPlan *w) {
+  return (double)w->opt.global_batch * (double)w->opt.seq_len;
+}
+static inline double world_plan_tokens_s(const WorldPlan *w) {
+  return world_plan_tokens(w) / w->rank[w->slowest].times.at[STEP_TOTAL];
+}
+
+// ================================================================================================ 3 fits
+// What a device, or a host for all its CPU ranks, would have to hold: as planned, and what libraries take.
+static inline double world_plan_needs(const WorldPlan *w) {
+  if (w->on.gpu) return (double)plan_bytes(w, &w->rank[w->most].memory) + w->on.machine.reserve_bytes;
+  return (double)plan_bytes(w, &w->rank[w->most].memory) * (double)w->opt.ranks_per_host;
+}
+static inline double world_plan_room(const WorldPlan *w) { return w->on.machine.memory_bytes; }
+// Bytes of that for events of --trace. On GPUs these lie on the host.
+static inline double world_plan_trace(const WorldPlan *w) {
+  const double bytes = (double)w->rank[w->most].memory.planned_bytes[MEM_TRACE];
+  return w->on.gpu ? 0 : bytes * (double)w->opt.ranks_per_host;
+}
+// Whether it would fit without them.
+static inline bool world_plan_trace_is_too_long(const WorldPlan *w) {
+  const double needs = world_plan_needs(w), room = world_plan_room(w);
+  return needs > room && needs - world_plan_trace(w) <= room;
+}
+enum FitOf { FIT_BATCH, FIT_SEQUENCE, FITS };
+static const char *const fit_options[] = {"batch_size", "seq_len"};
+static const char *const fit_words[] = {"largest batch that fits", "longest sequence that fits"};
+// value: the largest that fits, 0: none does; needs: its bytes; next: those of the next one, 0 if that is refused.
+struct Fit { int64_t value, grain; double needs, next; };
+
+// Bytes that a plan with `value` needs; 0: refused. The microbatches stay: another batch makes another global batch.
+static inline double fit_needs(const Options *asked, int64_t grad_accum, FitOf of, int64_t value) {
+  static WorldPlan w;
+  static Options o;
+  char error[2048];
+  o = *asked;
+  if (of == FIT_BATCH) o.batch_size = value;
+  else o.seq_len = value;
+  if (of == FIT_SEQUENCE && o.n_positions) o.n_positions = max64(o.n_positions, value);
+  o.global_batch = 0;
+  o.grad_accum = grad_accum;
+  if (!world_plan(&w, &o, false, NULL, error, sizeof error)) return 0;
+  const double needs = world_plan_needs(&w);
+  world_plan_free(&w);
+  return needs;
+}
+static inline int64_t fit_grain(int64_t other, int64_t of) {
+  while (of > 1 && other % 2 == 0) other /= 2, of /= 2;
+  return of;
+}
+// The largest value whose plan is no larger than the device. Memory is nearly a line in it, so that a guess from two
+// plans comes near the end; the plans of the result and of the next value prove it.
+static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of) {
+  const Options *o = &w->opt;
+  const double room = world_plan_room(w);
+  const bool by16 = o->fp8 == FP8_MATMUL;   // which takes batches of multiples of 16 tokens
+  const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
+  const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
+  int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not
+  double low_needs = 0, high_needs = 0, slope = 0;
+  bool refused = false;
+  for (int turn = 0; high - low > 1; turn++) {
+    const double ahead = slope > 0 ? (room - low_needs) / slope : low ? (double)low : 1;
+    int64_t next = low + max64(1, (int64_t)fmin(ahead, (double)(high - low)));
+    if (refused || turn % 8 == 7) next = low + (high - low) / 2;
+    next = min64(next, high - 1);
+    const double needs = fit_needs(asked, o->grad_accum, of, next * grain);
+    refused = needs == 0;
+    if (!refused && low) slope = (needs - low_needs) / (double)(next - low);
+    if (!refused && needs <= room) low = next, low_needs = needs;
+    else high = next, high_needs = needs;
+  }
+  return Fit{low * grain, grain, low_needs, high_needs};
+}
+
+// ================================================================================================ 4 worlds
+// Options of the same run on another number of ranks. A mesh RxS keeps its S.
+static inline Options plan_at_world(const Options *asked, int world, bool *possible) {
+  Options o = *asked;
+  int R, S;
+  o.world = world;
+  *possible = true;
+  if (o.mesh[0] && mesh_parse(o.mesh, &R, &S)) {
+    *possible = world % S == 0;
+    snprintf(o.mesh, sizeof o.mesh, "%dx%d", world / S, S);
+  }
+  return o;
+}

@@ -1,0 +1,80 @@
+// overwrite.h: a run writes over its own files, and over nothing else. What is there already under a name that it
+// would write is told by its content, before the corpus is read and memory is taken.
+//
+//   overwrite_refuse     refuses names under which something else is
+//   overwrite_page       the same of report.html for --report RUN1,RUN2,...
+#pragma once
+#include "report.h"
+#include "run/options/options.h"
+#include "trace_file.h"
+
+// What this program's files have within their first 64 KiB.
+static const char mark_of_page[] = "<title>train_gpt_fsdp</title>";
+static const char mark_of_export[] = "\"written_by\":\t\"train_gpt_fsdp ";
+static const char mark_of_adapter[] = "\"train_gpt_fsdp_base_hash\"";
+static const char mark_of_options[] = "# Options of a run of train_gpt_fsdp ";
+static const char mark_of_metrics[] = "{\"kind\":\"run\",\"version\":";
+
+// Which of these files in `directory` is there and not empty; NULL: none.
+static inline const char *overwrite_there(const char *directory, const char *const *names) {
+  char path[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  for (; *names; names++) {
+    snprintf(path, sizeof path, "%s/%s", directory, *names);
+    if (!stat(path, &st) && S_ISREG(st.st_mode) && st.st_size) return *names;
+  }
+  return NULL;
+}
+bool overwrite_out_is_ours(const char *out) {
+  char path[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/ckpt", out);
+  if (!stat(path, &st)) return true;
+  snprintf(path, sizeof path, "%s/options.txt", out);
+  if (file_has_mark(path, mark_of_options, true)) return true;
+  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+  return file_has_mark(path, mark_of_metrics, true);
+}
+bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
+  static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                                         "tokenizer_config.json", NULL};
+  static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors",
+                                        o->train_rows[0] || o->add_tokens[0] ? "tokenizer.json" : NULL, NULL};
+  const char *written[7] = {}, **next = written;
+  if (run_trains(o)) *next++ = "options.txt", *next++ = "tokenizer.json";
+  if (!strcmp(o->report, "on")) *next++ = "report.html";
+  if (sample_file(o)) *next++ = sample_file(o);
+  if (o->save_model) *next++ = "model.safetensors";
+  if (o->export_gguf != OPT_export_gguf_off) *next++ = o->lora && !o->merge ? "adapter.gguf" : "model.gguf";
+  char path[OPTION_TEXT_BYTES + 64];
+  struct stat st;
+  const bool there = o->trace[0] && !stat(o->trace, &st);
+  REFUSE(there && !S_ISREG(st.st_mode), "--trace %.900s is %s: name a file", o->trace, file_type_words(st.st_mode));
+  REFUSE(there && file_is_foreign(o->trace, trace_file_head, true), "--trace %.900s is there, and no trace of this "
+         "program: name another file", o->trace);
+  for (const char *name : {"metrics.jsonl", sample_file(o)}) {   // written in place
+    snprintf(path, sizeof path, "%s/%s", o->out, name ? name : "");
+    const char *other = name ? file_other_words(path) : NULL;
+    REFUSE(other, "%.900s is %s, and a run writes a file there: remove it, or name another directory by --out", path,
+           other);
+  }
+  const char *name = overwrite_out_is_ours(o->out) ? NULL : overwrite_there(o->out, written);
+  REFUSE(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
+         "directory", o->out, name);
+  snprintf(path, sizeof path, "%s/trainer.json", o->export_hf);
+  const bool checkpoint = !access(path, F_OK);   // which saver_check refuses in its own words
+  snprintf(path, sizeof path, "%s/config.json", o->export_hf);
+  const bool free = !o->export_hf[0] || checkpoint || file_has_mark(path, mark_of_export, false);
+  name = free ? NULL : overwrite_there(o->export_hf, exported);
+  snprintf(path, sizeof path, "%s/adapter_model.safetensors", o->export_hf);
+  if (!name && o->export_hf[0] && !file_has_mark(path, mark_of_adapter, false))
+    name = overwrite_there(o->export_hf, adapter);
+  REFUSE(name, "--export_hf %.900s has a%s %s that this program has not written: name another directory", o->export_hf,
+         *name == 'a' ? "n" : "", name);
+  return true;
+}
+static inline bool overwrite_page(const char *path, char *error, size_t error_bytes) {
+  REFUSE(file_is_foreign(path, mark_of_page, false), "%.900s is there, and no report of this program: --out names "
+         "another directory", path);
+  return true;
+}

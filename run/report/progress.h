@@ -1,0 +1,67 @@
+// progress.h: the progress line of training, and that of a save or a load.
+//
+//   progress_line      training: as many fields as fit
+//   show_progress      a save or a load that takes more than a second
+#pragma once
+#include "report.h"
+
+// The fields of a progress line, in this order. Each is text; an empty one is left out.
+enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_PAIRS, PROGRESS_LR, PROGRESS_NORM,
+                     PROGRESS_RATE, PROGRESS_MFU, PROGRESS_ETA, PROGRESS_MEMORY, PROGRESS_SKIPPED, PROGRESS_SAVING,
+                     PROGRESS_FIELDS };
+// Fields get room in this order, until one does not fit. The first three are always there.
+static const ProgressField progress_priority[] = {
+    PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_ETA, PROGRESS_BAR, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_PAIRS,
+    PROGRESS_RATE, PROGRESS_NORM, PROGRESS_LR, PROGRESS_MFU, PROGRESS_MEMORY};
+enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MOST = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
+struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // the bar's text: "" or not
+
+// 9:59, 1:00:00.
+static void eta_text(char *to, size_t bytes, int64_t seconds) {
+  const long long h = seconds / 3600, m = seconds / 60 % 60, s = seconds % 60;
+  if (h) snprintf(to, bytes, "%lld:%02lld:%02lld", h, m, s);
+  else snprintf(to, bytes, "%lld:%02lld", m, s);
+}
+// The line for a terminal of `columns` (0: not a terminal, all fields). One column stays free, so that nothing wraps.
+// The bar takes the room that the other fields leave. If even the first three fields do not fit, the caller cuts.
+static void progress_line(char *to, size_t bytes, const Progress *p, int columns) {
+  bool there[PROGRESS_FIELDS] = {};
+  const int room = columns ? columns - 1 : INT32_MAX;
+  int used = -2, bar = PROGRESS_BAR_MOST;
+  to[0] = 0;
+  for (int i = 0; i < PROGRESS_FIELDS; i++) {
+    const ProgressField f = progress_priority[i];
+    if (!p->text[f][0]) continue;
+    const int more = f == PROGRESS_BAR ? PROGRESS_BAR_LEAST + 3 : 2 + (int)strlen(p->text[f]);
+    if (i >= PROGRESS_ALWAYS && used + more > room) break;
+    there[f] = true;
+    used += more;
+  }
+  const bool tight = used > room;                // then without the total number of steps
+  if (columns && there[PROGRESS_BAR]) bar = (int)min64(bar, PROGRESS_BAR_LEAST + room - used);
+  if (there[PROGRESS_BAR]) {
+    char text[PROGRESS_BAR_MOST + 1] = "";
+    for (int i = 0; i < bar; i++) text[i] = i * p->steps < p->step * bar ? '#' : '.';
+    text_add(to, bytes, "[%s] ", text);
+  }
+  const size_t first = strlen(to);
+  for (int f = PROGRESS_STEP; f < PROGRESS_FIELDS; f++) {
+    const int length = f == PROGRESS_STEP && tight ? (int)strcspn(p->text[f], "/") : (int)strlen(p->text[f]);
+    if (there[f]) text_add(to, bytes, "%s%.*s", strlen(to) > first ? "  " : "", length, p->text[f]);
+  }
+}
+
+void show_progress(const char *what, int64_t done, int64_t total) {
+  static double begun_ms, next_ms;
+  static int64_t before = INT64_MAX;
+  const double now = now_ms();
+  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
+  before = done;
+  if (now < next_ms || !total) return;
+  next_ms = now + (terminal.out ? 200 : 10000);
+  char line[128];
+  snprintf(line, sizeof line, "%s: %lld %% of %.2f GB, %.2f GB/s", what, (long long)(100 * done / total),
+           (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms));
+  if (terminal.out) line_draw(line, true);
+  else say("%s\n", line);
+}

@@ -1,0 +1,703 @@
+// start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
+// and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
+//
+//   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from saver.h)
+//   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
+//   start_record                         all of it as members of a JSON object
+//   print_old_runs                       what earlier runs left in OUT, and how to remove it
+#pragma once
+#include "report.h"
+#include "run/options/options.h"
+#include "progress.h"
+#include "view.h"
+#include "kernels/cuda/nvidia.h"
+#include <dirent.h>
+
+// ---- words ----------------------------------------------------------------------------------------------------------
+char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run)) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  write(f, run);
+  fclose(f);
+  return text;
+}
+const char *count_words(int64_t n) {
+  static char text[4][24];
+  static int turn;
+  static const struct {
+    double unit;
+    const char *name;
+  } units[] = {{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " K"}};
+  turn = (turn + 1) % 4;
+  snprintf(text[turn], sizeof text[0], "%lld", (long long)n);
+  for (const auto &u : units) {
+    if (n < 10000 || (double)n < u.unit * 0.9995) continue;
+    const double x = (double)n / u.unit;
+    snprintf(text[turn], sizeof text[0], "%.*f%s", x < 9.995 ? 2 : x < 99.95 ? 1 : 0, x, u.name);
+    break;
+  }
+  return text[turn];
+}
+static const char *transport_words(const RunView *run) {
+  const CommKind comm = run->fsdp->cfg.comm;
+  if (comm == COMM_SELF) return "stay here";
+  if (fsdp_along_hosts(run->fsdp))
+    return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
+  if (comm == COMM_NCCL) return "by NCCL";
+  if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
+  return fsdp_hosts(run->fsdp) > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
+}
+// How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
+static const char *cpu_products(const RunView *run) {
+  const Ops *ops = run->ctx->ops;
+  const Dtype dtype = run->fsdp->cfg.compute_dtype;
+  const bool dots = ops == &ops_neon_bf16, pairs = ops == &ops_avx512_bf16 || dots;
+  const bool tiles = !pairs && ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
+  if (dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
+  if (dtype == BF16 && tiles) return "bf16 tile multiplies";
+  if (dtype == BF16 && dots) return "bf16 pairs (BFDOT); attention converted to fp32";
+  return dtype == BF16 && pairs ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
+}
+// How long gathered parameters stay whole.
+static void whole_words(FILE *to, const RunView *run) {
+  const FsdpConfig *c = &run->fsdp->cfg;
+  bool in_blocks = false;
+  for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit(run->fsdp, u)->stage;
+  if (fsdp_in_place(run->fsdp))
+    fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
+  else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
+  else fprintf(to, "%d of %d blocks whole at once", c->gather_slots, c->blocks);
+  if (c->mesh.secondary && !fsdp_in_place(run->fsdp))
+    fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.secondary);
+}
+// One line: what is cut over how many ranks, and how long gathered parameters stay whole.
+static void sharding_words(FILE *to, const RunView *run) {
+  const FsdpConfig *c = &run->fsdp->cfg;
+  const MeshShape m = c->mesh;
+  fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_name(run->opt), m.replicas,
+          m.replicas > 1 ? "s" : "", m.shards, m.shards > 1 ? "s" : "",
+          c->layout == SHARD_DIM0 ? "by rows of each parameter" : "flat");
+  whole_words(to, run);
+  if (run_trains(run->opt) && run->opt->grad_accum > 1)
+    fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
+  if (fsdp_offloads(run->fsdp))
+    fprintf(to, "; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+}
+
+// ---- units ----------------------------------------------------------------------------------------------------------
+struct UnitFigures { int64_t params, numel, trained; };
+static UnitFigures unit_figures(const Fsdp *f, int u) {
+  UnitFigures x = {fsdp_unit(f, u)->params, 0, 0};
+  for (int p = 0; p < fsdp_params(f); p++) {
+    if (fsdp_param(f, p)->unit != u) continue;
+    x.numel += param_numel(fsdp_param(f, p));
+    const Param *q = fsdp_param(f, p);
+    x.trained += q->frozen ? 0 : q->row_end ? (q->row_end - q->row_from) * param_cols(q) : param_numel(q);
+  }
+  return x;
+}
+// A unit's name without its block's number: "h.12.attn" has the kind ".attn" and the block 12. Block -1: of no block.
+struct UnitName { const char *kind; int block; };
+static UnitName unit_name(const Unit *u) {
+  char *end;
+  if (strncmp(u->name, "h.", 2)) return UnitName{u->name, -1};
+  const long block = strtol(u->name + 2, &end, 10);
+  return UnitName{end, (int)block};
+}
+static bool units_are_alike(const Fsdp *f, int a, int b) {
+  const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
+  const Unit *u = fsdp_unit(f, a), *v = fsdp_unit(f, b);
+  return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
+}
+// A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
+// blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
+struct UnitRow { int first, last, alike; UnitFigures x; };
+static UnitRow *unit_rows(const Fsdp *f, int *rows) {
+  bool *told = (bool *)calloc((size_t)fsdp_units(f), sizeof(bool));
+  UnitRow *row = (UnitRow *)calloc((size_t)fsdp_units(f), sizeof(UnitRow));
+  *rows = 0;
+  for (int u = 0; u < fsdp_units(f); u++) {
+    if (told[u]) continue;
+    const UnitName first = unit_name(fsdp_unit(f, u));
+    int last = u, block = first.block;
+    for (int v = u + 1; v < fsdp_units(f) && first.block >= 0; v++) {
+      const UnitName other = unit_name(fsdp_unit(f, v));
+      if (strcmp(other.kind, first.kind) || other.block < 0) continue;
+      if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
+      told[last = v] = true;
+      block++;
+    }
+    row[(*rows)++] = UnitRow{u, last, 1 + block - first.block, unit_figures(f, u)};
+  }
+  free(told);
+  return row;
+}
+void units_words(FILE *to, const RunView *run) {
+  const Fsdp *f = run->fsdp;
+  int rows;
+  UnitRow *row = unit_rows(f, &rows);
+  fprintf(to, "units: %d, each moved by one collective\n", fsdp_units(f));
+  fprintf(to, "  %-34s %8s %12s %12s %14s %14s\n", "", "tensors", "parameters", "trained", "bytes, whole",
+          "bytes, a rank");
+  for (int i = 0; i < rows; i++) {
+    const UnitRow *r = &row[i];
+    char name[160];
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", fsdp_unit(f, r->first)->name,
+             fsdp_unit(f, r->last)->name);
+    fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
+            (long long)r->x.trained, fsdp_unit(f, r->first)->full_bytes, fsdp_unit(f, r->first)->shard_bytes,
+            r->alike > 1 ? "  each" : "");
+  }
+  free(row);
+}
+
+// ---- the first record -----------------------------------------------------------------------------------------------
+void log_config(FILE *f, const void *options) {
+  const Options *o = (const Options *)options;
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, o, &s);
+    fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
+    const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // a reader's double
+    if (s.type == OPTION_TEXT || s.type == OPTION_CHOICE || long_int) json_text(f, value);
+    else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
+  }
+}
+void record_units(FILE *f, const RunView *run) {
+  int rows;
+  UnitRow *row = unit_rows(run->fsdp, &rows);
+  for (int i = 0; i < rows; i++) {
+    const Unit *first = fsdp_unit(run->fsdp, row[i].first);
+    fprintf(f, "%s{\"first\":", i ? "," : "");
+    json_text(f, first->name);
+    fprintf(f, ",\"last\":");
+    json_text(f, fsdp_unit(run->fsdp, row[i].last)->name);
+    fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
+            "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
+            (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
+  }
+  free(row);
+}
+static void record_traffic(FILE *f, const RunView *run) {
+  if (!run_trains(run->opt)) return;
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
+  fprintf(f, ",\"step_traffic\":{\"gathers\":%lld,\"reductions\":%lld,\"small\":%lld,\"gather_bytes\":%lld,"
+          "\"reduce_bytes\":%lld,\"returns\":%lld,\"replicate_bytes\":%lld,\"updates\":%lld,"
+          "\"update_bytes\":%lld,\"small_bytes\":%lld}", (long long)w.gathers,
+          (long long)w.reductions, (long long)w.small, (long long)w.gather_bytes, (long long)w.reduce_bytes,
+          (long long)w.returns, (long long)w.replicate_bytes, (long long)w.updates, (long long)w.update_bytes,
+          (long long)w.small_bytes);
+}
+// Which cores each rank took, in words.
+static void record_cores(FILE *f, const RunView *run) {
+  if (!run->cores) return;
+  fprintf(f, ",\"cores\":[");
+  for (int r = 0; r < run->cores->world; r++) {
+    fprintf(f, "%s", r ? "," : "");
+    json_text(f, run->cores->all[r].words);
+  }
+  fprintf(f, "]");
+}
+// What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
+// that --verbose prints, as members of an open object.
+static void start_record(FILE *f, const RunView *run) {
+  const MeshShape mesh = fsdp_mesh(run->fsdp);
+  char *sharding = words_of(run, sharding_words);
+  fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
+          "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", run->model.L, run->model.H,
+          (long long)run->model.C, (long long)run->model.P, (long long)run->model.V, (long long)run->model.Vp,
+          run->model.flops_per_token);
+  fprintf(f, ",\"config\":{");
+  log_config(f, run->opt);
+  fprintf(f, "},\"recompute_auto\":%s", run->opt->recompute_auto ? "true" : "false");
+  if (!run->ctx->ops->nccl) fprintf(f, ",\"products\":\"%s; sums fp32\"", cpu_products(run));
+  if (run->device.peak_flops > 0) json_number(f, "peak_flops", run->device.peak_flops);
+  fprintf(f, ",\"gradients\":\"%s\",\"sharding\":", transport_words(run));
+  json_text(f, sharding);
+  fprintf(f, ",\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d},\"units\":%d,\"unit_table\":[", mesh.replicas,
+          mesh.shards, mesh.secondary, fsdp_units(run->fsdp));
+  record_units(f, run);
+  fprintf(f, "],\"memory_plan_bytes\":{");
+  for (int i = 0; i < MEM_COUNT; i++)
+    fprintf(f, "%s\"%s\":%zu", i ? "," : "", memory_words[i], run->plan.planned_bytes[i]);
+  fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(&run->plan, MEMORY_ALL));
+  for (int k = 0; k < MEMORY_USES; k++)
+    fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&run->plan, (MemoryUse)k));
+  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", placement_bytes(&run->placement),
+          run->placement.alive_most_bytes);
+  record_traffic(f, run);
+  record_cores(f, run);
+  free(sharding);
+}
+
+// ---- the start ------------------------------------------------------------------------------------------------------
+enum { START_COLUMNS = 80, START_COLUMNS_LEAST = 40, START_INDENT = 12 };
+void start_line(const char *name, const char *fmt, ...) {
+  char *text = NULL, *lines = NULL;
+  size_t bytes = 0;
+  va_list ap;
+  va_start(ap, fmt);
+  const int n = vasprintf(&text, fmt, ap);
+  va_end(ap);
+  if (n < 0) return;
+  FILE *f = open_memstream(&lines, &bytes);
+  fprintf(f, "  %-*s", START_INDENT - 2, name);
+  int column = START_INDENT, most = terminal.out ? terminal_columns() : START_COLUMNS;
+  most = most > START_COLUMNS ? START_COLUMNS : most < START_COLUMNS_LEAST ? START_COLUMNS_LEAST : most;
+  for (const char *word = text; *word;) {
+    const size_t length = strcspn(word, " ");
+    int columns = 0;                             // of characters, not of bytes
+    for (size_t i = 0; i < length; i++) columns += (word[i] & 0xc0) != 0x80;
+    if (column > START_INDENT && column + 1 + columns > most) {
+      fprintf(f, "\n%*s", START_INDENT, "");
+      column = START_INDENT;
+    }
+    column += fprintf(f, column > START_INDENT ? " " : "") + columns;
+    fwrite(word, 1, length, f);
+    word += length + (word[length] == ' ');
+  }
+  fclose(f);
+  say("%s\n", lines);
+  free(lines);
+  free(text);
+}
+void ranks_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const bool gpu = run->ctx->ops->nccl, one = option_dtype(o, OPT_param_dtype) == option_dtype(o, OPT_buffer_dtype);
+  fprintf(to, "%d on %d host%s, ", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp), fsdp_hosts(run->fsdp) > 1 ? "s" : "");
+  if (!gpu) fprintf(to, "%d thread%s each, ", run->ctx->threads, run->ctx->threads > 1 ? "s" : "");
+  fprintf(to, "%s, ", run->device.words);
+  if (one) fprintf(to, "%s", option_word(o, OPT_param_dtype));
+  else fprintf(to, "parameters %s, activations %s", option_word(o, OPT_param_dtype), option_word(o, OPT_buffer_dtype));
+  if (o->logits_dtype == OPT_logits_dtype_bf16) fprintf(to, ", logits too");
+  if (o->fp8 != FP8_OFF) fprintf(to, ", blocks %s in E4M3", o->fp8 != FP8_GATHER ? "multiplied" : "gathered");
+}
+// How multiprocessors are dealt between matrix multiplies and NCCL.
+static void sm_margin_words(FILE *to, const RunView *run) {
+  const Device *d = &run->device;
+  fprintf(to, "%d of %d multiprocessors for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
+          d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, sm_margin_blocks(d->sm_margin),
+          sm_margin_blocks(d->sm_margin));
+}
+// Cores of the first and the last rank.
+static void cores_short_words(FILE *to, const RunView *run) {
+  const Cores *c = run->cores;
+  const int last = c->world - 1;
+  fprintf(to, "rank 0: %s", c->all[0].words);
+  if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
+}
+void shards_words(FILE *to, const RunView *run) {
+  const MeshShape m = fsdp_mesh(run->fsdp);
+  fputs(strategy_name(run->opt), to);
+  if (fsdp_world(run->fsdp) == 1) fprintf(to, " over 1 rank: it holds everything");
+  else {
+    if (m.replicas > 1) fprintf(to, ", %d replicas of %d shard%s; ", m.replicas, m.shards, m.shards > 1 ? "s" : "");
+    else fprintf(to, " over %d ranks; ", m.shards);
+    whole_words(to, run);
+    if (run_trains(run->opt)) fprintf(to, "; gradients %s", transport_words(run));
+  }
+  if (fsdp_offloads(run->fsdp))
+    fprintf(to, "; %s on the host",
+            run->fsdp->cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+}
+void memory_short_words(FILE *to, const RunView *run) {
+  const MemoryPlan *m = &run->plan;
+  fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
+  if (run->ctx->ops->nccl)
+    fprintf(to, ", %.1f of them on the GPU", (double)memory_planned_total(m, MEMORY_ON_DEVICE) / 0x1p20);
+  for (int k = 0, any = 0; k < MEMORY_USES; k++)
+    if (const size_t bytes = memory_planned_use(m, (MemoryUse)k))
+      fprintf(to, "%s%s %.1f", any++ ? ", " : ": ", memory_use_words[k], (double)bytes / 0x1p20);
+}
+void moved_words(FILE *to, const RunView *run) {
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
+  const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.update_bytes + w.small_bytes;
+  fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
+          (double)w.reduce_bytes * 1e-6, (long long)w.reductions);
+  if (w.gathers)
+    fprintf(to, ", parameters %.3f (%lld gathers)", (double)w.gather_bytes * 1e-6, (long long)w.gathers);
+  if (w.replicate_bytes) fprintf(to, ", between replicas %.3f", (double)w.replicate_bytes * 1e-6);
+  if (w.updates) fprintf(to, ", updates %.3f", (double)w.update_bytes * 1e-6);
+}
+static void files_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  fprintf(to, "%s/metrics.jsonl", o->out);
+  if (run_trains(o)) fprintf(to, ", options.txt");
+  if (!strcmp(o->report, "on") && !o->sample_only) fprintf(to, ", report.html");
+  if (run->corpus->has_tokenizer && run_trains(o)) fprintf(to, ", tokenizer.json");
+  if (sample_file(o)) fprintf(to, ", %s", sample_file(o));
+  if (o->save_model) fprintf(to, ", model.safetensors");
+  if (o->export_hf[0]) fprintf(to, ", %s", o->export_hf);
+}
+static void data_words(FILE *to, const RunView *run) {
+  const Split *train = &run->corpus->split[SPLIT_TRAIN];
+  const Packing *p = run->packing;
+  fprintf(to, "%s", run->corpus->source);
+  if (train->documents) fprintf(to, ", %lld to train on", (long long)(p->split ? p->kept : train->documents));
+  if (p->split) fprintf(to, " in %lld sequences, %s tokens trained on", (long long)p->rows, count_words(p->trained));
+  if (p->cut + p->dropped)
+    fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
+            p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
+  if (p->untrained)
+    fprintf(to, " (%lld left out: nothing to train on within --seq_len)", (long long)p->untrained);
+  if (run->steps_per_epoch && !p->split)
+    fprintf(to, train->texts > 1 ? ": %s tokens in %lld documents to train on" : ": %s tokens to train on",
+            count_words(train->tokens_numel), (long long)train->texts);
+  if (run->steps_per_epoch) fprintf(to, ", %lld steps an epoch", (long long)run->steps_per_epoch);
+}
+// Of a mixture: each source's share, and how often an epoch reads it.
+static void mixture_words(FILE *to, const RunView *run) {
+  const Split *s = &run->corpus->split[SPLIT_TRAIN];
+  const int64_t all = sampler_period(s), T = run->model.T;
+  for (int k = 0; k < s->sources; k++) {
+    const double share = (double)s->source[k].weight / (double)all;
+    const double drawn = share * (double)run->steps_per_epoch * (double)run->opt->global_batch;
+    fprintf(to, "%.4g %% %s (%.3g times an epoch), ", 100 * share, s->source[k].name,
+            drawn / (double)sampler_source_numel(s, k, T, run->packing->split ? run->packing : NULL));
+  }
+  fprintf(to, "by samples; a source that ends starts over in a new order");
+}
+static void training_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  fprintf(to, "%lld step%s of %lld x %lld tokens; %s, learning rate %g, %s", (long long)run->steps_total,
+          run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T,
+          option_word(o, OPT_optimizer), o->lr, option_word(o, OPT_schedule));
+}
+// The loss of pairs, and what it must be before anything is learned.
+static void preference_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const bool same = !o->lora_from[0] && o->dropout == 0 && !o->resume[0];
+  fprintf(to, "--loss %s, beta %g", option_word(o, OPT_loss), o->dpo_beta);
+  if (o->dpo_smoothing > 0) fprintf(to, ", label smoothing %g", o->dpo_smoothing);
+  if (o->loss == PREFERENCE_SIMPO) fprintf(to, ", gamma %g", o->simpo_gamma);
+  if (!preference_compares(o->loss)) { fprintf(to, "; there is no reference"); return; }
+  fprintf(to, "; the reference is these weights %s", o->lora ? "without their adapters" : "as they begin");
+  double unused[2];
+  if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
+}
+// What a tuning chose where no option says it, and why.
+static void tuning_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  fprintf(to, "what no option says is chosen for weights that have learned:");
+  if (!o->given[OPT_lr])
+    fprintf(to, " learning rate %g (%s);", o->lr,
+            o->lora ? "adapters take ten times that of whole weights" : "with that of new weights they forget");
+  if (!o->given[OPT_weight_decay]) fprintf(to, " weight decay 0 (it would pull them to zero);");
+  if (!o->given[OPT_warmup]) fprintf(to, " warm-up %g of the steps (a small rate needs little);", o->warmup);
+  if (o->longest)
+    fprintf(to, " sequences of %lld tokens (the longest conversation has %lld);", (long long)o->seq_len,
+            (long long)o->longest);
+  if (o->batch_auto && !o->given[OPT_batch_size])
+    fprintf(to, " microbatches of %lld sequence%s (the most of a step's that fit);", (long long)o->batch_size,
+            o->batch_size > 1 ? "s" : "");
+  fprintf(to, " docs/finetune.md");
+}
+// The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
+static void owned_name(char *to, size_t bytes, const Param *p) {
+  const char *dot = strchr(p->name + 2, '.');
+  snprintf(to, bytes, "h.*%.*s", (int)(strlen(dot) - strlen(".weight")), dot);
+}
+// Which parameters Muon updates; the others are AdamW's.
+static void muon_words(FILE *to, const RunView *run) {
+  const FsdpLayout *lay = &run->fsdp->lay;
+  const int blocks = run->fsdp->cfg.blocks;
+  char name[64], other[64];
+  for (int p = 0; p < lay->params; p++) {
+    int alike = 0, before = 0;
+    if (!lay->param[p].owned) continue;
+    owned_name(name, sizeof name, &lay->param[p]);
+    for (int q = 0; q < lay->params; q++) {
+      if (!lay->param[q].owned) continue;
+      owned_name(other, sizeof other, &lay->param[q]);
+      alike += !strcmp(name, other);
+      before += !strcmp(name, other) && q < p;
+    }
+    if (before) continue;
+    fprintf(to, "%s%s", name, lay->param[p].matrices == 3   ? " (q, k, v apart)"
+                            : lay->param[p].matrices == 2 ? " (gate, up apart)"
+                                                          : "");
+    if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
+    fprintf(to, ", ");
+  }
+  if (!lay->owned.matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
+  else
+    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", lay->owned.matrices, lay->owned.rounds);
+}
+void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
+  char *text = words_of(run, write);
+  start_line(name, "%s", text);
+  free(text);
+}
+// What differs from GPT-2's block; nothing where it is that.
+static void block_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  const ModelShape s = shape_of(o);
+  if (shape_is_gpt2(&s)) return;
+  const bool rope = s.block.position == POSITION_ROPE, own = s.block.qk_norm != QK_NORM_OFF;
+  static const char *const places[] = {"", " behind attention and MLP", " before and behind attention and MLP"};
+  fprintf(to, "%s%s%s (eps %g)%s, %s", option_word(o, OPT_norm), s.block.norm_weightless ? " without weights" : "",
+          places[s.block.norm_place], o->norm_eps, s.block.norm_embedding ? ", one behind the embedding" : "",
+          rope ? "rope" : "learned positions");
+  if (rope) fprintf(to, " of base %g", o->rope_theta);
+  if (rope && strcmp(o->rope_scaling, "none")) fprintf(to, " scaled by %s", o->rope_scaling);
+  if (rope && s.block.rope_skip) fprintf(to, ", every %lld-th block without", (long long)o->rope_skip);
+  if (s.block.window) fprintf(to, ", a window of %lld tokens", (long long)o->window);
+  if (s.block.window && s.block.window_skip) fprintf(to, " but in every %lld-th block", (long long)o->window_skip);
+  if (s.block.window && s.block.window_theta > 0) fprintf(to, ", there rope of base %g", o->window_theta);
+  fprintf(to, ", %lld head%s of k and v, of %lld columns", (long long)o->n_kv_head, o->n_kv_head > 1 ? "s" : "",
+          (long long)o->head_size);
+  const bool all = s.block.qk_norm == QK_NORM_ALL;
+  if (own) fprintf(to, ", q and k normed %s rope", all ? "over all heads before" : option_word(o, OPT_qk_norm));
+  fprintf(to, ", %s %lld wide, biases: %s", option_word(o, OPT_mlp), (long long)o->mlp_width, option_word(o, OPT_bias));
+  if (o->attention_scale > 0) fprintf(to, ", scores over the root of %g", o->attention_scale);
+  if (s.block.embedding_scaled) fprintf(to, ", embedding times the root of its width");
+  if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
+}
+void print_block(const RunView *run) {
+  const ModelShape s = shape_of(run->opt);
+  if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
+}
+// The first conversation as the model sees it, with what is trained on marked.
+enum { CONVERSATION_TOKENS_MOST = 400 };
+static void print_conversation(const RunView *run) {
+  const Split *s = &run->corpus->split[SPLIT_TRAIN];
+  if (!s->documents || !run->corpus->has_tokenizer) return;
+  int64_t end = 1, left = s->pairs;              // of a pair both
+  while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
+  const int64_t shown = min64(end, CONVERSATION_TOKENS_MOST);
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  bool inside = false;
+  for (int64_t i = 0; i < shown; i++) {
+    int n;
+    const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
+    if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
+    inside = split_trained(s, i);
+    if (i && split_begins(s, i)) fputs("\nand the answer that was rejected:\n", to);
+    fwrite(p, 1, (size_t)n, to);
+  }
+  fputs(inside ? "]]" : "", to);
+  if (shown < end) fprintf(to, " ... and %lld tokens more", (long long)(end - shown));
+  fclose(to);
+  say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
+  free(text);
+}
+void print_start(const RunView *run) {
+  if (fsdp_rank(run->fsdp)) return;
+  const ModelFigures *m = &run->model;
+  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
+  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
+             run->name ? run->name : run->opt->model, count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H,
+             m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);
+  print_block(run);
+  start_words("data", run, data_words);
+  if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
+  if (run->opt->loss != PREFERENCE_NONE && run->packing->split) start_words("loss", run, preference_words);
+  if (run_trains(run->opt)) start_words("training", run, training_words);
+  if (run->opt->tuning) start_words("tuning", run, tuning_words);
+  if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
+  start_words("ranks", run, ranks_words);
+  if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
+  if (run->ctx->ops->nccl)
+    start_line("attention", "kernels %s (--attention %s)", run->ctx->attention_mma ? "of every GPU" : "of Hopper",
+               option_word(run->opt, OPT_attention));
+  if (run->device.sm_margin) start_words("margin", run, sm_margin_words);
+  start_words("sharding", run, shards_words);
+  start_words("memory", run, memory_short_words);
+  if (fsdp_world(run->fsdp) > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
+  start_words("files", run, files_words);
+}
+
+// ---- --verbose ------------------------------------------------------------------------------------------------------
+static void plan_words(FILE *to, const RunView *run) {
+  const MemoryPlan *m = &run->plan;
+  const size_t total = memory_planned_total(m, MEMORY_ALL), device = memory_planned_total(m, MEMORY_ON_DEVICE);
+  fprintf(to, "memory plan, bytes per rank, --recompute %s%s\n", run->opt->recompute,
+          run->opt->recompute_auto ? " (auto)" : "");
+  for (int i = 0; i < MEM_COUNT; i++)
+    if (m->planned_bytes[i]) fprintf(to, "  %-34s %15zu\n", memory_words[i], m->planned_bytes[i]);
+  if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
+  fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
+  fprintf(to, "  of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n",
+          placement_bytes(&run->placement), run->placement.alive_most_bytes);
+}
+static void traffic_words(FILE *to, const RunView *run) {
+  if (fsdp_world(run->fsdp) == 1 || !run_trains(run->opt)) return;
+  const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
+  fprintf(to, "traffic of a step, received by rank 0: %lld gathers %.3f MB, %lld reductions %.3f MB",
+          (long long)w.gathers, (double)w.gather_bytes * 1e-6, (long long)w.reductions, (double)w.reduce_bytes * 1e-6);
+  if (w.replicate_bytes) fprintf(to, ", along replicas %.3f MB", (double)w.replicate_bytes * 1e-6);
+  if (w.updates)
+    fprintf(to, ", %lld exchanges of updates %.3f MB", (long long)w.updates, (double)w.update_bytes * 1e-6);
+  fprintf(to, ", %lld small %lld bytes\n", (long long)w.small, (long long)w.small_bytes);
+}
+static void configuration_words(FILE *to, const RunView *run) {
+  fprintf(to, "configuration:");
+  for (const OptionSpec &s : option_specs) {
+    char value[OPTION_TEXT_BYTES];
+    option_print(value, sizeof value, run->opt, &s);
+    if (s.type == OPTION_NUM)
+      snprintf(value, sizeof value, "%.10g", *(const double *)((const char *)run->opt + s.offset));
+    fprintf(to, " --%s=%s", s.name, s.type == OPTION_TEXT && strchr(value, ' ') ? "'...'" : value);
+  }
+  fprintf(to, "\n");
+}
+static void sharding_line(FILE *to, const RunView *run) {
+  fprintf(to, "sharding: ");
+  sharding_words(to, run);
+  fprintf(to, "\n");
+}
+static void cores_lines(FILE *to, const RunView *run) {
+  for (int r = 0; run->cores && r < run->cores->world; r++) fprintf(to, "rank %d: %s\n", r, run->cores->all[r].words);
+}
+void print_details(const RunView *run) {
+  if (fsdp_rank(run->fsdp) || !run->opt->verbose) return;
+  if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
+  else if (run->device.peak_flops > 0)
+    say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device.peak_flops * 1e-12,
+        option_word(run->opt, OPT_buffer_dtype), run->model.flops_per_token);
+  else say("peak: not known for this GPU; MFU is n/a\n");
+  say("model: %d blocks, %d heads, width %lld, %lld positions, vocabulary %lld (%lld in memory), %lld parameters\n",
+      run->model.L, run->model.H, (long long)run->model.C, (long long)run->model.P, (long long)run->model.V,
+      (long long)run->model.Vp, (long long)run->model.parameters);
+  if (run->corpus->tokenizer_ms > 0)
+    say("tokenizer: trained to %d tokens in %.0f ms, encoded the corpus in %.0f ms\n", run->corpus->vocab_size,
+        run->corpus->tokenizer_ms, run->corpus->encode_ms);
+  void (*const parts[])(FILE *to, const RunView *run) = {configuration_words, cores_lines, sharding_line,
+                                                       units_words, plan_words, traffic_words};
+  for (const auto part : parts) {
+    char *text = words_of(run, part);
+    say("%s", text);
+    free(text);
+  }
+}
+
+// ---- notices --------------------------------------------------------------------------------------------------------
+// Number of groups of `size` consecutive ranks that cross hosts although one host has room for a group.
+static int groups_across_hosts(const Mesh *m, int size) {
+  int across = 0;
+  for (int first = 0; first < m->world && size <= m->node_world; first += size) {
+    bool one_host = true;
+    for (int i = 1; i < size; i++) one_host = one_host && m->peer[first + i].host == m->peer[first].host;
+    across += !one_host;
+  }
+  return across;
+}
+static void print_across_hosts(const Mesh *m, int size, const char *what, const char *option) {
+  const int across = groups_across_hosts(m, size);
+  if (!across) return;
+  say("notice: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
+         m->world / size, what, size);
+  if (m->node_world % size) say("choose %s that divides the ranks of a host\n", option);
+  else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
+}
+// Notices about the sharding modes in use.
+static void print_sharding_notices(const RunView *run) {
+  const Options *o = run->opt;
+  const Mesh *m = &run->fsdp->mesh;
+  print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
+  if (m->shape.secondary)
+    print_across_hosts(m, m->shape.secondary, "groups that keep blocks", "a --reshard_after_forward");
+  const bool slots = o->given[OPT_gather_slots];
+  if (fsdp_in_place(run->fsdp) && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+    say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
+           "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
+  if (!run_trains(o)) return;
+  const int mixed = hosts_out_of_order(m);
+  if (mixed && m->windows && !run->ctx->ops->nccl && run->fsdp->cfg.between == BETWEEN_AUTO)
+    say("notice: the ranks of a host are not consecutive in %d of %d shard groups: each rank sends its gradients to "
+           "all owners on other hosts; place ranks host by host (mpirun --map-by slot) and sums can go along the "
+           "hosts\n", mixed, m->world / m->shape.shards);
+  bool rounded = false;
+  for (int p = 0; p < fsdp_params(run->fsdp); p++)
+    rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
+  if (rounded && !fsdp_has_adapters(run->fsdp))
+    say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
+           o->fp8 != FP8_OFF ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
+  if (run->fsdp->cfg.native_reduce && m->world > 1)
+    say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
+  if (fsdp_adds_locally(run->fsdp) && o->grad_accum > 1)
+    say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
+           "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
+           (long long)o->grad_accum);
+}
+void print_start_notices(const RunView *run) {
+  if (fsdp_rank(run->fsdp)) return;
+  const Device *d = &run->device;
+  if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
+    say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
+        d->gpus, d->gpus > 1 ? "s" : "");
+  cores_print_notices(run->cores);
+  const char *omp = getenv("OMP_NUM_THREADS");
+  if (omp && !run->opt->threads && atoi(omp) != run->ctx->threads)
+    say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
+  print_sharding_notices(run);
+  if (run_trains(run->opt)) print_conversation(run);
+}
+
+// ---- earlier runs ---------------------------------------------------------------------------------------------------
+// Bytes of the files in and below PATH; links do not count.
+static int64_t path_bytes(const char *path, int depth) {
+  struct stat st;
+  if (lstat(path, &st) || depth > 8) return 0;
+  if (!S_ISDIR(st.st_mode)) return S_ISREG(st.st_mode) ? st.st_size : 0;
+  int64_t bytes = 0;
+  DIR *dir = opendir(path);
+  for (dirent *e; dir && (e = readdir(dir));) {
+    char inside[PATH_MAX];
+    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+    const int n = snprintf(inside, sizeof inside, "%s/%s", path, e->d_name);
+    if (n > 0 && n < (int)sizeof inside) bytes += path_bytes(inside, depth + 1);
+  }
+  if (dir) closedir(dir);
+  return bytes;
+}
+// Adds PATH.1, PATH.2, ..., which file_move_aside has made, to the words at `rm`, except the one that `from` lies in.
+// Returns how many were added.
+static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) {
+  char above[PATH_MAX], name[PATH_MAX], here[PATH_MAX], there[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
+  const char *base = slash ? slash + 1 : path;
+  const size_t n = strlen(base);
+  int count = 0, most = 0, number;
+  DIR *dir = opendir(above);
+  for (dirent *e; dir && (e = readdir(dir));)
+    if (!strncmp(e->d_name, base, n) && sscanf(e->d_name + n, ".%d", &number) == 1 && number > most && number < 100000)
+      most = number;
+  if (dir) closedir(dir);
+  for (int i = 1; i <= most; i++) {
+    struct stat st;
+    const int length = snprintf(name, sizeof name, "%s.%d", path, i);
+    if (length < 0 || length >= (int)sizeof name || lstat(name, &st)) continue;
+    const size_t inside = realpath(name, here) && realpath(from, there) ? strlen(here) : 0;
+    if (inside && !strncmp(there, here, inside) && (!there[inside] || there[inside] == '/')) continue;   // in use
+    *bytes += path_bytes(name, 0);
+    shell_word(rm, name);
+    count++;
+  }
+  return count;
+}
+void print_old_runs(const RunView *run, const char *from) {
+  if (fsdp_rank(run->fsdp) || !run_trains(run->opt)) return;
+  char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
+  size_t words_bytes = 0;
+  struct stat st;
+  int64_t bytes = 0;
+  FILE *rm = open_memstream(&words, &words_bytes);
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
+  int count = old_of(path, from, rm, &bytes);
+  snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
+  count += old_of(path, from, rm, &bytes);
+  snprintf(path, sizeof path, "%s/ckpt", run->opt->out);
+  count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
+  if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
+  fclose(rm);
+  if (count)
+    say("notice: %d file%s or director%s of earlier runs, %.1f %cB, kept in %s; to remove: rm -r%s\n", count,
+        count > 1 ? "s" : "", count > 1 ? "ies" : "y", (double)bytes * (bytes < 1000000 ? 1e-3 : 1e-6),
+        bytes < 1000000 ? 'k' : 'M', run->opt->out, words);
+  free(words);
+}

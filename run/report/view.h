@@ -1,0 +1,32 @@
+// run.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
+//
+//   Device                     where a rank computes
+//   ModelFigures               the model's shape and size, for people
+//   StepResult, EvalResult     what a step and an evaluation give
+//   RunView                    a view of the trainer: pointers to what it owns. The trainer fills it in
+#pragma once
+#include "report.h"
+#include "run/options/options.h"
+#include "trace_file.h"
+
+Device device_of(const Ops *ops) {
+  Device d = {ops, ops, 0, 1, 0, "", 1, false, 0, 0};
+  snprintf(d.words, sizeof d.words, "%s", ops->name);
+  return d;
+}
+
+// Perplexity per word of the text. Each end of line counts as a word, as in reported WikiText-2 results (Merity et al.
+// 2016).
+static double word_perplexity(const EvalResult *e, const Split *s) {
+  return exp(e->loss * (double)e->tokens / (double)(s->words + s->lines));
+}
+static double bits_per_byte(const EvalResult *e, const Split *s) {
+  return e->loss * (double)e->tokens / M_LN2 / (double)s->text_bytes;
+}
+
+size_t run_device_bytes(const RunView *run) {
+  size_t now = 0, total = 0;
+  Ctx c = *run->ctx;
+  c.ops->memory_left(&c, &now, &total);
+  return run->device_free_bytes > now ? run->device_free_bytes - now : 0;
+}
