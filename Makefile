@@ -211,8 +211,8 @@ check-style:
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
 # The rooms, each above those before it. No header includes a room above its own, itself in a circle, or of another room
-# anything but its door, which has the room's name; nothing below the trainer knows it. kernels/ has a door for each
-# purpose, fsdp/ has its at the top.
+# anything but its door, which has the room's name and at most 200 lines; nothing below the trainer knows it. kernels/ has
+# a door for each purpose, fsdp/ has its at the top.
 ROOMS := base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors data/models \
   data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
@@ -226,6 +226,7 @@ check-rooms:
 	    sub("/[^/]*$$", "", f); sub("^kernels/.*", "kernels", f); return f in level ? f : "" } \
 	  function bad(why) { print FILENAME ":" FNR ": " why; failed = 1 } \
 	  FNR == 1 { here = room(FILENAME) } \
+	  FNR == 201 && here != "fsdp" && here in door && FILENAME == door[here] { bad("a door of more than 200 lines") } \
 	  here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
 	  /^ *#include "/ && here && ($$2 ~ "/" || $$2 == "fsdp.h") { \
 	    there = room($$2); \

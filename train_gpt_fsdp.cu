@@ -12,8 +12,8 @@
 //   8 commands      the table of what the program does; the life of a run
 //
 // Sharding is in fsdp.h, arithmetic in kernels/, text and checkpoints in data/; how a run starts, agrees, reports and
-// saves is in run/, and so is the one table of options (run/options/option_table.h). trainer/open.h gives a trainer its memory.
-// Nothing here asks which device it runs on.
+// saves is in run/, and so is the one table of options (run/options/option_table.h). trainer/open.h gives a trainer its
+// memory. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
 #include "kernels/all.h"
 #include "fsdp.h"

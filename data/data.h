@@ -73,8 +73,9 @@ struct Corpus {
   double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
   void *block;                 // that its tokens lie in, malloc'ed, where another process loaded it; else NULL
 };
+// Ends what corpus_load has begun, from the handler of a signal: no temporary name is left.
 void corpus_abandon();
-// Gives back what load_data made, or what a failure left.
+// Gives back what corpus_load made, or what a failure left.
 void corpus_free(Corpus *c);
 // Finds and reads a corpus. Overwrites c; false and one line in e (exit code 2 or 3) when what was asked cannot be had.
 // Order: o.data if given; else the directory WIKITEXT2_DIR of the environment; else data/wikitext-2, where
@@ -84,8 +85,8 @@ bool corpus_load(Corpus *c, CorpusOptions o, DataError *e);
 // A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is
 // the model's, 0 for the tokenizer's. Overwrites c; false and one line in e when the tokenizer cannot be had.
 bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e);
+// A corpus as one block that other processes map: its bytes; writes it into `image`, which is as long.
 size_t corpus_block_bytes(const Corpus *c);
-// Writes c into `image`, corpus_block_bytes(c) long.
 void corpus_to_block(const Corpus *c, void *image);
 // Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
 // processes may share one. False and one line if the image is damaged or its token file is not the same here.

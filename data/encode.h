@@ -10,7 +10,7 @@
 //   - A document is a line of a .jsonl, a row of a table, an article of WikiText where the tokenizer divides it as
 //     training in memory does, or a whole file of another kind. The document token stands before each of them (llm.c,
 //     nanochat), behind each (llmq), or nowhere. The ids of a text are those of encoding it at once.
-//   - Conversations (chat.h) are encoded with a mask, into llmq's files; any other text into llm.c's.
+//   - Conversations (data/chat/) are encoded with a mask, into llmq's files; any other text into llm.c's.
 //   - A shard that is not whole is called NAME.part. Input is read in order; what is known of the place is how many
 //     bytes of unpacked text of which file have been encoded.
 //   - A function that can fail because of what the user gave returns false with one line in a DataError.

@@ -13,10 +13,10 @@ Usage: make_chat_fixture.py [--out DIR] [--published DIR]      needs `pip instal
   tools.u64           for each name and case of MORE and each conversation a hash of the ids and masks, 0 where the
                       template leaves something out or raises an error
 
-A chat template in tokenizer_config.json is what the program writes into exports (data/chat/chat_template.h); the templates
-here are those without what tools need, of which masks are taken. --published names a directory of published ones, as
-llama.cpp's sources (models/templates) and TRL's package (trl/chat_templates) have them, those that are there: they must
-render the same. SmolLM3's says (tool | string), which is Python's spelling of an object.
+A chat template in tokenizer_config.json is what the program writes into exports (data/chat/chat_template.h); the
+templates here are those without what tools need, of which masks are taken. --published names a directory of published
+ones, as llama.cpp's sources (models/templates) and TRL's package (trl/chat_templates) have them, those that are there:
+they must render the same. SmolLM3's says (tool | string), which is Python's spelling of an object.
 """
 import argparse
 import json

@@ -185,9 +185,8 @@ int rdzv_main(const RdzvAsk *ask);
 int rdzv_hidden(int argc, char **argv);
 
 // ---- restarts.h -----------------------------------------------------------------------------------------------------
-// How many restarts at most; --resume and --out.
-struct RestartsAsk { int64_t most; const char *resume, *out; };
-// From the heartbeat's thread. The step that is being done is not.
+struct RestartsAsk { int64_t most; const char *resume, *out; };   // how many restarts at most; --resume, --out
+// Hears of a rank that died, from the heartbeats' thread.
 void restarts_died(int rank);
 // What the watching parent is told, if there is one: that the run has begun, its batch, its steps, its checkpoints.
 void restarts_open();

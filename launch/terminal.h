@@ -1,5 +1,5 @@
 // terminal.h: what the program prints, wherever it goes: a terminal, a file, a pipe, or through mpirun. (metrics.jsonl:
-// report.h.)
+// run/report/log.h.)
 //
 //   terminal_open          once, at the start: finds out who reads; a reader that goes away does not end the run
 //   say, say_error         whole lines of text; the open line is ended first

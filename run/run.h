@@ -28,6 +28,7 @@ int ranks_per_host(MPI_Comm comm);
 int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes);
 // What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
 Choice_comm comm_of_gpus(const Options *o, int world, bool crowded);
+// Refuses --fp8 on a GPU without it.
 void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes);
 // Refuses options of one kind of device on the other.
 void check_device_options(const Options *o, const char *why, char *error, size_t bytes);

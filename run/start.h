@@ -612,14 +612,14 @@ const char *start_model_name(const Start *s, const Options *o) {
   static char words[MAP_PATH_BYTES + 32];
   char recorded[OPTION_TEXT_BYTES] = "";
   const ModelShape shape = shape_of(o);
-  const Family *family = family_of_shape(&shape);
+  const char *family = family_name(&shape);
   const Start *from = s->on_base ? s->base : s;
   if (from->kind == START_CHECKPOINT) start_value(from, &option_specs[OPT_init_from], recorded, sizeof recorded);
   for (const Preset &p : presets)
     if (!strcmp(p.name, o->model) && p.n_layer == o->n_layer && p.n_head == o->n_head && p.n_embd == o->n_embd)
       recorded[0] = 0;
   if (from->kind != START_IMPORT && !recorded[0]) return NULL;
-  snprintf(words, sizeof words, "%s of %s", family ? family->model_type : shape_is_gpt2(&shape) ? "gpt2" : "a block",
+  snprintf(words, sizeof words, "%s of %s", family ? family : "a block",
            from->kind == START_IMPORT ? from->path : recorded);
   return words;
 }

@@ -1,12 +1,11 @@
 // interactive.h: a conversation with a model: a line in, text out as it comes. A part of train_gpt_fsdp.cu.
 //
-// With a chat template (data/chat/conversations.h) a line is the user's next turn, and the whole conversation is the model's prompt;
-// without one each line is continued by itself. On a terminal Ctrl-C ends the text and Ctrl-D the program. Where stdin
-// is none, stdout has answers alone, a line each, or with --json an object; all else goes to stderr.
-// Rank 0 reads and says; others take part in the passes.
-#include <poll.h>
-
+// With a chat template (data/chat/conversations.h) a line is the user's next turn, and the whole conversation is the
+// model's prompt; without one each line is continued by itself. On a terminal Ctrl-C ends the text and Ctrl-D the
+// program. Where stdin is none, stdout has answers alone, a line each, or with --json an object; all else goes to
+// stderr. Rank 0 reads and says; others take part in the passes.
 #pragma once
+#include <poll.h>
 
 struct Talk {
   Chat chat;

@@ -34,14 +34,14 @@ struct RecordForm { const char *name; FormKind kind; const char *first, *second;
 static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt"};
 // Where a JSON text is; zeroed: at its beginning. depth: of brackets; array: the records are elements of one.
 struct RecordLines { int64_t depth; bool begun, array, ended, string, escaped, behind; };
+// What is wrong with the value of --fields; NULL: nothing.
 const char *record_fields_fault(const char *fields);
 // The member of a record that is called `name` here; given: fields name it. NULL: it is not there.
-const cJSON *record_member(const cJSON *json, const char *fields, const char *name,
-                           bool *given = NULL);
+const cJSON *record_member(const cJSON *json, const char *fields, const char *name, bool *given = NULL);
+// Its text; NULL: it is none, or not there.
 const char *record_text(const cJSON *json, const char *fields, const char *name);
 // The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
-const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault,
-                              bool *several = NULL);
+const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault, bool *several = NULL);
 // Makes lines of the `n` bytes at p that follow, in place: blanks for the brackets of the one array and for the ends of
 // lines within a record, an end of a line for each comma between records. False: more stands behind the array.
 bool records_of_json(RecordLines *s, uint8_t *p, size_t n);
@@ -84,8 +84,6 @@ char *chat_template_text(const ChatTemplate *t, const char *date);
 const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes, char **its_text = NULL);
 
 // ---- conversations.h ------------------------------------------------------------------------------------------------
-// What of them decides tokens and masks, for hashes: CHAT_HOW texts.
-enum { CHAT_HOW = 5 };
 // template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
 // says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
 // messages. text: of the template that was found, NULL if it was named. preferences: each record is one, and nothing
@@ -121,13 +119,15 @@ struct ChatTokens {
   uint8_t *text, *marks;
   size_t text_bytes, text_room;
 };
-// Without white space as Python's str.strip has it, at both ends; newlines: without '\n' alone.
+// White space of Python's str.strip; a text without it at both ends, or (newlines) without '\n' alone.
 bool chat_is_space(uint32_t c);
 ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, bool right = true);
 // Messages, and the header of the answer that is to come.
 bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages);
 // What the model sees before it answers a user's message. False: k->fault.
 bool chat_prompt(const Chat *c, ChatTokens *k, const char *said);
+// What of the options decides tokens and masks, for hashes.
+enum { CHAT_HOW = 5 };
 void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]);
 // What is wrong with a line that cannot be a text: its first byte that is no UTF-8, a NUL character, half of a
 // character. True: nothing.

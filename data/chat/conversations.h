@@ -1,4 +1,5 @@
-// chat.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is trained on.
+// conversations.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is
+// trained on.
 //
 //   messages, in any form that records.h reads, by the model's chat template
 //   a prompt with its completion             as they are, each encoded alone, then the end-of-text token

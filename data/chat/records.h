@@ -1,5 +1,5 @@
-// records.h: a record of data in the forms that people keep, as what chat.h renders; and the containers that records
-// come in, as lines of JSON.
+// records.h: a record of data in the forms that people keep, as what conversations.h renders; and the containers that
+// records come in, as lines of JSON.
 //
 //   form        members of a record                                             becomes
 //   messages    messages: [{role, content}, ...]                                messages

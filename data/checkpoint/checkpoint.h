@@ -67,10 +67,11 @@ struct Store {
   const void *merge_of;
   float *adapters;
 };
+// Opens a store. s->memory has store_plan_bytes and stays the caller's. Collective.
 size_t store_plan_bytes(const Fsdp *f, bool background);
-// s->memory has store_plan_bytes and stays the caller's. Collective.
 void store_open(Store *s, Fsdp *f, bool background);
 void store_close(Store *s);
+// Keeps the first error; false.
 __attribute__((format(printf, 2, 3))) bool store_fail(StoreRecord *r, const char *fmt, ...);
 // Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
 // reason in s->result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
@@ -145,6 +146,7 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
 void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
                            int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
 char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
+// A member that is a whole number from lo to hi; a hash as 16 hexadecimal digits. False: it is not there, or not that.
 bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to);
 bool json_hex(const cJSON *o, const char *key, uint64_t *to);
 // Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
@@ -165,8 +167,8 @@ static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "lat
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};
 void directory_sweep(const char *directory, const char *const *starts);
 // Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best is
-// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing.
-// Returns whether all others were removed.
+// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing. Returns whether all
+// others were removed.
 bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
 // Adds to an error which checkpoint to take instead.
 void checkpoint_hint(const char *directory, char *error, size_t error_bytes);

@@ -1,4 +1,4 @@
-// files.h: the system calls by which files are written and read. Each write goes through one hook, so that a test can
+// disk.h: the system calls by which files are written and read. Each write goes through one hook, so that a test can
 // make it fail or end the process there: tests then see what a save leaves behind at every instant.
 //
 // Conventions

@@ -17,6 +17,7 @@ static const uint64_t DATA_GOLDEN = 0x9e3779b97f4a7c15u;
 enum : size_t { DATA_PIECE_BYTES = 1 << 26 };     // what is read before progress is counted: a disk may be slow
 // SplitMix64 (Steele, Lea, Flood 2014) read by position: the generator that starts in state `key`, at its i-th output.
 uint64_t data_mix(uint64_t x);
+// A hash of bytes; that of one text goes on from `seed`, the hash of another. Each piece that is read is progress.
 uint64_t data_hash(uint64_t seed, const void *data, size_t bytes);
 static inline uint64_t data_random(uint64_t key, uint64_t i) { return data_mix(key + (i + 1) * DATA_GOLDEN); }
 // The key of stream `stream` of a seed. Streams and seeds may be small consecutive numbers.
@@ -92,30 +93,34 @@ bool file_has_mark(const char *path, const char *mark, bool begins);
 bool file_is_foreign(const char *path, const char *mark, bool begins);
 
 // ---- mapped.h -------------------------------------------------------------------------------------------------------
-// Names of regular files, sorted. Freed by data_names_free.
-struct DataNames { char **name; int count; };
 struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
+// Fills e and returns false. What no terminal should get is escaped.
 __attribute__((format(printf, 3, 4))) bool data_fail(DataError *e, int exit_code, const char *fmt, ...);
 // Lines, each ended by '\n', that the user should see; often none.
 struct DataNotices { char text[4096]; };
 enum { DATA_PATH_BYTES = 1024 };
-const char *data_mapped_path(const void *at);
 // Whether a name ends so.
 bool name_ends(const char *name, const char *end);
 // Prints into out; false when it does not fit.
-__attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt,
-                                                       ...);
+__attribute__((format(printf, 3, 4))) bool data_format(char *out, size_t out_bytes, const char *fmt, ...);
+// Adds a line; one that does not fit any more is left out.
 __attribute__((format(printf, 2, 3))) void data_notice(DataNotices *d, const char *fmt, ...);
+// Memory of malloc; the rank ends where there is none.
 void *data_alloc(size_t count, size_t each_bytes);
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
 int data_open(const char *path, size_t *bytes, DataError *e);
-void data_unmap(void *p, size_t bytes);
 // Maps a whole regular file read-only. *bytes > 0 on success.
 void *data_map(const char *path, size_t *bytes, DataError *e);
+void data_unmap(void *p, size_t bytes);
+// The path of what is mapped at an address, for the handler of a SIGBUS: a file became shorter. NULL: nothing is.
+const char *data_mapped_path(const void *at);
+// For qsort of names. What stands behind the last slash of a path.
 int name_order(const void *a, const void *b);
 const char *path_base(const char *path);
-void data_names_free(DataNames *n);
+// Names of files, sorted where data_names made the list. Freed by data_names_free.
+struct DataNames { char **name; int count; };
 void data_names_add(DataNames *n, const char *name);
+void data_names_free(DataNames *n);
 // The regular files in a directory whose names end in `end` and are not hidden. None where it cannot be read.
 DataNames data_names(const char *dir, const char *end);
 

@@ -14,6 +14,27 @@
 #include "model_shape.h"
 #include "data/tensors/tensors.h"
 
+// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
+// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
+struct Family {
+  const char *model_type, *architecture;
+  bool qkv_biased;                               // no field says so
+  QkNorm qk_norm;
+  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
+  bool skips;                                    // some layers do not turn
+  bool tied;
+  double theta;
+  int64_t head_size;
+  double cap;
+  const char *gguf;                              // llama.cpp's architecture; NULL: it has none
+  double eps;
+  bool biasless;                                 // no field asks for biases
+  NormPlace norm_place = NORM_BEFORE;
+  bool windows = false;                          // layers may have one: all, or with full_every all but every
+  int64_t full_every = 0;                        // full_every-th unless the file lists them, with a base of rope of
+  double window_theta = 0;                       // their own, by default this
+  bool gemma = false;                            // GEGLU, a scaled embedding, and files have norms' weights less 1
+};
 static const Family families[] = {
     {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "llama", 1e-6, false},
     {"mistral", "MistralForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "llama", 1e-6, true,
@@ -89,14 +110,19 @@ static inline bool family_fits(const Family *f, const ModelShape *s) {
   if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
   return b->bias == BIAS_NONE || (b->bias == BIAS_QKVO && !f->biasless) || family_mlp_biased(f, b);
 }
-const Family *family_of_shape(const ModelShape *s) {
+// The class that an exported model is; NULL: GPT-2, or none.
+static inline const Family *family_of_shape(const ModelShape *s) {
   for (const Family &f : families) if (family_fits(&f, s)) return &f;
   return NULL;
 }
+const char *family_name(const ModelShape *s) {
+  const Family *f = family_of_shape(s);
+  return f ? f->model_type : shape_is_gpt2(s) ? "gpt2" : NULL;
+}
 bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
-  IMPORT_REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
-                "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/checkpoints.md)",
-                family_types);
+  REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
+         "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/checkpoints.md)",
+         family_types);
   return true;
 }
 

@@ -92,7 +92,7 @@ static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, ch
   for (; ok && x->file.count < g->infos; x->file.count++)
     ok = gguf_take_tensor(&t, g, &g->info[x->file.count], &x->file.tensor[x->file.count]);
   t.tensor = NULL;
-  IMPORT_REFUSE(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
+  REFUSE(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
   return true;
 }
 // A number of a model that was split; where nothing says it, `absent`.
@@ -108,32 +108,32 @@ static inline bool gguf_add_others(SafetensorsSet *s, const GgufFile *g, char *e
   const int count = gguf_split(g, "split.count", 1), number = gguf_split(g, "split.no", 0);
   const size_t n = strlen(path), end = (size_t)snprintf(of, sizeof of, "-00001-of-%05d.gguf", count);
   if (count <= 1) return true;
-  IMPORT_REFUSE(number, "%s: is file %d of %d of a model that was split: name the first one, which has %s", path,
-                number + 1, count, "-00001-of- in its name");
-  IMPORT_REFUSE(count > MAP_MAX_FILES, "%s: was split into %d files, more than %d", path, count, (int)MAP_MAX_FILES);
-  IMPORT_REFUSE(n < end || strcmp(path + n - end, of), "%s: is the first of %d files: its name must end in %s, and "
-                "theirs in the like", path, count, of);
+  REFUSE(number, "%s: is file %d of %d of a model that was split: name the first one, which has %s", path,
+         number + 1, count, "-00001-of- in its name");
+  REFUSE(count > MAP_MAX_FILES, "%s: was split into %d files, more than %d", path, count, (int)MAP_MAX_FILES);
+  REFUSE(n < end || strcmp(path + n - end, of), "%s: is the first of %d files: its name must end in %s, and "
+         "theirs in the like", path, count, of);
   int64_t tensors = s->shard[0].file.count;
   for (int i = 1; i < count; i++) {
     GgufFile next;
     snprintf(other, sizeof other, "%.*s-%05d-of-%05d.gguf", (int)(n - end), path, i + 1, count);
-    IMPORT_REFUSE(!gguf_is(other), "%s: was split into %d files, and %s is not there or no GGUF", path, count, other);
+    REFUSE(!gguf_is(other), "%s: was split into %d files, and %s is not there or no GGUF", path, count, other);
     bool ok = gguf_add(s, other, &next, error, error_bytes);
     const bool its = ok && gguf_split(&next, "split.no", 0) == i && gguf_split(&next, "split.count", 1) == count;
     if (ok) tensors += s->shard[i].file.count;
     gguf_close(&next);
     if (!ok) return false;
-    IMPORT_REFUSE(!its, "%s: is not file %d of %d of this model", other, i + 1, count);
+    REFUSE(!its, "%s: is not file %d of %d of this model", other, i + 1, count);
     for (int k = 0; k < s->shard[i].file.count; k++) {
       int first = 0;
       const char *name = s->shard[i].file.tensor[k].name;
       set_entry(s, name, &first);
-      IMPORT_REFUSE(first != i, "%.900s: tensor %s is in %.900s too", other, name, s->shard[first].path);
+      REFUSE(first != i, "%.900s: tensor %s is in %.900s too", other, name, s->shard[first].path);
     }
   }
   const int all = gguf_split(g, "split.tensors.count", (int)tensors);
-  IMPORT_REFUSE(all != tensors, "%s: its files have %lld tensors, split.tensors.count says %d", path,
-                (long long)tensors, all);
+  REFUSE(all != tensors, "%s: its files have %lld tensors, split.tensors.count says %d", path,
+         (long long)tensors, all);
   return true;
 }
 // Opens PATH, which gguf_is, and the files that belong to it; g: its keys, to be closed before the set. False: one
@@ -215,21 +215,21 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
     const GgufName key = gguf_name(arch, f.key);
     const bool there = gguf_number(g, key.text, &x);
     if (!field || (!there && !f.needed && !gguf_find(g, key.text))) continue;
-    IMPORT_REFUSE(!there, "%s: %s is %s", path, key.text,
-                  gguf_find(g, key.text) ? "not one number: layers that differ are not computed here" : "missing");
+    REFUSE(!there, "%s: %s is %s", path, key.text,
+           gguf_find(g, key.text) ? "not one number: layers that differ are not computed here" : "missing");
     cJSON_AddNumberToObject(c, field, x);
   }
   for (const auto &f : gguf_neutral) {
     const GgufName key = gguf_name(arch, f.key);
-    IMPORT_REFUSE(gguf_find(g, key.text) && (!gguf_number(g, key.text, &x) || x != f.neutral),
-                  "%s: %s is %g, only %g is supported", path, key.text, x, f.neutral);
+    REFUSE(gguf_find(g, key.text) && (!gguf_number(g, key.text, &x) || x != f.neutral),
+           "%s: %s is %g, only %g is supported", path, key.text, x, f.neutral);
   }
   const cJSON *size = cJSON_GetObjectItemCaseSensitive(c, "head_dim");
   for (const char *same : {"attention.value_length", "rope.dimension_count"}) {
     const GgufName key = gguf_name(arch, same);
     if (gpt2 || !gguf_number(g, key.text, &x)) continue;
-    IMPORT_REFUSE(size && size->valuedouble != x, "%s: %s is %g, only %.10g, all of a head, is supported", path,
-                  key.text, x, size->valuedouble);
+    REFUSE(size && size->valuedouble != x, "%s: %s is %g, only %.10g, all of a head, is supported", path,
+           key.text, x, size->valuedouble);
     if (!size) size = cJSON_AddNumberToObject(c, "head_dim", x);
   }
   return gpt2 || gguf_config_scaling(g, path, arch, c, error, error_bytes);
@@ -247,13 +247,13 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   const char *path = s->shard[in].path;
   ModelShape m = {};
   const double hs = x[0] ? x[0]->valuedouble : x[2]->valuedouble / x[3]->valuedouble;
-  IMPORT_REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MOST) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
-                t->shape[0] != (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head",
-                path, t->dtype_text, import_shape_text(t->ndim, t->shape).text);
+  REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MOST) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
+         t->shape[0] != (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head",
+         path, t->dtype_text, import_shape_text(t->ndim, t->shape).text);
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const bool read = fd >= 0 && file_read(fd, want, t->bytes, t->at);
   if (fd >= 0) close(fd);
-  IMPORT_REFUSE(!read, "%s: cannot read it: %s", path, strerror(errno));
+  REFUSE(!read, "%s: cannot read it: %s", path, strerror(errno));
   m.head_size = (int64_t)hs;
   m.block.rope_theta = x[1] ? x[1]->valuedouble : families[0].theta;
   bool fits = false;
@@ -262,14 +262,14 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
     fits = gguf_rope_factors(got, &m) == t->shape[0];
     for (int64_t i = 0; fits && i < t->shape[0]; i++) fits = fabsf(want[i] - got[i]) <= 1e-5f * got[i];
   }
-  IMPORT_REFUSE(!fits, "%s: rope_freqs.weight is not Llama 3's with low_freq_factor 1 and high_freq_factor 4, and no "
-                "other is known: name the directory that it was made from, with config.json", path);
+  REFUSE(!fits, "%s: rope_freqs.weight is not Llama 3's with low_freq_factor 1 and high_freq_factor 4, and no "
+         "other is known: name the directory that it was made from, with config.json", path);
   const RopeScaling *r = &m.block.rope_scaling;
   char text[200];
   snprintf(text, sizeof text, "{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":1,\"high_freq_factor\":4,"
            "\"original_max_position_embeddings\":%lld}", r->factor, (long long)r->original);
-  IMPORT_REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and rope.scaling.type: one is "
-                "supported", path);
+  REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and rope.scaling.type: one is "
+         "supported", path);
   cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }

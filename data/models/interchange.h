@@ -71,11 +71,11 @@ static const ImportField import_fields[] = {
 static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
   for (const ImportField &f : import_fields) {
     const int64_t value = *(const int64_t *)((const char *)m + f.offset);
-    IMPORT_REFUSE(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
-                  (long long)f.highest);
+    REFUSE(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
+           (long long)f.highest);
   }
-  IMPORT_REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
-                (long long)m->n_embd);
+  REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
+         (long long)m->n_embd);
   return true;
 }
 
@@ -217,24 +217,24 @@ static inline int64_t llmc_tensor_bytes(const Import *s, int i) {
 // Reads the header of an llm.c model. s->path and s->file_bytes are set.
 static inline bool llmc_open(Import *s, const int32_t header[256], char *error, size_t error_bytes) {
   const int version = header[1];
-  IMPORT_REFUSE(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d",
-                s->path, (long long)s->file_bytes, LLMC_HEADER_BYTES);
-  IMPORT_REFUSE(version != 3 && version != 5,
-                "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: write it again with a "
-                "current llm.c", s->path, version);
+  REFUSE(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d",
+         s->path, (long long)s->file_bytes, LLMC_HEADER_BYTES);
+  REFUSE(version != 3 && version != 5,
+         "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: write it again with a "
+         "current llm.c", s->path, version);
   s->kind = IMPORT_LLMC;
   s->dtype = version == 3 ? F32 : BF16;
   s->padded_vocab = header[7];
   s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
   if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
-  IMPORT_REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
-                "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
-                (long long)s->shape.vocab_size);
+  REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
+         "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
+         (long long)s->shape.vocab_size);
   int64_t expected = LLMC_HEADER_BYTES;
   for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++)
     expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->shape.n_layer : 1);
-  IMPORT_REFUSE(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged",
-                s->path, (long long)s->file_bytes, (long long)expected);
+  REFUSE(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged",
+         s->path, (long long)s->file_bytes, (long long)expected);
   return true;
 }
 
@@ -296,9 +296,9 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
   char name[64], *end = NULL;
-  IMPORT_REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; "
-                "name the directory of the checkpoint or export instead of this file", s->path);
-  IMPORT_REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
+  REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; "
+         "name the directory of the checkpoint or export instead of this file", s->path);
+  REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
   ModelShape *m = &s->shape;
   *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
                         !set_entry(&s->set, "lm_head.weight", NULL), 0);
@@ -330,10 +330,10 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
   if (has_config && !import_config(s, directory, error, error_bytes)) return false;
   if (s->family) return true;
   for (int i = 0; i < 2; i++)
-    IMPORT_REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
-                  s->path, names[i], t[i] ? "not a matrix" : "missing");
-  IMPORT_REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
-                s->path);
+    REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
+           s->path, names[i], t[i] ? "not a matrix" : "missing");
+  REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
+         s->path);
   return true;
 }
 
@@ -350,12 +350,12 @@ static inline bool import_open_directory(Import *s, const char *directory, char 
     return import_open_safetensors(s, directory, error, error_bytes);
   }
   for (const char *name : others)
-    IMPORT_REFUSE(import_exists(directory, name),
-                  "%.800s: has its weights in %s, only safetensors are read; convert them in Python: "
-                  "transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory, name,
-                  directory);
-  IMPORT_REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
-                set_index_name);
+    REFUSE(import_exists(directory, name),
+           "%.800s: has its weights in %s, only safetensors are read; convert them in Python: "
+           "transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory, name,
+           directory);
+  REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
+         set_index_name);
 }
 
 // Opens the GGUF at s->path: its keys as a config.json's fields.
@@ -383,17 +383,17 @@ static inline bool import_open_by_content(Import *s, char *error, size_t error_b
   int32_t header[256] = {};
   FILE *f = fopen(s->path, "rb");
   const size_t got = f ? fread(header, 1, sizeof header, f) : 0;
-  IMPORT_REFUSE(!f, "%s: cannot read it: %s", s->path, strerror(errno));
+  REFUSE(!f, "%s: cannot read it: %s", s->path, strerror(errno));
   fclose(f);
   // In a safetensors file these are the high bytes of the header's length, which are zero.
   const bool numbered = got >= 8 && header[1] != 0;
   if (numbered && header[0] == LLMC_MAGIC) return llmc_open(s, header, error, error_bytes);
   for (const auto &x : foreign)
-    IMPORT_REFUSE(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
+    REFUSE(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
   const bool zip = !memcmp(header, "PK\3\4", 4), pickle = !memcmp(header, "\x80\2", 2);
-  IMPORT_REFUSE(got >= 4 && (zip || pickle),
-                "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
-                "(transformers: save_pretrained)", s->path);
+  REFUSE(got >= 4 && (zip || pickle),
+         "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
+         "(transformers: save_pretrained)", s->path);
   if (got >= 4 && !memcmp(header, "GGUF", 4)) return import_open_gguf(s, error, error_bytes);
   char directory[MAP_PATH_BYTES];
   snprintf(directory, sizeof directory, "%s", s->path);
@@ -411,26 +411,26 @@ void import_close(Import *s) {
 // The work of import_open; on failure it leaves open what it opened.
 static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
   struct stat st;
-  IMPORT_REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
-  IMPORT_REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
-                "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
-                strerror(errno));
+  REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
+  REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
+         "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
+         strerror(errno));
   snprintf(s->path, sizeof s->path, "%s", path);
   if (S_ISDIR(st.st_mode)) {
     snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
     if (import_exists(path, "config.json")) {
       if (!import_open_directory(s, path, error, error_bytes)) return false;
     } else {
-      IMPORT_REFUSE(!import_exists(path, "model.safetensors"),
-                    "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
-                    "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
+      REFUSE(!import_exists(path, "model.safetensors"),
+             "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
+             "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
       if (!import_open_file(s, path, error, error_bytes)) return false;
     }
     return true;
   }
-  IMPORT_REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
-  IMPORT_REFUSE(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"),
-                "%s: is the index of a directory of weights; name the directory", path);
+  REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
+  REFUSE(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"),
+         "%s: is the index of a directory of weights; name the directory", path);
   s->file_bytes = (int64_t)st.st_size;
   return import_open_by_content(s, error, error_bytes);
 }
@@ -638,7 +638,7 @@ static inline int export_compare(const void *a, const void *b) {
 bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
                 char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
   static const char *const metadata[] = {"format", "pt", NULL};
-  IMPORT_REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
+  REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
   const Family *family = family_of_shape(shape);
   ExportTensor *order = (ExportTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *order);
   SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);

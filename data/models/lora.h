@@ -42,10 +42,10 @@ bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, s
         if (named) l->parts[m] |= 1u << i;
         found = found || named;
       }
-    IMPORT_REFUSE(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
+    REFUSE(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
     some = true;
   }
-  IMPORT_REFUSE(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
+  REFUSE(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
   return true;
 }
 // Which of lora_modules a block's parameter is.
@@ -157,8 +157,8 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
     if (!known) text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", at);
   }
   set_close(&set);
-  IMPORT_REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
-                path);
+  REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
+         path);
   return open;
 }
 bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes) {

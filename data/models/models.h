@@ -78,30 +78,11 @@ void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s);
 void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs, bool window = false);
 
 // ---- families.h -----------------------------------------------------------------------------------------------------
-// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
-// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
-struct Family {
-  const char *model_type, *architecture;
-  bool qkv_biased;                               // no field says so
-  QkNorm qk_norm;
-  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
-  bool skips;                                    // some layers do not turn
-  bool tied;
-  double theta;
-  int64_t head_size;
-  double cap;
-  const char *gguf;                              // llama.cpp's architecture; NULL: it has none
-  double eps;
-  bool biasless;                                 // no field asks for biases
-  NormPlace norm_place = NORM_BEFORE;
-  bool windows = false;                          // layers may have one: all, or with full_every all but every
-  int64_t full_every = 0;                        // full_every-th unless the file lists them, with a base of rope of
-  double window_theta = 0;                       // their own, by default this
-  bool gemma = false;                            // GEGLU, a scaled embedding, and files have norms' weights less 1
-};
+struct Family;                                   // a class of transformers
+// Whether its block is GPT-2's.
 bool shape_is_gpt2(const ModelShape *s);
-// The class that an exported model is; NULL: GPT-2, or none.
-const Family *family_of_shape(const ModelShape *s);
+// The model_type of the class that an exported model is; NULL: there is none.
+const char *family_name(const ModelShape *s);
 // Whether some class of transformers is this model. False: `error` says so.
 bool export_can(const ModelShape *s, char *error, size_t error_bytes);
 
@@ -135,6 +116,8 @@ bool import_map(Import *s, const Param *param, int params, TensorMap *map, char 
 // as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
 bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
                 char **header, int64_t *header_bytes, char *error, size_t error_bytes);
+// What a directory of Hugging Face says beside the weights, which goes out with a tuned model again; NULL: nothing. A
+// member `name` of its `file`.
 cJSON *import_published(const char *directory);
 const cJSON *published_item(const cJSON *published, const char *file, const char *name);
 // The text of a special token, NULL where there is none; the id of one, -1.
@@ -150,6 +133,7 @@ struct TextEnds {
   int32_t other[ENDS_MOST] = {};
   int others = 0;
 };
+// Adds a further end; one that is there already stays alone.
 void text_ends_add(TextEnds *e, int32_t id);
 // config.json. version: of this program. To be freed by the caller, as those below.
 char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype = F32);
@@ -171,7 +155,7 @@ Param lora_param(const ModelShape *s, int matrix, const Param *base, int number,
 // What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
 // function computed is refused. False: one line in `error`.
 bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes);
-// The same file. base: name or path of the weights that the adapter is for. To be freed by the caller.
+// Its text. base: name or path of the weights that the adapter is for. To be freed by the caller.
 char *lora_config_text(const ModelShape *s, const char *base);
 // The places of all factors in DIR/adapter_model.safetensors, as state 0 of an empty map, and the file's header
 // (malloc'ed). hash: of the weights that they are for.
@@ -197,7 +181,6 @@ bool gguf_can(const ModelShape *s, char *error, size_t error_bytes);
 // llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
 const char *gguf_pre_tokenizer(const Tokenizer *k);
 // Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program, or of a shape with adapters a file
-// of these: under a temporary name, then
-// renamed. k: NULL without a tokenizer. False with one line in `error`.
+// of these: under a temporary name, then renamed. k: NULL without a tokenizer. False with one line in `error`.
 bool gguf_write(const char *path, const char *weights, const Param *param, int params, const ModelShape *s,
                 const Tokenizer *k, const TextEnds *ends, GgufType type, char *error, size_t error_bytes);

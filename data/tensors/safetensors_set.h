@@ -46,9 +46,9 @@ SafetensorsShard *set_grow(SafetensorsSet *s, const char *path) {
   return x;
 }
 bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes) {
-  IMPORT_REFUSE(strlen(path) >= MAP_PATH_BYTES, "%.60s...: the path is too long", path);
+  REFUSE(strlen(path) >= MAP_PATH_BYTES, "%.60s...: the path is too long", path);
   SafetensorsShard *x = set_grow(s, path);
-  IMPORT_REFUSE(!safetensors_open(&x->file, path), "%s", x->file.error);
+  REFUSE(!safetensors_open(&x->file, path), "%s", x->file.error);
   s->count++;
   return true;
 }
@@ -84,14 +84,14 @@ static inline bool set_open_places(SafetensorsSet *s, const char *directory, con
     bool known = false;
     for (int k = 0; k < s->count; k++) known = known || !strcmp(set_base(&s->shard[k]), place[i].file);
     if (known) continue;
-    IMPORT_REFUSE(!set_is_plain_name(place[i].file), "%s: weight_map names the file %s, which is not the plain name of "
-                  "a .safetensors file beside it", index, safetensors_quoted(place[i].file).text);
-    IMPORT_REFUSE(s->count == MAP_MAX_FILES, "%s: weight_map names more than %d files; at most that many are read",
-                  index, (int)MAP_MAX_FILES);
-    IMPORT_REFUSE((size_t)snprintf(path, sizeof path, "%s/%s", directory, place[i].file) >= sizeof path,
-                  "%.60s...: the path is too long", directory);
-    IMPORT_REFUSE(stat(path, &st), "%s: this shard, which %s names for tensor %s, cannot be read: %s; fetch it",
-                  path, set_index_name, safetensors_quoted(place[i].tensor).text, strerror(errno));
+    REFUSE(!set_is_plain_name(place[i].file), "%s: weight_map names the file %s, which is not the plain name of "
+           "a .safetensors file beside it", index, safetensors_quoted(place[i].file).text);
+    REFUSE(s->count == MAP_MAX_FILES, "%s: weight_map names more than %d files; at most that many are read",
+           index, (int)MAP_MAX_FILES);
+    REFUSE((size_t)snprintf(path, sizeof path, "%s/%s", directory, place[i].file) >= sizeof path,
+           "%.60s...: the path is too long", directory);
+    REFUSE(stat(path, &st), "%s: this shard, which %s names for tensor %s, cannot be read: %s; fetch it",
+           path, set_index_name, safetensors_quoted(place[i].tensor).text, strerror(errno));
     if (!set_open(s, path, error, error_bytes)) return false;
   }
   return true;
@@ -105,15 +105,15 @@ static inline bool set_check_places(const SafetensorsSet *s, const char *index, 
       const SetPlace key = {s->shard[k].file.tensor[i].name, NULL};
       const SetPlace *p = (const SetPlace *)bsearch(&key, place, (size_t)count, sizeof key, set_order);
       const char *file = set_base(&s->shard[k]);
-      IMPORT_REFUSE(!p, "%s: weight_map does not name tensor %s, which %s has", index,
-                    safetensors_quoted(key.tensor).text, file);
-      IMPORT_REFUSE(strcmp(p->file, file), "%s: tensor %s is in %s, but weight_map says %s", index,
-                    safetensors_quoted(key.tensor).text, file, safetensors_quoted(p->file).text);
+      REFUSE(!p, "%s: weight_map does not name tensor %s, which %s has", index,
+             safetensors_quoted(key.tensor).text, file);
+      REFUSE(strcmp(p->file, file), "%s: tensor %s is in %s, but weight_map says %s", index,
+             safetensors_quoted(key.tensor).text, file, safetensors_quoted(p->file).text);
     }
   for (int i = 0; found != count && i < count; i++)
-    IMPORT_REFUSE(!set_entry(s, place[i].tensor, NULL), "%s: weight_map says that tensor %s is in %s, which has no "
-                  "such tensor", index, safetensors_quoted(place[i].tensor).text,
-                  safetensors_quoted(place[i].file).text);
+    REFUSE(!set_entry(s, place[i].tensor, NULL), "%s: weight_map says that tensor %s is in %s, which has no "
+           "such tensor", index, safetensors_quoted(place[i].tensor).text,
+           safetensors_quoted(place[i].file).text);
   return true;
 }
 static inline bool set_open_map(SafetensorsSet *s, const char *directory, const char *index, const cJSON *map,
@@ -121,14 +121,14 @@ static inline bool set_open_map(SafetensorsSet *s, const char *directory, const 
   int count = 0;
   const cJSON *x;
   cJSON_ArrayForEach(x, map) {
-    IMPORT_REFUSE(!x->string || !cJSON_IsString(x), "%s: weight_map does not give the name of a file for tensor %s",
-                  index, safetensors_quoted(x->string ? x->string : "").text);
+    REFUSE(!x->string || !cJSON_IsString(x), "%s: weight_map does not give the name of a file for tensor %s",
+           index, safetensors_quoted(x->string ? x->string : "").text);
     place[count++] = SetPlace{x->string, x->valuestring};
   }
   qsort(place, (size_t)count, sizeof *place, set_order);
   for (int i = 1; i < count; i++)
-    IMPORT_REFUSE(!strcmp(place[i - 1].tensor, place[i].tensor), "%s: weight_map names tensor %s twice", index,
-                  safetensors_quoted(place[i].tensor).text);
+    REFUSE(!strcmp(place[i - 1].tensor, place[i].tensor), "%s: weight_map names tensor %s twice", index,
+           safetensors_quoted(place[i].tensor).text);
   return set_open_places(s, directory, index, place, count, error, error_bytes) &&
          set_check_places(s, index, place, count, error, error_bytes);
 }

@@ -34,23 +34,23 @@ struct SafetensorsFile {
 };
 // A name from a file, fit to print on a terminal: in quotes, bytes outside printable ASCII as \xNN, a long one cut.
 struct SafetensorsQuoted { char text[200]; };
+SafetensorsQuoted safetensors_quoted(const char *name);
 // The state of reading a header. `tensor` is named in errors.
 struct SafetensorsText { SafetensorsFile *file; const char *path, *tensor; char *start, *at, *end; };
-SafetensorsQuoted safetensors_quoted(const char *name);
 // The bytes before the data of `count` tensors that follow one another in this order: the length, the JSON, and blanks,
 // so that the data starts on a multiple of 8. Reads name, dtype (one of ours), ndim and shape; fills the rest.
-// metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments.
-// To be freed by the caller.
-char *safetensors_header(SafetensorsTensor *tensors, int count, const char *const *metadata,
-                         int64_t *header_bytes);
+// metadata: key, value, ..., NULL, or NULL for none; all text is UTF-8. The same bytes for the same arguments. To be
+// freed by the caller.
+char *safetensors_header(SafetensorsTensor *tensors, int count, const char *const *metadata, int64_t *header_bytes);
+// Leaves one line in the file's `error`; false.
 __attribute__((format(printf, 2, 3))) bool safetensors_fail(SafetensorsText *t, const char *fmt, ...);
 // Sorts the tensors by place and by name; each byte of the data must belong to exactly one of them, or with gaps to one
 // at most.
 bool safetensors_check_layout(SafetensorsText *t, bool gaps = false);
-void safetensors_close(SafetensorsFile *s);
 // Opens and maps PATH and checks all of its header. No byte of the data is read. On failure only the error remains; on
 // success call safetensors_close.
 bool safetensors_open(SafetensorsFile *s, const char *path);
+void safetensors_close(SafetensorsFile *s);
 // The entry of `name`, of whatever dtype; NULL: there is none.
 const SafetensorsTensor *safetensors_entry(const SafetensorsFile *s, const char *name);
 // The tensor `name` of `dtype`, as a Tensor over the mapped bytes. False: absent, of another dtype, of more than 4
@@ -126,20 +126,13 @@ void tensor_map_open(TensorMap *m, int params);
 const TensorPlace *tensor_part(const TensorPlace *part, int64_t cols, int64_t *first, int64_t *left);
 
 // ---- safetensors_set.h ----------------------------------------------------------------------------------------------
-#define IMPORT_REFUSE(cond, ...) \
-  do { \
-    if (cond) { \
-      snprintf(error, error_bytes, __VA_ARGS__); \
-      return false; \
-    } \
-  } while (0)
+// Files that are one model. The index of several, by which they are found.
 static const char set_index_name[] = "model.safetensors.index.json";
 struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
 struct SafetensorsSet { int count; SafetensorsShard *shard; };
 // Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
 // `error` if it cannot be read.
 cJSON *import_read_json(const char *path, int64_t most, char *error, size_t error_bytes);
-void set_close(SafetensorsSet *s);
 // Room for one more file, named PATH, with nothing in it yet; s->count is the caller's to raise.
 SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);
 // Adds the file PATH, whose header is checked.
@@ -148,18 +141,19 @@ bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_byt
 const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard);
 // Opens all files of DIRECTORY/model.safetensors.index.json.
 bool set_open_index(SafetensorsSet *s, const char *directory, char *error, size_t error_bytes);
+void set_close(SafetensorsSet *s);
 
 // ---- nf4.h ----------------------------------------------------------------------------------------------------------
+// Of bitsandbytes: what stands behind a matrix' name where its state is.
 static const char nf4_state[] = ".quant_state.bitsandbytes__nf4";
 // The tensor NAME + end; NULL: there is none.
-const SafetensorsTensor *nf4_entry(const SafetensorsSet *s, const char *name, const char *end,
-                                   int *file);
+const SafetensorsTensor *nf4_entry(const SafetensorsSet *s, const char *name, const char *end, int *file);
 // Whether a tensor belongs to a matrix that is in NF4, beside its nibbles.
 bool nf4_beside(const SafetensorsSet *s, const char *name);
 // How many matrices of a set are in NF4.
 int nf4_count(const SafetensorsSet *s);
 // What the matrix NAME, whose nibbles are t, says of itself: its scales and its shape. False: `why`.
-bool nf4_read(const SafetensorsSet *s, const char *name, const SafetensorsTensor *t, Nf4Scales *to,
-              int64_t shape[2], char why[200]);
+bool nf4_read(const SafetensorsSet *s, const char *name, const SafetensorsTensor *t, Nf4Scales *to, int64_t shape[2],
+              char why[200]);
 // The numbers of `blocks` blocks of nibbles.
 void nf4_expand(float *to, const uint8_t *nibbles, const float *scale, int64_t blocks, int64_t block);

@@ -1,5 +1,5 @@
-// tokenizer.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model; and BPE
-// by characters with byte_fallback (SentencePiece's), which is loaded only: no pattern cuts it, bpe_joined_end does.
+// bpe.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model; and BPE by
+// characters with byte_fallback (SentencePiece's), which is loaded only: no pattern cuts it, bpe_joined_end does.
 //
 // A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own); each
 // piece, alone, becomes tokens: it starts as its bytes, and merges join neighbours, the earliest-learnt merge first.

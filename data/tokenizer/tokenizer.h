@@ -59,6 +59,7 @@ struct Tokenizer {
   char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
   size_t file_bytes;
 };
+// realloc; the rank ends where there is no memory.
 void *bpe_resize(void *old, size_t count, size_t each_bytes);
 // The character that stands for a byte in tokenizer.json: itself where it is visible, else the next free one from
 // U+0100 on (Radford et al. 2019). All are below U+0144.
@@ -103,11 +104,10 @@ uint64_t tokenizer_hash(const Tokenizer *t);
 // Frees what train or load allocated and empties t.
 void tokenizer_free(Tokenizer *t);
 // Whether a text may be cut at `at`, between 0 and `bytes`: the ids of the whole are those of both parts, one after the
-// other. That is before a blank or newline that follows a character other than
-// white space: no piece holds both, and none depends on what follows, since white space and the text's end both end it;
-// by Llama's pattern, where punctuation takes the line ends behind it, before a newline only after a letter or digit.
-// Where no pattern cuts, it is where no token joins the two.
-// Normalising joins neither of the two to anything.
+// other. That is before a blank or newline that follows a character other than white space: no piece holds both, and
+// none depends on what follows, since white space and the text's end both end it; by Llama's pattern, where punctuation
+// takes the line ends behind it, before a newline only after a letter or digit. Where no pattern cuts, it is where no
+// token joins the two. Normalising joins neither of the two to anything.
 bool tokenizer_cuts_at(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at);
 // The first such place from `at` on; `bytes`: there is none.
 size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size_t at);
@@ -115,8 +115,7 @@ size_t tokenizer_cut(const Tokenizer *t, const uint8_t *text, size_t bytes, size
 // else it is told so (`passing`).
 void bpe_encoder_open(BpeEncoder *e, const Tokenizer *t);
 // ids receives the ids of a text; returns how many. continues: as of tokenizer_encode.
-int64_t bpe_encoder_run(BpeEncoder *e, const uint8_t *text, size_t bytes, int32_t *ids,
-                        bool continues = false);
+int64_t bpe_encoder_run(BpeEncoder *e, const uint8_t *text, size_t bytes, int32_t *ids, bool continues = false);
 void bpe_encoder_close(BpeEncoder *e);
 // Trains on a text: <|endoftext|> unless by line, the 256 bytes, then merges until there are vocab_size tokens or no
 // two tokens are neighbours any more. vocab_size >= 257, by line 256; t->vocab_size is what was reached. Overwrites t.
@@ -131,8 +130,7 @@ char *tokenizer_text(const Tokenizer *t, size_t *bytes);
 // line in error, when it cannot be written; what was at `path` is then still there.
 bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes);
 // Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
-// merges.txt.
-// False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
+// merges.txt. False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
 bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes);
 // Of one with byte_fallback: whether llama.cpp, which joins the two neighbours whose union has the highest score,
 // whatever merges there are, does what its merges do. score: (vocab_size), or NULL; those that do.
@@ -142,10 +140,10 @@ bool tokenizer_scores(const Tokenizer *t, float *score);
 bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes);
 // cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be misread.
 bool bpe_has_nul(const char *json, size_t bytes);
+// A member by its exact name; NULL: it is not there.
 const cJSON *bpe_field(const cJSON *object, const char *name);
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
 // if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.
 bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes);
-// The same after tokenizer_load_any. add: a file; "" or auto: no tokens.
-bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, char *error,
-                         size_t error_bytes);
+// tokenizer_load_any, then tokenizer_add. add: a file; "" or auto: no tokens.
+bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, char *error, size_t error_bytes);

@@ -51,11 +51,13 @@ bool split_trained(const Split *s, int64_t i);
 static const char token_file_llmq[] = "BIN.TOK\n";
 // The first id that is not below the vocabulary among those that were read, and the largest of them.
 struct BadId { int vocab_size; int64_t at; uint32_t id, largest; };
-// Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files.
+// Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files; and the mask's
+// bits, or those that say where documents begin.
 size_t split_bytes(const Split *s);
 uint8_t *split_bits(const Split *s, bool begins);
 // Tokens that are predicted: all but the first.
 static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
+// Gives memory back and closes files; the split is absent then.
 void split_free(Split *s);
 // Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
 // of a stream of up to 16 MiB). bad: of a stream in files, what those blocks have of it.
@@ -92,10 +94,11 @@ struct Packing {
   int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its
   float *reference;                              // (documents) of pairs: log-probabilities by the reference (or NULL)
 };
-void packing_free(Packing *p);
-size_t packing_bytes(const Packing *p);
-// drop: leaves out what is too long, instead of cutting its end.
+// Packs a split. drop: leaves out what is too long, instead of cutting its end. Overwrites p; packing_free empties it.
 void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop);
+void packing_free(Packing *p);
+// What it holds, for the memory plan.
+size_t packing_bytes(const Packing *p);
 // Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten; of pairs weights too
 // (preference.cuh).
 void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts,

@@ -12,16 +12,22 @@ static void doors_check(const char *file, const char *line, const char *words) {
   cli_free(&r);
 }
 TEST(doors_are_where_rooms_are_entered,
-     "an include of another room's inside, of a room above, or in a circle fails by name; one of its door passes") {
+     "an include of another room's inside, of a room above, or in a circle fails by name; one of its door passes; so "
+     "does a door of more than 200 lines, and a room that names the trainer") {
+  char lines[201];
+  memset(lines, '\n', 200), lines[200] = 0;
   readme_checkout();
   doors_check("launch/cgroup.h", "", NULL);
   doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the door");
   doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "includes fsdp/reduce.h: fsdp.h is the door");
   doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
   doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
+  doors_check("data/files/disk.h", "#include \"data/data.h\"", "which is of a higher room");
   doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher room");
   doors_check("run/start.h", "#include \"launch/launch.h\"", NULL);
-  doors_check("data/files/random.h", "#include \"sampler.h\"", "in a circle");
+  doors_check("data/tokens/token_files.h", "#include \"sampler.h\"", "in a circle");
+  doors_check("data/data.h", lines, "data/data.h:201: a door of more than 200 lines");
+  doors_check("run/start.h", "struct Trainer;", "names Trainer");
 }
 
 TEST(doors_are_what_objects_export,

@@ -1,7 +1,7 @@
-// test_kill.h: a save that is cut short, at any instant and for any reason, loses only itself. data/files/disk.h calls a
-// hook before every system call that changes files. Here the hook copies the directory, ends the process, or makes the
-// call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved files
-// is refused by name. Needs test_fsdp.h and test_cli.h.
+// test_kill.h: a save that is cut short, at any instant and for any reason, loses only itself. data/files/disk.h calls
+// a hook before every system call that changes files. Here the hook copies the directory, ends the process, or makes
+// the call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved
+// files is refused by name. Needs test_fsdp.h and test_cli.h.
 #pragma once
 
 // ---- a world that saves ---------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // option_table.h: every option, once. The struct, the parser, --help, the printed configuration, options.txt and the
-// checkpoint's record of them follow from it (options.h). And the presets of --model.
+// checkpoint's record of them follow from it (option_values.h). And the presets of --model.
 #pragma once
 #include "fsdp.h"
 #include "data/checkpoint/checkpoint.h"

@@ -1,5 +1,5 @@
-// options.h: from the command line to struct Options, all of it made from the table in option_table.h. Other programs'
-// names are in option_names.h, --config in option_file.h, --help in option_help.h.
+// option_values.h: from the command line to struct Options, all of it made from the table in option_table.h. Other
+// programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
 //   options_default, options_parse    values; every error is one line
 //   option_print, option_set          one value as text and back
@@ -14,6 +14,29 @@
 #include "option_table.h"
 #include <ctype.h>
 
+const OptionSpec option_specs[OPTION_COUNT] = {
+#define CHOICE_JOINED(name, choice) "|" #choice
+#define CHOICE_WORD(name, choice) #choice "\0"
+#define OPTION_SPEC(name, type, def, lo, hi, text, choices, words, resume, ...) \
+  {#name, type, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), text, choices, words, \
+   RESUME_##resume, __VA_ARGS__},
+#define OPTION_SPEC_INT(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_INT, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_NUM(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_NUM, def, lo, hi, 0, 0, 0, __VA_ARGS__)
+#define OPTION_SPEC_TEXT(name, def, choices, ...) OPTION_SPEC(name, OPTION_TEXT, 0, 0, 0, def, choices, 0, __VA_ARGS__)
+#define OPTION_SPEC_CHOICE(name, def, choices, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, OPT_##name##_##def, 0, 0, 0, &(CHOICES(CHOICE_JOINED, name, choices))[1], \
+              CHOICES(CHOICE_WORD, name, choices), __VA_ARGS__)
+#define PAIR_JOINED(name, pair) PAIR_JOINED_ pair
+#define PAIR_JOINED_(word, value) "|" #word
+#define PAIR_WORD(name, pair) PAIR_WORD_ pair
+#define PAIR_WORD_(word, value) #word "\0"
+#define OPTION_SPEC_ENUM(name, enum_type, def, pairs, ...) \
+  OPTION_SPEC(name, OPTION_CHOICE, def, 0, 0, 0, &(CHOICES(PAIR_JOINED, name, pairs))[1], \
+              CHOICES(PAIR_WORD, name, pairs), __VA_ARGS__)
+#define OPTION_SPEC_FLAG(name, ...) OPTION_SPEC(name, OPTION_FLAG, 0, 0, 0, 0, 0, 0, __VA_ARGS__)
+  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_ENUM,
+          OPTION_SPEC_FLAG)
+};
 
 static const struct { int first; const char *title; } option_groups[] = {
 #define OPTION_GROUP(id, title) {GROUP_##id, title},

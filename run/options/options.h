@@ -1,5 +1,5 @@
-// options.h: the door of run/options/: options, and what they mean: a model's shape, its sharding, its groups of
-// parameters. All of it is made from one table.
+// options.h: the door of run/options/: options, from one table, and what they mean: a model's shape, its sharding, its
+// groups of parameters. The last section is what this program asks of the trainer, which has these functions.
 #pragma once
 #include "launch/launch.h"
 #include "data/data.h"
@@ -21,29 +21,7 @@ struct OptionSpec {
   OptionResume resume;
   const char *help, *also = "";
 };
-static const OptionSpec option_specs[] = {
-#define CHOICE_JOINED(name, choice) "|" #choice
-#define CHOICE_WORD(name, choice) #choice "\0"
-#define OPTION_SPEC(name, type, def, lo, hi, text, choices, words, resume, ...) \
-  {#name, type, offsetof(Options, name), (double)(def), (double)(lo), (double)(hi), text, choices, words, \
-   RESUME_##resume, __VA_ARGS__},
-#define OPTION_SPEC_INT(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_INT, def, lo, hi, 0, 0, 0, __VA_ARGS__)
-#define OPTION_SPEC_NUM(name, def, lo, hi, ...) OPTION_SPEC(name, OPTION_NUM, def, lo, hi, 0, 0, 0, __VA_ARGS__)
-#define OPTION_SPEC_TEXT(name, def, choices, ...) OPTION_SPEC(name, OPTION_TEXT, 0, 0, 0, def, choices, 0, __VA_ARGS__)
-#define OPTION_SPEC_CHOICE(name, def, choices, ...) \
-  OPTION_SPEC(name, OPTION_CHOICE, OPT_##name##_##def, 0, 0, 0, &(CHOICES(CHOICE_JOINED, name, choices))[1], \
-              CHOICES(CHOICE_WORD, name, choices), __VA_ARGS__)
-#define PAIR_JOINED(name, pair) PAIR_JOINED_ pair
-#define PAIR_JOINED_(word, value) "|" #word
-#define PAIR_WORD(name, pair) PAIR_WORD_ pair
-#define PAIR_WORD_(word, value) #word "\0"
-#define OPTION_SPEC_ENUM(name, enum_type, def, pairs, ...) \
-  OPTION_SPEC(name, OPTION_CHOICE, def, 0, 0, 0, &(CHOICES(PAIR_JOINED, name, pairs))[1], \
-              CHOICES(PAIR_WORD, name, pairs), __VA_ARGS__)
-#define OPTION_SPEC_FLAG(name, ...) OPTION_SPEC(name, OPTION_FLAG, 0, 0, 0, 0, 0, 0, __VA_ARGS__)
-  OPTIONS(OPTION_NOTHING, OPTION_SPEC_INT, OPTION_SPEC_NUM, OPTION_SPEC_TEXT, OPTION_SPEC_CHOICE, OPTION_SPEC_ENUM,
-          OPTION_SPEC_FLAG)
-};
+extern const OptionSpec option_specs[OPTION_COUNT];                // by OptionId
 enum { OPTION_NAME_BYTES = 128 };
 // What the program was called with, and one of the commands that it may be (main's table).
 struct Call {
@@ -60,14 +38,15 @@ struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); }
 static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
 // The file of OUT that texts go into at the end; NULL: none are made.
 const char *sample_file(const Options *o);
+// Which of its choices an option has, as the table spells it.
 const char *option_word(const Options *o, OptionId id);
-// The same, given.
-bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes);
 void options_default(Options *o);
 // One value as text; the same text gives the same value back.
 void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s);
 // Stores `value` for option i, as if it had not been given. False with one line in `error` when it does not fit.
 bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes);
+// option_put, and the option has been given.
+bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes);
 // Gives an option its default, as if it had not been given.
 void option_forget(Options *o, int i);
 // Reads the command line; the --config file is read later (option_file.h). False with one line in `error`.
@@ -81,7 +60,8 @@ void options_whole_line(int argc, char **argv, char *error, size_t error_bytes);
 // ---- option_file.h --------------------------------------------------------------------------------------------------
 // Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
 void options_save(const Options *asked, const Options *o, int ranks, const char *from);
-// The same, of the file that --config names, if it does.
+// Takes the options of the file that --config names, if it does, those of the command line first. False with one line
+// in `error`.
 bool options_read_config(Options *o, char *error, size_t error_bytes);
 // Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the
 // command line.
@@ -93,6 +73,7 @@ void take_config(Options *o, MPI_Comm comm);
 // Marks what the three options name. False with one line in `error`: each glob must name parameters, and --freeze not
 // all of them.
 bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes);
+// Blanks between globs go, so that checkpoints and ranks agree on one spelling.
 void param_lists_trim(Options *o);
 // Whether the matrices of a parameter may keep their bytes: all of blocks and outside of them, and of no adapter.
 static inline bool param_is_of_base(const Param *p) { return p->ndim == 2 && !p->adapter; }
@@ -131,15 +112,17 @@ bool recompute_parse(const Options *o, Recompute *level, char *error, size_t err
 CommKind comm_kind(const Options *o, int world);
 // The resolved options as numbers. first_backward: see FsdpConfig.
 FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
+// The strategy's name in PyTorch.
 const char *strategy_name(const Options *o);
 // "RxS". False: it has another form.
 bool mesh_parse(const char *text, int *replicas, int *shards);
+// The mesh of resolved options.
 MeshShape mesh_shape_of(const Options *o);
 
 // ---- sm_margin.h ----------------------------------------------------------------------------------------------------
-// One line in `error` where the GPU has no more than that.
-int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors,
-                  char *error, size_t error_bytes);
+// Multiprocessors of a GPU that --sm_margin leaves to NCCL. One line in `error` where it has no more than that.
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, char *error,
+                  size_t error_bytes);
 
 // ---- resolve.h ------------------------------------------------------------------------------------------------------
 // What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.

@@ -1,4 +1,4 @@
-// report.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
+// log.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
 //
 //   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
 //                 --tensorboard, an event file that gets the same numbers, and OUT/report.html

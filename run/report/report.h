@@ -1,5 +1,5 @@
-// report.h: the door of run/report/: what may be known of a run (RunView), what this program asks of the trainer, and
-// what a run tells: its start, its steps and their records, the page, a trace.
+// report.h: the door of run/report/: what may be known of a run (RunView), and what a run tells of itself: its start,
+// its steps and their records, the page, a trace.
 #pragma once
 #include "run/options/options.h"
 #include "data/checkpoint/checkpoint.h"
@@ -112,18 +112,22 @@ void print_old_runs(const RunView *run, const char *from);
 char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run));
 // 3531519 as 3.53 M, for reading; exact below 10000.
 const char *count_words(int64_t n);
-void units_words(FILE *to, const RunView *run);
 // Every option by name, inside an object.
 void log_config(FILE *f, const void *options);
+// The units, as a member of an object.
 void record_units(FILE *f, const RunView *run);
 // "  name      text", in lines of at most 80 columns, or a narrower terminal's: broken at spaces, and only there.
 __attribute__((format(printf, 2, 3))) void start_line(const char *name, const char *fmt, ...);
+// Parts of the start report that --plan prints, too: its units, ranks, shards and memory.
+void units_words(FILE *to, const RunView *run);
 void ranks_words(FILE *to, const RunView *run);
 void shards_words(FILE *to, const RunView *run);
 void memory_short_words(FILE *to, const RunView *run);
 // What a step of training moves, by the formula with which tests compare the counters.
 void moved_words(FILE *to, const RunView *run);
+// start_line of what `write` prints.
 void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run));
+// The line `block` where it is not GPT-2's.
 void print_block(const RunView *run);
 
 // ---- tensorboard.h --------------------------------------------------------------------------------------------------
@@ -181,6 +185,7 @@ void report_open_trace(const RunView *run, char *error, size_t error_bytes);
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
 void log_open(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes);
+// A record of a save, and a line.
 void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
 
 // ---- flight_report.h ------------------------------------------------------------------------------------------------

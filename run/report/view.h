@@ -1,4 +1,4 @@
-// run.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
+// view.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
 //
 //   Device                     where a rank computes
 //   ModelFigures               the model's shape and size, for people
