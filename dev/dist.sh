@@ -28,7 +28,7 @@ compiler=$triple-g++
 command -v "$compiler" >/dev/null || compiler=g++
 [ "$("$compiler" -dumpmachine 2>/dev/null)" = "$triple" ] || refuse "no $triple-g++: apt-get install g++-$triple"
 for tool in apt-get dpkg make patchelf; do command -v $tool >/dev/null || refuse "no $tool: apt-get install $tool"; done
-version=$(sed -n 's/^#define PROGRAM_VERSION "\(.*\)"/\1/p' "$top/run/version.h")
+version=$(sed -n 's/^#define PROGRAM_VERSION "\(.*\)"/\1/p' "$top/run/options/version.h")
 name=train_gpt_fsdp-$version-linux-$arch
 root=$work/$debian lib=usr/lib/$triple packed=lib/$triple tree=$work/$name
 

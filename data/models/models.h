@@ -5,7 +5,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 // ---- model_shape.h --------------------------------------------------------------------------------------------------
-// The order of names is that of the options' choices (run/option_table.h).
+// The order of names is that of the options' choices (run/options/option_table.h).
 enum Norm : int { NORM_LAYERNORM, NORM_RMSNORM };
 enum NormPlace : int { NORM_BEFORE, NORM_BEHIND, NORM_BOTH };          // of attention and the MLP
 enum Position : int { POSITION_LEARNED, POSITION_ROPE };

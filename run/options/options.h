@@ -159,7 +159,7 @@ struct TrainerCalls {
   // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
   // microbatches it had: at most TIMED_MICROBATCHES.
   int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-  // Writes where a training step's buffers lie, as a member of a JSON object (run/memory_map.h).
+  // Writes where a training step's buffers lie, as a member of a JSON object (run/report/memory_map.h).
   void (*memory_map)(const RunView *run, FILE *to);
 };
 extern const TrainerCalls trainer_calls;
