@@ -8,8 +8,9 @@
 #     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
 #     What was found where is kept in build/found.mk until a compiler, a path or the environment changes.
-#   - kernels/cpu/cpu.cc is compiled once per instruction set with explicit -m flags, so one binary runs on every x86-64
-#     machine with AVX2, and one on every aarch64; which table runs is decided at start-up.
+#   - kernels/cpu/cpu.cc is compiled per instruction set with explicit -m flags, so one binary runs on every x86-64
+#     machine with AVX2, and one on every aarch64; which table runs is decided at start-up. It and kernels/cuda/cuda.cu
+#     have an object for each family of ops (kernels/all.h).
 .DEFAULT_GOAL := all
 .SECONDARY:
 .SECONDEXPANSION:
@@ -66,6 +67,7 @@ TESTS := $(B)/test_gpt_fsdp
 BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),all))
 HASH := \#
 comma := ,
+space := $() $()
 
 # Whether two texts are the same.
 same = $(and $(findstring |$1|,|$2|),$(findstring |$2|,|$1|))
@@ -283,8 +285,16 @@ M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
 M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
-$(foreach i,$(ISAS) $(ISAS_TESTED),$(eval cmd_cpu_$i := $(COMMON) -O3 -Wno-psabi $(M_$i) -DISA=$i $(SANITIZE) $(CXXFLAGS)) \
-  $(eval src_cpu_$i := kernels/cpu/cpu.cc))
+# Where there are tiles the other families are those of avx512_bf16.
+FAMILIES := device norms pointwise loss matmul attention optimizer blocks
+FAMILIES_amx := device matmul attention
+FAMILIES_amx_emulated := $(FAMILIES_amx)
+families = $(or $(FAMILIES_$1),$(FAMILIES))
+family = -DONE_FAMILY -DFAMILY_$1=1
+$(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cpu_$i.$f := $(COMMON) -O3 -Wno-psabi \
+  $(M_$i) -DISA=$i $(if $(FAMILIES_$i),-DISA_OF_VECTORS=avx512_bf16) $(call family,$f) $(SANITIZE) $(CXXFLAGS)) \
+  $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
+cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
 # A room is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
 ROOM_OBJECTS := $(notdir $(filter-out kernels,$(ROOMS))) threads
 $(foreach r,$(ROOM_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
@@ -298,16 +308,31 @@ cmd_bench_ops := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_bench_ops := dev/bench_ops.cu
 also_link = $(LIBS)
 LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) -ldl -lrt -lpthread -lm
-OBJECTS := $(ISAS:%=$(B)/cpu_%.o)
+OBJECTS := $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS)))
 
 ifneq ($(WITH_CUDA),)
 # -ccbin: a compiler named by the user compiles the host's part too. --fmad=false: as -ffp-contract=off on the host.
 NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$(CXX)),,-ccbin $(CXX))) -std=c++17 -O2 \
-  --fmad=false -lineinfo $(ARCHS) $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_HOME:%=-I%/include) \
+  --fmad=false -lineinfo $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_HOME:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
-cmd_cuda := $(NVCC_COMMAND) --threads 0 $(NVCCFLAGS)
-src_cuda := kernels/cuda/cuda.cu
-OBJECTS := $(B)/cuda.o $(OBJECTS)
+# Where this file chose several architectures, PTX is made once, for the first, and ptxas makes code of it for all: for
+# sm_90 the same instructions as from its own. From compute_100 on nvcc optimises otherwise: sm_100's code spills
+# registers in attention and layernorm if its PTX is compute_80's, so these have two, and the rest one. Kernels that ask
+# for instructions of later architectures have one for each.
+ifeq ($(origin ARCHS),file)
+CODES := $(patsubst code=%,%,$(filter code=%,$(subst $(comma), ,$(ARCHS))))
+CODES_LATE := $(filter sm_1% compute_1%,$(CODES))
+from_ptx = $(if $2,-gencode arch=$1$(comma)code=[$(subst $(space),$(comma),$(strip $2))])
+PTX := $(patsubst arch=%,%,$(firstword $(filter arch=%,$(subst $(comma), ,$(ARCHS)))))
+ARCHS_ONE := $(call from_ptx,$(PTX),$(patsubst compute_%,$(PTX),$(CODES)))
+ARCHS_TWO := $(call from_ptx,$(PTX),$(filter-out $(CODES_LATE),$(CODES))) $(call from_ptx,compute_100,$(CODES_LATE))
+endif
+archs = $(or $(if $(filter device loss wgmma,$1),,$(if $(filter attention norms blocks,$1),$(ARCHS_TWO),$(ARCHS_ONE))),$(ARCHS))
+FAMILIES_CUDA := $(FAMILIES) wgmma
+$(foreach f,$(FAMILIES_CUDA),$(eval cmd_cuda.$f := $(NVCC_COMMAND) $(call archs,$f) \
+  $(call family,$f) --threads 0 $(NVCCFLAGS)) $(eval src_cuda.$f := kernels/cuda/cuda.cu))
+CUDA_OBJECTS := $(FAMILIES_CUDA:%=$(B)/cuda.%.o)
+OBJECTS := $(CUDA_OBJECTS) $(OBJECTS)
 LIBS += $(CUDA_LIBS)
 endif
 EMULATED_FLAGS := $(if $(ARM),,-mfma -mf16c) -DCUDA_EMULATED -Idev/cuda_emu
@@ -331,7 +356,7 @@ line = $(strip $(cmd_$1) $(also_$1))
 $(B)/%.cmd: $$(if $$(call same,$$(call line,$$*),$$(strip $$(file <$(B)/$$*.cmd))),,FORCE)
 	@mkdir -p $(B); printf '%s\n' $(call quoted,$(call line,$*)) > $@
 $(B)/%.o: $$(src_$$*) $(B)/%.cmd
-	$(call run,$(if $(filter cuda,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
+	$(call run,$(if $(filter cuda.%,$*),NVCC,CXX),$(cmd_$*) -MMD -MP -c $(src_$*) -o $@)
 $(B)/build.o: $(BUILT_OF) $(B)/build.cmd
 	@id=$$(export LC_ALL=C; { cat $(BUILT_OF); echo $(call quoted,$(strip $(also_build))); } | sha256sum | cut -c 1-12); \
 	  printf '  CXX   %s\n' '$@'; \
@@ -340,25 +365,28 @@ $(TRAINER): $(B)/train_gpt_fsdp.o $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OBJE
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
-$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(ISAS_TESTED:%=$(B)/cpu_%.o) $(B)/cuda_emulated.o $(B)/link.cmd
+$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED))) \
+  $(B)/cuda_emulated.o $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
 # An earlier build directory may name sources that are elsewhere now.
 kernels/%.cc kernels/%.cu: ;
 
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
-# set would then run on a machine that lacks it. Each object exports its table and nothing else; CUDA's also exports what
-# the tests use, and the weak symbols of header-only libraries that no other object uses.
-CHECKED := $(ISAS:%=cpu_%) $(ISAS_TESTED:%=cpu_%) $(if $(WITH_CUDA),cuda) cuda_emulated
-$(foreach i,$(ISAS) $(ISAS_TESTED),$(eval exports_cpu_$i := ops_$i))
-exports_cuda := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
+# set would then run on a machine that lacks it. So each object exports its set's table and names that end in the set's;
+# CUDA's also exports what the tests use, and the weak symbols of header-only libraries that no other object uses.
+CHECKED := $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
+exports = $(or $(exports_$1),ops_$2|[a-z0-9_]+[.]$2)
+cuda_exports := [a-z0-9_]+_(impl|workspace_bytes|wgmma)[(].*|matmul_(open|close)[(].*|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
+$(foreach f,$(FAMILIES_CUDA),$(eval exports_cuda.$f := $(cuda_exports)))
+exports_cuda.device := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|$(cuda_exports)
 exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
 check-symbols: $(CHECKED:%=$(B)/%.o) $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@bad=$$($(foreach o,$(CHECKED),nm -gC --defined-only $(B)/$(o).o | \
-	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(exports_$(o)))$$/ { \
+	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(call exports,$o,$(patsubst cpu_%,%,$(basename $o))))$$/ { \
 	    print o ": " $$0 }';)); \
-	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table; make these static" >&2; exit 1; }
+	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table and implementations; make these static" >&2; exit 1; }
 	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d)
 endif
 
@@ -381,7 +409,8 @@ $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 # One line per kernel and architecture, spilling ones first.
 ptxas:
 ifneq ($(WITH_CUDA),)
-	@mkdir -p $(B) && $(NVCC_COMMAND) $(NVCCFLAGS) -Xptxas -v -c $(src_cuda) -o $(B)/ptxas.o 2>&1 | c++filt | awk '\
+	@mkdir -p $(B); { $(foreach f,$(FAMILIES_CUDA),$(filter-out --threads 0,$(cmd_cuda.$f)) -Xptxas -v -c $(src_cuda.$f) \
+	  -o $(B)/ptxas.o;) } 2>&1 | c++filt | awk '\
 	  /error|warning/ { print } /error/ { bad = 1 } \
 	  /Potential Performance Loss: wgmma/ { print; bad = 1 } \
 	  /Compiling entry/ { arch = $$NF; name = $$0; gsub(/\047/, "", arch); \
@@ -394,9 +423,9 @@ ifneq ($(WITH_CUDA),)
 else
 	@echo "ptxas: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
 endif
-sass: $(if $(WITH_CUDA),$(B)/cuda.o)
+sass: $(CUDA_OBJECTS)
 ifneq ($(WITH_CUDA),)
-	@SASS_OBJECT=$(B)/cuda.o dev/sass.py $(ARGS)
+	@SASS_OBJECTS="$(CUDA_OBJECTS)" dev/sass.py $(ARGS)
 else
 	@echo "sass: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
 endif

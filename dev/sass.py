@@ -26,6 +26,7 @@ by others' measurements; it moves one wavefront and 16 results of EX2 a cycle. T
 per cent of peak is what the HMMAs take at the dense peak, divided by that. What is not in it, and makes it less: other
 instructions, waits, tiles on the diagonal, of which half is in vain. blocks: that registers let a multiprocessor hold.
 """
+import glob
 import os
 import re
 import shutil
@@ -218,7 +219,8 @@ def main(arguments):
         pattern, arguments = arguments[1], []
     if arguments:
         sys.exit('sass: options are --kernels PATTERN and --help, not %s' % ' '.join(arguments))
-    all_of = kernels(tool(), os.environ.get('SASS_OBJECT', 'build/cuda.o'))
+    objects = os.environ.get('SASS_OBJECTS', '').split() or sorted(glob.glob('build/cuda.*.o'))
+    all_of = [k for o in objects for k in kernels(tool(), o)]
     lost, shown, attention, least = [], 0, [], {}
     print('regs local  shared tensor   lds   ldg (16 bytes)  stg  bar  target   kernel')
     for target, name, (regs, shared), code in sorted(all_of, key=lambda k: (k[1], k[0])):

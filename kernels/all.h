@@ -1,32 +1,56 @@
-// all.h: every op.
+// all.h: every op, by family (FAMILY in ops.h). What is often edited or slow to compile has a family of its own.
 #include "random.h"
+#include "ops.h"
+#if FAMILY(norms)
 #include "embedding.cuh"
 #include "layernorm.cuh"
-#include "gelu.cuh"
-#include "swiglu.cuh"
-#include "softcap.cuh"
-#include "lora.cuh"
 #include "rope.cuh"
-#include "matmul.cuh"
-#include "attention.cuh"
-#include "attention_cached.cuh"
-#include "window.cuh"
-#include "cross_entropy.cuh"
-#include "preference.cuh"
-#include "master.cuh"
-#include "optimizer.cuh"
-#include "muon.cuh"
-#include "step.cuh"
-#include "elementwise.cuh"
-#include "fp8.cuh"
-#include "blocks.cuh"
-#include "matmul_blocks.cuh"
 #if PART_CUDA // kernels that are files of their own
 #include "embedding_cuda.cuh"
 #include "layernorm_cuda.cuh"
 #include "rope_cuda.cuh"
+#endif
+#endif
+#if FAMILY(pointwise)
+#include "gelu.cuh"
+#include "swiglu.cuh"
+#include "softcap.cuh"
+#include "lora.cuh"
+#include "elementwise.cuh"
+#endif
+#if FAMILY(loss)
+#include "cross_entropy.cuh"
+#include "preference.cuh"
+#include "fp8.cuh"
+#endif
+#if FAMILY(matmul)
+#include "matmul.cuh"
+#include "muon.cuh"
+#if PART_CUDA
 #include "matmul_cuda.cuh"
-#include "attention_cuda.cuh"
-#include "optimizer_cuda.cuh"
 #include "muon_cuda.cuh"
+#endif
+#endif
+#if FAMILY(attention)
+#include "attention.cuh"
+#include "attention_cached.cuh"
+#include "window.cuh"
+#if PART_CUDA
+#include "attention_cuda.cuh"
+#endif
+#endif
+#if PART_CUDA && FAMILY(wgmma) // what only Hopper has
+#include "attention_wgmma.cuh"
+#endif
+#if FAMILY(optimizer)
+#include "master.cuh"
+#include "optimizer.cuh"
+#include "step.cuh"
+#if PART_CUDA
+#include "optimizer_cuda.cuh"
+#endif
+#endif
+#if FAMILY(blocks)
+#include "blocks.cuh"
+#include "matmul_blocks.cuh"
 #endif

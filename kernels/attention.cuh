@@ -95,14 +95,14 @@ static void attention_check_workspace(const Ctx *c, Tensor out, Tensor qkv, int 
   CHECK(c->workspace_bytes >= need, "attention_%s: workspace of %zu bytes, needs %zu",
         backward ? "backward" : "forward", c->workspace_bytes, need);
 }
-static size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+size_t attention_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const AttentionShape s = attention_shape_of(q.seq_len, query_head_size(&q), q.n_head, query_kv_heads(&q));
   const size_t forward = attention_thread_bytes(&s, q.dtype, false);
   const size_t backward = attention_thread_bytes(&s, q.dtype, true);
   return (size_t)c->threads * (forward > backward ? forward : backward);
 }
-static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
-                                   Tensor starts) {
+void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                            Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   attention_check_workspace(c, out, qkv, n_head, false);
 #ifdef __AVX512BF16__
@@ -110,8 +110,8 @@ static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, i
 #endif
   DISPATCH(out.dtype, T, attention_forward_typed<T>(c, out, lse, qkv, n_head, &drop, starts));
 }
-static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                    Dropout drop, Tensor starts) {
+void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
+                             Dropout drop, Tensor starts) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   attention_check_workspace(c, out, qkv, n_head, true);
 #ifdef __AVX512BF16__

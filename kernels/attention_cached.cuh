@@ -51,7 +51,7 @@ HD int64_t cache_position(const int32_t *starts, int64_t row, int64_t T) {
 HD int64_t cache_first(int64_t keys, int64_t window) { return window && keys > window ? keys - window : 0; }
 
 #if PART_CPU
-static void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
+void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   const CacheShape s = cache_shape(cache, qkv);
   const int64_t bytes = (int64_t)dtype_bytes(qkv.dtype);
   parallel_for(c->threads, 0, s.B * s.T, 1, [=](int64_t r) {
@@ -109,8 +109,8 @@ static void attention_cached_head(T *out, const T *query, const T *k, const T *v
 static size_t attention_cached_thread_bytes(int64_t hs) {
   return (size_t)(2 * ((hs + VF - 1) / VF * VF) + ATTENTION_KEYS) * sizeof(float);
 }
-static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
-                                  int64_t window) {
+void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                           int64_t window) {
   const AttentionShape a = attention_shape(out, qkv, n_head);
   const CacheShape s = cache_shape(cache, qkv);
   const size_t each = attention_cached_thread_bytes(a.hs);
@@ -139,7 +139,7 @@ cache_store_kernel(T *cache, const T *qkv, const int32_t *starts, CacheShape s) 
     cache[to * s.columns + i % s.columns] = qkv[r * s.ld + s.ld - s.columns + i % s.columns];
   }, (void)i);
 }
-static void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
+void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   const CacheShape s = cache_shape(cache, qkv);
   DISPATCH(qkv.dtype, T, LAUNCH((cache_store_kernel<T>), dim3(flat_blocks(s.B * s.T * s.columns, 1)),
                                 dim3(FLAT_THREADS), 0, STREAM(c), (T *)cache.data, (const T *)qkv.data,
@@ -182,8 +182,8 @@ attention_cached_kernel(T *out, const T *cache, const T *qkv, const int32_t *sta
   }
   if (column < hs) round_to(out + (b * n_head + h) * hs + column, sum / total);
 }
-static void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
-                                  int64_t window) {
+void attention_cached_impl(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                           int64_t window) {
   const CacheShape s = cache_shape(cache, qkv);
   const int hs = (int)(out.shape[2] / n_head), group = n_head / (int)(s.columns / 2 / hs);
   const dim3 grid((unsigned)((hs + CACHED_THREADS - 1) / CACHED_THREADS), (unsigned)n_head, (unsigned)s.B);

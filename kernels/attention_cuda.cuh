@@ -66,7 +66,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "attention_tensorcore.cuh"
 #include "attention_plain.cuh"
-#include "attention_wgmma.cuh"
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
@@ -97,11 +96,6 @@ static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
 static AttentionDrop attention_drop(const Ctx *c, Dropout drop) {
   return AttentionDrop{drop, drop.p > 0.0f ? dropout_threshold(drop.p) : 0u, 1.0f / (1.0f - drop.p), c->state};
 }
-// Grid for tiles of `rows` rows of `heads` heads; each tile has `runs` blocks.
-static dim3 attention_grid(const AttentionShape &s, int64_t B, int heads, int rows, int runs = 1) {
-  return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)heads, (unsigned)B);
-}
-static int attention_shared_heads(const AttentionShape &s) { return s.n_head / s.group; }
 static void attention_check(const char *op, Tensor out, int n_head) {
   CHECK(out.shape[0] < 65536 && n_head < 65536 && out.shape[1] < 1 << 30 && out.shape[2] < 1 << 29,
         "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
@@ -146,45 +140,10 @@ ATTENTION_SMALL(X)
 // Whether a multiprocessor holds two blocks with what the largest tiles take, 78 KiB each, and 1 KiB of the system's.
 static inline bool attention_roomy(const Ctx *c) { return DEVICE(c)->shared_all >= 2 * (78 + 1) << 10; }
 
-// ---- launches on Hopper ---------------------------------------------------------------------------------------------
-// Head size, then warpgroups of a block and blocks of a multiprocessor of forward, of dk and dv, and of dq: the fastest
-// on an H100 of those that compile without a wait behind each multiply.
-#define ATTENTION_WGMMA(X) X(64, 1, 4, 1, 2, 1, 3) X(128, 1, 2, 2, 1, 2, 1)
-enum { ATTENTION_WGMMA_N = 64 };                 // rows of a streamed tile
-// Bytes of `own` rows, and of two operands in each place.
-static constexpr size_t attention_wgmma_bytes(int HS, int own) {
-  return (size_t)(own + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N) * (size_t)HS * 2;
-}
+// On Hopper (attention_wgmma.cuh).
 static bool attention_by_wgmma(const Ctx *c, const AttentionShape &s) {
   return DEVICE(c)->wgmma && !c->attention_mma && s.len >= 128 && s.hs % 8 == 0 && s.hs > 32 && s.hs <= 128 &&
          s.ld < 1 << 23;
-}
-template <bool DROP, class T> static void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B) {
-#define X(HS, F_GROUPS, F_BLOCKS, ...) \
-  if (a.s.hs <= HS) { \
-    LAUNCH((attention_forward_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, F_GROUPS, F_BLOCKS, DROP>), \
-           attention_grid(a.s, B, a.s.n_head, 64 * F_GROUPS), F_GROUPS * WARPGROUP, \
-           attention_wgmma_bytes(HS, 64 * F_GROUPS), STREAM(c), a); \
-    return; \
-  }
-  ATTENTION_WGMMA(X)
-#undef X
-}
-template <bool DROP, class T>
-static void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
-#define X(HS, F_GROUPS, F_BLOCKS, KV_GROUPS, KV_BLOCKS, Q_GROUPS, Q_BLOCKS) \
-  if (a.s.hs <= HS) { \
-    LAUNCH((attention_dq_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, Q_GROUPS, Q_BLOCKS, DROP>), \
-           attention_grid(a.s, B, a.s.n_head, 64 * Q_GROUPS), Q_GROUPS * WARPGROUP, \
-           attention_wgmma_bytes(HS, 128 * Q_GROUPS), STREAM(c), a, out, dot); \
-    LAUNCH((attention_dkv_wgmma_kernel<T, HS, ATTENTION_WGMMA_N, KV_GROUPS, KV_BLOCKS, DROP>), \
-           attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_GROUPS), KV_GROUPS * WARPGROUP, \
-           attention_wgmma_bytes(HS, 128 * KV_GROUPS) + 2 * ATTENTION_PLACES * ATTENTION_WGMMA_N * sizeof(float), \
-           STREAM(c), a); \
-    return; \
-  }
-  ATTENTION_WGMMA(X)
-#undef X
 }
 
 template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<T> a, int64_t B) {
@@ -192,11 +151,7 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
     if (a.s.hs > 64) attention_plain_forward<T, 128>(c, a, B);
     else attention_plain_forward<T, 64>(c, a, B);
   } else {
-    if (attention_by_wgmma(c, a.s)) {
-      if (a.d.drop.p > 0.0f) attention_forward_wgmma<true>(c, a, B);
-      else attention_forward_wgmma<false>(c, a, B);
-      return;
-    }
+    if (attention_by_wgmma(c, a.s)) { attention_forward_wgmma(c, a, B); return; }
 #define X(HS, M, N, KEEP, BLOCKS, ...) \
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
       constexpr size_t bytes = attention_forward_bytes(HS, M, N); \
@@ -210,8 +165,8 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
     attention_plain_forward<T, 64>(c, a, B);
   }
 }
-static void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
-                                   Tensor starts) {
+void attention_forward_impl(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                            Tensor starts) {
   attention_check("attention_forward", out, n_head);
   attention_check_aligned("attention_forward", out, n_head, qkv.data);
   if (numel(out) == 0) return;
@@ -231,11 +186,7 @@ static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, Atten
 template <class T>
 static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
   if constexpr (sizeof(T) == 2) {
-    if (attention_by_wgmma(c, a.s)) {
-      if (a.d.drop.p > 0.0f) attention_backward_wgmma<true>(c, a, out, dot, B);
-      else attention_backward_wgmma<false>(c, a, out, dot, B);
-      return;
-    }
+    if (attention_by_wgmma(c, a.s)) { attention_backward_wgmma(c, a, out, dot, B); return; }
   }
   attention_dot(c, dot, a.dout, out, a.s, B * a.s.n_head * a.s.len);
   if constexpr (sizeof(T) == 4) {
@@ -257,8 +208,8 @@ static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *ou
     attention_plain_backward<T, 64>(c, a, B);
   }
 }
-static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                    Dropout drop, Tensor starts) {
+void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
+                             Dropout drop, Tensor starts) {
   attention_check("attention_backward", out, n_head);
   attention_check_aligned("attention_backward", out, n_head, qkv.data, dout.data, dqkv.data);
   if (numel(out) == 0) return;
@@ -275,6 +226,6 @@ static void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv
 }
 
 // D of every query: (B,H,T) fp32.
-static size_t attention_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t attention_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return (size_t)(q.batch * q.n_head * q.seq_len) * sizeof(float);
 }

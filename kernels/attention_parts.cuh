@@ -93,3 +93,17 @@ __global__ static void __launch_bounds__(ATTENTION_DOT_THREADS)
   UNROLL for (int x = ATTENTION_DOT_LANES / 2; x; x /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, x);
   if (lane == 0 && row < rows) dot[row] = sum;
 }
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+// Grid for tiles of `rows` rows of `heads` heads; each tile has `runs` blocks.
+static inline dim3 attention_grid(const AttentionShape &s, int64_t B, int heads, int rows, int runs = 1) {
+  return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)heads, (unsigned)B);
+}
+static inline int attention_shared_heads(const AttentionShape &s) { return s.n_head / s.group; }
+// The kernels of attention_wgmma.cuh, an object of their own: they alone are compiled for sm_90a.
+#define X(T) \
+  IMPL(attention_forward_wgmma, , void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B)) \
+  IMPL(attention_backward_wgmma, , \
+       void attention_backward_wgmma(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B))
+X(bf16) X(fp16)
+#undef X

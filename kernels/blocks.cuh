@@ -72,7 +72,7 @@ template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64
 #endif
 
 #if PART_CPU || PART_CUDA
-static void blocks_expand_impl(Ctx *c, Tensor out, Tensor in, int type) {
+void blocks_expand_impl(Ctx *c, Tensor out, Tensor in, int type) {
   const int64_t n = numel(out);
   DISPATCH(out.dtype, T, {
     T *to = (T *)out.data;

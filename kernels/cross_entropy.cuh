@@ -79,7 +79,7 @@ static int64_t cross_entropy_kept(int64_t Vp) { return (Vp + cross_entropy_piece
 static size_t cross_entropy_kept_bytes(const Ctx *c, int64_t Vp) {
   return (size_t)c->threads * (size_t)cross_entropy_kept(Vp) * sizeof(float);
 }
-static size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   return cross_entropy_kept_bytes(c, q.vocab_padded);
 }
 
@@ -132,8 +132,8 @@ INLINE void cross_entropy_check(int32_t target, int64_t row, int64_t vocab) {
         (long long)row, (long long)vocab);
 }
 
-static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
-                                       int64_t vocab) {
+void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                                int64_t vocab) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   parallel_for(c->threads, 0, R, 1, [=](int64_t r) {
     const int32_t target = ((const int32_t *)targets.data)[r];
@@ -202,8 +202,8 @@ static void cross_entropy_backward_rows(float *losses, T *dlogits, const X *logi
                                weights ? scale * weights[r] : scale, softcap);
   }
 }
-static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale, float softcap, Tensor weights) {
+void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
+                                         int64_t vocab, float scale, float softcap, Tensor weights) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK(c->workspace_bytes >= cross_entropy_kept_bytes(c, Vp),
         "cross_entropy_forward_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes,
@@ -229,7 +229,7 @@ static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dl
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/lane.cuh"
 
-static size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
+size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
 // A row is cut into parts by its columns alone: four, each a quarter of the row and the columns of 256 threads, or one
 // of fewer. Every thread has groups of W columns, a warp's side by side, and runs through them with its own maximum and
@@ -365,8 +365,8 @@ cross_entropy_forward_kernel(float *losses, int32_t *correct, const float *logit
   losses[r] = cross_entropy_loss(s, target_logit);
   correct[r] = !*beaten && target_logit == s.max;
 }
-static void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
-                                       int64_t vocab) {
+void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                                int64_t vocab) {
   const int64_t R = logits.shape[0], Vp = logits.shape[1];
   if (R == 0) return;
   float *loss = (float *)losses.data;
@@ -528,8 +528,8 @@ static void cross_entropy_backward_rows(Ctx *c, Tensor losses, Tensor dlogits, T
     cross_entropy_backward<T, X, CROSS_ENTROPY_WIDE<X>>(c, loss, to, x, t, w, R, vocab, p, scale, inverse_cap);
   else cross_entropy_backward<T, X, 1>(c, loss, to, x, t, w, R, vocab, p, scale, inverse_cap);
 }
-static void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                int64_t vocab, float scale, float softcap, Tensor weights) {
+void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
+                                         int64_t vocab, float scale, float softcap, Tensor weights) {
   if (logits.shape[0] == 0) return;
   if (logits.dtype == BF16)
     cross_entropy_backward_rows<bf16, bf16>(c, losses, dlogits, logits, targets, vocab, scale, softcap, weights);

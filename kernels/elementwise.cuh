@@ -57,7 +57,7 @@ template <class O, class I> static void convert_range(Ctx *c, O *out, const I *i
     if (i < end) vf_store_n(out + i, vf_load_n(in + i, end - i), end - i);
   });
 }
-static void convert_impl(Ctx *c, Tensor out, Tensor in) {
+void convert_impl(Ctx *c, Tensor out, Tensor in) {
   const int64_t n = numel(in);
   if (out.dtype == in.dtype) {
     if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
@@ -91,14 +91,14 @@ template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, S
     if (passes) vf_passed();
   });
 }
-static void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
+void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   DISPATCH(in.dtype, T, {
     if (mode == ADD) accumulate_range<T, true>(c, (float *)sum.data, in, numel(sum));
     else accumulate_range<T, false>(c, (float *)sum.data, in, numel(sum));
   });
 }
 
-static void fill_impl(Ctx *, Tensor out, float value) {
+void fill_impl(Ctx *, Tensor out, float value) {
   for (int64_t i = 0; i < numel(out); i++) ((float *)out.data)[i] = value;
 }
 
@@ -130,7 +130,7 @@ INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
   return vf_mul(r, normal_sin_turns(vf_add(t, vf_load(quarter))));
 }
 // Groups of sixteen start at multiples of 16 of the tensor, wherever the range starts.
-static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   float *to = (float *)out.data;
   const int64_t end = offset + numel(out), first = offset / VF, last = (end + VF - 1) / VF;
   parallel_for(last - first > 1024 ? c->threads : 1, first, last, 1, [=](int64_t group) {
@@ -152,7 +152,7 @@ template <class O, class I, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) convert_kernel(O *out, const I *in, int64_t n) {
   FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_load<W>(in + i)), lanes_store<1>(out + i, lanes_load<1>(in + i)));
 }
-static void convert_impl(Ctx *c, Tensor out, Tensor in) {
+void convert_impl(Ctx *c, Tensor out, Tensor in) {
   const int64_t n = numel(in);
   if (out.dtype == in.dtype) {
     if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
@@ -188,7 +188,7 @@ static void accumulate_one(Ctx *c, Tensor sum, Tensor in) {
     else LAUNCH((accumulate_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), s, x, n);
   });
 }
-static void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
+void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   for (int k = 0; k < in.count; k++) {
     const Tensor x = tensor_of((void *)in.data[k], in.dtype, numel(sum));
     if (k == 0 && mode == OVERWRITE) convert_impl(c, sum, x);
@@ -200,7 +200,7 @@ template <int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, float value, int64_t n) {
   FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_of<W>(value)), out[i] = value);
 }
-static void fill_impl(Ctx *c, Tensor out, float value) {
+void fill_impl(Ctx *c, Tensor out, float value) {
   const int64_t n = numel(out);
   float *to = (float *)out.data;
   const bool aligned = lanes_aligned(to);
@@ -246,7 +246,7 @@ normal_fill_kernel(float *to, int64_t n, uint64_t seed, uint32_t tensor, int64_t
     UNROLL for (int i = 0; i < 4; i++) if (at + i >= 0 && at + i < n) to[at + i] = z.x[i];
   }
 }
-static void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   const int64_t n = numel(out);
   LAUNCH(normal_fill_kernel, flat_blocks(n + 4, 4), FLAT_THREADS, 0, STREAM(c), (float *)out.data, n, seed, tensor,
          offset, std);

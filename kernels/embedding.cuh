@@ -59,7 +59,7 @@ static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor d
 #if PART_CPU
 #include "random.h"
 
-static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
+size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
 template <class T, bool DROP>
 INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
@@ -88,8 +88,8 @@ static void embedding_forward_rows(Ctx *c, T *out, const int32_t *tokens, Tensor
                                        C - i < VF ? C - i : VF, times);
   });
 }
-static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                   Tensor starts, float scale) {
+void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                            Tensor starts, float scale) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1];
   const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
@@ -179,8 +179,8 @@ static void embedding_backward_columns(EmbeddingBackward p, const T *dout, int64
   else if (p.dwpe) embedding_backward_positions<T, DROP>(p, dout, from, to);
 }
 // Threads divide the columns: a frequent token is then no bottleneck, and every sum keeps its order.
-static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode, Tensor starts, float scale) {
+void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                             Accumulate mode, Tensor starts, float scale) {
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   const int64_t C = dout.shape[2], vectors = (C + VF - 1) / VF;
   const EmbeddingBackward p = {(float *)dwte.data, (float *)dwpe.data, (const int32_t *)tokens.data, tokens.shape[0],

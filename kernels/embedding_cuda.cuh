@@ -34,8 +34,8 @@ static inline unsigned embedding_threads(int64_t C, int W) {
   const int64_t warps = (C + (int64_t)W * WARP - 1) / ((int64_t)W * WARP);
   return (unsigned)(warps * WARP < FLAT_THREADS ? warps * WARP : FLAT_THREADS);
 }
-static void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                   Tensor starts, float scale) {
+void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                            Tensor starts, float scale) {
   const int64_t rows = numel(tokens), seq_len = tokens.shape[1], C = wte.shape[1];
   const bool wide = C % LANES == 0 && lanes_aligned(out.data, wte.data, wpe.data);
   const int32_t *ids = (const int32_t *)tokens.data, *s = (const int32_t *)starts.data;
@@ -61,7 +61,7 @@ static inline EmbeddingSort embedding_sort_in(void *workspace, int64_t positions
   EmbeddingSort s = {p, p + positions, p + 2 * positions, p + 3 * positions};
   return s;
 }
-static size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return embedding_sort_bytes(q.batch * q.seq_len);
 }
 
@@ -237,8 +237,8 @@ static EmbeddingSort embedding_sort(Ctx *c, const int32_t *tokens, int64_t n, in
   LAUNCH(embedding_merge_kernel, (unsigned)((n + FLAT_THREADS - 1) / FLAT_THREADS), FLAT_THREADS, 0, STREAM(c), s, n);
   return s;
 }
-static void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                    Accumulate mode, Tensor starts, float scale) {
+void embedding_backward_impl(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                             Accumulate mode, Tensor starts, float scale) {
   const int64_t n = numel(tokens), C = dout.shape[2], B = tokens.shape[0], seq_len = tokens.shape[1];
   const int64_t rows = mode == OVERWRITE ? dwpe.shape[0] : B ? seq_len : 0;
   CHECK(n < INT32_MAX, "embedding_backward: %lld positions", (long long)n);

@@ -92,8 +92,9 @@ static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_s
 #endif
 
 #if PART_CPU
-#include "elementwise.cuh"
 #include "kernels/cpu/vec.h"
+static const int64_t FP8_PIECE = 4096;           // elements that a thread takes at a time; a multiple of VF
+
 // The bits of the largest magnitude among n elements.
 template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
   const vi magnitude = vi_set1(0x7fffffff);
@@ -108,33 +109,33 @@ template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
 }
 template <class T> static int32_t absmax_range(Ctx *c, const T *in, int64_t n) {
   int32_t most = 0, *const of_all = &most;
-  parallel(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, [=](int thread, int threads) {
-    const ThreadShare share = thread_share(n, ELEMENTWISE_PIECE, thread, threads);
+  parallel(n > 4 * FP8_PIECE ? c->threads : 1, [=](int thread, int threads) {
+    const ThreadShare share = thread_share(n, FP8_PIECE, thread, threads);
     int32_t mine = 0;
-    for (int64_t at = share.begin; at < share.end; at += ELEMENTWISE_PIECE) {
-      const int32_t piece = absmax_piece(in + at, at + ELEMENTWISE_PIECE < n ? ELEMENTWISE_PIECE : n - at);
+    for (int64_t at = share.begin; at < share.end; at += FP8_PIECE) {
+      const int32_t piece = absmax_piece(in + at, at + FP8_PIECE < n ? FP8_PIECE : n - at);
       if (piece > mine) mine = piece;
     }
     thread_max(of_all, mine);
   });
   return most;
 }
-static void absmax_impl(Ctx *c, Tensor to, Tensor in) {
+void absmax_impl(Ctx *c, Tensor to, Tensor in) {
   int32_t most = 0;
   DISPATCH(in.dtype, T, most = absmax_range<T>(c, (const T *)in.data, numel(in)));
   if (most > 0x7f800000) most = 0x7f800000;
   if ((uint32_t)most > f32_bits(*(float *)to.data)) *(float *)to.data = bits_f32((uint32_t)most);
 }
 
-static void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
+void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
   for (int64_t j = 0; j < amax.shape[1]; j++)
     ((float *)scale.data)[j] = fp8_scale_of_column((const float *)amax.data, amax.shape[0], amax.shape[1], j);
 }
 
 // out = in factor, each rounded to its own type: encoding and decoding use the same loop.
 template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, float factor, int64_t n) {
-  parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
-    const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
+  parallel_for(n > 4 * FP8_PIECE ? c->threads : 1, 0, n, FP8_PIECE, [=](int64_t at) {
+    const int64_t end = at + FP8_PIECE < n ? at + FP8_PIECE : n;
     const vf f = vf_set1(factor);
     int64_t i = at;
     for (; i + VF <= end; i += VF) vf_store(out + i, vf_mul(vf_load(in + i), f));
@@ -142,11 +143,11 @@ template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, fl
   });
 }
 // The reciprocal of a power of two is exact. So is multiplying by it, except where fp8 stores the magnitude as 0.
-static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   const float inverse = 1.0f / *(const float *)scale.data;
   DISPATCH(in.dtype, T, fp8_walk(c, (fp8 *)out.data, (const T *)in.data, inverse, numel(in)));
 }
-static void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   const float factor = *(const float *)scale.data;
   DISPATCH(out.dtype, T, fp8_walk(c, (T *)out.data, (const fp8 *)in.data, factor, numel(in)));
 }
@@ -169,8 +170,8 @@ static void fp8_product_row(const Fp8Product *p, const float *value, int64_t m) 
     }
   }
 }
-static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
-                                    Tensor bias) {
+void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
+                             Tensor bias) {
   const Fp8Product p = {(const fp8 *)in.data, (const fp8 *)weight.data, (const bf16 *)bias.data, (bf16 *)out.data,
                         *(const float *)in_scale.data, *(const float *)weight_scale.data, weight.shape[0],
                         weight.shape[1]};
@@ -206,7 +207,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) absmax_kernel(float *to, 
   most = absmax_warp(lane < FLAT_THREADS / WARP ? warps[lane] : 0);
   if (lane == 0 && most) atomicMax((int *)to, min(most, 0x7f800000));
 }
-static void absmax_impl(Ctx *c, Tensor to, Tensor in) {
+void absmax_impl(Ctx *c, Tensor to, Tensor in) {
   const int64_t n = numel(in);
   float *t = (float *)to.data;
   DISPATCH(in.dtype, T, {
@@ -221,7 +222,7 @@ fp8_scales_kernel(float *scale, const float *amax, int64_t rows, int64_t n) {
   int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   for (; j < n; j += (int64_t)gridDim.x * blockDim.x) scale[j] = fp8_scale_of_column(amax, rows, n, j);
 }
-static void fp8_scales_impl(Ctx *c, Tensor scale, Tensor amax) {
+void fp8_scales_impl(Ctx *c, Tensor scale, Tensor amax) {
   const int64_t n = amax.shape[1];
   LAUNCH(fp8_scales_kernel, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), (float *)scale.data,
          (const float *)amax.data, amax.shape[0], n);
@@ -273,7 +274,7 @@ fp8_decode_kernel(T *out, const fp8 *in, const float *scale, int64_t n) {
   const float factor = *scale;
   FLAT_WALK(W, n, i, fp8_decode_lanes<W>(out + i, in + i, factor), fp8_decode_lanes<1>(out + i, in + i, factor));
 }
-static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   const int64_t n = numel(in);
   const bool aligned = lanes_aligned(out.data, in.data);
   const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);
@@ -285,7 +286,7 @@ static void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
     else LAUNCH((fp8_encode_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
   });
 }
-static void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   const int64_t n = numel(in);
   const bool aligned = lanes_aligned(out.data, in.data);
   const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);

@@ -31,7 +31,7 @@ template <class T> static void gelu_range(Ctx *c, T *out, const T *in, int64_t n
     if (i < end) vf_store_n(out + i, vf_gelu(vf_load_n(in + i, end - i)), end - i);
   });
 }
-static void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) {
+void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) {
   DISPATCH(in.dtype, T, gelu_range<T>(c, (T *)out.data, (const T *)in.data, numel(in)));
 }
 #endif
@@ -89,5 +89,7 @@ template <bool GRAD> static void gelu_launch(Ctx *c, Tensor y, Tensor x) {
              (const T *)x.data, n);
   });
 }
-static void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) { gelu_launch<false>(c, out, in); }
+#if FAMILY(pointwise)
+void gelu_forward_impl(Ctx *c, Tensor out, Tensor in) { gelu_launch<false>(c, out, in); }
+#endif
 #endif

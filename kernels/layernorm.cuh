@@ -89,7 +89,7 @@ static size_t layernorm_workspace_needed(int64_t rows, int64_t C) {
   int64_t blocks = (rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS;
   return (size_t)((blocks + 1) * 2 * C) * sizeof(float);
 }
-static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return layernorm_workspace_needed(q.batch * q.seq_len, q.n_embd);
 }
 static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64_t rows, int64_t C) {
@@ -162,8 +162,8 @@ static LayernormForward<T> layernorm_forward_call(Ctx *c, Tensor residual, Tenso
           (const T *)in.data, (const T *)branch.data, layernorm_widened(room, (const T *)weight.data, C, 1.0f),
           layernorm_widened(room + C, (const T *)bias.data, C, 0.0f), C, in.shape[1], eps, drop};
 }
-static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                   Tensor bias, float eps) {
+void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
+                            Tensor bias, float eps) {
   layernorm_check_workspace("layernorm_forward", c, 0, in.shape[2]);
   const Tensor none = {};
   DISPATCH(in.dtype, T,
@@ -190,8 +190,8 @@ static void layernorm_residual_rows(Ctx *c, LayernormForward<T> call, int64_t ro
     layernorm_finish_row(&p, r, p.residual + at, sum);
   });
 }
-static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                            Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
+void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
+                                     Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
   layernorm_check_workspace("residual_layernorm_forward", c, 0, in.shape[2]);
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   DISPATCH(in.dtype, T, {
@@ -277,9 +277,9 @@ static void layernorm_backward_fold(Ctx *c, T *dweight, T *dbias, const float *p
     if (dbias && left > 0) layernorm_fold(dbias + i, partials + C + i, blocks, 2 * C, add, left);
   });
 }
-static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
-                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
-                                    Accumulate mode) {
+void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
+                             Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
+                             Accumulate mode) {
   const int64_t rows = numel(rstd), C = dout.shape[2], seq_len = dout.shape[1];
   float *room = (float *)c->workspace, *partials = room + 2 * C;
   layernorm_check_workspace("layernorm_backward", c, rows, C);

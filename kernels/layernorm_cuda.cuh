@@ -104,8 +104,8 @@ __global__ static void LAYERNORM_BOUNDS(W) layernorm_forward_kernel(LayernormFor
     lanes_store<W>(p.out + r * p.C + i, x[n]);
   }
 }
-static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                            Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
+void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
+                                     Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
   const int64_t rows = numel(rstd), C = in.shape[2];
   const LayernormPlan plan = layernorm_plan(C);
   CHECK(plan.width == 1 || (lanes_aligned(residual.data, out.data, in.data, branch.data) &&
@@ -119,8 +119,8 @@ static void residual_layernorm_forward_impl(Ctx *c, Tensor residual, Tensor out,
                                          STREAM(c), p));
   });
 }
-static void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                   Tensor bias, float eps) {
+void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
+                            Tensor bias, float eps) {
   const Tensor none = {};
   residual_layernorm_forward_impl(c, none, out, mean, rstd, in, none, weight, bias, eps, Dropout{});
 }
@@ -148,7 +148,7 @@ static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {      //
   const int64_t each = layernorm_runs(rows, C).rows;
   return (size_t)((rows + each - 1) / each * 2 * C) * sizeof(float);
 }
-static size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return layernorm_partials_bytes(q.batch * q.seq_len, q.n_embd);
 }
 
@@ -344,9 +344,9 @@ static void layernorm_backward_fold(Ctx *c, Tensor dweight, Tensor dbias, int64_
                   STREAM(c), (G *)dweight.data, (G *)dbias.data, (const float *)c->workspace, runs, C, from, to, add));
 }
 
-static void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
-                                    Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
-                                    Accumulate mode) {
+void layernorm_backward_impl(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias, Tensor dout,
+                             Tensor residual, Tensor weight, Tensor mean, Tensor rstd, Dropout drop,
+                             Accumulate mode) {
   const int64_t rows = numel(rstd), C = dout.shape[2];
   const LayernormRuns plan = layernorm_runs(rows, C);
   const int64_t runs = (rows + plan.rows - 1) / plan.rows;

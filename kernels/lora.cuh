@@ -72,13 +72,13 @@ template <class T> HD void lora_collect_row(T *db, const float *dout, const Lora
 #endif
 
 #if PART_CPU
-static void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
   DISPATCH(out.dtype, T, parallel_for(c->threads, 0, out.shape[0], 64, [=](int64_t at) {
     for (int64_t n = at; n < at + 64 && n < out.shape[0]; n++)
       lora_spread_row((T *)out.data, (const T *)b.data, &parts, n, out.shape[1]);
   }));
 }
-static void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
   DISPATCH(db.dtype, T, parallel_for(c->threads, 0, dout.shape[0], 64, [=](int64_t at) {
     for (int64_t n = at; n < at + 64 && n < dout.shape[0]; n++)
       lora_collect_row((T *)db.data, (const float *)dout.data, &parts, n, dout.shape[1], mode == ADD);
@@ -90,7 +90,7 @@ template <class T> INLINE void dropout_lanes(T *to, const T *from, const Dropout
   if (d->p > 0.0f) x = vf_mul(x, dropout_scale16(d, sample, element));
   vf_store_n(to, add ? vf_add(vf_load_n(to, n), x) : x, n);
 }
-static void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
   const int64_t T_ = in.shape[1], C = in.shape[2];
   if (drop.p > 0.0f) drop.step = c->state->in.step;
   DISPATCH(in.dtype, T, parallel_for(c->threads, 0, in.shape[0] * T_, 1, [=](int64_t r) {
@@ -114,11 +114,11 @@ template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
 lora_collect_kernel(T *db, const float *dout, LoraParts parts, int64_t rows, int64_t columns, bool add) {
   FLAT_WALK(1, rows, n, (lora_collect_row(db, dout, &parts, n, columns, add)), (void)n);
 }
-static void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+void lora_spread_impl(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
   DISPATCH(out.dtype, T, LAUNCH((lora_spread_kernel<T>), dim3(flat_blocks(out.shape[0], 1)), dim3(FLAT_THREADS), 0,
                                 STREAM(c), (T *)out.data, (const T *)b.data, parts, out.shape[0], out.shape[1]));
 }
-static void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+void lora_collect_impl(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
   DISPATCH(db.dtype, T, LAUNCH((lora_collect_kernel<T>), dim3(flat_blocks(dout.shape[0], 1)), dim3(FLAT_THREADS), 0,
                                STREAM(c), (T *)db.data, (const float *)dout.data, parts, dout.shape[0], dout.shape[1],
                                mode == ADD));
@@ -133,7 +133,7 @@ dropout_kernel(T *out, const T *in, int64_t numel, int64_t of_sample, const Step
     round_to(out + i, add ? to_f32(out[i]) + x : x);
   }, (void)i);
 }
-static void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
   const int64_t n = numel(in), of_sample = in.shape[1] * in.shape[2];
   DISPATCH(in.dtype, T, LAUNCH((dropout_kernel<T>), dim3(flat_blocks(n, 1)), dim3(FLAT_THREADS), 0, STREAM(c),
                                (T *)out.data, (const T *)in.data, n, of_sample, drop.p > 0.0f ? c->state : NULL, drop,

@@ -202,14 +202,14 @@ template <class P, class L, class M> static void master_range(Ctx *c, P *param, 
 }
 #endif
 
-#if PART_CPU || PART_CUDA
-static void param_from_master_impl(Ctx *c, Tensor param, Tensor low, Tensor master) {
+#if (PART_CPU || PART_CUDA) && FAMILY(optimizer)
+void param_from_master_impl(Ctx *c, Tensor param, Tensor low, Tensor master) {
   const float *from = (const float *)master.data;
   const int64_t n = numel(master);
   if (low.data) master_range(c, (bf16 *)param.data, (low16 *)low.data, from, n);
   else DISPATCH(param.dtype, T, master_range(c, (T *)param.data, from, from, n));
 }
-static void master_from_param_impl(Ctx *c, Tensor master, Tensor param, Tensor low) {
+void master_from_param_impl(Ctx *c, Tensor master, Tensor param, Tensor low) {
   master_range(c, (const bf16 *)param.data, (const low16 *)low.data, (float *)master.data, numel(master));
 }
 #endif

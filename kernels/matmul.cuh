@@ -55,6 +55,10 @@ static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, 
 #if PART_CPU
 #include "kernels/cpu/gemm.h"
 
+// The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).
+INLINE GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[0], t.shape[1], true}; }
+INLINE GemmOperand matmul_columns(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[1], t.shape[1], false}; }
+
 // How a finished tile is stored. At most one of bias/gelu, pre_gelu and add is in use; NULL and false mean absent.
 struct MatmulFinish {
   void *out;               // (M,N) of the GEMM, with row stride N
@@ -113,6 +117,7 @@ template <class TO, class T> static void matmul_choose_finish(GemmJob *j, const 
               : f->add      ? matmul_finish<TO, T, MATMUL_ADD>
                             : matmul_finish<TO, T, MATMUL_STORE>;
 }
+#if FAMILY(matmul)                               // matmul_blocks.cuh needs the rest
 template <class TO> static void matmul_finish_sums(const GemmJob *j, const float *sums, int64_t row, int64_t rows) {
   const MatmulFinish *f = (const MatmulFinish *)j->arg;
   TO *out = (TO *)f->dbias + row;
@@ -129,19 +134,15 @@ static void matmul_run(Ctx *c, GemmOperand a, GemmOperand b, int64_t K, MatmulFi
   gemm(c, &j);
 }
 
-// The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).
-static GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[0], t.shape[1], true}; }
-static GemmOperand matmul_columns(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[1], t.shape[1], false}; }
-
-static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   MatmulFinish f = {out.data, out.shape[1], e.bias.data, e.gelu.data, NULL, e.mode == ADD, NULL};
   matmul_run(c, matmul_rows(in), matmul_rows(weight), in.shape[1], f, out.dtype);
 }
-static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
   MatmulFinish f = {din.data, din.shape[1], NULL, NULL, pre_gelu.data, false, NULL};
   matmul_run(c, matmul_rows(dout), matmul_columns(weight), dout.shape[1], f, din.dtype);
 }
-static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
   MatmulFinish f = {dweight.data, in.shape[1], NULL, NULL, NULL, mode == ADD, dbias.data};
   if (dweight.data) {
     matmul_run(c, matmul_columns(dout), matmul_columns(in), in.shape[0], f, dweight.dtype);
@@ -153,12 +154,12 @@ static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Te
 }
 
 // Packed b: weights of a block or of the head, activations of a batch. In addition about 1.5 MB per thread.
-static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   const int64_t widest = query_widest(&q), times = (widest + q.n_embd - 1) / q.n_embd;
   const int64_t rows[] = {widest, q.batch * q.seq_len * times, q.vocab_padded, q.head_rows};
   int64_t largest = 0;
   for (int64_t n : rows) if (n > largest) largest = n;
   return gemm_workspace_bytes(c, q.dtype, largest * q.n_embd);
 }
-static void matmul_open(Ctx *) { amx_open(); }
+#endif
 #endif

@@ -43,7 +43,7 @@ static inline void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tens
 
 #if PART_CPU
 #include "kernels/cpu/gemm_blocks.h"
-static void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
+void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
   const size_t at = (size_t)first, size = dtype_bytes(out.dtype);
   CHECK(c->workspace_bytes >= (size_t)(in.shape[1] + 64) * GEMM_FEW_ROWS * 4, "matmul_blocks: workspace of %zu bytes "
         "for K %lld", c->workspace_bytes, (long long)in.shape[1]);
@@ -52,11 +52,11 @@ static void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int
     MatmulFinish f = {(char *)rows_of(out, r, 1).data + at * size, out.shape[1], NULL, NULL, NULL, false, NULL};
     if (bias.data) f.bias = (char *)bias.data + at * dtype_bytes(bias.dtype);
     GemmJob j = {matmul_rows(a), {weight.data, in.dtype, weight.shape[0], 0, true}, in.shape[1], NULL, NULL, &f};
-    DISPATCH(out.dtype, TO, DISPATCH(in.dtype, T, matmul_choose_finish<TO, T>(&j, &f)));
+    DISPATCH(out.dtype, TO, DISPATCH(in.dtype, T, j.finish = matmul_finish<TO, T, MATMUL_STORE>));
     gemm_blocks(c, &j, type);
   }
 }
-static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
+void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   const int64_t K = out.shape[1];
   for (int64_t r = 0; r < out.shape[0]; r++) {
     const int32_t id = ((const int32_t *)ids.data)[r];
@@ -105,7 +105,7 @@ __global__ static void __launch_bounds__(128)
     if (m < M && threadIdx.x % WARP == 0) round_to(out + m * ld + n, bias ? x + to_f32(bias[n]) : x);
   }
 }
-static void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
+void matmul_blocks_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
   const int64_t N = weight.shape[0], K = in.shape[1], ld = out.shape[1];
   const dim3 grid((unsigned)((N + 3) / 4), (unsigned)((in.shape[0] + MATMUL_FEW_ROWS - 1) / MATMUL_FEW_ROWS));
   const uint8_t *w = (const uint8_t *)weight.data;
@@ -129,7 +129,7 @@ __global__ static void __launch_bounds__(128)
     round_to(out + blockIdx.x * K + k, scale * to_f32(w));
   }
 }
-static void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
+void blocks_rows_impl(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   DISPATCH(out.dtype, T, LAUNCH((blocks_rows_kernel<T>), dim3((unsigned)out.shape[0]), dim3(128), 0, STREAM(c),
                                 (T *)out.data, (const uint8_t *)weight.data, (const int32_t *)ids.data, type,
                                 weight.shape[0], out.shape[1], weight.shape[1], scale));

@@ -158,7 +158,7 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
 // in the workspace after the library's part, and is rounded once.
 static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
 
-static size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
+size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
   size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)query_widest(&q) * 4;
   if (matmul_rounds_after(q.dtype, q.grad_dtype)) library += (size_t)(query_widest(&q) * q.n_embd) * 4;
   return library > dbias ? library : dbias;
@@ -170,13 +170,13 @@ static void matmul_product(Ctx *c, const MatmulProduct *p) {
   matmul_library(c, plan, p, &plan->algo, plan->workspace_bytes);
   if (plan->way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
 }
-static void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
                            true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
   if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
 }
-static void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
                            true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
@@ -193,14 +193,14 @@ static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool 
   matmul_product(c, &p);
   if (to.data != dweight.data) convert_impl(c, dweight, to);
 }
-static void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
+void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
   if (dweight.data) matmul_dweight(c, dweight, dout, in, mode == ADD);
   if (dbias.data) matmul_dbias(c, dbias, dout, mode == ADD);
 }
 // Both operands have k contiguous: the one fp8 layout that tensor cores of every generation take. There is no fallback
 // kernel: it would be slower than the bf16 GEMM, and speed is the reason for fp8.
-static void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
-                                    Tensor bias) {
+void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight, Tensor weight_scale,
+                             Tensor bias) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
                            true, true, false, bias, Tensor{}, in_scale, weight_scale, Tensor{}, 1, 0};
   CHECK(lanes_aligned(out.data, in.data, weight.data, bias.data),

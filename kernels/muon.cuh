@@ -153,7 +153,7 @@ template <class U> static void muon_momentum_range(Ctx *c, U *update, float *mom
     }
   });
 }
-static void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
   MUON_DISPATCH(update.dtype, U, muon_momentum_range<U>(c, (U *)update.data, (float *)momentum.data,
                                                         (const float *)grad.data, numel(grad), a));
 }
@@ -179,8 +179,8 @@ template <class U> static void muon_update_choose(Ctx *c, Tensor param, Tensor m
   else if (!param.data) muon_update_range<float, float, false>(c, p, p, update, n, f);
   else DISPATCH(param.dtype, T, muon_update_range<T, float, true>(c, (T *)param.data, p, update, n, f));
 }
-static void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
-                             int64_t cols) {
+void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
+                      int64_t cols) {
   if (c->state->skip) return;
   const MuonUpdateFactors f = muon_update_factors(c->state, a, rows, cols);
   MUON_DISPATCH(update.dtype, U, muon_update_choose(c, param, master, (const U *)update.data, f));
@@ -278,7 +278,7 @@ template <class T> static void newton_schulz_run(Ctx *c, Tensor out, Tensor in, 
     else muon_multiply<T>(c, square, matmul_columns(x), m, false, f);
   }
 }
-static void newton_schulz_impl(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+void newton_schulz_impl(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
   MUON_DISPATCH(in.dtype, T, newton_schulz_run<T>(c, out, in, scratch, steps));
 }
 #endif

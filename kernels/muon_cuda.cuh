@@ -41,7 +41,7 @@ static void muon_momentum_launch(Ctx *c, U *update, float *m, const float *g, in
   else
     LAUNCH((muon_momentum_kernel<1, U>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), update, m, g, n, a, c->state);
 }
-static void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
   MUON_DISPATCH(update.dtype, U, muon_momentum_launch<U>(c, (U *)update.data, (float *)momentum.data,
                                                          (const float *)grad.data, numel(grad), a));
 }
@@ -84,8 +84,8 @@ static void muon_update_choose(Ctx *c, Tensor param, Tensor master, const U *upd
   else if (!param.data) muon_update_launch<float, float, false>(c, p, p, update, n, a, s);
   else DISPATCH(param.dtype, T, muon_update_launch<T, float, true>(c, (T *)param.data, p, update, n, a, s));
 }
-static void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
-                             int64_t cols) {
+void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
+                      int64_t cols) {
   MUON_DISPATCH(update.dtype, U,
                 muon_update_choose(c, param, master, (const U *)update.data, a, MuonShape{rows, cols}));
 }
@@ -235,7 +235,7 @@ static void muon_product(Ctx *c, MatmulOp op, Tensor out, Tensor a, bool a_rows,
                            Tensor{}, Tensor{}, Tensor{}, Tensor{}, x.addend, x.scale, x.add_scale};
   matmul_product(c, &p);
 }
-static void newton_schulz_impl(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+void newton_schulz_impl(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
   const int64_t rows = in.shape[0], cols = in.shape[1];
   const bool tall = rows > cols;
   const MuonWork w = muon_work(scratch, rows, cols, in.dtype);

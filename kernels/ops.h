@@ -5,6 +5,8 @@
 //   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (trainer, tests)
 //   PART_CPU      <op>_impl                                                   (kernels/cpu/cpu.cc, per instruction set)
 //   PART_CUDA     <op>_impl: kernels and launch                               (kernels/cuda/cuda.cu)
+// all.h has them by family: an object has the implementations of one, so that an edit compiles that family alone. They
+// are all that it exports, under names that end in its instruction set's.
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
 // values, hs head size, F width of the MLP.
@@ -127,7 +129,39 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 // logits. What a call reads and writes of its context is declared, too, for all devices alike:
 //   READS_VALUE(x, if_)  a member of c->state, where if_ holds
 //   USES_WORKSPACE       writes c->workspace and reads what it wrote; what the call leaves there nobody reads
-#define OPS(X) \
+#define OPS(X) OPS_OF_TILES(X) OPS_OF_VECTORS(X)
+// Of the families matmul and attention, whose code is another where there are tiles (AMX).
+#define OPS_OF_TILES(X) \
+  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
+                                 SUMS(out, e.mode) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) \
+                                 USES_WORKSPACE) \
+  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
+                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu) USES_WORKSPACE) \
+  X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
+                                 SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in) USES_WORKSPACE) \
+  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, \
+                                  Tensor starts), \
+                                 WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(window_starts,               (Ctx *c, Tensor out, Tensor starts, int64_t window), \
+                                 WRITES(out) READS(starts)) \
+  X(cache_store,                 (Ctx *c, Tensor cache, Tensor qkv, Tensor starts), \
+                                 UPDATES(cache) READS(qkv) READS(starts)) \
+  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, \
+                                  int64_t window), \
+                                 WRITES(out) READS(cache) READS(qkv) READS(starts) USES_WORKSPACE) \
+  X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
+                                  Dropout drop, Tensor starts), \
+                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) READS(starts) \
+                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
+  X(muon_momentum,               (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), \
+                                 WRITES(update) UPDATES(momentum) READS(grad) READS_VALUE(*c->state, true)) \
+  X(newton_schulz,               (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), \
+                                 WRITES(out) READS(in) WRITES(scratch) USES_WORKSPACE IN_PLACE(out, in)) \
+  X(muon_update,                 (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, \
+                                  int64_t cols), \
+                                 UPDATES(param) UPDATES(master) READS(update) READS_VALUE(*c->state, true))
+#define OPS_OF_VECTORS(X) \
   X(embedding_forward,           (Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, \
                                   Tensor starts, float scale), \
                                  WRITES(out) READS(tokens) READS(wte) READS(wpe) READS(starts) \
@@ -151,13 +185,6 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                  UPDATES(dresidual) WRITES(dbranch) SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) \
                                  READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
-  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
-                                 SUMS(out, e.mode) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) \
-                                 USES_WORKSPACE) \
-  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
-                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu) USES_WORKSPACE) \
-  X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
-                                 SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in) USES_WORKSPACE) \
   X(gelu_forward,                (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
   X(relu2_forward,               (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
   X(relu2_backward,              (Ctx *c, Tensor din, Tensor dout, Tensor in), \
@@ -180,21 +207,6 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                   Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode), \
                                  UPDATES(dqkv) SUMS(dq_weight, mode) SUMS(dk_weight, mode) READS(raw) READS(table) \
                                  READS(q_weight) READS(k_weight) USES_WORKSPACE) \
-  X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, \
-                                  Tensor starts), \
-                                 WRITES(out) WRITES(lse) READS(qkv) READS(starts) \
-                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
-  X(window_starts,               (Ctx *c, Tensor out, Tensor starts, int64_t window), \
-                                 WRITES(out) READS(starts)) \
-  X(cache_store,                 (Ctx *c, Tensor cache, Tensor qkv, Tensor starts), \
-                                 UPDATES(cache) READS(qkv) READS(starts)) \
-  X(attention_cached,            (Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, \
-                                  int64_t window), \
-                                 WRITES(out) READS(cache) READS(qkv) READS(starts) USES_WORKSPACE) \
-  X(attention_backward,          (Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, \
-                                  Dropout drop, Tensor starts), \
-                                 WRITES(dqkv) READS(dout) READS(qkv) READS(out) READS(lse) READS(starts) \
-                                 READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(cross_entropy_forward,       (Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets, \
                                   int64_t vocab), \
                                  WRITES(losses) WRITES(correct) READS(logits) READS(targets)) \
@@ -212,13 +224,6 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
   X(sgd_update,                  (Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a), \
                                  UPDATES(param) UPDATES(master) UPDATES(momentum) READS(grad) \
                                  READS_VALUE(*c->state, true)) \
-  X(muon_momentum,               (Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a), \
-                                 WRITES(update) UPDATES(momentum) READS(grad) READS_VALUE(*c->state, true)) \
-  X(newton_schulz,               (Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps), \
-                                 WRITES(out) READS(in) WRITES(scratch) USES_WORKSPACE IN_PLACE(out, in)) \
-  X(muon_update,                 (Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows, \
-                                  int64_t cols), \
-                                 UPDATES(param) UPDATES(master) READS(update) READS_VALUE(*c->state, true)) \
   X(param_from_master,           (Ctx *c, Tensor param, Tensor low, Tensor master), \
                                  WRITES(param) WRITES(low) READS(master) IN_PLACE(param, master)) \
   X(master_from_param,           (Ctx *c, Tensor master, Tensor param, Tensor low), \
@@ -375,12 +380,44 @@ extern MAYBE const Ops ops_avx2, ops_avx512, ops_avx512_bf16, ops_amx, ops_neon,
 extern MAYBE const Ops ops_cuda, ops_amx_emulated;
 extern MAYBE const Ops ops_cuda_emulated, ops_streams;           // tests only: dev/cuda_emu
 
-#if PART_CPU || PART_CUDA                        // implementations are private to their object
-#define X(op, args, touches) static void op##_impl args;
-#define CALL(call, args) static void call##_impl args;
-OPS(X) DEVICE_CALLS(CALL)
+// FAMILY(name): implementations of that family belong into this object. -DONE_FAMILY -DFAMILY_name=1 names one, else
+// all do. Headers that others include for their helpers keep their own implementations to their family.
+#ifdef ONE_FAMILY
+#define FAMILY(name) FAMILY_##name
+#else
+#define FAMILY(name) 1
+#endif
+
+#if PART_CPU || PART_CUDA
+// Declarations of what families share, whose definitions say no `static`: it is private where one object has all.
+#ifndef ONE_FAMILY
+#define IMPL(name, isa, declaration) static declaration;
+#elif PART_CPU                                   // as gelu_forward_impl.avx2: no object gets another set's code
+#define IMPL_STRING_(isa) #isa
+#define IMPL_STRING(isa) IMPL_STRING_(isa)
+#define IMPL(name, isa, declaration) declaration __asm__(#name "." IMPL_STRING(isa));
+#else
+#define IMPL(name, isa, declaration) declaration;
+#endif
+#ifndef ISA_OF_VECTORS                           // of a set with tiles: the one that has all else that it has
+#define ISA_OF_VECTORS ISA
+#endif
+#define X(op, args, touches) IMPL(op##_impl, ISA, void op##_impl args)
+#define CALL(call, args) IMPL(call##_impl, ISA, void call##_impl args)
+OPS_OF_TILES(X) DEVICE_CALLS(CALL)
 #undef X
 #undef CALL
+#define X(op, args, touches) IMPL(op##_impl, ISA_OF_VECTORS, void op##_impl args)
+OPS_OF_VECTORS(X)
+#undef X
+// Bytes of workspace that ops need for such shapes.
+#define WORKSPACES(X) X(embedding, ISA_OF_VECTORS) X(layernorm, ISA_OF_VECTORS) X(rope, ISA_OF_VECTORS) \
+  X(cross_entropy, ISA_OF_VECTORS) X(matmul, ISA) X(attention, ISA)
+#define X(op, isa) IMPL(op##_workspace_bytes, isa, size_t op##_workspace_bytes(const Ctx *c, WorkspaceQuery q))
+WORKSPACES(X)
+#undef X
+#define WORKSPACE_MOST(op, isa) \
+  *bytes = op##_workspace_bytes(c, q) > *bytes ? op##_workspace_bytes(c, q) : *bytes;
 #define OP_IMPL(op, args, touches) op##_impl,
 #define CALL_IMPL(call, args) call##_impl,
 #define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(CALL_IMPL) }

@@ -130,6 +130,7 @@ static inline void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before
 #if PART_CPU
 static const int64_t OPTIMIZER_PIECE = 4096;     // elements that a thread takes at a time; a multiple of VF
 
+#if FAMILY(optimizer)                            // muon.cuh needs the rest
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
 struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 
@@ -158,7 +159,7 @@ static void adamw_range(Ctx *c, T *param, M *master, float *m, float *v, const f
     if (i < end) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
   });
 }
-static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (c->state->skip) return;
   float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
   const int64_t n = numel(master);
@@ -200,12 +201,13 @@ static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor 
   if (momentum.data) sgd_range<T, M, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
   else sgd_range<T, M, CAST, false>(c, param, p, g, g, numel(master), a);        // g: a dummy, never read as a buffer
 }
-static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   if (c->state->skip) return;
   if (master.dtype == LOW16) sgd_choose<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
   else if (!param.data) sgd_choose<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
   else DISPATCH(param.dtype, T, sgd_choose<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
 }
+#endif
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
 // Adds sum 2^(shift - 110) to limbs, 0 <= shift.
@@ -314,10 +316,12 @@ template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const floa
     for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
   });
 }
-static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+#if FAMILY(optimizer)
+void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   norm_range<false>(c, limbs, (const float *)grad.data, NULL, numel(grad));
 }
-static void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
   norm_range<true>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }
+#endif
 #endif

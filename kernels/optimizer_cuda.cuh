@@ -5,6 +5,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/lane.cuh"
 
+#if FAMILY(optimizer)                            // muon_cuda.cuh needs the rest
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
 // The operations of adamw_lanes in optimizer.cuh, in the same order: host and device agree to the last bit.
 template <class T, class M, bool CAST, int W>
@@ -48,7 +49,7 @@ static void adamw_launch(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Te
     LAUNCH((adamw_kernel<T, M, CAST, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, p, pm, pv, g, n, a,
            c->state);
 }
-static void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   if (master.dtype == LOW16) adamw_launch<bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
   else if (!param.data) adamw_launch<float, float, false>(c, (float *)master.data, master, m, v, grad, a);
   else DISPATCH(param.dtype, T, adamw_launch<T, float, true>(c, (T *)param.data, master, m, v, grad, a));
@@ -94,11 +95,12 @@ static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor 
   if (momentum.data) sgd_launch<T, M, CAST, true>(c, param, master, momentum, grad, a);
   else sgd_launch<T, M, CAST, false>(c, param, master, momentum, grad, a);
 }
-static void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
   if (master.dtype == LOW16) sgd_choose<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
   else if (!param.data) sgd_choose<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
   else DISPATCH(param.dtype, T, sgd_choose<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
 }
+#endif
 
 // ---- exact norm ----------------------------------------------------------------------------------------------------
 // A thread adds its squares to 192 bits in registers. Squares of |g| < 2^28 are below bit 166, which leaves room for
@@ -229,9 +231,11 @@ template <class T> static void norm_launch(Ctx *c, int64_t *limbs, const T *x, c
   if (norm_in_fp64(c)) (wide ? norm_start<LANES_FLAT, true, T> : norm_start<1, true, T>)(c, limbs, x, less, n);
   else (wide ? norm_start<LANES_FLAT, false, T> : norm_start<1, false, T>)(c, limbs, x, less, n);
 }
-static void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
+#if FAMILY(optimizer)
+void norm_accumulate_impl(Ctx *c, int64_t *limbs, Tensor grad) {
   norm_launch<float>(c, limbs, (const float *)grad.data, NULL, numel(grad));
 }
-static void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
+void norm_change_impl(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
   norm_launch<float>(c, limbs, (const float *)now.data, (const float *)before.data, numel(now));
 }
+#endif

@@ -100,8 +100,8 @@ static inline void preference(Ctx *c, double *to, Tensor weights, Tensor losses,
 #endif
 
 #if PART_CPU
-static void preference_impl(Ctx *, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
-                            PreferenceArgs a) {
+void preference_impl(Ctx *, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
+                     PreferenceArgs a) {
   const int64_t B = starts.shape[0], T = starts.shape[1];
   double sum[PREFERENCE_SUMS] = {};
   for (int64_t b = 0; b < B; b++) {
@@ -135,8 +135,8 @@ preference_kernel(double *to, float *weights, const float *losses, const int32_t
   }
   for (int k = 0; threadIdx.x == 0 && k < PREFERENCE_SUMS; k++) to[k] = sum[k] / (double)(B * T);
 }
-static void preference_impl(Ctx *c, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
-                            PreferenceArgs a) {
+void preference_impl(Ctx *c, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
+                     PreferenceArgs a) {
   LAUNCH(preference_kernel, 1, PREFERENCE_THREADS, 0, STREAM(c), to, (float *)weights.data,
          (const float *)losses.data, (const int32_t *)targets.data, (const int32_t *)starts.data, starts.shape[0],
          starts.shape[1], a);

@@ -81,7 +81,7 @@ static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
 static size_t rope_workspace_needed(int64_t rows, int64_t C) {
   return (size_t)((rows + LAYERNORM_BLOCK_ROWS - 1) / LAYERNORM_BLOCK_ROWS * 2 * C) * sizeof(float);
 }
-static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return rope_workspace_needed(q.batch * q.seq_len, query_q_norm(&q));
 }
 
@@ -176,8 +176,8 @@ template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t 
     }
   });
 }
-static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                              RopeArgs a, Tensor starts) {
+void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                       RopeArgs a, Tensor starts) {
   DISPATCH(qkv.dtype, T, rope_forward_rows(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, a),
                                            qkv.shape[0] * qkv.shape[1], (const int32_t *)starts.data));
 }
@@ -236,8 +236,8 @@ template <class T> static void rope_backward_row(const RopeCall<T> *p, float *su
     rope_write(d, g, hs);
   }
 }
-static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
-                               Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
+void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
+                        Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   const int64_t rows = dqkv.shape[0] * dqkv.shape[1], C = rope_sums(a), each = LAYERNORM_BLOCK_ROWS;
   CHECK(c->workspace_bytes >= rope_workspace_needed(rows, C), "rope_backward: workspace of %zu bytes, needs %zu",
         c->workspace_bytes, rope_workspace_needed(rows, C));

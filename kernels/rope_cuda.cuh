@@ -15,7 +15,7 @@ static inline int64_t rope_run_rows(int64_t rows) {
   return each < ROPE_RUN_ROWS ? (int64_t)ROPE_RUN_ROWS : each;
 }
 static inline int64_t rope_runs(int64_t rows) { return (rows + rope_run_rows(rows) - 1) / rope_run_rows(rows); }
-static size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
+size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
   return (size_t)(rope_runs(q.batch * q.seq_len) * 2 * query_q_norm(&q)) * sizeof(float);
 }
 
@@ -313,13 +313,13 @@ static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weig
                      {(const T *)q_weight.data, (const T *)k_weight.data}, partial, rope_shape(qkv, a), a, rows,
                      rope_run_rows(rows), starts, 0, false};
 }
-static void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                              RopeArgs a, Tensor starts) {
+void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                       RopeArgs a, Tensor starts) {
   DISPATCH(qkv.dtype, T, rope_launch(c, rope_call<T>(qkv, raw, table, q_weight, k_weight, NULL, a,
                                                      (const int32_t *)starts.data), false));
 }
-static void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
-                               Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
+void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
+                        Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   const bool sums = dq_weight.data || dk_weight.data;
   const int64_t runs = rope_runs(dqkv.shape[0] * dqkv.shape[1]);
   const size_t need = (size_t)(runs * 2 * rope_sums(a)) * sizeof(float);

@@ -28,7 +28,7 @@ template <class X> static void softcap_range(Ctx *c, X *x, int64_t count, float 
       vf_store_n(x + i, softcap_of(vf_load_n(x + i, end - i), vf_set1(cap), vf_set1(inverse)), end - i);
   });
 }
-static void softcap_forward_impl(Ctx *c, Tensor logits, float cap) {
+void softcap_forward_impl(Ctx *c, Tensor logits, float cap) {
   if (logits.dtype == BF16) softcap_range(c, (bf16 *)logits.data, numel(logits), cap);
   else softcap_range(c, (float *)logits.data, numel(logits), cap);
 }
@@ -44,7 +44,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) softcap_kernel(X *x, int6
   FLAT_WALK(1, n, i, round_to(x + i, softcap_of(to_f32(x[i]), cap, inverse)),
             round_to(x + i, softcap_of(to_f32(x[i]), cap, inverse)));
 }
-static void softcap_forward_impl(Ctx *c, Tensor logits, float cap) {
+void softcap_forward_impl(Ctx *c, Tensor logits, float cap) {
   const int64_t n = numel(logits);
   if (logits.dtype == BF16)
     LAUNCH(softcap_kernel<bf16>, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), (bf16 *)logits.data, n, cap,

@@ -91,14 +91,14 @@ HD void step_decide_now(StepState *s, double *losses, const void *exchange, Step
 }
 
 #if PART_CPU
-static void loss_mean_impl(Ctx *, double *to, Tensor losses) {
+void loss_mean_impl(Ctx *, double *to, Tensor losses) {
   const float *x = (const float *)losses.data;
   double partial[LOSS_PARTIALS] = {}, sum = 0;
   for (int64_t i = 0; i < numel(losses); i++) partial[i % LOSS_PARTIALS] += (double)x[i];
   for (double p : partial) sum += p;
   *to = sum / (double)numel(losses);
 }
-static void step_decide_impl(Ctx *, StepState *state, double *losses, const void *exchange, StepRule rule) {
+void step_decide_impl(Ctx *, StepState *state, double *losses, const void *exchange, StepRule rule) {
   step_decide_now(state, losses, exchange, rule);
 }
 #endif
@@ -115,7 +115,7 @@ __global__ static void __launch_bounds__(LOSS_PARTIALS) loss_mean_kernel(double 
   for (int k = 0; k < LOSS_PARTIALS; k++) sum += partial[k];
   *to = sum / (double)n;
 }
-static void loss_mean_impl(Ctx *c, double *to, Tensor losses) {
+void loss_mean_impl(Ctx *c, double *to, Tensor losses) {
   LAUNCH(loss_mean_kernel, 1, LOSS_PARTIALS, 0, STREAM(c), to, (const float *)losses.data, numel(losses));
 }
 
@@ -123,7 +123,7 @@ __global__ static void step_decide_kernel(StepState *state, double *losses, cons
   step_decide_now(state, losses, exchange, rule);
 }
 // One thread: about a hundred operations, and every rank must do them in one order.
-static void step_decide_impl(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
+void step_decide_impl(Ctx *c, StepState *state, double *losses, const void *exchange, StepRule rule) {
   LAUNCH(step_decide_kernel, 1, 1, 0, STREAM(c), state, losses, exchange, rule);
 }
 #endif

@@ -62,14 +62,14 @@ template <class F> static void relu2_range(Ctx *c, int64_t count, F f) {
     swiglu_each(count - at < GELU_PIECE ? count - at : GELU_PIECE, [=](int64_t i, int64_t n) { f(at + i, n); });
   });
 }
-static void relu2_forward_impl(Ctx *c, Tensor out, Tensor in) {
+void relu2_forward_impl(Ctx *c, Tensor out, Tensor in) {
   DISPATCH(in.dtype, T, {
     T *const y = (T *)out.data;
     const T *const x = (const T *)in.data;
     relu2_range(c, numel(in), [=](int64_t i, int64_t n) { vf_store_n(y + i, relu2(vf_load_n(x + i, n)), n); });
   });
 }
-static void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) {
+void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) {
   DISPATCH(in.dtype, T, {
     T *const dx = (T *)din.data;
     const T *const dy = (const T *)dout.data, *const x = (const T *)in.data;
@@ -78,7 +78,7 @@ static void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) {
     });
   });
 }
-static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
+void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
   const int64_t F = out.shape[1];
   DISPATCH(in.dtype, T, parallel_for(c->threads, 0, out.shape[0], 1, [=](int64_t r) {
     const T *gate = (const T *)in.data + r * 2 * F, *up = gate + F;
@@ -89,7 +89,7 @@ static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
     });
   }));
 }
-static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
+void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
   const int64_t F = dout.shape[1];
   DISPATCH(in.dtype, T, parallel_for(c->threads, 0, dout.shape[0], 1, [=](int64_t r) {
     const T *gate = (const T *)in.data + r * 2 * F, *up = gate + F, *d = (const T *)dout.data + r * F;
@@ -135,8 +135,8 @@ static void relu2_launch(Ctx *c, Tensor y, Tensor dy, Tensor x) {
              (const T *)dy.data, (const T *)x.data, n);
   });
 }
-static void relu2_forward_impl(Ctx *c, Tensor out, Tensor in) { relu2_launch(c, out, Tensor{}, in); }
-static void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) { relu2_launch(c, din, dout, in); }
+void relu2_forward_impl(Ctx *c, Tensor out, Tensor in) { relu2_launch(c, out, Tensor{}, in); }
+void relu2_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in) { relu2_launch(c, din, dout, in); }
 
 // W neighbours of a row from element i of (R,F) on; dout NULL: forward, into `to`; else backward, into `to` (R,2F).
 template <class T, int W>
@@ -174,10 +174,10 @@ static void swiglu_launch(Ctx *c, Tensor to, Tensor dout, Tensor in, bool gelu) 
              (const T *)dout.data, (const T *)in.data, n, F, gelu);
   });
 }
-static void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
+void swiglu_forward_impl(Ctx *c, Tensor out, Tensor in, bool gelu) {
   swiglu_launch(c, out, Tensor{}, in, gelu);
 }
-static void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
+void swiglu_backward_impl(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
   swiglu_launch(c, din, dout, in, gelu);
 }
 #endif

@@ -22,7 +22,7 @@ HD int32_t window_start(const int32_t *starts, int64_t row, int64_t T, int64_t w
   return (int32_t)(first > start ? first : start);
 }
 #if PART_CPU
-static void window_starts_impl(Ctx *, Tensor out, Tensor starts, int64_t window) {
+void window_starts_impl(Ctx *, Tensor out, Tensor starts, int64_t window) {
   for (int64_t i = 0; i < numel(out); i++)
     ((int32_t *)out.data)[i] = window_start((const int32_t *)starts.data, i, out.shape[1], window);
 }
@@ -35,7 +35,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS)
 window_starts_kernel(int32_t *out, const int32_t *starts, int64_t n, int64_t T, int64_t window) {
   FLAT_WALK(1, n, i, (out[i] = window_start(starts, i, T, window)), (void)i);
 }
-static void window_starts_impl(Ctx *c, Tensor out, Tensor starts, int64_t window) {
+void window_starts_impl(Ctx *c, Tensor out, Tensor starts, int64_t window) {
   LAUNCH(window_starts_kernel, dim3(flat_blocks(numel(out), 1)), dim3(FLAT_THREADS), 0, STREAM(c), (int32_t *)out.data,
          (const int32_t *)starts.data, numel(out), out.shape[1], window);
 }

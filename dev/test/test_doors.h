@@ -61,3 +61,36 @@ TEST(doors_are_what_objects_export,
     cli_free(&r);
   }
 }
+
+TEST(doors_of_instruction_sets,
+     "a CPU object that exports anything but its own instruction set's implementations fails by name: a function, a "
+     "template's instance, which other objects would share, another set's implementation") {
+  if (TEST_SANITIZED) SKIP("with sanitizers objects export more");
+  if (access("build/cpu_avx2.device.o", R_OK)) SKIP("no objects of x86-64 in build/");
+  static const struct { const char *object, *code, *words; } more[] = {
+      {"avx2.loss", "int helper(int x) { return x; }", "T helper(int)"},
+      {"avx512.norms", "template <class T> T twice(T x) { return x + x; }\nint (*volatile use)(int) = twice<int>;",
+       "W int twice<int>(int)"},
+      {"avx512.blocks", "void f(int) __asm__(\"fill_impl.avx512_bf16\");\nvoid f(int) {}", "T fill_impl.avx512_bf16"}};
+  static const char check[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s check-symbols CUDA=0 B=%s "
+                              "$(printf ' -o %%s' %s/*.o)";
+  const char *at = cli_path("built");
+  CliRun r;
+  CLI_RUN(&r, "mkdir %s && ln -s $PWD/build/*.o %s && cp build/found.mk %s", at, at, at);
+  cli_expect_done(&r, "links to objects");
+  cli_free(&r);
+  CLI_RUN(&r, check, at, at);
+  cli_expect_done(&r, "make check-symbols");
+  cli_free(&r);
+  for (const auto &m : more) {
+    CLI_RUN(&r, "cd %s && printf '%%s' '%s' | g++ -x c++ -c - -o more && ld -r -z noexecstack -o both cpu_%s.o more && "
+            "mv both cpu_%s.o", at, m.code, m.object, m.object);
+    cli_expect_done(&r, m.object);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, check, at, at);
+  for (const auto &m : more)
+    EXPECT(r.code && strstr(r.text, m.words), "%s with '%s': exit code %d, and it printed:\n%s", m.object, m.code,
+           r.code, r.text);
+  cli_free(&r);
+}

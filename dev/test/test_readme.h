@@ -102,7 +102,7 @@ static const ReadmeException readme_exceptions[] = {
     {"README.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
      "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --model small"},
     {"README.md", "make train_gpt_fsdp && mpirun -np 2 ./train_gpt_fsdp --schedule rsqrt --max_steps 300",
-     "[ -e build/cpu_avx2.o ]", "the tests were built with sanitizers, so there is nothing to link",
+     "[ -e build/cpu_avx2.device.o ]", "the tests were built with sanitizers, so there is nothing to link",
      "make -n train_gpt_fsdp"},
     {"docs/watch.md", "./train_gpt_fsdp --report out,again", NULL, "it trains nothing",
      "rm -f report.html && @ && [ -s report.html ]"},
@@ -229,7 +229,7 @@ static void readme_checkout() {
       "data data/tensors data/models data/checkpoint run/options run/report run run/plan; do\n"
       "[ -e build/base.o ] && [ ! \"\\$(find \\$r* -maxdepth 1 -name '*.[ch]*' -newer build/copied)\" ] || break\n"
       "rooms=\"\\$rooms -o build/\\${r##*/}.o\"; done\n"
-      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.o ] || echo CUDA=0)"
+      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.device.o ] || echo CUDA=0)"
       " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \\$rooms \"\\$@\"\nEND\n"
       "chmod +x $C/bin/*";
   CliRun r;
@@ -468,7 +468,7 @@ TEST(docs_experiments_are_built,
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(2, 3);
   experiment_run("a factor for each channel",
-                 "for o in cpu_avx2:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc run:run/run.cc "
+                 "for o in cpu_avx2.pointwise:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc run:run/run.cc "
                  "train_gpt_fsdp:train_gpt_fsdp.cu checkpoint:data/checkpoint/checkpoint.cc\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }

@@ -15,17 +15,17 @@
 #if AMX_EMULATED
 enum { AMX_FLUSH = 0x8040 };                     // MXCSR: denormal operands are zero, denormal results become zero
 static thread_local float amx_tiles[8][16][16];
-static void amx_zero(int t) { memset(amx_tiles[t], 0, sizeof amx_tiles[t]); }
-static void amx_load(int t, const void *from, int64_t stride) {
+static inline void amx_zero(int t) { memset(amx_tiles[t], 0, sizeof amx_tiles[t]); }
+static inline void amx_load(int t, const void *from, int64_t stride) {
   for (int i = 0; i < 16; i++) memcpy(amx_tiles[t][i], (const char *)from + i * stride, 64);
 }
-static void amx_stream_load(int t, const void *from, int64_t stride) { amx_load(t, from, stride); }
-static void amx_store(int t, void *to, int64_t stride) {
+static inline void amx_stream_load(int t, const void *from, int64_t stride) { amx_load(t, from, stride); }
+static inline void amx_store(int t, void *to, int64_t stride) {
   for (int i = 0; i < 16; i++) memcpy((char *)to + i * stride, amx_tiles[t][i], 64);
 }
 // As in the manual: the even and the odd elements form two chains that start at zero, and their sum is added to the
 // tile. Denormals count as zero everywhere. The barriers keep the arithmetic between the two changes of MXCSR.
-static void amx_dot(int sum, int a, int b) {
+static inline void amx_dot(int sum, int a, int b) {
   const unsigned mxcsr = _mm_getcsr();
   _mm_setcsr(mxcsr | AMX_FLUSH);
   __asm__ volatile("" : : : "memory");
@@ -41,9 +41,9 @@ static void amx_dot(int sum, int a, int b) {
   __asm__ volatile("" : : : "memory");
   _mm_setcsr(mxcsr);
 }
-static void amx_open() {}
-static void amx_thread_begin() {}
-static void amx_thread_end() {}
+static inline void amx_open() {}
+static inline void amx_thread_begin() {}
+static inline void amx_thread_end() {}
 #elif defined(__AMX_BF16__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -52,24 +52,24 @@ static void amx_thread_end() {}
 #define amx_stream_load(t, from, stride) _tile_stream_loadd(t, from, stride)
 #define amx_store(t, to, stride) _tile_stored(t, to, stride)
 #define amx_dot(sum, a, b) _tile_dpbf16ps(sum, a, b)
-static void amx_open() {                         // Linux gives the 8 KB of tile state only to processes that ask
+static inline void amx_open() {                  // Linux gives the 8 KB of tile state only to processes that ask
   const long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0)
     die_missing("AMX: the system refuses tiles (arch_prctl); needs Linux 5.16 or later, or another instruction set");
 }
 struct AmxConfig { uint8_t palette, start_row, zero[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
-static void amx_thread_begin() {                 // tile shapes belong to the thread
+static inline void amx_thread_begin() {          // tile shapes belong to the thread
   AmxConfig config = {};
   config.palette = 1;
   for (int t = 0; t < 8; t++) { config.row_bytes[t] = 64; config.rows[t] = 16; }
   __asm__ volatile("" : : "r"(&config) : "memory");   // gcc 12 does not see that the intrinsic reads it all
   _tile_loadconfig(&config);
 }
-static void amx_thread_end() { _tile_release(); }   // tiles in use make every context switch save 8 KB
+static inline void amx_thread_end() { _tile_release(); }   // tiles in use make every context switch save 8 KB
 #else
-static void amx_open() {}
-static void amx_thread_begin() {}
-static void amx_thread_end() {}
+static inline void amx_open() {}
+static inline void amx_thread_begin() {}
+static inline void amx_thread_end() {}
 #endif
 #if defined(__AMX_BF16__) || AMX_EMULATED
 INLINE void amx_store_sums(float *to) {

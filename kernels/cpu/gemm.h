@@ -286,7 +286,7 @@ static void gemm_pack_pass(GemmWork *w, int threads) {
 }
 
 // Computes the job with c->threads threads, in gemm_workspace_bytes() of c->workspace.
-static void gemm(Ctx *c, const GemmJob *j) {
+static __attribute__((unused)) void gemm(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0), own = (size_t)c->threads * GEMM_THREAD_BYTES;
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
   CHECK(j->a.count > 0 && j->b.count > 0 && j->K > 0, "matmul: %lld x %lld of %lld, needs one of each at least",
@@ -322,7 +322,7 @@ static void gemm(Ctx *c, const GemmJob *j) {
   });
 }
 // The job's finish_sums alone, with the same bits as in gemm(). b and finish are ignored. Needs the same workspace.
-static void gemm_sums(Ctx *c, const GemmJob *j) {
+static __attribute__((unused)) void gemm_sums(Ctx *c, const GemmJob *j) {
   const size_t need = gemm_workspace_bytes(c, F32, 0);
   CHECK(c->workspace_bytes >= need, "matmul: needs a workspace of %zu bytes, has %zu", need, c->workspace_bytes);
   const GemmKernel g = gemm_kernel(c, j->a.dtype);

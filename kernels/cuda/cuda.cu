@@ -1,5 +1,6 @@
 // cuda.cu: the CUDA device: its calls (probe, memory, streams, events, graphs), the CUDA part of every op, and the
-// table of both. nvcc compiles it for real GPUs, g++ with dev/cuda_emu for emulated ones.
+// table of both. nvcc compiles it for real GPUs, family by family (all.h; what is here is family `device`), g++ with
+// dev/cuda_emu for emulated ones, whole.
 //
 // Conventions
 //   - everything is queued on the stream of the Ctx and nothing here waits, except sync, memory_alloc and the calls
@@ -8,11 +9,12 @@
 //     to find the kernel.
 #define PART_CUDA 1
 #include "kernels/ops.h"
-#include "gpu.h"
+#include "kernels/all.h"
+
+#if FAMILY(device)
 #include "nvidia.h"
 #include "cuda_libraries.h"
 #include "cuda_device.h"
-#include "kernels/all.h"
 #include "collectives.cuh"
 #include "probe.cuh"
 
@@ -86,7 +88,7 @@ static void probe_devices(DeviceProbe *p) {
                d->name, d->major, d->minor);
 }
 
-static void device_probe_impl(Ctx *, DeviceProbe *p) {
+void device_probe_impl(Ctx *, DeviceProbe *p) {
   char text[4][32], why[256];
   memset(p, 0, sizeof *p);
   if (cudaDriverGetVersion(&p->driver) != cudaSuccess) p->driver = 0;
@@ -109,7 +111,7 @@ static void device_probe_impl(Ctx *, DeviceProbe *p) {
 // ---- the device and its memory --------------------------------------------------------------------------------------
 __global__ static void nothing_kernel() {}
 
-static void device_open_impl(Ctx *c, int index) {
+void device_open_impl(Ctx *c, int index) {
   cudaDeviceProp prop;
   memset(&prop, 0, sizeof prop);
   CUDA(cudaGetDeviceProperties(&prop, index));
@@ -146,7 +148,7 @@ static void device_open_impl(Ctx *c, int index) {
   CUDA(cudaMemGetInfo(&after, &total));
   d->opened_bytes = before > after ? before - after : 0;
 }
-static void device_close_impl(Ctx *c) {
+void device_close_impl(Ctx *c) {
   CUDA(cudaStreamSynchronize(STREAM(c)));
   matmul_close(c);
   CUDA(cudaStreamDestroy(STREAM(c)));
@@ -154,17 +156,14 @@ static void device_close_impl(Ctx *c) {
   c->stream = c->device = NULL;
 }
 
-static void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
-  const size_t wanted[] = {embedding_workspace_bytes(c, q), layernorm_workspace_bytes(c, q),
-                           matmul_workspace_bytes(c, q), attention_workspace_bytes(c, q),
-                           cross_entropy_workspace_bytes(c, q), rope_workspace_bytes(c, q)};
+void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   *bytes = 0;
-  for (size_t w : wanted) if (w > *bytes) *bytes = w;
+  WORKSPACES(WORKSPACE_MOST)
 }
 
 // *p is NULL if there is not enough memory. The host waits for the zeroing, so that other streams may use the memory at
 // once.
-static void memory_alloc_impl(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
+void memory_alloc_impl(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
   *p = NULL;
   if (!bytes) return;
   const cudaError_t e = kind == MEMORY_PINNED ? cudaMallocHost(p, bytes) : cudaMalloc(p, bytes);
@@ -182,34 +181,34 @@ static void memory_alloc_impl(Ctx *c, void **p, size_t bytes, MemoryKind kind) {
     CUDA(cudaStreamSynchronize(STREAM(c)));
   }
 }
-static void memory_free_impl(Ctx *, void *p, size_t, MemoryKind kind) {
+void memory_free_impl(Ctx *, void *p, size_t, MemoryKind kind) {
   if (!p) return;
   if (kind == MEMORY_PINNED) CUDA(cudaFreeHost(p));
   else CUDA(cudaFree(p));
 }
-static void memory_pin_impl(Ctx *, void *p, size_t bytes) {
+void memory_pin_impl(Ctx *, void *p, size_t bytes) {
   const cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
   if (e != cudaSuccess)
     die_missing("%zu bytes of host memory cannot be pinned: %s, %s (see ulimit -l, and the container's memory limit)",
                 bytes, cudaGetErrorName(e), cudaGetErrorString(e));
 }
-static void memory_unpin_impl(Ctx *, void *p) { CUDA(cudaHostUnregister(p)); }
-static void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
+void memory_unpin_impl(Ctx *, void *p) { CUDA(cudaHostUnregister(p)); }
+void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
   CUDA(cudaMemGetInfo(free_bytes, total_bytes));
 }
-static void memory_opened_impl(Ctx *c, size_t *bytes) { *bytes = DEVICE(c)->opened_bytes; }
+void memory_opened_impl(Ctx *c, size_t *bytes) { *bytes = DEVICE(c)->opened_bytes; }
 
 // The pointer's address tells which side it is on. Host memory that is not pinned is copied through a buffer of the
 // driver: correct, but the host waits.
-static void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
+void copy_impl(Ctx *c, void *to, const void *from, size_t bytes) {
   if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, STREAM(c)));
 }
-static void zero_impl(Ctx *c, void *to, size_t bytes) {
+void zero_impl(Ctx *c, void *to, size_t bytes) {
   if (bytes) CUDA(cudaMemsetAsync(to, 0, bytes, STREAM(c)));
 }
 
 // ---- streams and events ---------------------------------------------------------------------------------------------
-static void sync_impl(Ctx *c) {
+void sync_impl(Ctx *c) {
   const cudaError_t e = cudaStreamSynchronize(STREAM(c));
   CHECK(e == cudaSuccess, "the GPU reports %s, %s, for work queued earlier. CUDA_LAUNCH_BLOCKING=1 reports it at the "
         "kernel's launch, compute-sanitizer at the access", cudaGetErrorName(e), cudaGetErrorString(e));
@@ -217,7 +216,7 @@ static void sync_impl(Ctx *c) {
 
 // The highest priority: its copies and collectives are short and others wait for them, so they must not queue behind
 // the blocks of a long GEMM.
-static void side_open_impl(Ctx *c, Ctx *side, const char *name) {
+void side_open_impl(Ctx *c, Ctx *side, const char *name) {
   int lowest = 0, highest = 0;
   cudaStream_t stream;
   CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -228,22 +227,22 @@ static void side_open_impl(Ctx *c, Ctx *side, const char *name) {
   side->workspace = NULL;
   side->workspace_bytes = 0;
 }
-static void side_close_impl(Ctx *side) {
+void side_close_impl(Ctx *side) {
   CUDA(cudaStreamSynchronize(STREAM(side)));
   CUDA(cudaStreamDestroy(STREAM(side)));
   side->stream = NULL;
 }
 
-static void event_open_impl(Ctx *, void **event, const char *name) {
+void event_open_impl(Ctx *, void **event, const char *name) {
   cudaEvent_t e;
   CUDA(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
   DEVICE_NAME_EVENT(e, name);
   *event = (void *)e;
 }
-static void event_close_impl(Ctx *, void *event) { CUDA(cudaEventDestroy((cudaEvent_t)event)); }
-static void event_record_impl(Ctx *c, void *event) { CUDA(cudaEventRecord((cudaEvent_t)event, STREAM(c))); }
-static void event_wait_impl(Ctx *c, void *event) { CUDA(cudaStreamWaitEvent(STREAM(c), (cudaEvent_t)event, 0)); }
-static void event_done_impl(Ctx *, void *event, bool *done) {
+void event_close_impl(Ctx *, void *event) { CUDA(cudaEventDestroy((cudaEvent_t)event)); }
+void event_record_impl(Ctx *c, void *event) { CUDA(cudaEventRecord((cudaEvent_t)event, STREAM(c))); }
+void event_wait_impl(Ctx *c, void *event) { CUDA(cudaStreamWaitEvent(STREAM(c), (cudaEvent_t)event, 0)); }
+void event_done_impl(Ctx *, void *event, bool *done) {
   const cudaError_t e = cudaEventQuery((cudaEvent_t)event);
   if (e == cudaErrorNotReady) cudaGetLastError();                // no error, but the next launch would report it
   else CHECK(e == cudaSuccess, "the GPU reports %s, %s, for work queued earlier", cudaGetErrorName(e),
@@ -252,21 +251,21 @@ static void event_done_impl(Ctx *, void *event, bool *done) {
 }
 
 __global__ static void mark_kernel(uint32_t *to, uint32_t value) { *(volatile uint32_t *)to = value; }
-static void mark_impl(Ctx *c, uint32_t *to, uint32_t value) { LAUNCH(mark_kernel, 1, 1, 0, STREAM(c), to, value); }
+void mark_impl(Ctx *c, uint32_t *to, uint32_t value) { LAUNCH(mark_kernel, 1, 1, 0, STREAM(c), to, value); }
 
 // A kernel that reads %globaltimer works alike eagerly and in a replayed graph, on every stream, and one clock serves
 // all streams. Events that cudaEventRecordExternal captures would tell the same by cudaEventElapsedTime, but only
 // differences to an event that was recorded outside, and each would be created, kept and asked for by the host.
 __global__ static void stamp_kernel(int64_t *to) { *(volatile int64_t *)to = device_clock_ns(); }
-static void stamp_impl(Ctx *c, int64_t *to) { LAUNCH(stamp_kernel, 1, 1, 0, STREAM(c), to); }
+void stamp_impl(Ctx *c, int64_t *to) { LAUNCH(stamp_kernel, 1, 1, 0, STREAM(c), to); }
 
 // ---- graphs ---------------------------------------------------------------------------------------------------------
 // Thread-local capture: calls that cannot be captured are errors on this thread, where they would be our bug. They
 // remain allowed on the threads of NCCL and MPI, which allocate and query events at any time.
-static void graph_begin_impl(Ctx *c) { CUDA(cudaStreamBeginCapture(STREAM(c), cudaStreamCaptureModeThreadLocal)); }
+void graph_begin_impl(Ctx *c) { CUDA(cudaStreamBeginCapture(STREAM(c), cudaStreamCaptureModeThreadLocal)); }
 // Node priorities: without the flag every node would get the priority of the stream that the graph is launched into,
 // and the collectives of side streams would lose theirs.
-static void graph_end_impl(Ctx *c, void **to) {
+void graph_end_impl(Ctx *c, void **to) {
   cudaGraph_t graph = NULL;
   cudaGraphExec_t graph_exec = NULL;
   const cudaError_t e = cudaStreamEndCapture(STREAM(c), &graph);
@@ -277,10 +276,11 @@ static void graph_end_impl(Ctx *c, void **to) {
   CUDA(cudaGraphUpload(graph_exec, STREAM(c)));
   *to = (void *)graph_exec;
 }
-static void graph_launch_impl(Ctx *c, void *graph) { CUDA(cudaGraphLaunch((cudaGraphExec_t)graph, STREAM(c))); }
-static void graph_close_impl(Ctx *, void *graph) { CUDA(cudaGraphExecDestroy((cudaGraphExec_t)graph)); }
+void graph_launch_impl(Ctx *c, void *graph) { CUDA(cudaGraphLaunch((cudaGraphExec_t)graph, STREAM(c))); }
+void graph_close_impl(Ctx *, void *graph) { CUDA(cudaGraphExecDestroy((cudaGraphExec_t)graph)); }
 
-static void range_begin_impl(Ctx *, const char *name) { RANGE_BEGIN(name); }
-static void range_end_impl(Ctx *) { RANGE_END(); }
+void range_begin_impl(Ctx *, const char *name) { RANGE_BEGIN(name); }
+void range_end_impl(Ctx *) { RANGE_END(); }
 
 const Ops CUDA_TABLE = OPS_TABLE(CUDA_TABLE_NAME, &collectives);
+#endif

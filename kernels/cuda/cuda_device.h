@@ -2,6 +2,7 @@
 // host thread. Opened and closed by device_open and device_close.
 #pragma once
 #include "gpu.h"
+#include "kernels/ops.h"
 #include <cublasLt.h>
 
 struct MatmulPlans;                              // matmul_plans.h: GEMMs already planned, by shape
@@ -16,3 +17,6 @@ struct CudaDevice {
   MatmulPlans *plans;
 };
 #define DEVICE(c) ((CudaDevice *)(c)->device)
+// The library of matrix multiplies and the plans of a device (matmul_plans.h): opened and closed with it.
+IMPL(matmul_open, , void matmul_open(Ctx *c))
+IMPL(matmul_close, , void matmul_close(Ctx *c))

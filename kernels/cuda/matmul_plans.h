@@ -60,7 +60,7 @@ struct MatmulPlan {
 };
 struct MatmulPlans { MatmulPlan *first, **end; };
 
-static void matmul_open(Ctx *c) {
+void matmul_open(Ctx *c) {
   MatmulPlans *plans = (MatmulPlans *)calloc(1, sizeof *plans);
   CHECK(plans, "no memory for %zu bytes of matmul plans", sizeof *plans);
   plans->end = &plans->first;
@@ -75,7 +75,7 @@ static void matmul_undescribe(MatmulPlan *plan) {
   BLAS(cublasLtMatrixLayoutDestroy(plan->out));
   plan->described = false;
 }
-static void matmul_close(Ctx *c) {
+void matmul_close(Ctx *c) {
   MatmulPlans *plans = DEVICE(c)->plans;
   for (MatmulPlan *plan = plans->first, *next; plan; plan = next) {
     next = plan->next;
@@ -460,7 +460,7 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t 
   plan->workspace_bytes = found[best].workspaceSize;
 }
 // Leaves all operands as they were, which for the time it takes are on the host, those of one GEMM at a time.
-static void plans_tune_impl(Ctx *c) {
+void plans_tune_impl(Ctx *c) {
   cudaEvent_t from, to;
   CUDA(cudaEventCreate(&from));
   CUDA(cudaEventCreate(&to));
@@ -472,7 +472,7 @@ static void plans_tune_impl(Ctx *c) {
 
 // ================================================================================================ 4 text
 // One line per plan, in order of first use; cut at the end of a line if `bytes` is too small.
-static void plans_text_impl(Ctx *c, char *to, size_t bytes) {
+void plans_text_impl(Ctx *c, char *to, size_t bytes) {
   size_t used = 0;
   if (bytes) *to = 0;
   for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
