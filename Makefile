@@ -304,6 +304,9 @@ src_train_gpt_fsdp := train_gpt_fsdp.cu
 # -O0: a third of the time to compile, and tests spend theirs in kernels and in runs of the program.
 cmd_test_gpt_fsdp := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS) -x c++
 src_test_gpt_fsdp := test_gpt_fsdp.cu
+# Each with the rooms that its tests look into: together they are the whole program.
+TEST_PARTS := ops launch data model
+$(foreach p,$(TEST_PARTS),$(eval cmd_test_$p := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS)) $(eval src_test_$p := dev/test/$p.cc))
 cmd_bench_ops := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_bench_ops := dev/bench_ops.cu
 also_link = $(LIBS)
@@ -365,8 +368,8 @@ $(TRAINER): $(B)/train_gpt_fsdp.o $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OBJE
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
-$(TESTS): $(B)/test_gpt_fsdp.o $(OBJECTS) $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED))) \
-  $(B)/cuda_emulated.o $(B)/link.cmd
+$(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/cuda_emulated.o $(B)/link.cmd \
+  $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED)))
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
 # An earlier build directory may name sources that are elsewhere now.

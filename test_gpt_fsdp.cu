@@ -1,4 +1,4 @@
-// test_gpt_fsdp: every test of the program, by name. It includes the trainer, so it can test all of it.
+// test_gpt_fsdp: every test of the program, by name.
 //   build/test_gpt_fsdp                 all tests of `make test`
 //   build/test_gpt_fsdp NAME...         the tests whose name contains one of NAME (=NAME: is NAME)
 //   build/test_gpt_fsdp --all           also the larger combinations (names ending in _all)
@@ -8,78 +8,34 @@
 // waits (TEST_WAITS) and, while cores are idle, up to as many again. The longest start first. A test's output is shown
 // only if it fails. One late test of a run, late while processors were under pressure, runs once more, alone
 // (test_is_excused). The last line has the counts.
-#include "dev/program.h"
+//
+// The tests are five objects, so that an edit compiles the one that it is in. A file of tests is included by the object
+// that has what its tests call beside doors:
+//   test_gpt_fsdp.cu     only doors: what runs the program, reads its files, or asks its scripts; and this runner
+//   dev/test/ops.cc      ops, on the CPU and on emulated CUDA; kernels/cpu/threads.cc
+//   dev/test/launch.cc   the inside of launch/
+//   dev/test/data.cc     the inside of data/ and its rooms files, tokenizer, chat, tokens
+//   dev/test/model.cc    the inside of the other rooms, or of the trainer
+// An object compiles its rooms whole, and exports their doors to the others: together they are the program. What a test
+// needs of another object's inside is a function of that object, in dev/test/lent.h. Helpers that several files share
+// are in dev/test/*_helpers.h.
+#define PART_LAUNCH 1
+#include "base/base.h"
+#include "base/processor.h"
+#include "launch/launch.h"
+#include "data/data.h"
+#include "data/checkpoint/checkpoint.h"
+#include "run/plan/plan.h"
 #include "dev/test/harness.h"
+#include "dev/test/cli_helpers.h"
+#include "dev/test/lent.h"
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "dev/test/test_threads.h"
-#include "dev/test/op_helpers.h"
-#include "dev/test/test_matmul.h"
-#include "dev/test/test_attention.h"
-#include "dev/test/test_ops.h"
-#include "dev/test/test_fp8.h"
-#include "dev/test/test_safetensors.h"
-#include "dev/test/test_tokenizer.h"
-#include "dev/test/test_data.h"
-#include "dev/test/test_train.h"
-#include "dev/test/test_interchange.h"
-#include "dev/test/test_fsdp.h"
-#include "dev/test/test_param_groups.h"
-#include "dev/test/test_matmul_split.h"
-#include "dev/test/test_modes.h"
-#include "dev/test/test_families.h"
-#include "dev/test/test_gguf.h"
-#include "dev/test/test_gguf_import.h"
-#include "dev/test/test_recompute.h"
-#include "dev/test/cuda_helpers.h"
-#include "dev/test/test_emulation.h"
-#include "dev/test/test_cuda_runtime.h"
-#include "dev/test/test_cuda_matmul.h"
-#include "dev/test/test_cuda_attention.h"
-#include "dev/test/test_cuda_ops.h"
-#include "dev/test/test_block_ops.h"
-#include "dev/test/test_matmul_blocks.h"
-#include "dev/test/test_chat.h"
-#include "dev/test/test_muon.h"
-#include "dev/test/test_schedule.h"
-#include "dev/test/test_layers.h"
-#include "dev/test/test_schedule_log.h"
-#include "dev/test/test_returns.h"
-#include "dev/test/test_hosts.h"
-#include "dev/test/test_cuda_train.h"
-#include "dev/test/test_nccl.h"
-#include "dev/test/test_hardware.h"
-#include "dev/test/test_plan.h"
-#include "dev/test/test_placement.h"
-#include "dev/test/test_checkpoint.h"
-#include "dev/test/test_checkpoint_modes.h"
-#include "dev/test/test_muon_sharded.h"
-#include "dev/test/test_master.h"
 #include "dev/test/test_cli.h"
-#include "dev/test/test_chat_cli.h"
-#include "dev/test/test_batch_auto.h"
-#include "dev/test/test_machine.h"
-#include "dev/test/test_cores.h"
-#include "dev/test/test_preflight.h"
-#include "dev/test/test_rdzv.h"
-#include "dev/test/test_options.h"
 #include "dev/test/test_cli_checkpoint.h"
-#include "dev/test/test_lora.h"
-#include "dev/test/test_blocks.h"
-#include "dev/test/test_tuning.h"
-#include "dev/test/test_generate.h"
-#include "dev/test/test_rdzv_hosts.h"
-#include "dev/test/test_corpora.h"
-#include "dev/test/test_shards.h"
-#include "dev/test/test_encode.h"
-#include "dev/test/test_fallback.h"
-#include "dev/test/test_nf4.h"
-#include "dev/test/test_records.h"
-#include "dev/test/test_tokens.h"
-#include "dev/test/test_parquet.h"
-#include "dev/test/test_preference.h"
 #include "dev/test/test_cli_modes.h"
 #include "dev/test/test_first_hour.h"
 #include "dev/test/test_docs.h"
@@ -89,24 +45,15 @@
 #include "dev/test/test_memory_order.h"
 #include "dev/test/test_readme.h"
 #include "dev/test/test_doors.h"
+#include "dev/test/terminal_helpers.h"
 #include "dev/test/test_report.h"
-#include "dev/test/test_evaluate.h"
-#include "dev/test/test_tensorboard.h"
-#include "dev/test/test_trace.h"
-#include "dev/test/test_report_html.h"
-#include "dev/test/test_kill.h"
 #include "dev/test/test_gpu_day.h"
-#include "dev/test/test_restarts.h"
-#include "dev/test/test_restarts_hosts.h"
-#include "dev/test/test_out.h"
 #include "dev/test/test_own_files.h"
-#include "dev/test/test_not_finite.h"
-#include "dev/test/test_flight.h"
-#include "dev/test/test_liveness.h"
 #include "dev/test/test_harness.h"
-#include "dev/test/test_plan_report.h"
-#include "dev/test/test_plan_search.h"
-#include "dev/test/test_sm_margin.h"
+
+TestCase *test_cases;
+int test_failures;
+bool test_was_late, test_spectates;
 
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. Who waits for long sleeps between calls: a rank that only yields uses up the share of the cores that Linux
@@ -389,7 +336,7 @@ static int test_length(const TestCase *t) {                      // place among 
 }
 static int test_order(const void *a, const void *b) {            // the longest, then as they stand in the files
   const TestCase *x = *(TestCase *const *)a, *y = *(TestCase *const *)b;
-  const int by_length = test_length(x) - test_length(y), by_file = strcmp(x->file, y->file);
+  const int by_length = test_length(x) - test_length(y), by_file = strcmp(strrchr(x->file, '/'), strrchr(y->file, '/'));
   return by_length ? by_length : by_file ? by_file : x->line - y->line;
 }
 
@@ -400,7 +347,7 @@ static int run_one_rank(int *argc, char ***argv, const char *name) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   snprintf(who, sizeof who, "rank %d", rank);
   who_am_i = who;
-  die_hook = die_everywhere;
+  die_hook = lent_die_everywhere;
   TestCase *t = test_cases;
   while (t && strcmp(t->name, name)) t = t->next;
   EXPECT(t, "there is no test %s", name);

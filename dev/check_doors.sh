@@ -3,8 +3,8 @@
 #
 #   dev/check_doors.sh OBJECTS ROOM=DOOR...
 #
-# OBJECTS: the directory of all objects of the program, ROOM.o among them. A function that run.h asks of the trainer is
-# in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
+# OBJECTS: the directory of all objects of the program, ROOM.o among them; those of tests, test_*.o, do not count. A
+# function that run.h asks of the trainer is in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
 set -euo pipefail
 export LC_ALL=C
 objects=$1
@@ -27,7 +27,7 @@ wanted() { nm -uC "$1" | sed -nE 's/^ +[Uw] ([A-Za-z_0-9]+).*/\1/p' | sort -u; }
 bad=0
 fault() { echo "check-doors: $1" >&2; bad=1; }
 exported "$objects/train_gpt_fsdp.o" > "$work/trainer"
-for o in "$objects"/*.o; do wanted "$o" > "$work/$(basename "$o").wants"; done
+for o in "$objects"/*.o; do [[ ${o##*/} = test_* ]] || wanted "$o" > "$work/$(basename "$o").wants"; done
 for pair in "$@"; do
   room=${pair%%=*} door=${pair#*=}
   declared "$door" > "$work/declared"
@@ -38,7 +38,7 @@ for pair in "$@"; do
   while read -r name; do fault "$door declares $name, which neither $room.o nor the trainer has"
   done < <(comm -13 "$work/there" "$work/declared")
   for o in "$objects"/*.o; do
-    [ "$o" = "$objects/$room.o" ] || cat "$work/$(basename "$o").wants"
+    [[ $o = "$objects/$room.o" || ${o##*/} = test_* ]] || cat "$work/$(basename "$o").wants"
   done | sort -u > "$work/used"
   while read -r name; do fault "$door declares $name, which nobody outside $room.o calls: take it back into its file"
   done < <(comm -12 "$work/declared" "$work/exported" | comm -23 - "$work/used")

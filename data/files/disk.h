@@ -12,14 +12,12 @@
 #include <sys/vfs.h>
 #include <time.h>
 #include "files.h"
+#include "file_ops.h"
 #include "file_kinds.h"
 #include "random.h"
 #include "kernels/device.h"
 
-enum FileOp { FILE_MAKE_DIRECTORY, FILE_CREATE, FILE_WRITE, FILE_SYNC, FILE_RENAME, FILE_LINK, FILE_REMOVE, FILE_LOCK };
-// NULL except in tests. Called before the system call, from any thread. It returns 0 to let the call happen, or the
-// errno with which the call fails.
-static int (*file_hook)(FileOp op, const char *path);
+static FileHook file_hook;                       // NULL except in tests
 static inline bool file_allowed(FileOp op, const char *path) {
   const int fault = file_hook ? file_hook(op, path) : 0;
   if (fault) errno = fault;

@@ -9,6 +9,8 @@
 //   printf("NOTE: ...\n")         a line that is also shown if the test passes
 //   test_tmp()                    a directory for this test alone, removed after it
 //
+// Which object a file of tests is a part of: see the top of test_gpt_fsdp.cu.
+//
 // A test is an equivalence between two ways to the same value. Tolerances are derived next to their use.
 #pragma once
 #include <initializer_list>                      // for (x : {a, b}) in test bodies
@@ -30,10 +32,10 @@ static const bool TEST_SANITIZED = false;
 #define TEST_HOT
 #endif
 struct TestCase { const char *name, *statement, *file; int line, np; bool waits; void (*run)(); TestCase *next; };
-static TestCase *test_cases;                     // in no order; the runner sorts
-static int test_failures;                        // of the running test, in this process
-static bool test_was_late;                       // it took too long before anything else failed
-static bool test_spectates;                      // this rank takes no part in what the others do now
+extern TestCase *test_cases;                     // of all objects, in no order; the runner sorts
+extern int test_failures;                        // of the running test, in this process
+extern bool test_was_late;                       // it took too long before anything else failed
+extern bool test_spectates;                      // this rank takes no part in what the others do now
 static const int TEST_EXIT_FAILED = 1, TEST_EXIT_LATE = 75, TEST_EXIT_SKIPPED = 77;
 static inline int test_exit_code() { return !test_failures ? 0 : test_was_late ? TEST_EXIT_LATE : TEST_EXIT_FAILED; }
 
@@ -114,30 +116,4 @@ static inline void test_mpirun_patience(int seconds) {
 static inline const char *test_tmp() {
   const char *dir = getenv("TEST_TMP");
   return dir ? dir : "/tmp";
-}
-
-// Gives an option a value, as if it followed from others.
-static inline void option_pick(Options *o, OptionId id, const char *value) {
-  char error[512];
-  EXPECT(option_put(o, id, value, error, sizeof error), "%s", error);
-}
-// Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective.
-static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {
-  const Param *q = &f->lay.param[p];
-  for (int i = 0; i < fsdp_shards(f); i++) {
-    Run run;
-    const int root = i;                          // of the first replica: all have the same
-    for (int64_t at = 0; shard_run(&f->lay.unit[q->unit], q, i, &run, at); at += run.numel) {
-      if (f->mesh.rank == root) fsdp_get_own(f, state, p, at, full + run.in_range, run.numel);
-      if (f->mesh.world > 1) MPI_Bcast(full + run.in_range, fsdp_mpi_count(run.numel), MPI_FLOAT, root, f->mesh.comm);
-    }
-  }
-}
-// Sets the own part of parameter p's state from `full` (logical rows; padding rows stay as they are).
-static inline void fsdp_write_param(Fsdp *f, ShardState state, int p, const float *full) {
-  const Param *q = &f->lay.param[p];
-  Run run;
-  if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) return;
-  const int64_t n = min64(run.numel, param_numel(q) - run.in_range);
-  if (n > 0) fsdp_set_own(f, state, p, 0, full + run.in_range, n, PASS_STORE);
 }

@@ -249,3 +249,30 @@ static inline const char *op_where(const char *what, OpRun r, Dtype dtype) {
   snprintf(s, sizeof text[0], "%s, %s, %d threads, %s", what, r.ops->name, r.threads, dtype_name(dtype));
   return s;
 }
+
+// ---- what some tests of ops share -----------------------------------------------------------------------------------
+static inline void ops_state_set(float lr, float grad_scale, float bias_correction1, float bias_correction2) {
+  op_state.in.lr = lr;
+  op_state.grad_scale = grad_scale;
+  op_state.bias_correction1 = bias_correction1;
+  op_state.bias_correction2 = bias_correction2;
+}
+static inline bool ops_same_number(Tensor a, Tensor b, int64_t i) {
+  double x = op_get(a, i), y = op_get(b, i);
+  return (isnan(x) && isnan(y)) || (x == y && signbit(x) == signbit(y));
+}
+// The i-th table with tiles: the emulated one, and AMX where this machine has it.
+static inline const Ops *split_table(int i) {
+  for (int t = 0; const Ops *ops = op_table(t); t++)
+    if (!strncmp(ops->name, "amx", 3) && i-- == 0) return ops;
+  return NULL;
+}
+// The nearest bf16 to u's number, ties away from zero, by comparing distances in fp64, where all of this is exact. The
+// bf16 after the largest finite one, where infinity begins, counts as 2^128. A NaN keeps its upper half, quiet.
+static inline uint16_t master_nearest(uint32_t u) {
+  const uint32_t all = u & 0x7fffffffu, below = all & 0xffff0000u, above = below + 0x10000u;
+  if (all > 0x7f800000u) return (uint16_t)((u >> 16) | 64);
+  if (all == 0x7f800000u) return (uint16_t)(u >> 16);
+  const double x = bits_f32(all), low = bits_f32(below), high = above == 0x7f800000u ? 0x1p128 : bits_f32(above);
+  return (uint16_t)((u >> 16 & 0x8000u) | (high - x <= x - low ? above : below) >> 16);
+}

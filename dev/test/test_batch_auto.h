@@ -1,4 +1,4 @@
-// test_batch_auto.h: --batch_size auto. Needs test_cli.h.
+// test_batch_auto.h: --batch_size auto. Needs cli_helpers.h.
 #pragma once
 
 TEST_MPI(batch_size_auto_is_the_largest_that_fits, 2,

@@ -499,3 +499,49 @@ TEST(block_heads_share_k_and_v,
     for (Dtype dtype : {BF16, F16}) block_check_heads(dtype, k);
   device_on_hopper(false);
 }
+
+TEST(lora_ops_equal_their_formulas,
+     "B spread and collected, and dropout there and back, by element; the same bits on each instruction set, with 1 "
+     "and 3 threads, and on emulated CUDA") {
+  const LoraParts parts = {3, {5, 4, 7}, {0, -1, 1}, 3, 1.25f};
+  const int64_t rows = 16, columns = 6, with = 12;
+  for (Dtype dtype : {F32, BF16}) {
+    Tensor b = op_random_tensor(1, 1.0, dtype, with, 3), dout = op_random_tensor(2, 1.0, F32, rows, columns);
+    Tensor in = op_random_tensor(3, 1.0, dtype, 2, 3, 21), before = op_random_tensor(4, 1.0, F32, with, 3), first[3];
+    BlockPlace p;
+    for (int i = 0; block_place(i, {dtype, F32, 2, 3, 21, 1, 1, 1}, &p); i++) {
+      Tensor t[] = {b, dout, in, op_tensor(dtype, rows, columns), op_tensor(F32, with, 3), op_tensor(dtype, 2, 3, 21)};
+      memcpy(t[4].data, before.data, (size_t)numel(before) * 4);
+      memset(t[5].data, 0, (size_t)numel(in) * dtype_bytes(dtype));
+      const Dropout drop = {0.4f, 7, 0, 9, 11};
+      if (p.gpu) device_set_state(&p.c, StepState{});
+      block_call(&p, t, 6, [=](Ctx *c, Tensor *d) {
+        lora_spread(c, d[3], d[0], parts);
+        lora_collect(c, d[4], d[1], parts, ADD);
+        dropout(c, d[5], d[2], Dropout{}, OVERWRITE);
+        dropout(c, d[5], d[2], drop, ADD);
+      });
+      for (int64_t n = 0, row = 0; n < rows && !i; n++) {
+        const int adapter = n < 5 ? 0 : n < 9 ? -1 : 1;
+        for (int64_t j = 0; j < columns; j++) {
+          const bool own = adapter >= 0 && j / 3 == adapter;
+          const double up = own ? 1.25 * op_get(b, row * 3 + j % 3) : 0;
+          EXPECT(fabs(op_get(t[3], n * columns + j) - up) <= 0.01, "spread %lld", (long long)n);
+          const double sum = own ? op_get(before, row * 3 + j % 3) + 1.25 * op_get(dout, n * columns + j) : 0;
+          EXPECT(!own || fabs(op_get(t[4], row * 3 + j % 3) - sum) <= 1e-6, "collected %lld", (long long)n);
+        }
+        row += adapter >= 0;
+      }
+      for (int64_t e = 0; e < numel(in) && !i; e++) {
+        const double x = op_get(in, e), scale = (double)dropout_scale(&drop, 11 + e / 63, e % 63);
+        EXPECT(fabs(op_get(t[5], e) - x * (1 + scale)) <= 0.03, "dropout of element %lld", (long long)e);
+      }
+      for (int k = 0; k < 3; k++) {
+        if (!i) first[k] = t[3 + k];
+        else op_expect_same_bits(block_where("lora", &p, dtype), t[3 + k], first[k]);
+      }
+      block_done(&p);
+    }
+    op_free_all();
+  }
+}

@@ -145,13 +145,13 @@ static int hold_hook(FileOp, const char *) {
 static inline void hold_begin() {
   hold_except = pthread_self();
   hold_on = 1;
-  file_hook = hold_hook;
+  lent_file_hook(hold_hook);
 }
 static inline void hold_end() { __atomic_store_n(&hold_on, 0, __ATOMIC_RELEASE); }
 
 // Whether the system can report the bytes that this rank has written, and how many.
 static inline int64_t ckpt_written_bytes() {
-  const size_t n = file_number("/proc/self/io", "wchar:");
+  const size_t n = proc_number("/proc/self/io", "wchar:");
   return n == SIZE_MAX ? -1 : (int64_t)n;
 }
 
@@ -459,7 +459,7 @@ TEST_MPI(resume_in_another_dtype, 1,
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
-static inline size_t peak_bytes() { return file_number("/proc/self/status", "VmHWM:") * 1024; }
+static inline size_t peak_bytes() { return proc_number("/proc/self/status", "VmHWM:") * 1024; }
 // Sets the peak to the bytes resident now, without freed memory that could be reused unseen. False if the kernel does
 // not allow it.
 static inline bool peak_reset() {
@@ -1393,9 +1393,9 @@ TEST_MPI(checkpoints_rotate, 1,
   for (float mark : {0.125f, 0.25f}) {            // the second time on a file system that cannot exchange names
     fsdp_piece_state(&t.fsdp, STATE_MASTER, 0, 0)[0] = mark;
     dir_no_exchange = mark == 0.25f;
-    file_hook = dir_exchange_hook;
+    lent_file_hook(dir_exchange_hook);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
-    file_hook = NULL;
+    lent_file_hook(NULL);
     EXPECT(!dir_no_exchange, "no names were to be exchanged");
     dir_expect("a step again", dir_names(directory), "best latest step_00000003 step_00000004 step_00000005 ");
     const int fd = open(ckpt_path("out/ckpt/step_00000005/model.safetensors"), O_RDONLY | O_CLOEXEC);
@@ -1421,12 +1421,117 @@ TEST_MPI(checkpoints_rotate, 1,
              "best latest step_00000002 step_00000003 step_00000005 ");
   EXPECT(saver.serial == 1 || saver.serial > serial, "serial %lld", (long long)saver.serial);
 
-  file_hook = resume_no_space;
+  lent_file_hook(resume_no_space);
   EXPECT(!saver_save(&saver, &log, false, saver_see(&saver, &log, 3)), "saved on a disk without space");
-  file_hook = NULL;
+  lent_file_hook(NULL);
   EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, 3.5)) && saver.best,
          "a loss below all that were saved is not the best: a lower one was lost");
   EXPECT(!saver_see(&saver, &log, 3.75), "3.75 is the best although 3.5 is saved");
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST(cli_saved_weights_open,
+     "--save_model: every parameter by name, shape and finite value; the same bytes from 1 and 2 ranks") {
+  for (const char *tied : {"on", "off"}) {
+    CliRun r;
+    for (int ranks : {0, 2}) {
+      CLI_RUN(&r, "%s %s --tie_head %s --max_steps 3 --global_batch 4 --save_model --out %s", cli_ranks(ranks),
+              cli_small(), tied, cli_path(ranks ? "two" : "one"));
+      cli_expect_done(&r, tied);
+      cli_free(&r);
+    }
+    CLI_RUN(&r, "cmp %s/model.safetensors %s/model.safetensors", cli_path("one"), cli_path("two"));
+    EXPECT(r.code == 0, "tied %s: the weights of 1 and 2 ranks differ: %s", tied, r.text);
+    cli_free(&r);
+    SafetensorsFile s;
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", cli_path("two"));
+    REQUIRE(safetensors_open(&s, path), "%s", s.error);
+    Options o;
+    test_options(&o, 1,
+                 "--n_layer 2 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 16 --vocab_size 290 --tie_head %s",
+                 tied);
+    const Model model = model_of(&o);
+    int count;
+    Param *p = model_params(&model, &count);
+    for (int i = 0; i < count; i++) {
+      Tensor t;
+      if (!safetensors_find(&s, p[i].name, F32, &t)) { test_fail(__FILE__, __LINE__, "%s", s.error); continue; }
+      EXPECT(t.ndim == p[i].ndim && t.shape[0] == p[i].shape[0] && (t.ndim == 1 || t.shape[1] == p[i].shape[1]),
+             "%s has another shape", p[i].name);
+      double largest = 0;
+      for (int64_t k = 0; k < numel(t); k++) largest = fmax(largest, fabs((double)((const float *)t.data)[k]));
+      EXPECT(isfinite(largest) && largest > 0, "%s: its largest magnitude is %g", p[i].name, largest);
+    }
+    EXPECT(s.count == count, "%d tensors in the header, must be %d parameters", s.count, count);
+    free(p);
+    safetensors_close(&s);
+  }
+}
+
+static int cores_of_saver;
+static void *cores_save(void *) { cores_of_saver = cores_now(); return NULL; }
+TEST_MPI(cores_are_bound, 1,
+         "a rank on two NUMA nodes: each thread of the pool is bound to its core, the first one too; one that saves in "
+         "the background is not, nor where GPUs compute; without placing, nothing is bound") {
+  int cpu[2], at[2] = {-2, -2}, *const seen = at;
+  if (cores_here(cpu) < 2 || cpu[0] != 0 || cpu[1] != 1) SKIP("this test needs CPUs 0 and 1");
+  cores_use(0, 1);
+  static Cores c;
+  for (int node = 1; node <= 2; node++) {
+    cores_pretend(node == 2 ? "pack:2 [numa] core:1 pu:1" : "pack:1 core:2 pu:1");
+    const int first = node == 2 ? 0 : -1, second = node == 2 ? 1 : -1;
+    cores_take(&c, 0, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
+    EXPECT(c.share.threads == 2 && c.share.placed == (node == 2), "%d threads, placed %d", c.share.threads,
+           c.share.placed);
+    if (node == 2) {                             // the pool's thread starts here
+      parallel(2, [=](int thread, int) { seen[thread] = cores_now(); });
+      EXPECT(at[0] == first && at[1] == second, "threads are on CPUs %d and %d, not %d and %d", at[0], at[1], first,
+             second);
+      static Store store;
+      cores_of_saver = -2;
+      store.request.background = true;
+      store_start(&store, cores_save);
+      REQUIRE(store.threaded, "no thread");
+      pthread_join(store.thread, NULL);
+      EXPECT(cores_of_saver == -1 && cores_now() == 0, "saving: CPU %d; this thread then %d", cores_of_saver,
+             cores_now());
+      cores_give_back(&c);
+      cores_use(0, 1);
+      cores_take(&c, 0, false, MPI_COMM_WORLD, MPI_COMM_WORLD);
+      EXPECT(c.share.placed && cores_now() == -1, "a thread that computes nothing is bound to CPU %d", cores_now());
+    } else EXPECT(!thread_place && cores_now() == -1, "bound to CPU %d", cores_now());
+    EXPECT(c.all && c.world == 1 && !c.all[0].fault[0] && strstr(c.all[0].words, "2 threads on CPUs 0-1"), "%s: %s",
+           c.all ? c.all[0].fault : "", c.all ? c.all[0].words : "no report");
+    cores_give_back(&c);
+    cores_use(0, 1);
+  }
+}
+
+TEST_WAITS(a_signal_in_a_sample_loses_no_file,
+     "SIGINT and SIGTERM while text is sampled after training: the weights, the export and the model for llama.cpp are "
+     "there and whole; answers that were written stay") {
+  for (int signal_ : {SIGINT, SIGTERM}) {
+    CliRun r;
+    struct stat st;
+    cli_start(&r, "exec %s %s --max_steps 1 --sample_tokens 1048576 --out %s --save_model --export_hf %s", cli_ranks(2),
+              cli_small(), cli_path("out"), cli_path("export"));
+    char path[600];
+    snprintf(path, sizeof path, "%s/sample.txt", cli_path("out"));
+    for (double start = now_ms(); stat(path, &st) && now_ms() - start < CLI_LIMIT_S * 1e3;) usleep(20000);
+    kill(r.pid, signal_);
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.code, "exit code 0");
+    for (const char *dir : {"out", "export"}) {
+      SafetensorsFile file;
+      snprintf(path, sizeof path, "%s/model.safetensors", cli_path(dir));
+      EXPECT(safetensors_open(&file, path), "signal %d: %s", signal_, file.error);
+      safetensors_close(&file);
+    }
+    cli_free(&r);
+    cli_expect_nothing_left("after the signal");
+    CLI_RUN(&r, "rm -rf %s %s", cli_path("out"), cli_path("export"));
+    cli_free(&r);
+  }
 }

@@ -1,21 +1,7 @@
 // test_cli_checkpoint.h: checkpoints as users meet them: runs that are stopped and resumed, full disks, directories
 // that are not empty, evaluation and samples from saved weights, hosts that share no directory. Helpers are those of
-// test_cli.h. A resumed run is compared with one that was never stopped: every digit of every loss, every byte of
+// cli_helpers.h. A resumed run is compared with one that was never stopped: every digit of every loss, every byte of
 // weights and moments.
-
-// `text` with the test's directory for every @. Four can be in use.
-static inline const char *cli_expand(const char *text) {
-  static char whole[4][2048];
-  static int turn;
-  char *to = whole[turn = (turn + 1) % 4];
-  size_t n = 0;
-  for (; *text && n < sizeof whole[0] - 512; text++) {
-    if (*text == '@') n += (size_t)snprintf(to + n, 512, "%s", test_tmp());
-    else to[n++] = *text;
-  }
-  to[n] = 0;
-  return to;
-}
 
 // ---- what a run left ------------------------------------------------------------------------------------------------
 // The names step_* in `directory`, newest first, with a blank after each; "!" before incomplete ones.
@@ -33,23 +19,6 @@ static inline const char *cli_checkpoints(const char *directory) {
   free(list);
   return names[turn];
 }
-// Names in a directory that start with `part`.
-static inline int cli_names(const char *directory, const char *part) {
-  int count = 0;
-  DIR *dir = opendir(directory);
-  for (dirent *e; dir && (e = readdir(dir));)
-    count += strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && !strncmp(e->d_name, part, strlen(part));
-  if (dir) closedir(dir);
-  return count;
-}
-static inline void cli_expect_same_file(const char *what, const char *a, const char *b) {
-  int64_t a_bytes = 0, b_bytes = 0;
-  char *x = file_get(a, 1 << 28, &a_bytes), *y = file_get(b, 1 << 28, &b_bytes);
-  EXPECT(x && y, "%s: %s or %s cannot be read", what, a, b);
-  EXPECT(!x || !y || (a_bytes == b_bytes && !memcmp(x, y, (size_t)a_bytes)), "%s: %s and %s differ", what, a, b);
-  free(x);
-  free(y);
-}
 // Two checkpoints have the same weights, moments and tokenizer.
 static inline void cli_expect_same_checkpoint(const char *what, const char *a, const char *b) {
   for (const char *name : {"model.safetensors", "optim.safetensors", "tokenizer.json"}) {
@@ -66,31 +35,6 @@ static inline void cli_expect_same_end(const char *what, const char *out_a, cons
   snprintf(b, sizeof b, "%s/ckpt/latest", out_b);
   cli_expect_same_checkpoint(what, a, b);
   cli_expect_same_series(what, out_a, out_b, steps);
-}
-// The last record of OUT/metrics.jsonl is the run's end, with this reason.
-static inline void cli_expect_end(const char *what, const char *out, const char *reason) {
-  CliMetrics m;
-  cli_metrics(&m, out);
-  const cJSON *last = m.lines ? m.line[m.lines - 1] : NULL;
-  EXPECT(last && cli_is_kind(last, "end") && !strcmp(cli_string(last, "reason"), reason),
-         "%s: the last record is of kind '%s' and says '%s', must say '%s'", what, cli_string(last, "kind"),
-         cli_string(last, "reason"), reason);
-  cli_metrics_free(&m);
-}
-// Waits until a running command has printed `count` lines with `part`. False, and a failed test, after the time limit.
-static inline bool cli_wait_for(CliRun *r, const char *part, int count) {
-  for (double start = now_ms(); now_ms() - start < CLI_LIMIT_S * 1e3; usleep(5000)) {
-    int64_t bytes;
-    char *text = file_get(r->path, CLI_TEXT_BYTES, &bytes);
-    const bool there = text && cli_count(text, part) >= count;
-    free(text);
-    if (there) return true;
-    if (kill(r->pid, 0)) break;
-  }
-  test_fail(__FILE__, __LINE__, "there are no %d lines that say '%s'", count, part);
-  kill(-r->pid, SIGKILL);
-  cli_find_process(-1, true);
-  return false;
 }
 // A process of this test with this variable in its environment; 0: none.
 static inline int cli_find_by(const char *variable) {
@@ -562,16 +506,6 @@ TEST(cli_keeps_the_best,
 }
 
 // ---- weights without training ---------------------------------------------------------------------------------------
-// The evaluations of a run's last step, digit by digit. malloc'ed.
-static inline char *cli_last_evals(const char *out) {
-  char *all = cli_series(out), *save = NULL, *evals = (char *)calloc(1, 4096);
-  for (char *line = strtok_r(all, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-    const char *loss = strstr(line, "\"loss\":");
-    if (strstr(line, "\"accuracy\":") && loss && strlen(evals) < 3000) sprintf(evals + strlen(evals), "%.300s\n", loss);
-  }
-  free(all);
-  return evals;
-}
 
 TEST(cli_eval_only_gives_the_same_digits,
      "--eval_only from a checkpoint, an export and model.safetensors, on 1 and 3 ranks: the run's own evaluation, "

@@ -1,6 +1,6 @@
 // test_compat.h: checkpoints of earlier versions are opened and continued as those versions would have, and what a
 // later one writes is taken or refused by name. The promise is in docs/checkpoints.md. dev/make_checkpoint_fixture.sh
-// writes the fixtures and says what is in them. Helpers are those of test_cli.h and test_cli_checkpoint.h.
+// writes the fixtures and says what is in them. Helpers are those of cli_helpers.h.
 //
 // Losses, weights and moments are compared digit for digit. On the same instruction set nothing else is owed: no change
 // since 0.5.0 touched the order of a sum. fp32 has the same bits on all of them (isa_changes_no_bit_in_fp32), so its
@@ -24,8 +24,8 @@ static int compat_rows(CompatRow *row) {
     snprintf(r->text, sizeof r->text, "dev/test/fixtures/checkpoint-%s/text", r->version);
     snprintf(r->path, sizeof r->path, "dev/test/fixtures/checkpoint-%s/%s/%s", r->version, r->mode, r->isa);
     int table = 0;
-    while (table < CPU_TABLES && strcmp(cpu_tables[table].name, r->isa)) table++;
-    EXPECT(table < CPU_TABLES, "%s: there is no instruction set %s", r->path, r->isa);
+    while (table < PROCESSOR_ISAS && strcmp(cpu_tables[table].name, r->isa)) table++;
+    EXPECT(table < PROCESSOR_ISAS, "%s: there is no instruction set %s", r->path, r->isa);
     count += table <= cpu_best_table();
   }
   globfree(&found);
@@ -125,8 +125,10 @@ static void compat_make(const char *directory, const char *from, const char *to)
   char *text = file_get(path, 1 << 20, &bytes), *at = text ? strstr(text, from) : NULL;
   REQUIRE(at, "%s: no %s", path, from);
   char *made = (char *)malloc((size_t)bytes + strlen(to));
+  size_t seal;
+  free(checkpoint_sealed("", 0, &seal));
   const size_t body = (size_t)snprintf(made, (size_t)bytes + strlen(to), "%.*s%s%.*s", (int)(at - text), text, to,
-      (int)(bytes - (at - text) - (int64_t)strlen(from)) - CHECKPOINT_SEAL_BYTES, at + strlen(from));
+      (int)(bytes - (at - text) - (int64_t)strlen(from) - (int64_t)seal), at + strlen(from));
   size_t sealed;
   char *whole = checkpoint_sealed(made, body, &sealed);
   cli_write(path, whole, sealed);

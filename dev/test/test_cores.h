@@ -345,72 +345,6 @@ TEST(cores_in_words, "what the start says of a share names what the machine has 
 }
 
 // ---- this machine ---------------------------------------------------------------------------------------------------
-// The lists of CPUs that the test may use here: the first two of them.
-static int cores_here(int cpu[2]) {
-  cpu_set_t all;
-  int found = 0;
-  sched_getaffinity(0, sizeof all, &all);
-  for (int i = 0; i < CPU_SETSIZE && found < 2; i++) if (CPU_ISSET(i, &all)) cpu[found++] = i;
-  return found;
-}
-static void cores_use(int cpu, int other) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  CPU_SET(other, &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
-static int cores_now() {                         // the CPU that this thread is bound to; -1: several
-  cpu_set_t set;
-  sched_getaffinity(0, sizeof set, &set);
-  for (int i = 0; i < CPU_SETSIZE; i++) if (CPU_ISSET(i, &set)) return CPU_COUNT(&set) == 1 ? i : -1;
-  return -1;
-}
-// Makes hwloc describe `synthetic` as this machine, so that what it says is bound is bound.
-static void cores_pretend(const char *synthetic) {
-  setenv("HWLOC_SYNTHETIC", synthetic, 1);
-  setenv("HWLOC_THISSYSTEM", "1", 1);
-  unsetenv("OMPI_MCA_hwloc_base_binding_policy");          // the runner's --bind-to none
-  unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");                  // so own masks count, as under srun
-}
-static int cores_of_saver;
-static void *cores_save(void *) { cores_of_saver = cores_now(); return NULL; }
-TEST_MPI(cores_are_bound, 1,
-         "a rank on two NUMA nodes: each thread of the pool is bound to its core, the first one too; one that saves in "
-         "the background is not, nor where GPUs compute; without placing, nothing is bound") {
-  int cpu[2], at[2] = {-2, -2}, *const seen = at;
-  if (cores_here(cpu) < 2 || cpu[0] != 0 || cpu[1] != 1) SKIP("this test needs CPUs 0 and 1");
-  cores_use(0, 1);
-  static Cores c;
-  for (int node = 1; node <= 2; node++) {
-    cores_pretend(node == 2 ? "pack:2 [numa] core:1 pu:1" : "pack:1 core:2 pu:1");
-    const int first = node == 2 ? 0 : -1, second = node == 2 ? 1 : -1;
-    cores_take(&c, 0, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
-    EXPECT(c.share.threads == 2 && c.share.placed == (node == 2), "%d threads, placed %d", c.share.threads,
-           c.share.placed);
-    if (node == 2) {                             // the pool's thread starts here
-      parallel(2, [=](int thread, int) { seen[thread] = cores_now(); });
-      EXPECT(at[0] == first && at[1] == second, "threads are on CPUs %d and %d, not %d and %d", at[0], at[1], first,
-             second);
-      static Store store;
-      cores_of_saver = -2;
-      store.request.background = true;
-      store_start(&store, cores_save);
-      REQUIRE(store.threaded, "no thread");
-      pthread_join(store.thread, NULL);
-      EXPECT(cores_of_saver == -1 && cores_now() == 0, "saving: CPU %d; this thread then %d", cores_of_saver,
-             cores_now());
-      cores_give_back(&c);
-      cores_use(0, 1);
-      cores_take(&c, 0, false, MPI_COMM_WORLD, MPI_COMM_WORLD);
-      EXPECT(c.share.placed && cores_now() == -1, "a thread that computes nothing is bound to CPU %d", cores_now());
-    } else EXPECT(!thread_place && cores_now() == -1, "bound to CPU %d", cores_now());
-    EXPECT(c.all && c.world == 1 && !c.all[0].fault[0] && strstr(c.all[0].words, "2 threads on CPUs 0-1"), "%s: %s",
-           c.all ? c.all[0].fault : "", c.all ? c.all[0].words : "no report");
-    cores_give_back(&c);
-    cores_use(0, 1);
-  }
-}
 
 TEST_MPI(cores_given_by_a_launcher_are_kept, 2,
          "two ranks with one mask share it; each with its own mask keeps it; on a GPU the thread may use all of the "
@@ -455,34 +389,6 @@ TEST(cores_are_bound_by_whom,
     EXPECT(cores_user_bound(&none) == t.user && none == t.none, "%s=%s: %s", t.name, t.value,
            none ? "nobody may bind" : "");
   }
-}
-
-TEST(cores_share_the_pages_of_a_window,
-     "a rank's window is touched first by all its threads in turns, so its NUMA nodes share the pages; it is zeroed") {
-  enum { THREADS = 3, PIECES = 24 };
-  const size_t bytes = PIECES * WINDOW_PIECE_BYTES - 4096;
-  long count[2][THREADS] = {};
-  char *window = (char *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(window != MAP_FAILED, "no memory");
-  Ctx ctx = {};
-  Fsdp f = {};
-  ctx.threads = THREADS;
-  f.ctx = &ctx;
-  for (int after = 0; after < 2; after++) {      // page faults of each thread until now
-    long *const faults = count[after];
-    if (after) comm_mpi_zero(&f, window, bytes);
-    parallel(THREADS, [=](int thread, int) {
-      struct rusage r;
-      getrusage(RUSAGE_THREAD, &r);
-      faults[thread] = r.ru_minflt;
-    });
-  }
-  bool zero = true;
-  for (size_t i = 0; i < bytes; i += 512) zero = zero && !window[i];
-  for (int t = 0; t < THREADS; t++)              // one fault at least for a piece, thousands with pages of 4 KiB
-    EXPECT(count[1][t] - count[0][t] >= PIECES / THREADS, "thread %d took %ld pages", t, count[1][t] - count[0][t]);
-  EXPECT(zero, "not zero");
-  munmap(window, bytes);
 }
 
 TEST_MPI(cores_without_hwloc, 1,

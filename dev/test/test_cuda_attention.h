@@ -313,3 +313,130 @@ TEST(cuda_attention_hopper_bits,
   attention_takes_extremes(64);
   device_on_hopper(false);
 }
+static Tensor chat_slice(Tensor all, int64_t begin, int64_t n) {       // rows of (1,T,C)
+  const size_t row = (size_t)all.shape[2] * dtype_bytes(all.dtype);
+  return tensor_of((char *)all.data + (size_t)begin * row, all.dtype, 1, n, all.shape[2]);
+}
+static Tensor chat_lse(Tensor all, int64_t begin, int64_t n) {         // of (1,H,T)
+  Tensor t = op_tensor(F32, 1, all.shape[1], n);
+  for (int64_t i = 0; i < numel(t); i++) op_put(t, i, op_get(all, i / n * all.shape[2] + begin + i % n));
+  return t;
+}
+static Tensor chat_starts() {
+  Tensor t = op_tensor(I32, 1, CHAT_T);
+  int64_t at = 0;
+  for (int n : chat_documents) for (int i = 0, begin = (int)at; i < n; i++) ((int32_t *)t.data)[at++] = begin;
+  return t;
+}
+static void chat_attention(const Ops *ops, bool device, int64_t hs, Dtype dtype, int64_t window = 0) {
+  const AttentionCase k = {1, CHAT_T, 2, hs, 0.0f};
+  AttentionTensors t = attention_tensors(&k, dtype);
+  Ctx c = device ? cuda_attention_ctx(ops, &k, dtype) : attention_ctx(ops, 2, &k, dtype);
+  const Tensor starts = chat_starts();
+  AttentionReference of[sizeof chat_documents / sizeof *chat_documents];
+  Tensor out = t.out, lse = t.lse, qkv = t.qkv, dout = t.dout, dqkv = t.dqkv, first = starts;
+  if (device) {
+    out = device_tensor(&c, dtype, 1, CHAT_T, 2 * hs), lse = device_tensor(&c, F32, 1, 2, CHAT_T);
+    qkv = device_upload(&c, t.qkv), dout = device_upload(&c, t.dout), first = device_upload(&c, starts);
+    dqkv = device_tensor(&c, dtype, 1, CHAT_T, 6 * hs);
+  }
+  if (window) {
+    const Tensor own = device ? device_tensor(&c, I32, 1, CHAT_T) : op_tensor(I32, 1, CHAT_T);
+    window_starts(&c, own, first, window);
+    first = own;
+  }
+  attention_forward(&c, out, lse, qkv, 2, Dropout{}, first);
+  if (device) t.out = device_download(&c, out), t.lse = device_download(&c, lse);
+  int64_t at = 0;
+  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
+    const AttentionCase one = {1, chat_documents[d], 2, hs, 0.0f, window};
+    AttentionReference *r = &(of[d] = attention_reference(one));
+    for (int64_t j = 0; j < one.T * 6 * hs; j++) r->qkv[j] = op_get(t.qkv, at * 6 * hs + j);
+    for (int64_t j = 0; j < one.T * 2 * hs; j++) r->dout[j] = op_get(t.dout, at * 2 * hs + j);
+    attention_reference_forward(r);
+    const AttentionTensors got = {{}, chat_slice(t.out, at, one.T), chat_lse(t.lse, at, one.T), {}, {}};
+    if (device) cuda_attention_expect_forward(&c, r, device_upload(&c, got.out), device_upload(&c, got.lse));
+    else attention_expect_forward(ops, r, got);
+  }
+  attention_backward(&c, dqkv, dout, qkv, out, lse, 2, Dropout{}, first);
+  if (device) t.dqkv = device_download(&c, dqkv);
+  at = 0;
+  for (int d = 0; at < CHAT_T; at += chat_documents[d++]) {
+    AttentionReference *r = &of[d];
+    const int64_t n = r->k.T;
+    const Tensor own = chat_lse(t.lse, at, n);
+    for (int64_t j = 0; j < n * 2 * hs; j++) r->out[j] = op_get(t.out, at * 2 * hs + j);
+    for (int64_t j = 0; j < n * 2; j++) r->lse[j] = op_get(own, j);
+    attention_reference_backward(r);
+    const AttentionTensors got = {{}, {}, {}, {}, chat_slice(t.dqkv, at, n)};
+    if (device) cuda_attention_expect_backward(&c, r, device_upload(&c, got.dqkv));
+    else attention_expect_backward(ops, r, got);
+  }
+  if (device) device_done(&c);
+  op_free_all();
+}
+
+TEST(chat_attention_apart,
+     "attention of several documents in one sequence is, forward and backward, that of each alone by the fp64 formula: "
+     "each CPU table in fp32, bf16 and fp16, all families of CUDA kernels") {
+  for (Dtype dtype : {F32, BF16, F16})
+    for (int64_t hs : {12, 40}) for (int table = 0; const Ops *ops = op_table(table); table++)
+      chat_attention(ops, false, hs, dtype);
+  for (int table = 0; const Ops *ops = device_table(table); table++) {
+    for (int64_t hs : {32, 64, 80, 96, 128}) chat_attention(ops, true, hs, BF16);
+    for (int64_t hs : {20, 72}) chat_attention(ops, true, hs, F16);
+    for (int64_t hs : {20, 80}) chat_attention(ops, true, hs, F32);
+  }
+  device_on_hopper(true);
+  for (int table = 0; const Ops *ops = device_table(table); table++) {
+    for (int64_t hs : {64, 128}) chat_attention(ops, true, hs, BF16);
+    chat_attention(ops, true, 72, F16);
+  }
+  device_on_hopper(false);
+}
+
+TEST(chat_attention_windows,
+     "attention with a sliding window over several documents in one sequence is, forward and backward, that of each "
+     "alone with that window by the fp64 formula: each CPU table, all families of CUDA kernels") {
+  for (int64_t window : {1, 5, 33, 64}) {
+    for (int table = 0; const Ops *ops = op_table(table); table++)
+      for (Dtype dtype : {F32, BF16}) chat_attention(ops, false, 12, dtype, window);
+    for (int table = 0; const Ops *ops = device_table(table); table++) {
+      chat_attention(ops, true, 64, BF16, window);
+      chat_attention(ops, true, 20, F32, window);
+    }
+    device_on_hopper(true);
+    for (int table = 0; const Ops *ops = device_table(table); table++) chat_attention(ops, true, 64, BF16, window);
+    device_on_hopper(false);
+  }
+}
+
+TEST(attention_windows_are_starts,
+     "a window's starts: what a plain loop says, with and without documents; attention over 600 keys, bf16's groups of "
+     "256 too, has bits that do not depend on keys before the window, and gives them no gradient") {
+  enum { T = 600, W = 40, HS = 16 };
+  for (int table = 0; const Ops *ops = op_table(table); table++)
+    for (Dtype dtype : {F32, BF16}) {
+      const AttentionCase k = {1, T, 1, HS, 0.0f};
+      AttentionTensors t = attention_tensors(&k, dtype);
+      Ctx c = attention_ctx(ops, 2, &k, dtype);
+      Tensor starts = op_tensor(I32, 1, T), again = op_tensor(dtype, 1, T, HS), d = op_tensor(dtype, 1, T, 3 * HS);
+      window_starts(&c, starts, Tensor{}, W);
+      for (int i = 0; i < T; i++)
+        EXPECT(((int32_t *)starts.data)[i] == (i < W ? 0 : i - W + 1), "token %d begins at %d", i,
+               ((int32_t *)starts.data)[i]);
+      attention_forward(&c, t.out, t.lse, t.qkv, 1, Dropout{}, starts);
+      Tensor dout = op_copy(t.dout);             // of the last 10 tokens alone
+      memset(dout.data, 0, (size_t)(T - 10) * HS * dtype_bytes(dtype));
+      attention_backward(&c, d, dout, t.qkv, t.out, t.lse, 1, Dropout{}, starts);
+      for (int64_t i = 0; i < (int64_t)T * 3 * HS; i++) {
+        const bool seen = i / (3 * HS) > T - 10 - W;
+        EXPECT(seen || op_get(d, i) == 0, "%s: element %lld has a gradient", ops->name, (long long)i);
+      }
+      for (int64_t i = 0; i < (int64_t)(T - 10 - W) * 3 * HS; i++) op_put(t.qkv, i, 3.0);
+      attention_forward(&c, again, t.lse, t.qkv, 1, Dropout{}, starts);
+      op_expect_same_bits(ops->name, tensor_of((char *)again.data + (T - 10) * HS * dtype_bytes(dtype), dtype, 10, HS),
+                          tensor_of((char *)t.out.data + (T - 10) * HS * dtype_bytes(dtype), dtype, 10, HS));
+      op_free_all();
+    }
+}

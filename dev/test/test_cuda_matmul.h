@@ -1027,3 +1027,29 @@ TEST(cuda_collectives_rules,
     EXPECT(status != 0 && strstr(said, faults[i].words), "%s: status %d, said:\n%s", faults[i].fault, status, said);
   }
 }
+
+// Every GEMM of a layer, tuned too.
+TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the multiprocessors that --sm_margin leaves, when tuning too") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  static char text[4096];
+  for (int margin : {0, 2}) for (int tuned = 0; tuned < 2; tuned++) {
+    Ctx c = matmul_device_ctx(&ops_cuda_emulated);
+    emu_lt_without(0);
+    c.sm_margin = margin;
+    const MatmulDeviceCase d = matmul_device_case(&c, matmul_case({16, 24, 40}, BF16));
+    Tensor out = device_tensor(&c, BF16, 16, 40), din = device_tensor(&c, BF16, 16, 24);
+    Tensor dweight = device_tensor(&c, F32, 40, 24);
+    const int want = margin ? 4 - margin : 0;    // the emulated GPU has 4
+    matmul_forward(&c, out, d.in, d.weight, MatmulEpilogue{d.bias, {}});
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: forward for %d", margin, emu_lt_multiprocessors());
+    matmul_backward_input(&c, din, d.dout, d.weight, d.pre);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_input for %d", margin, emu_lt_multiprocessors());
+    matmul_backward_weight(&c, dweight, Tensor{}, d.dout, d.in, OVERWRITE);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_weight for %d", margin, emu_lt_multiprocessors());
+    if (tuned) c.ops->plans_tune(&c);
+    EXPECT(emu_lt_multiprocessors() == want, "margin %d: tuning for %d", margin, emu_lt_multiprocessors());
+    EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
+    device_done(&c);
+    op_free_all();
+  }
+}

@@ -751,3 +751,66 @@ TEST(cuda_fp8_scales, "CUDA fp8_scales has the CPU's bits for every exponent, an
       cuda_ops_close(&o);
     }
 }
+static void layers_check_change(const Ops *ops, bool device, int threads, const float *now, const float *before,
+                                int64_t n, const int64_t *want) {
+  Ctx c = device ? device_ctx(ops, cuda_ops_query(F32, 1, 1, 1)) : op_ctx(ops, threads, {F32, F32, 1, 1, 1, 1, 1, 1});
+  Tensor a = op_tensor(F32, n), b = op_tensor(F32, n), limbs = op_tensor(I32, 2 * NORM_LIMBS);
+  memcpy(a.data, now, (size_t)n * 4), memcpy(b.data, before, (size_t)n * 4);
+  memset(limbs.data, 0, sizeof(int64_t) * NORM_LIMBS);
+  Tensor to = device_upload(&c, limbs);
+  norm_change(&c, (int64_t *)to.data, device_upload(&c, a), device_upload(&c, b));
+  int64_t *got = (int64_t *)device_download(&c, to).data;
+  norm_carry(got);
+  EXPECT(!memcmp(got, want, sizeof(int64_t) * NORM_LIMBS),
+         "%s, %d threads, %lld elements: not the norm of the differences", ops->name, threads, (long long)n);
+  device_done(&c);
+}
+
+TEST(norm_change_is_of_differences,
+     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, "
+     "on all instruction sets, threads and CUDA") {
+  for (int64_t n : {1, 17, 2048, 40003}) {
+    Tensor now = op_random_tensor(1, 1.0, F32, n), before = op_random_tensor(2, 0.9, F32, n), less = op_tensor(F32, n);
+    for (int64_t i = 0; i < n; i++) ((float *)less.data)[i] = ((float *)now.data)[i] - ((float *)before.data)[i];
+    int64_t want[NORM_LIMBS] = {};
+    const float *x = (const float *)now.data, *y = (const float *)before.data;
+    ops_norm_run(op_table(0), 1, want, (const float *)less.data, n);
+    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
+      layers_check_change(r.ops, false, r.threads, x, y, n, want);
+    for (int i = 0; const Ops *ops = device_table(i); i++) layers_check_change(ops, true, 1, x, y, n, want);
+    op_free_all();
+  }
+}
+
+TEST(preference_on_cuda, "the CUDA op of pairs has the CPU's bits for more rows than it has threads, and rows of "
+                         "padding") {
+  const int64_t B = 131, T = 12;
+  uint64_t seed = 9;
+  for (int i = 0; const Ops *ops = device_table(i); i++) {
+    CudaOps o = cuda_ops_open(ops, cuda_ops_query(F32, 1, 1, 1), cuda_ops_state(0));
+    Tensor losses = op_tensor(F32, B * T), weights = op_random_tensor(4, 3.0, F32, B * T);
+    Tensor targets = op_tensor(I32, B * T), starts = op_tensor(I32, B, T);
+    for (int64_t k = 0; k < B * T; k++) {
+      const int32_t t = (int32_t)(k % T), begin = t < 3 ? 0 : t < 7 ? 3 : t < 9 ? 7 : 9;      // the last is padding, or
+      const bool trained = k / T % 5 && t % 3 && (begin < 7 || k / T % 2);                    // half a pair more
+      ((int32_t *)starts.data)[k] = begin;
+      ((int32_t *)targets.data)[k] = trained ? 1 : -1;
+      ((float *)losses.data)[k] = trained ? (float)op_uniform(&seed) : 0;
+    }
+    for (PreferenceLoss loss : {PREFERENCE_DPO, PREFERENCE_IPO, PREFERENCE_HINGE, PREFERENCE_SIMPO, PREFERENCE_ORPO}) {
+      double want[PREFERENCE_SUMS], got[PREFERENCE_SUMS];
+      double *to = (double *)device_block(&o.gpu, sizeof got);
+      Tensor d_weights = device_upload(&o.gpu, weights), cpu = op_tensor(F32, B * T);
+      memcpy(cpu.data, weights.data, (size_t)(B * T) * 4);
+      const PreferenceArgs a = {loss, 0.7, 0.1, 0.5};
+      preference(&o.cpu, want, cpu, losses, targets, starts, a);
+      preference(&o.gpu, to, d_weights, device_upload(&o.gpu, losses), device_upload(&o.gpu, targets),
+                 device_upload(&o.gpu, starts), a);
+      o.gpu.ops->copy(&o.gpu, got, to, sizeof got);
+      o.gpu.ops->sync(&o.gpu);
+      device_expect_same_bits("preference weights", &o.gpu, d_weights, cpu);
+      EXPECT(!memcmp(got, want, sizeof got), "%s: loss %.17g, CPU %.17g", ops->name, got[0], want[0]);
+    }
+    cuda_ops_close(&o);
+  }
+}

@@ -525,3 +525,151 @@ TEST_MPI(gpu_memory_is_what_was_planned, 2,
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
+
+// Whole runs: on emulated streams the CPU's ops are as good and much faster.
+static const Ops *hardware_train_table(int i) {
+  const Ops *ops = device_table(i);
+  return ops == &ops_cuda_emulated ? &ops_streams : ops;
+}
+TEST_MPI(hardware_nccl_trains, 1,
+         "one rank that tells itself everything by NCCL, eagerly and captured, ordered and native: one rank's bits") {
+  static Corpus corpus;
+  schedule_corpus(&corpus);
+  for (int i = 0; const Ops *ops = hardware_train_table(i); i++)
+    for (const char *extra : {"", "--graph off", "native", "--reduce_dtype bf16 --param_dtype bf16"}) {
+      WorldResult one, r;
+      schedule_run(&one, &corpus, ops, 1, "self", strcmp(extra, "native") ? extra : "");
+      schedule_variant.comms_of_one = true;
+      if (schedule_run(&r, &corpus, ops, 1, "nccl", extra))
+        schedule_expect(&r, &one, "%s, NCCL of one rank, %s", ops->name, extra);
+      schedule_variant.comms_of_one = false;
+    }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST_MPI(hardware_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or later): one rank's bits") {
+  static Corpus corpus;
+  static DeviceProbe p;
+  schedule_corpus(&corpus);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  setenv("NCCL_MAX_CTAS", "2", 0);               // ranks that share a GPU must all find room on it at once
+  for (int i = 0; const Ops *ops = hardware_train_table(i); i++) {
+    ops->device_probe(NULL, &p);
+    if (ops == &ops_cuda && p.nccl < NCCL_SHARES_A_GPU)
+      SKIP("NCCL %d.%d lets no two ranks use one GPU; 2.30 and later do", p.nccl / 10000, p.nccl / 100 % 100);
+    for (int world : {2, 4})
+      for (const char *extra : {"", "--graph off"}) {
+        WorldResult one, r;
+        if (!schedule_run(&one, &corpus, ops, 1, "self", extra)) memset(&one, 0, sizeof one);
+        MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+        if (schedule_run(&r, &corpus, ops, world, "nccl", extra))
+          schedule_expect(&r, &one, "%s, NCCL, %d ranks, %s", ops->name, world, extra);
+      }
+  }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+// NCCL_ROOM: how much memory the device has: "whole": what plan and libraries take; "short": a byte less; "none": what
+// the plan takes but for the libraries.
+TEST_MPI(nccl_memory_once, 2, "plan and measured libraries are what the device must have: with that much it trains") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  static Corpus corpus;
+  static Trainer t;
+  Options o;
+  const char *given = getenv("NCCL_ROOM"), *room = given ? given : "whole";
+  schedule_corpus(&corpus);
+  test_options(&o, 2, "%s", schedule_shapes);
+  o.comm = OPT_comm_nccl;
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+  const size_t to_take = memory_planned_total(&t.run.plan, MEMORY_TO_TAKE);
+  const size_t all = memory_planned_total(&t.run.plan, MEMORY_ON_DEVICE);
+  EXPECT(t.run.plan.planned_bytes[MEM_NCCL] && t.run.plan.planned_bytes[MEM_CUBLASLT] &&
+         all - to_take == t.run.plan.planned_bytes[MEM_NCCL] + t.run.plan.planned_bytes[MEM_CUBLASLT],
+         "the plan has %zu bytes of NCCL, %zu of cuBLASLt; %zu to take of %zu", t.run.plan.planned_bytes[MEM_NCCL],
+         t.run.plan.planned_bytes[MEM_CUBLASLT], to_take, all);
+  const size_t without = to_take + t.run.plan.planned_bytes[MEM_CUBLASLT];
+  trainer_close(&t);
+  // 32 x 256: the device's grain, see gpu_memory_is_what_was_planned.
+  emu_set_device_bytes(!strcmp(room, "whole") ? all + 32 * 256 : !strcmp(room, "short") ? all - 1 : without);
+  trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
+  for (int s = 0; s < 3; s++) train_step(&t, false);
+  trainer_close(&t);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+static int nccl_memory_child(const char *room, char *said, size_t bytes) {
+  char self[512], command[1200], path[256];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  self[n > 0 ? n : 0] = 0;
+  snprintf(path, sizeof path, "%s/child", test_tmp());
+  snprintf(command, sizeof command, "NCCL_ROOM=%s \"${MPIRUN:-mpirun}\" --oversubscribe --bind-to none -np 2 '%s' "
+           "--run nccl_memory_once >'%s' 2>&1", room, self, path);
+  const int status = system(command);
+  FILE *f = fopen(path, "r");
+  said[f ? fread(said, 1, bytes - 1, f) : 0] = 0;
+  if (f) fclose(f);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+TEST(nccl_memory_is_refused_before_a_step,
+     "a device that cannot hold plan and NCCL together: one clear line before the first step, exit code 3") {
+  if (!&ops_streams) SKIP("this test program was linked without dev/cuda_emu");
+  char said[4096];
+  int code = nccl_memory_child("short", said, sizeof said);
+  EXPECT(code == EXIT_MISSING && strstr(said, "taken by NCCL and cuBLASLt, but"), "exit %d: %s", code,
+         said);
+  code = nccl_memory_child("none", said, sizeof said);
+  EXPECT(code == EXIT_MISSING && strstr(said, "NCCL lacked memory"), "exit %d: %s", code, said);
+}
+// What a process sees that was shown one device of the emulated ones.
+static const DeviceProbe *nccl_probe_of(int device) {
+  static DeviceProbe all, p;
+  ops_cuda_emulated.device_probe(NULL, &all);
+  p = all;
+  p.devices = 1;
+  p.device[0] = all.device[device];
+  return &p;
+}
+
+TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
+         "instances (MIG) of a GPU: memory is shared by UUID, NCCL refused by PCI bus id, unless it lets ranks share") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const struct {
+    const char *what;
+    int instances, device[3], sharing[3], on_gpu[3], gpus;
+    bool crowded;
+  } cases[] = {{"three instances of a GPU", 3, {0, 1, 2}, {1, 1, 1}, {3, 3, 3}, 3, true},
+               {"two ranks on one of two instances", 2, {0, 1, 1}, {1, 2, 2}, {3, 3, 3}, 2, true},
+               {"instances of two GPUs", 2, {0, 1, 2}, {1, 1, 1}, {2, 2, 1}, 3, true},
+               {"three GPUs", 1, {0, 1, 2}, {1, 1, 1}, {1, 1, 1}, 3, false}};
+  for (const auto &k : cases) {
+    emu_set_instances(k.instances);
+    const DeviceProbe *p = nccl_probe_of(k.device[rank]);
+    const GpuChoice g = choose_gpu(p, MPI_COMM_WORLD, MPI_COMM_WORLD);
+    EXPECT(!g.error[0] && g.index == 0 && g.sharing == k.sharing[rank] && g.on_gpu == k.on_gpu[rank] &&
+           g.gpus == k.gpus && g.crowded == k.crowded,
+           "%s, rank %d: %d share its memory, %d its GPU, %d memories in all, crowded %d: %s", k.what, rank, g.sharing,
+           g.on_gpu, g.gpus, g.crowded, g.error);
+    for (int nccl : {22809, 23000})
+      for (const char *enabled : {"", "0", "1"}) {
+        setenv("NCCL_MULTI_RANK_GPU_ENABLE", enabled, 1);
+        Options o;
+        DeviceProbe q = *p;
+        char error[512] = "";
+        options_default(&o);
+        o.comm = OPT_comm_nccl;
+        q.nccl = nccl;
+        agree_on_comm(&o, &q, &g, 3, error, sizeof error);
+        const bool refused = g.on_gpu > 1 && !(nccl == 23000 && !strcmp(enabled, "1"));
+        const char *why = g.sharing > 1 ? "ranks share the GPU" : "instances (MIG) of the GPU";
+        EXPECT(refused ? strstr(error, why) != NULL : !error[0], "%s, NCCL %d, enabled '%s': '%s'", k.what, nccl,
+               enabled, error);
+        options_default(&o);
+        error[0] = 0;
+        agree_on_comm(&o, &q, &g, 3, error, sizeof error);
+        EXPECT(!error[0] && o.comm == (k.crowded ? OPT_comm_mpi : OPT_comm_nccl), "%s: auto is %s: %s", k.what,
+               option_word(&o, OPT_comm), error);
+      }
+  }
+}

@@ -24,14 +24,6 @@ static void data_write_text(const char *dir, const char *name, const char *text)
   data_format(path, 1024, "%s/%s", dir, name);
   data_write(path, text, strlen(text));
 }
-static char *data_read(const char *path, size_t *n) {  // zero-terminated; NULL: no such file
-  FILE *f = fopen(path, "rb");
-  if (!f) return NULL;
-  char *p = (char *)calloc(1, 1 << 20);
-  *n = fread(p, 1, (1 << 20) - 1, f);
-  fclose(f);
-  return p;
-}
 static void data_flip_byte(const char *path, long at) {  // at < 0: from the end
   FILE *f = fopen(path, "r+b");
   CHECK(f != NULL, "cannot open %s", path);

@@ -146,13 +146,14 @@ static const struct { const char *program, *name; } docs_others[] = {
     {"torchrun", "max_restarts"}, {"dev/compare.py", "steps"}, {"sbatch", "signal"}, {"sbatch", "requeue"},
     {"hf", "local_dir"}, {"docker", "shm_size"}, {"docker", "cpus"}, {"docker", "memory"}, {"tensorboard", "logdir"},
     {"build/test_gpt_fsdp", "list"}};
+enum { DOCS_OPTION_BYTES = 64 };
 // The name of an option that begins at `c` (its first hyphen), if it is plainly written; else false.
-static bool docs_option_at(const char *text, const char *c, char name[OPTION_NAME_BYTES]) {
+static bool docs_option_at(const char *text, const char *c, char name[DOCS_OPTION_BYTES]) {
   if (c > text && (isalnum((uint8_t)c[-1]) || strchr("-_", c[-1]))) return false;
   if (strncmp(c, "--", 2) || !islower((uint8_t)c[2])) return false;
   const size_t n = strspn(c + 2, "abcdefghijklmnopqrstuvwxyz0123456789_-");
-  if (n >= OPTION_NAME_BYTES) return false;
-  snprintf(name, OPTION_NAME_BYTES, "%.*s", (int)n, c + 2);
+  if (n >= DOCS_OPTION_BYTES) return false;
+  snprintf(name, DOCS_OPTION_BYTES, "%.*s", (int)n, c + 2);
   for (char *x = name; *x; x++) if (*x == '-') *x = '_';
   return true;
 }
@@ -162,20 +163,20 @@ TEST(docs_options_are_there,
   const Docs *d = docs_read();
   enum { OTHERS = sizeof docs_others / sizeof *docs_others };
   bool named[OPTION_COUNT + 1] = {}, other[OTHERS] = {};
-  char name[OPTION_NAME_BYTES], error[512];
+  char name[DOCS_OPTION_BYTES];
   for (int i = 0; i < d->count; i++) {
     DocLines l = docs_lines(&d->doc[i]);
     while (docs_next(&l)) for (const char *c = l.line; *c; c++) {
-      OptionUse use;
       if (!docs_option_at(l.line, c, name) || !strcmp(name, "help") || !strcmp(name, "version")) continue;
-      bool known = option_find(name, &use, error, sizeof error);
-      if (known) named[use.id] = named[use.id] || !strncmp(d->doc[i].path, "docs/", 5);
+      const int option = lent_option(name);
+      bool known = option >= 0;
+      if (known) named[option] = named[option] || !strncmp(d->doc[i].path, "docs/", 5);
       for (int k = 0; k < OTHERS; k++)
         if (!strcmp(name, docs_others[k].name)) known = other[k] = true;
       EXPECT(known, "%s:%d: there is no option --%s", d->doc[i].path, l.number, name);
     }
   }
-  for (int i = 0; i <= OPTION_COUNT; i++) EXPECT(named[i], "docs/ never names --%s", option_spec(i)->name);
+  for (int i = 0; i <= OPTION_COUNT; i++) EXPECT(named[i], "docs/ never names --%s", lent_option_name(i));
   for (int k = 0; k < OTHERS; k++)
     EXPECT(other[k], "no page names %s's --%s any more", docs_others[k].program, docs_others[k].name);
 }

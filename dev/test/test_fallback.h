@@ -2,7 +2,6 @@
 // texts and masks of Hugging Face tokenizers, llama.cpp's scores there and back. Fixtures are written by
 // dev/make_fallback_fixture.py.
 #pragma once
-#include "test_tokenizer.h"
 
 // fallback.json with fields replaced, as a file that is loaded. False: `error`.
 static bool fallback_load(Tokenizer *t, const cJSON *change, const char *in_model, char *error, size_t error_bytes) {
@@ -25,9 +24,6 @@ static cJSON *fallback_forms(const char *list, cJSON **root) {
   *root = cJSON_Parse((const char *)file.bytes);
   free(file.bytes);
   return cJSON_GetObjectItem(*root, list);
-}
-static uint64_t fallback_hash(const cJSON *x, const char *name) {
-  return strtoull(cJSON_GetStringValue(cJSON_GetObjectItem(x, name)), NULL, 10);
 }
 // What ids are decoded to: the bytes of each, without a blank at the beginning where the tokenizer puts one there.
 static TokText fallback_decoded(const Tokenizer *t, const int32_t *ids, int64_t count) {
@@ -219,12 +215,11 @@ TEST(fallback_chats,
       bpe_encoder_close(&e);
     }
     EXPECT(chat_ends(&t, 2) && chat_end(&t) == 2 && !chat_ends(&t, 1), "</s> ends no text");
-    Continued said = {};
     int32_t got[2] = {1, t.byte_id[' ']};
-    said.ids = got, said.count = 2, said.made = 1;
-    EXPECT(text_strips(&t, &said, ' ') && !text_strips(&t, &said, 'a'), "an answer keeps the blank before it");
+    EXPECT(lent_text_strips(&t, got, 2, 1, ' ') && !lent_text_strips(&t, got, 2, 1, 'a'),
+           "an answer keeps the blank before it");
     got[0] = t.byte_id['a'];
-    EXPECT(!text_strips(&t, &said, ' '), "a text that goes on loses its blank");
+    EXPECT(!lent_text_strips(&t, got, 2, 1, ' '), "a text that goes on loses its blank");
     tokenizer_free(&t);
   }
   cJSON_Delete(root);

@@ -1,6 +1,6 @@
 // test_first_hour.h: the first hour of a user: a start that was not intended, a run that resumes where and how it was
 // told, the line that says what to type; and no Makefile goal and no script breaks unnoticed. Helpers are those of
-// test_cli.h and test_cli_checkpoint.h.
+// cli_helpers.h and test_cli_checkpoint.h.
 
 // ---- how a run starts -----------------------------------------------------------------------------------------------
 TEST(first_a_launcher_that_makes_no_ranks_is_refused,
@@ -300,63 +300,6 @@ TEST(first_eval_only_needs_the_corpus,
 }
 
 // ---- how a run ends -------------------------------------------------------------------------------------------------
-// In place of the op `copy`: the first copy of the last evaluation raises a signal on the last rank.
-static struct {
-  Trainer *t;
-  void (*copy)(Ctx *c, void *to, const void *from, size_t bytes);
-  int signal;                                    // 0: none, or it was raised
-} first_eval;
-static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
-  const Trainer *t = first_eval.t;
-  const bool last_eval = t->carved != PASS_TRAIN && t->run.step == t->run.steps_total;
-  const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
-  if (signal) { first_eval.signal = 0; raise(signal); }
-  first_eval.copy(c, to, from, bytes);
-}
-TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
-         "SIGTERM to one rank while the last validation runs ends all: with a checkpoint where there is time for one, "
-         "without under mpirun; without a signal the run goes on to its end") {
-  static const struct { int signal; bool under_mpirun; const char *options; int code; const char *reason; } rows[] = {
-      {0, false, "", -1, NULL}, {SIGTERM, false, "--save_every -1", EXIT_SAVED, "saved"},
-      {SIGTERM, true, "--save_every -1", EXIT_STOPPED, "signal"}};
-  for (const auto &row : rows) {
-    static Trainer t;
-    static Corpus corpus;
-    static Saver saver;
-    static Log log;
-    static Ops table;
-    Options o;
-    char error[1024] = "", out[600];
-    snprintf(out, sizeof out, "%s", cli_path(row.reason ? row.reason : "none"));
-    mkdir(out, 0777);
-    test_options(&o, 2, "--n_layer 1 --n_head 1 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 97 --batch_size 1 "
-                 "--max_steps 2 --out %s %s", out, row.options);
-    test_corpus(&corpus, 97, 500, 100);
-    trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    saver_init(&saver, &t.run);
-    log_open(&log, &t.run, false, "", error, sizeof error);
-    EXPECT(!error[0], "%s", error);
-    const Ops *ops = t.ctx.ops;
-    table = *ops;
-    first_eval.t = &t, first_eval.copy = ops->copy, first_eval.signal = row.signal;
-    table.copy = first_copy_and_raise;
-    t.ctx.ops = &table;
-    stop_asked = STOP_NOT;
-    under_mpirun = row.under_mpirun;
-    catch_stop_signals();
-    const int code = trainer_loop(&t, &log, &saver);
-    t.ctx.ops = ops;
-    EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
-    EXPECT(t.run.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
-           (long long)t.run.step, (long long)saver.evaluated_step);
-    if (row.code < 0) log_close(&log, &t.run, "done");
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
-    EXPECT(!access(cli_path("saved/ckpt/step_00000002/trainer.json"), F_OK) || row.code != EXIT_SAVED, "not saved");
-    trainer_close(&t);
-    free((void *)corpus.split[SPLIT_TRAIN].tokens);
-  }
-}
 
 TEST(first_sighup_ends_a_sample,
      "SIGHUP, from a terminal that closes, ends a run that makes its sample; where it was ignored, by nohup, it stays "

@@ -1,6 +1,6 @@
 // test_flight.h: the flight recorder tells what was done: its rings against the record of a run (fsdp/record.h), its
 // file against its rings, and --flight against records that were made up. Needs test_schedule.h, test_schedule_log.h
-// and test_cli.h. What ranks leave behind when one falls out is in test_liveness.h.
+// and cli_helpers.h. What ranks leave behind when one falls out is in test_liveness.h.
 #pragma once
 
 // ---- the rings against a record -------------------------------------------------------------------------------------

@@ -392,7 +392,7 @@ TEST_MPI(eval_depends_on_no_batch_size, 2,
 // Resident memory of this process that is not a file's; of shared pages its part.
 static inline size_t resident_bytes() {
   static const char rollup[] = "/proc/self/smaps_rollup";
-  return (file_number(rollup, "Pss_Anon:") + file_number(rollup, "Pss_Shmem:")) * 1024;
+  return (proc_number(rollup, "Pss_Anon:") + proc_number(rollup, "Pss_Shmem:")) * 1024;
 }
 
 TEST_MPI(memory_is_what_was_planned, 2,
@@ -475,5 +475,122 @@ TEST_MPI(memory_is_what_was_planned, 2,
            after_20 - before, total);
     trainer_close(&t);
     free((void *)corpus.split[SPLIT_TRAIN].tokens);
+  }
+}
+
+TEST(cli_windows_take_their_pages,
+     "a call reports pages that cannot be had, where a first touch would end the process") {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  FILE *file = tmpfile();                        // of one page, mapped as two: the second behaves like a full /dev/shm
+  EXPECT(file && !ftruncate(fileno(file), (off_t)page), "no temporary file");
+  char *p = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+  EXPECT(p != MAP_FAILED, "no mapping: %s", strerror(errno));
+  if (madvise(p, page, WINDOW_POPULATE_WRITE)) SKIP("this kernel cannot be asked for pages (Linux 5.14 can)");
+  EXPECT(window_take_pages(p, page) && window_take_pages(p + 100, page - 100) && window_take_pages(p, 0),
+         "pages that are there: %s", strerror(errno));
+  EXPECT(!window_take_pages(p, 2 * page) && !window_take_pages(p + page, 1), "a page that is not there was given");
+  munmap(p, 2 * page);
+  fclose(file);
+}
+
+TEST(cores_share_the_pages_of_a_window,
+     "a rank's window is touched first by all its threads in turns, so its NUMA nodes share the pages; it is zeroed") {
+  enum { THREADS = 3, PIECES = 24 };
+  const size_t bytes = PIECES * WINDOW_PIECE_BYTES - 4096;
+  long count[2][THREADS] = {};
+  char *window = (char *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(window != MAP_FAILED, "no memory");
+  Ctx ctx = {};
+  Fsdp f = {};
+  ctx.threads = THREADS;
+  f.ctx = &ctx;
+  for (int after = 0; after < 2; after++) {      // page faults of each thread until now
+    long *const faults = count[after];
+    if (after) comm_mpi_zero(&f, window, bytes);
+    parallel(THREADS, [=](int thread, int) {
+      struct rusage r;
+      getrusage(RUSAGE_THREAD, &r);
+      faults[thread] = r.ru_minflt;
+    });
+  }
+  bool zero = true;
+  for (size_t i = 0; i < bytes; i += 512) zero = zero && !window[i];
+  for (int t = 0; t < THREADS; t++)              // one fault at least for a piece, thousands with pages of 4 KiB
+    EXPECT(count[1][t] - count[0][t] >= PIECES / THREADS, "thread %d took %ld pages", t, count[1][t] - count[0][t]);
+  EXPECT(zero, "not zero");
+  munmap(window, bytes);
+}
+
+TEST_MPI(matmul_split_ranks, 3, "training with it: 2 ranks of 2 threads and 3 ranks give the bits of one") {
+  static const char *const extra = "--matmul_precision high --n_layer 1 --vocab_size 1003";
+  static Corpus corpus;
+  WorldResult one, r;
+  if (!split_table(0)) SKIP("this machine runs no table with tiles, not even the emulated one");
+  world_ops = split_table(0);
+  test_corpus(&corpus, 1003, 12 * 21 * 3 + 1, 100);
+  if (!world_run(&one, &corpus, 1, 1, 2, extra, true)) memset(&one, 0, sizeof one);
+  MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
+  for (int world : {2, 3})
+    if (world_run(&r, &corpus, world, 4 - world, 2, extra, true))
+      EXPECT(!memcmp(&one, &r, sizeof r), "N=%d: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g)", world,
+             r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0]);
+}
+
+// Both runs are within 1e-5 of exact arithmetic: ten_steps_equal_pytorch and gpt_gradients_equal_pytorch require that
+// of the plain kernel, and an error that is smaller in every GEMM meets it too.
+TEST_MPI(matmul_split_trains, 1,
+         "gradients and ten AdamW steps stay as near to PyTorch's as required of the plain kernel, and `tiny` as "
+         "near to the plain kernel's run, without being equal to it") {
+  for (int i = 0; const Ops *ops = split_table(i); i++) {
+    static Fixture x;
+    for (const char *name : fixture_names) {
+      fixture_open(&x, name, ops, "--matmul_precision high");
+      fixture_forward_backward(&x, (const int32_t *)fixture_tensor(&x, "inputs", "", I32).data,
+                               (const int32_t *)fixture_tensor(&x, "targets", "", I32).data);
+      fixture_compare(&x, STATE_GRAD, "grad.", 1, 1e-5);
+      fixture_close(&x);
+    }
+    double loss[10], want[10];
+    ten_steps("tied", ops, "--matmul_precision high", loss, want);
+    for (int step = 0; step < 10; step++)
+      EXPECT(fabs(loss[step] / want[step] - 1) <= 1e-5, "step %d: loss %.9g, PyTorch's %.9g", step, loss[step],
+             want[step]);
+    for (const char *precision : {"highest", "high"}) {
+      static Corpus corpus;
+      static Trainer t;
+      Options o;
+      test_corpus(&corpus, 997, 2000, 32);
+      test_options(&o, 1, "--model tiny --vocab_size 997 --seq_len 32 --batch_size 2 --matmul_precision %s", precision);
+      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(ops), 2);
+      bool differ = false;
+      for (int step = 0; step < 4; step++) {
+        loss[step] = train_step(&t, false).loss;
+        if (!strcmp(precision, "highest")) want[step] = loss[step];
+        EXPECT(fabs(loss[step] / want[step] - 1) <= 2e-5, "tiny, step %d: loss %.9g, plain %.9g", step, loss[step],
+               want[step]);
+        differ = differ || loss[step] != want[step];
+      }
+      EXPECT(differ == !strcmp(precision, "high"), "%s: the option changed %s", precision, differ ? "it" : "nothing");
+      trainer_close(&t);
+      free((void *)corpus.split[SPLIT_TRAIN].tokens);
+    }
+  }
+}
+
+// For refusals see test_modes.h: a refusal ends the process.
+TEST_MPI(matmul_split_agreed, 1,
+         "a checkpoint's --matmul_precision stays if the table has tiles and GEMMs are fp32, and becomes highest "
+         "otherwise") {
+  const struct { const Ops *ops; const char *dtype, *asked, *taken; } cases[] = {
+      {&ops_amx, "fp32", "high", "high"},        {&ops_amx, "bf16", "high", "highest"},
+      {&ops_amx, "fp32", "highest", "highest"},  {&ops_avx512_bf16, "fp32", "high", "highest"},
+      {&ops_avx2, "bf16", "high", "highest"},    {&ops_avx2, "fp32", "highest", "highest"}};
+  for (const auto &k : cases) {
+    Options o;
+    test_options(&o, 1, "--buffer_dtype %s", k.dtype);
+    option_pick(&o, OPT_matmul_precision, k.asked);
+    agree_on_precision(&o, k.ops, MPI_COMM_SELF);
+    const char *taken = option_word(&o, OPT_matmul_precision);
+    EXPECT(!strcmp(taken, k.taken), "%s, %s, %s: %s", k.ops->name, k.dtype, k.asked, taken);
   }
 }

@@ -257,8 +257,7 @@ TEST_MPI(gguf_ranks_5, 5, "and so on five ranks, whose shards begin inside block
   gguf_expect_values();
 }
 
-// Writes the GGUF of a tokenizer alone, with rows that no token has, under this name; its path.
-static void gguf_write_tokenizer(const Tokenizer *t, int unused, const char *name, char *path, size_t path_bytes) {
+void gguf_write_tokenizer(const Tokenizer *t, int unused, const char *name, char *path, size_t path_bytes) {
   char *text = NULL;
   size_t bytes = 0;
   GgufKeys keys = {open_memstream(&text, &bytes), 0, "llama"};

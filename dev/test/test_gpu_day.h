@@ -1,7 +1,7 @@
 // test_gpu_day.h: dev/gpu_day.sh without a GPU: a scratch copy of it runs among stand-ins (gpu_stand_in.sh) for make,
 // the trainer, the tests, nvidia-smi, ncu and the rest. Where they have a clock of their own, no time passes but what
 // they say they take, so that an hour of calls is seconds here, and the same on every machine. Helpers are those of
-// test_cli.h.
+// cli_helpers.h.
 
 static inline const char *gpu_day_root() { return cli_path("day"); }
 // The scratch copy: script, stand-ins in bin/, no clock (time is real); `timed`: with their own clock.

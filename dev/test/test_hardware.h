@@ -242,47 +242,6 @@ TEST(hardware_nccl_calls, "NCCL of one rank, opened and split: every call eagerl
     op_free_all();
   }
 }
-// Whole runs: on emulated streams the CPU's ops are as good and much faster.
-static const Ops *hardware_train_table(int i) {
-  const Ops *ops = device_table(i);
-  return ops == &ops_cuda_emulated ? &ops_streams : ops;
-}
-TEST_MPI(hardware_nccl_trains, 1,
-         "one rank that tells itself everything by NCCL, eagerly and captured, ordered and native: one rank's bits") {
-  static Corpus corpus;
-  schedule_corpus(&corpus);
-  for (int i = 0; const Ops *ops = hardware_train_table(i); i++)
-    for (const char *extra : {"", "--graph off", "native", "--reduce_dtype bf16 --param_dtype bf16"}) {
-      WorldResult one, r;
-      schedule_run(&one, &corpus, ops, 1, "self", strcmp(extra, "native") ? extra : "");
-      schedule_variant.comms_of_one = true;
-      if (schedule_run(&r, &corpus, ops, 1, "nccl", extra))
-        schedule_expect(&r, &one, "%s, NCCL of one rank, %s", ops->name, extra);
-      schedule_variant.comms_of_one = false;
-    }
-  free((void *)corpus.split[SPLIT_TRAIN].tokens);
-}
-TEST_MPI(hardware_nccl_ranks, 4, "2 and 4 ranks on one GPU over NCCL (2.30 or later): one rank's bits") {
-  static Corpus corpus;
-  static DeviceProbe p;
-  schedule_corpus(&corpus);
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-  setenv("NCCL_MAX_CTAS", "2", 0);               // ranks that share a GPU must all find room on it at once
-  for (int i = 0; const Ops *ops = hardware_train_table(i); i++) {
-    ops->device_probe(NULL, &p);
-    if (ops == &ops_cuda && p.nccl < NCCL_SHARES_A_GPU)
-      SKIP("NCCL %d.%d lets no two ranks use one GPU; 2.30 and later do", p.nccl / 10000, p.nccl / 100 % 100);
-    for (int world : {2, 4})
-      for (const char *extra : {"", "--graph off"}) {
-        WorldResult one, r;
-        if (!schedule_run(&one, &corpus, ops, 1, "self", extra)) memset(&one, 0, sizeof one);
-        MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
-        if (schedule_run(&r, &corpus, ops, world, "nccl", extra))
-          schedule_expect(&r, &one, "%s, NCCL, %d ranks, %s", ops->name, world, extra);
-      }
-  }
-  free((void *)corpus.split[SPLIT_TRAIN].tokens);
-}
 
 // ---- what only hardware has -----------------------------------------------------------------------------------------
 TEST(hardware_priorities, "kernels that a side stream captures keep its priority in the graph") {

@@ -1,6 +1,5 @@
 // test_harness.h: the runner of these tests (test_gpt_fsdp.cu): all that a test starts is in a session of its own and
 // ends with it, and of late tests one runs once more.
-#include "dev/test/harness.h"
 
 // ---- what the tests below let a runner run --------------------------------------------------------------------------
 // HARNESS_DIR: where these tests leave files. Without it they do nothing, and pass.
@@ -190,6 +189,31 @@ TEST(harness_late_tests,
   kill(-pressure.pid, SIGKILL);
   cli_wait(&pressure, 1e9);
   cli_free(&pressure);
+}
+
+TEST(harness_knows_every_test, "each test that a file of dev/test/ has is registered, by one object, under this name") {
+  first_need_repository();
+  glob_t found;
+  int registered = 0, written = 0;
+  for (const TestCase *t = test_cases; t; t = t->next) registered++;
+  REQUIRE(!glob("dev/test/*.h", 0, NULL, &found), "no files");
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    int64_t bytes = 0;
+    char name[256], *text = file_get(found.gl_pathv[i], 1 << 24, &bytes);
+    for (const char *at = text; at; at = strchr(at, '\n')) {
+      at += *at == '\n';
+      if (sscanf(at, "TEST( %255[a-z0-9_],", name) != 1 && sscanf(at, "TEST_MPI( %255[a-z0-9_],", name) != 1 &&
+          sscanf(at, "TEST_WAITS( %255[a-z0-9_],", name) != 1) continue;
+      int times = 0;
+      for (const TestCase *t = test_cases; t; t = t->next) times += !strcmp(t->name, name);
+      EXPECT(times == 1, "%s: %s is registered %d times: which object includes the file, and is it linked?",
+             found.gl_pathv[i], name, times);
+      written++;
+    }
+    free(text);
+  }
+  EXPECT(written == registered, "%d tests are written, %d registered", written, registered);
+  globfree(&found);
 }
 
 TEST(harness_pressure,

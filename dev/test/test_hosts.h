@@ -184,3 +184,18 @@ TEST_MPI(schedule_log_is_proven_along_hosts_nccl, 6, "the same over emulated str
   sched_modes_hold(&ops_streams, modes, (int)(sizeof modes / sizeof *modes), SCHED_MUTANTS_A_SITE);
   hosts_end();
 }
+
+TEST(groups_across_hosts_are_counted, "groups of ranks that span several hosts although one has room, by placement") {
+  static const struct { int world, per, stride, size, across; } table[] = {
+      {4, 2, 1, 2, 0}, {4, 2, 2, 2, 2}, {4, 2, 2, 1, 0}, {4, 2, 1, 4, 0},
+      {6, 3, 1, 2, 1}, {6, 3, 1, 3, 0}, {8, 4, 2, 4, 2}};
+  for (const auto &row : table) {
+    Mesh m = {};
+    Peer peer[8] = {};
+    for (int r = 0; r < row.world; r++) peer[r].host = row.stride == 1 ? r / row.per : r % (row.world / row.per);
+    m.world = row.world, m.node_world = row.per, m.peer = peer;
+    const int across = groups_across_hosts(&m, row.size);
+    EXPECT(across == row.across, "%d ranks, %d a host, stride %d, groups of %d: %d, must be %d", row.world, row.per,
+           row.stride, row.size, across, row.across);
+  }
+}

@@ -1,9 +1,6 @@
 // test_interchange.h: models of other programs are read correctly, damaged ones are refused by name, and exports equal
 // what transformers writes. Fixtures are written by dev/make_hf_fixture.py. Follows test_train.h.
 #pragma once
-#include "data/models/interchange.h"
-#include "harness.h"
-#include "test_tokenizer.h"
 
 // ---- models on disk ------------------------------------------------------------------------------------------------
 static inline const char *ix_path(char to[1024], const char *directory, const char *name) {
@@ -24,15 +21,12 @@ static inline void ix_copy(const char *from, const char *to, const char *name) {
   tok_write(ix_path(path, to, name), t.bytes, t.count);
   free(t.bytes);
 }
-static inline Param *ix_params(ModelShape s, int *count) {
+Param *ix_params(ModelShape s, int *count) {
   const Model m = model_of_shape(&s, s.n_positions);
   return model_params(&m, count);
 }
 
-// Tensors in memory, to be changed and written. The names and data belong to `file`.
-struct IxModel { SafetensorsFile file; SafetensorsTensor tensor[80]; const uint8_t *data[80]; int count; };
-
-static inline void ix_load(IxModel *m, const char *path) {
+void ix_load(IxModel *m, const char *path) {
   if (!safetensors_open(&m->file, path)) die_missing("%s", m->file.error);
   m->count = m->file.count;
   for (int i = 0; i < m->count; i++) {
@@ -40,7 +34,7 @@ static inline void ix_load(IxModel *m, const char *path) {
     m->data[i] = m->file.map + m->tensor[i].at;
   }
 }
-static inline int ix_find(const IxModel *m, const char *name) {
+int ix_find(const IxModel *m, const char *name) {
   for (int i = 0; i < m->count; i++) if (!strcmp(m->tensor[i].name, name)) return i;
   die_missing("the fixture has no %s", name);
 }
@@ -122,9 +116,8 @@ static inline void ix_refused(const char *path, const char *word, const char *wo
   import_close(&s);
 }
 
-// Writes PATH as llm.c does: header, then each kind of tensor for all blocks; the vocabulary padded with rows of 7.
-static inline void ix_write_llmc(const char *path, int version, const ModelShape *s, int padded_vocab,
-                                 const Param *param, int params, const uint32_t *values) {
+void ix_write_llmc(const char *path, int version, const ModelShape *s, int padded_vocab, const Param *param, int params,
+                   const uint32_t *values) {
   static const char *const order[] = {
       "wte.weight", "wpe.weight", ".ln_1.weight", ".ln_1.bias", ".attn.c_attn.weight", ".attn.c_attn.bias",
       ".attn.c_proj.weight", ".attn.c_proj.bias", ".ln_2.weight", ".ln_2.bias", ".mlp.c_fc.weight", ".mlp.c_fc.bias",
@@ -840,4 +833,111 @@ TEST_MPI(import_export_any_ranks, 3,
     }
     ix_run_close(&x);
   }
+}
+
+// Writes the tensors of hf_tiny as DIR/model-0000K-of-00002.safetensors, those with odd numbers in the second, and
+// `index`, in which %s takes the weight_map, as DIR/model.safetensors.index.json.
+static inline void corpora_write_shards(const char *dir, const char *index) {
+  static IxModel whole, part;
+  static char map[1 << 15], text[1 << 16];
+  char path[1024], name[64];
+  size_t n = 0;
+  ix_load(&whole, "dev/fixtures/hf_tiny/model.safetensors");
+  for (int k = 0; k < 2; k++) {
+    part.count = 0;
+    snprintf(name, sizeof name, "model-0000%d-of-00002.safetensors", k + 1);
+    for (int i = k; i < whole.count; i += 2) {
+      part.tensor[part.count] = whole.tensor[i];
+      part.data[part.count++] = whole.data[i];
+      n += (size_t)snprintf(map + n, sizeof map - n, "%s\"%s\": \"%s\"", n ? ", " : "", whole.tensor[i].name, name);
+    }
+    ix_save(&part, ix_path(path, dir, name), NULL);
+  }
+  safetensors_close(&whole.file);
+  const char *at = strstr(index, "%s");
+  n = at ? (size_t)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - index), index, map, at + 2)
+         : (size_t)snprintf(text, sizeof text, "%s", index);
+  tok_write(ix_path(path, dir, set_index_name), text, n);
+}
+// Elements of a parameter as found by a map of several files, all parameters one after the other.
+static inline uint32_t *corpora_values(const TensorMap *map, const Param *param, int params, int64_t *numel_) {
+  TokText file[4] = {};
+  for (int i = 0; i < map->files; i++) file[i] = tok_read(map->path[i][0] == '/' ? "/" : ".", map->path[i]);
+  *numel_ = 0;
+  for (int p = 0; p < params; p++) *numel_ += param_numel(&param[p]);
+  uint32_t *values = (uint32_t *)malloc(sizeof(uint32_t) * (size_t)*numel_), *to = values;
+  for (int p = 0; p < params; p++)
+    for (int64_t o = 0; o < param[p].shape[0]; o++)
+      for (int64_t i = 0; i < (param[p].ndim == 2 ? param[p].shape[1] : 1); i++) {
+        const TensorPlace *at = tensor_place(map, 0, p);
+        *to++ = ix_element(file[at->file].bytes, *at, &param[p], o, i);
+      }
+  for (TokText &f : file) free(f.bytes);
+  return values;
+}
+TEST(corpora_sharded_weights,
+     "a checkpoint in two safetensors shards loads bit for bit like the whole, also in a run") {
+  char dir[1024], path[1024];
+  Import whole, split;
+  TensorMap a, b;
+  int params;
+  int64_t n, m;
+  ix_directory(dir, "sharded");
+  for (const char *name : {"config.json", "vocab.json", "merges.txt"}) ix_copy("dev/fixtures/hf_tiny", dir, name);
+  corpora_write_shards(dir, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {%s}}");
+  Param *param = ix_import("dev/fixtures/hf_tiny", &whole, &a, &params), *other = ix_import(dir, &split, &b, &params);
+  EXPECT(b.files == 2 && a.files == 1, "%d files", b.files);
+  uint32_t *x = corpora_values(&a, param, params, &n), *y = corpora_values(&b, other, params, &m);
+  EXPECT(n == m && !memcmp(x, y, sizeof *x * (size_t)n), "other weights");
+  free(x), free(y), free(param), free(other);
+  tensor_map_free(&a), tensor_map_free(&b);
+  import_close(&whole), import_close(&split);
+  CliRun r;
+  const char *const from[] = {"dev/fixtures/hf_tiny", dir}, *const to[] = {"whole", "parts"};
+  for (int i = 0; i < 2; i++) {
+    CLI_RUN(&r, "%s --init_from %s --data %s --seq_len 8 --batch_size 2 --threads 1 --cache= --max_steps 2 "
+            "--save_every -1 --sample_tokens 0 --export_hf %s --out %s", cli_ranks(2), from[i], cli_text(60),
+            cli_path(to[i]), cli_path(i ? "out1" : "out0"));
+    cli_expect_done(&r, from[i]);
+    cli_free(&r);
+  }
+  cli_expect_same_series("whole and in shards", cli_path("out0"), cli_path("out1"), 2);
+  cli_expect_same_file("whole and in shards", cli_path("whole/model.safetensors"), cli_path("parts/model.safetensors"));
+  unlink(ix_path(path, dir, "model-00002-of-00002.safetensors"));
+  ix_refused(dir, "model-00002-of-00002.safetensors: this shard", "No such file", "fetch it");
+  tok_write(path, corpora_pointer, strlen(corpora_pointer));
+  ix_refused(dir, "model-00002-of-00002.safetensors", "Git LFS pointer", "git lfs pull");
+  mkfifo(ix_path(path, dir, "pipe.safetensors"), 0666);
+  ix_refused(path, "is a named pipe", NULL, NULL);
+}
+
+TEST(corpora_hostile_index, "an index that is cut, names other places, tensors twice or wrongly: refused by name") {
+  static const struct { const char *index, *says; } cases[] = {
+      {"", "is not JSON"}, {"{\"weight_map\": {%s}", "is not JSON"}, {"[]", "not a JSON object"},
+      {"{\"weight_map\": {}}", "has no weight_map"}, {"{\"weight_map\": [1]}", "has no weight_map"},
+      {"{}", "has no weight_map"}, {"{\"weight_map\": {%s, \"x\": 3}}", "the name of a file for tensor \"x\""},
+      {"{\"weight_map\": {%s, \"x\": \"../../etc/passwd\"}}", "\"../../etc/passwd\", which is not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"/etc/passwd.safetensors\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"./model-00001-of-00002.safetensors\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"\"}}", "not the plain name"},
+      {"{\"weight_map\": {%s, \"x\": \"none.safetensors\"}}", "none.safetensors: this shard"},
+      {"{\"weight_map\": {%s, \"x\": \"pipe.safetensors\"}}", "is a named pipe"},
+      {"{\"weight_map\": {%s, \"x\": \"again.safetensors\"}}", "is in again.safetensors, but weight_map says"},
+      {"{\"weight_map\": {%s, \"x\": \"model-00001-of-00002.safetensors\"}}", "which has no such tensor"},
+      {"{\"weight_map\": {%s, \"transformer.wpe.weight\": \"model-00001-of-00002.safetensors\"}}",
+       "names tensor \"transformer.wpe.weight\" twice"},
+      {"{\"weight_map\": {\"transformer.wpe.weight\": \"model-00001-of-00002.safetensors\"}}", "does not name tensor"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"}};
+  char dir[1024], path[1024], again[1024];
+  ix_directory(dir, "hostile");
+  ix_copy("dev/fixtures/hf_tiny", dir, "config.json");
+  mkfifo(ix_path(path, dir, "pipe.safetensors"), 0666);
+  if (symlink("model-00001-of-00002.safetensors", ix_path(again, dir, "again.safetensors"))) die_missing("no link");
+  for (const auto &c : cases) {
+    corpora_write_shards(dir, c.index);
+    ix_refused(dir, c.says, NULL, NULL);
+  }
+  ix_refused(ix_path(path, dir, set_index_name), "name the directory", NULL, NULL);
+  ix_config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"opt\"");
+  ix_refused(dir, "model_type is \"opt\"", "config.json", NULL);             // before any shard is read
 }

@@ -1,7 +1,7 @@
 // test_kill.h: a save that is cut short, at any instant and for any reason, loses only itself. data/files/disk.h calls
 // a hook before every system call that changes files. Here the hook copies the directory, ends the process, or makes
 // the call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved
-// files is refused by name. Needs test_fsdp.h and test_cli.h.
+// files is refused by name. Needs test_fsdp.h and cli_helpers.h.
 #pragma once
 
 // ---- a world that saves ---------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ static inline void kill_world_open(KillWorld *w, MPI_Comm comm, const char *out,
   mkdir(out, 0777);
   test_options(&o, world, "%s --out %s %s", shapes, out, more);
   test_corpus(&w->corpus, (int)o.vocab_size, 2000, 100);
-  if (!w->rank) tokenizer_train(&w->corpus.tokenizer, (const uint8_t *)text, strlen(text), 270, 1);
+  if (!w->rank) lent_tokenizer_train(&w->corpus.tokenizer, text, 270);
   w->corpus.has_tokenizer = !w->rank;
   trainer_open(&w->t, &o, &w->corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(&w->saver, &w->t.run);
@@ -202,9 +202,9 @@ static inline int kill_hook(FileOp op, const char *path) {
 static inline void kill_arm(KillPlan plan, int rank) {
   kill_plan = plan;
   kill_plan.rank = rank;
-  file_hook = kill_hook;
+  lent_file_hook(kill_hook);
 }
-static inline void kill_disarm() { file_hook = NULL; }
+static inline void kill_disarm() { lent_file_hook(NULL); }
 // The record, malloc'ed.
 static inline KillEvent *kill_events(const char *log, int *count) {
   int64_t bytes = 0;

@@ -166,33 +166,3 @@ TEST_MPI(layers_of_an_offloaded_optimizer, 4,
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
-
-static void layers_check_change(const Ops *ops, bool device, int threads, const float *now, const float *before,
-                                int64_t n, const int64_t *want) {
-  Ctx c = device ? device_ctx(ops, cuda_ops_query(F32, 1, 1, 1)) : op_ctx(ops, threads, {F32, F32, 1, 1, 1, 1, 1, 1});
-  Tensor a = op_tensor(F32, n), b = op_tensor(F32, n), limbs = op_tensor(I32, 2 * NORM_LIMBS);
-  memcpy(a.data, now, (size_t)n * 4), memcpy(b.data, before, (size_t)n * 4);
-  memset(limbs.data, 0, sizeof(int64_t) * NORM_LIMBS);
-  Tensor to = device_upload(&c, limbs);
-  norm_change(&c, (int64_t *)to.data, device_upload(&c, a), device_upload(&c, b));
-  int64_t *got = (int64_t *)device_download(&c, to).data;
-  norm_carry(got);
-  EXPECT(!memcmp(got, want, sizeof(int64_t) * NORM_LIMBS),
-         "%s, %d threads, %lld elements: not the norm of the differences", ops->name, threads, (long long)n);
-  device_done(&c);
-}
-TEST(norm_change_is_of_differences,
-     "norm_change adds the squares of now - before, rounded to fp32, exactly: the limbs of norm_accumulate of these, "
-     "on all instruction sets, threads and CUDA") {
-  for (int64_t n : {1, 17, 2048, 40003}) {
-    Tensor now = op_random_tensor(1, 1.0, F32, n), before = op_random_tensor(2, 0.9, F32, n), less = op_tensor(F32, n);
-    for (int64_t i = 0; i < n; i++) ((float *)less.data)[i] = ((float *)now.data)[i] - ((float *)before.data)[i];
-    int64_t want[NORM_LIMBS] = {};
-    const float *x = (const float *)now.data, *y = (const float *)before.data;
-    ops_norm_run(op_table(0), 1, want, (const float *)less.data, n);
-    for (OpRun r = op_run_first(); r.ops; r = op_run_next(r))
-      layers_check_change(r.ops, false, r.threads, x, y, n, want);
-    for (int i = 0; const Ops *ops = device_table(i); i++) layers_check_change(ops, true, 1, x, y, n, want);
-    op_free_all();
-  }
-}

@@ -1,7 +1,7 @@
 // test_liveness.h: no rank waits for ever. In each kind of exchange one rank is stopped, killed, or stays away; every
 // other rank must end by itself, with its own exit code, and name it; and every rank that was not killed must leave a
 // flight record that tells the truth. Launchers that would end them are told not to.
-// Needs test_schedule.h, test_cli.h and test_kill.h.
+// Needs test_schedule.h, cli_helpers.h and test_kill.h.
 
 // ---- one world whose rank falls out --------------------------------------------------------------------------------
 // device: cpu, or streams (emulated CUDA). at: the exchange, in the second step, before which the victim falls out:
@@ -125,7 +125,7 @@ static inline void liveness_saves(const LivenessCase *k) {
   train_step(&w.t, false);
   liveness_fall_at("save");
   terminal.out = true;
-  file_hook = liveness_file_hook;
+  lent_file_hook(liveness_file_hook);
   kill_save(&w, w.t.opt.save_async, false);
 }
 // The same ops, but those in which a rank may fall out.
@@ -194,13 +194,6 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   for (int s = 0; s < 2; s++) train_step(&t, false);
   trainer_close(&t);
   liveness_close();
-}
-
-static inline const char *liveness_self() {
-  static char self[512];
-  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  self[n > 0 ? n : 0] = 0;
-  return self;
 }
 
 // ---- every case at once --------------------------------------------------------------------------------------------
@@ -505,7 +498,7 @@ TEST(liveness_large_files_in_pieces,
   const uint64_t before = WORD_GET(&liveness_words.progress);
   EXPECT(file_write(fd, path, data, bytes, 0), "%s", strerror(errno));
   EXPECT(WORD_GET(&liveness_words.progress) - before >= 5, "it was written in fewer pieces");
-  file_hook = liveness_count_syncs;
+  lent_file_hook(liveness_count_syncs);
   EXPECT(file_sync(fd, path), "%s", strerror(errno));
   EXPECT(liveness_syncs == 5, "%d syncs", liveness_syncs);
   for (int i = 1; i < 5; i++) EXPECT(liveness_at_sync[i] > liveness_at_sync[i - 1], "piece %d is no progress", i - 1);
@@ -513,7 +506,7 @@ TEST(liveness_large_files_in_pieces,
   EXPECT(!file_sync(fd, path) && errno == EIO, "a piece failed");
   EXPECT(!ftruncate(fd, piece) && (liveness_syncs = 0, file_sync(fd, path)) && liveness_syncs == 1, "%d syncs of one",
          liveness_syncs);
-  file_hook = NULL;
+  lent_file_hook(NULL);
   close(fd);
   free(data);
 }
@@ -722,4 +715,21 @@ TEST(liveness_goodbye_reaches_all,
   EXPECT(n == (ssize_t)sizeof got && got.kind == FRAME_GOODBYE && got.waits, "rank 2 has heard no goodbye");
   EXPECT(recv(pair[2][1], &got, sizeof got, MSG_DONTWAIT) < 0, "a stranger has heard a goodbye");
   l->pid = 0;
+}
+
+TEST(restarts_wait_for_the_heartbeats,
+     "this Open MPI, 4 or 5, has the variable by which a rank waits with an abort of Open MPI's own; what the user has "
+     "chosen stays, and what the program itself ends is not held up") {
+  int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
+  REQUIRE(delay, "there is none");
+  *delay = 0;
+  mpi_abort_delay(0, MPI_PATIENCE_S);
+  EXPECT(*delay == MPI_PATIENCE_S, "it waits %d s", *delay);
+  mpi_abort_delay(MPI_PATIENCE_S, 0);
+  EXPECT(!*delay, "the program's own end waits %d s", *delay);
+  *delay = -1;
+  mpi_abort_delay(0, MPI_PATIENCE_S);
+  mpi_abort_delay(MPI_PATIENCE_S, 0);
+  EXPECT(*delay == -1, "%d, must be the user's -1", *delay);
+  *delay = 0;
 }

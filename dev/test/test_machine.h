@@ -184,3 +184,68 @@ TEST(machine_watches_its_cores, "threads that queue for a core are counted; a lo
   const double share = core_watch(&w, 1000 + 2 * CORE_WATCH_MS);
   EXPECT(share > 0.5 && share < 1, "four busy threads on one core waited %g of their time", share);
 }
+// The child of the test below: prints while a progress line is on the terminal.
+static void say_across_the_line(bool launched) {
+  terminal.out = terminal.err = true;
+  terminal.launched = launched;
+  line_draw("[###...] step 1/9  loss 1", false);
+  say_error("notice: one\n");
+  line_draw("[####..] step 2/9  loss 2", false);
+  say("notice: two %s\n", "\033[31mred");
+  line_draw("saving: 50 % of 3 GB", true);
+  say_error("notice: three\n");
+  line_draw("saving: 70 % of 3 GB and more", true);
+  line_draw("saving: 71 %", true);
+  line_draw("[#####.] step 3/9  loss 3", false);
+  error_hook = say_error_line;
+  warn("notice: four");
+  line_draw("[######] step 4/9  loss 4", false);
+  const struct winsize narrow = {24, 10, 0, 0};
+  ioctl(STDOUT_FILENO, TIOCSWINSZ, &narrow);
+  line_draw("[######] step 5/9  loss 5", false);
+  terminal_last_signal(SIGTERM);
+  raise(SIGTERM);
+}
+
+TEST(report_nothing_is_written_across_the_line,
+     "output to stdout and stderr while the line is on the terminal begins a row; a temporary line leaves nothing; a "
+     "signal that ends the process ends the line") {
+  static Screen s;
+  for (bool launched : {false, true}) {
+    char slave[128], text[8192];
+    const int master = pty_open(80, slave, sizeof slave);
+    const pid_t pid = fork();
+    if (!pid) {
+      const int fd = open(slave, O_RDWR | O_NOCTTY);
+      dup2(fd, 1);
+      dup2(fd, 2);
+      close(fd);
+      say_across_the_line(launched);
+      _exit(1);
+    }
+    // What is still under way to the master when the last slave closes may be lost: this one stays open, and writes a
+    // mark behind all.
+    const int held = open(slave, O_RDWR | O_NOCTTY);
+    size_t n = 0;
+    int status = 0;
+    waitpid(pid, &status, 0);
+    REQUIRE(held >= 0 && write(held, "\1", 1) == 1, "cannot write to %s", slave);
+    while (n < sizeof text && !memchr(text, 1, n)) {
+      const ssize_t got = read(master, text + n, sizeof text - n);
+      REQUIRE(got > 0, "cannot read the terminal");
+      n += (size_t)got;
+    }
+    n--;
+    close(held);
+    close(master);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it did not end by its signal");
+    screen_open(&s, 80);
+    screen_put(&s, text, n);
+    static const char *const rows[] = {"[###...] step 1/9  loss 1", "notice: one", "[####..] step 2/9  loss 2",
+                                       "notice: two \\x1b[31mred", "notice: three", "[#####.] step 3/9  loss 3",
+                                       "notice: four", "[######] step 4/9  loss 4", "[######] ", ""};
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
+      EXPECT(!strcmp(s.text[i], rows[i]), "row %d: '%s', must be '%s'", i, s.text[i], rows[i]);
+    EXPECT(s.escapes == 0 && s.column == 0, "the cursor is left in column %d, %d escapes", s.column, s.escapes);
+  }
+}

@@ -1,11 +1,6 @@
 // test_matmul_split.h: fp32 GEMMs from six of bf16 (kernels/cpu/gemm_split.h), on every table with tiles: the emulated
 // one, and AMX where this machine has it.
 
-static const Ops *split_table(int i) {
-  for (int t = 0; const Ops *ops = op_table(t); t++)
-    if (!strncmp(ops->name, "amx", 3) && i-- == 0) return ops;
-  return NULL;
-}
 static Ctx split_ctx(const Ops *ops, int threads, bool high) {
   Ctx c = matmul_ctx(ops, threads);
   c.fast_fp32 = high;
@@ -274,77 +269,5 @@ TEST(matmul_split_threads_and_rows,
     for (int64_t e = 0; e < s.M * s.N; e++) want[e % s.N] += dout[e];
     op_expect_close("dbias", dbias, want, (double)s.M, 3.0 * (double)s.M);
     op_free_all();
-  }
-}
-TEST_MPI(matmul_split_ranks, 3, "training with it: 2 ranks of 2 threads and 3 ranks give the bits of one") {
-  static const char *const extra = "--matmul_precision high --n_layer 1 --vocab_size 1003";
-  static Corpus corpus;
-  WorldResult one, r;
-  if (!split_table(0)) SKIP("this machine runs no table with tiles, not even the emulated one");
-  world_ops = split_table(0);
-  test_corpus(&corpus, 1003, 12 * 21 * 3 + 1, 100);
-  if (!world_run(&one, &corpus, 1, 1, 2, extra, true)) memset(&one, 0, sizeof one);
-  MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
-  for (int world : {2, 3})
-    if (world_run(&r, &corpus, world, 4 - world, 2, extra, true))
-      EXPECT(!memcmp(&one, &r, sizeof r), "N=%d: losses %.17g %.17g (%.17g %.17g), norms %.17g (%.17g)", world,
-             r.loss[0], r.loss[1], one.loss[0], one.loss[1], r.norm[0], one.norm[0]);
-}
-// Both runs are within 1e-5 of exact arithmetic: ten_steps_equal_pytorch and gpt_gradients_equal_pytorch require that
-// of the plain kernel, and an error that is smaller in every GEMM meets it too.
-TEST_MPI(matmul_split_trains, 1,
-         "gradients and ten AdamW steps stay as near to PyTorch's as required of the plain kernel, and `tiny` as "
-         "near to the plain kernel's run, without being equal to it") {
-  for (int i = 0; const Ops *ops = split_table(i); i++) {
-    static Fixture x;
-    for (const char *name : fixture_names) {
-      fixture_open(&x, name, ops, "--matmul_precision high");
-      fixture_forward_backward(&x, (const int32_t *)fixture_tensor(&x, "inputs", "", I32).data,
-                               (const int32_t *)fixture_tensor(&x, "targets", "", I32).data);
-      fixture_compare(&x, STATE_GRAD, "grad.", 1, 1e-5);
-      fixture_close(&x);
-    }
-    double loss[10], want[10];
-    ten_steps("tied", ops, "--matmul_precision high", loss, want);
-    for (int step = 0; step < 10; step++)
-      EXPECT(fabs(loss[step] / want[step] - 1) <= 1e-5, "step %d: loss %.9g, PyTorch's %.9g", step, loss[step],
-             want[step]);
-    for (const char *precision : {"highest", "high"}) {
-      static Corpus corpus;
-      static Trainer t;
-      Options o;
-      test_corpus(&corpus, 997, 2000, 32);
-      test_options(&o, 1, "--model tiny --vocab_size 997 --seq_len 32 --batch_size 2 --matmul_precision %s", precision);
-      trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(ops), 2);
-      bool differ = false;
-      for (int step = 0; step < 4; step++) {
-        loss[step] = train_step(&t, false).loss;
-        if (!strcmp(precision, "highest")) want[step] = loss[step];
-        EXPECT(fabs(loss[step] / want[step] - 1) <= 2e-5, "tiny, step %d: loss %.9g, plain %.9g", step, loss[step],
-               want[step]);
-        differ = differ || loss[step] != want[step];
-      }
-      EXPECT(differ == !strcmp(precision, "high"), "%s: the option changed %s", precision, differ ? "it" : "nothing");
-      trainer_close(&t);
-      free((void *)corpus.split[SPLIT_TRAIN].tokens);
-    }
-  }
-}
-
-// For refusals see test_cli.h: a refusal ends the process.
-TEST_MPI(matmul_split_agreed, 1,
-         "a checkpoint's --matmul_precision stays if the table has tiles and GEMMs are fp32, and becomes highest "
-         "otherwise") {
-  const struct { const Ops *ops; const char *dtype, *asked, *taken; } cases[] = {
-      {&ops_amx, "fp32", "high", "high"},        {&ops_amx, "bf16", "high", "highest"},
-      {&ops_amx, "fp32", "highest", "highest"},  {&ops_avx512_bf16, "fp32", "high", "highest"},
-      {&ops_avx2, "bf16", "high", "highest"},    {&ops_avx2, "fp32", "highest", "highest"}};
-  for (const auto &k : cases) {
-    Options o;
-    test_options(&o, 1, "--buffer_dtype %s", k.dtype);
-    option_pick(&o, OPT_matmul_precision, k.asked);
-    agree_on_precision(&o, k.ops, MPI_COMM_SELF);
-    const char *taken = option_word(&o, OPT_matmul_precision);
-    EXPECT(!strcmp(taken, k.taken), "%s, %s, %s: %s", k.ops->name, k.dtype, k.asked, taken);
   }
 }

@@ -1038,3 +1038,227 @@ TEST_MPI(accumulated_gradients_are_sums_of_microbatches, 6,
   free(all);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
+// Options as `world` ranks see them, `per_host` on each host (0: unequal numbers). `error` gets the refusal, or "" if
+// there is none.
+static inline void modes_resolve(Options *o, int world, int per_host, const char *options, char *error, size_t bytes) {
+  char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
+  int argc = 1;
+  snprintf(text, sizeof text, "--n_layer 4 --n_head 2 --n_embd 32 --seq_len 8 --n_positions 16 --vocab_size 290 "
+           "--batch_size 2 --threads 1 %s", options);
+  for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
+  error[0] = 0;
+  if (options_parse(o, argc, argv, error, bytes)) options_resolve(o, world, per_host, error, bytes);
+}
+
+TEST(modes_that_cannot_work_are_refused,
+     "each wrong or contradictory option of the modes, and each that would have no effect: refused by name, based on "
+     "options and number of ranks alone") {
+  static const struct { int world, per_host; const char *options, *line; } table[] = {
+      {4, 4, "--strategy full-shar", "--strategy 'full-shar' is not known: choose one of full_shard|shard_grad_op|"
+       "hybrid_shard|no_shard|zero3|zero2|zero1|ddp"},
+      {4, 4, "--shard rows", "--shard 'rows' is not known: choose one of flat|dim0"},
+      {4, 4, "--accumulate once", "--accumulate 'once' is not known: choose one of sharded|local"},
+      {4, 4, "--offload disk", "--offload 'disk' is not known: choose one of none|optimizer|params"},
+      {4, 4, "--recompute all", "--recompute 'all' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
+       "from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlps:2", "--recompute 'mlps:2' is not known: choose one of auto|none|gelu|norm|mlp|block, or "
+       "from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute auto:1,mlp", "--recompute 'auto:1,mlp' is not known: choose one of auto|none|gelu|norm|mlp|"
+       "block, or from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute=", "--recompute '' is not known: choose one of auto|none|gelu|norm|mlp|block, or from the "
+       "first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute block:2,", "--recompute 'block:2,' is not known: choose one of auto|none|gelu|norm|mlp|block"
+       ", or from the first block on LEVEL:COUNT,... like block:5,mlp"},
+      {4, 4, "--recompute mlp:0,block", "--recompute 'mlp:0,block': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute block,mlp:", "--recompute 'block,mlp:': only the last level may omit its number of blocks, "
+       "not 'block'"},
+      {4, 4, "--recompute gelu:1,mlp:", "--recompute 'gelu:1,mlp:': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute mlp:2x", "--recompute 'mlp:2x': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute mlp:-1", "--recompute 'mlp:-1': 'mlp:' needs a number of blocks, at least 1"},
+      {4, 4, "--recompute mlp:99999999999999999999", "--recompute 'mlp:99999999999999999999': 'mlp:' needs a number of "
+       "blocks, at least 1"},
+      {4, 4, "--recompute block:3,mlp:2", "--recompute 'block:3,mlp:2' names more blocks than the 4 there are"},
+      {4, 4, "--fp8 on", "--fp8 'on' is not known: choose one of off|gather|matmul"},
+      {4, 4, "--buffer_dtype float8", "--buffer_dtype 'float8' is not known: choose one of auto|fp32|bf16|fp16"},
+      {4, 4, "--mesh 3x1", "--mesh 3x1 has 3 ranks, there are 4"},
+      {1, 1, "--mesh 2x2", "--mesh 2x2 has 4 ranks, there is 1"},
+      {4, 4, "--mesh 999999999x999999999", "--mesh 999999999x999999999 has 999999998000000001 ranks, there are 4"},
+      {4, 4, "--strategy ddp --mesh 2x2", "--strategy ddp shards nothing: its mesh is 4x1, not 2x2"},
+      {4, 4, "--strategy zero3 --mesh 4x1", "--strategy zero3 has one replica: its mesh is 1x4, not 4x1; replicas of "
+       "shards need --strategy hybrid_shard"},
+      {4, 4, "--strategy zero2 --mesh 2x2", "--strategy zero2 has one replica: its mesh is 1x4, not 2x2; replicas of "
+       "shards need --strategy hybrid_shard, with --reshard_after_forward off to keep parameters whole"},
+      {4, 0, "--strategy hybrid_shard",
+       "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS"},
+      {4, 4, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host and replicates over hosts; this "
+       "run has one host: give --mesh RxS, or choose full_shard"},
+      {4, 1, "--strategy hybrid_shard", "--strategy hybrid_shard shards inside a host; each host here has one rank: "
+       "give --mesh RxS, or choose full_shard or no_shard"},
+      {4, 4, "--reshard_after_forward 3",
+       "--reshard_after_forward 3: a shard group has 4 ranks; the number must divide that and be smaller"},
+      {4, 4, "--reshard_after_forward 4",
+       "--reshard_after_forward 4: a shard group has 4 ranks; the number must divide that and be smaller"},
+      {4, 4, "--mesh 2x2 --reshard_after_forward 2",
+       "--reshard_after_forward 2: a shard group has 2 ranks; the number must divide that and be smaller"},
+      {1, 1, "--reshard_after_forward 2",
+       "--reshard_after_forward 2: a shard group has 1 rank; the number must divide that and be smaller"},
+      {4, 4, "--reshard_after_forward 2 --gather_slots 4",
+       "--reshard_after_forward 2 has no effect: 4 blocks stay whole in as many --gather_slots"},
+      {4, 4, "--reshard_after_forward 2 --n_layer 1",
+       "--reshard_after_forward 2 has no effect: 1 block stays whole in as many --gather_slots"},
+      {2, 2, "--strategy zero2 --reshard_after_forward on", "--strategy zero2 keeps parameters whole after forward: it "
+       "does not go with --reshard_after_forward on"},
+      {2, 2, "--strategy zero1 --gather_slots 3",
+       "--strategy zero1 keeps all 4 blocks whole: --gather_slots 3 does not go with it"},
+      {2, 2, "--reshard_after_forward off --gather_slots 1",
+       "--reshard_after_forward off keeps all 4 blocks whole: --gather_slots 1 does not go with it"},
+      {2, 2, "--strategy zero1 --accumulate sharded", "--strategy zero1 adds up whole gradients and reduces once a "
+       "step: it does not go with --accumulate sharded"},
+      {2, 2, "--strategy ddp --gather_slots 2",
+       "--strategy ddp keeps every parameter whole on each rank: --gather_slots has no effect"},
+      {1, 1, "--strategy no_shard --reshard_after_forward off",
+       "--strategy no_shard keeps every parameter whole on each rank: --reshard_after_forward has no effect"},
+      {4, 4, "--mesh 4x1 --gather_slots 2",
+       "--mesh 4x1 keeps every parameter whole on each rank: --gather_slots has no effect"},
+      {2, 2, "--wrap model --gather_slots 2", "--wrap model leaves no unit inside a block: all is gathered once a step "
+       "and stays whole, --gather_slots has no effect"},
+      {4, 4, "--wrap model --reshard_after_forward 2", "--wrap model leaves no unit inside a block: all is gathered "
+       "once a step and stays whole, --reshard_after_forward has no effect"},
+      {4, 4, "--wrap min_params:1e9 --reshard_after_forward on", "--wrap min_params:1e9 leaves no unit inside a block: "
+       "all is gathered once a step and stays whole, --reshard_after_forward has no effect"},
+      {2, 2, "--offload optimizer --device cpu",
+       "--offload optimizer needs --device cuda: on a CPU all parameters are in host memory already"},
+      {2, 2, "--offload params --graph on",
+       "--graph on does not go with --offload: the host's optimizer cannot be captured"},
+      {2, 2, "--offload params --eval_only", "--offload is for training: it does not go with --eval_only"},
+      {2, 2, "--fp8 matmul --param_dtype bf16 --device cpu",
+       "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here"},
+      {2, 2, "--fp8 matmul", "--fp8 matmul computes all else in bf16: it needs --buffer_dtype bf16 (or --param_dtype "
+       "bf16), not fp32"},
+      {2, 2, "--logits_dtype bf16 --dtype fp16",
+       "--logits_dtype bf16 needs --buffer_dtype bf16 (or --dtype bf16), not fp16: use --logits_dtype fp32"},
+      {2, 2, "--fp8 matmul --buffer_dtype bf16 --n_embd 24",
+       "--fp8 matmul needs an --n_embd divisible by 16, not 24"},
+      {2, 2, "--fp8 matmul --buffer_dtype bf16 --test_batch_size 3", "--fp8 matmul needs batches of a multiple of 16 "
+       "tokens, not 24: change --seq_len, --batch_size or --test_batch_size"},
+      {2, 2, "--reduce native --comm mpi", "--reduce native needs --comm nccl"},
+      {2, 2, "--freeze nothing", "--freeze nothing matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--freeze lm_head,wte", "--freeze lm_head matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--freeze *", "--freeze * leaves nothing to train"},
+      {2, 2, "--freeze ,,", "--freeze ',,' names no parameter"},
+      {2, 2, "--no_decay h.7.*", "--no_decay h.7.* matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--no_decay ,", "--no_decay ',' names no parameter"},
+      {2, 2, "--lr_scale wte=0.5,wtf=2", "--lr_scale wtf matches no parameter; names are like wte.weight, "
+       "h.0.attn.c_attn.bias, ln_f.weight"},
+      {2, 2, "--lr_scale wte", "--lr_scale 'wte' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"},
+      {2, 2, "--lr_scale wte=0", "--lr_scale 'wte=0' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"},
+      {2, 2, "--lr_scale wte=1x", "--lr_scale 'wte=1x' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
+       "(--freeze trains nothing)"}};
+  Options o;
+  char error[2048], want[256], options[128];
+  for (const auto &row : table) {
+    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
+    EXPECT(!strcmp(error, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options, error,
+           row.line);
+  }
+  for (const char *mesh : {"x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
+                           "99999999999x1"}) {
+    snprintf(options, sizeof options, "--mesh=%s", mesh);
+    snprintf(want, sizeof want, "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", mesh);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+  for (const char *wrap : {"", "h", "min_params", "min_params:", "min_params:0", "min_params:-5", "min_params:abc",
+                           "min_params:1.5", "min_params:1e16", "min_params:5k", "MODELS"}) {
+    snprintf(options, sizeof options, "--wrap=%s", wrap);
+    snprintf(want, sizeof want, "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1",
+             wrap);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+  for (const char *reshard : {"", "0", "1", "-2", "2.5", "one", "2x", "99999999999"}) {
+    snprintf(options, sizeof options, "--reshard_after_forward=%s", reshard);
+    snprintf(want, sizeof want, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
+             reshard);
+    modes_resolve(&o, 4, 4, options, error, sizeof error);
+    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+  }
+}
+
+TEST(modes_at_the_edge_resolve,
+     "legal but rare combinations: the mesh, slots, resharding and accumulation that result") {
+  static const struct { int world, per_host; const char *options, *strategy, *mesh; int slots; const char *reshard; }
+  table[] = {{1, 1, "", "full_shard", "1x1", 2, "on"},
+             {3, 0, "", "full_shard", "1x3", 2, "on"},
+             {1, 1, "--strategy hybrid_shard", "hybrid_shard", "1x1", 2, "on"},
+             {8, 4, "--strategy hybrid_shard", "hybrid_shard", "2x4", 2, "on"},
+             {8, 4, "--strategy hybrid_shard --reshard_after_forward 2", "hybrid_shard", "2x4", 2, "2"},
+             {4, 4, "--mesh 2x2", "hybrid_shard", "2x2", 2, "on"},
+             {4, 4, "--mesh 4x1", "no_shard", "4x1", 2, "on"},
+             {4, 4, "--mesh 1x4", "full_shard", "1x4", 2, "on"},
+             {1, 1, "--mesh 1x1", "full_shard", "1x1", 2, "on"},
+             {2, 2, "--strategy ddp", "ddp", "2x1", 2, "on"},
+             {2, 2, "--strategy ddp --mesh 2x1 --wrap model", "ddp", "2x1", 2, "on"},
+             {2, 2, "--strategy ddp --offload params --gather_slots 1", "ddp", "2x1", 1, "on"},
+             {2, 2, "--strategy zero2", "zero2", "1x2", 4, "off"},
+             {2, 2, "--strategy zero2 --reshard_after_forward off", "zero2", "1x2", 4, "off"},
+             {2, 2, "--strategy zero1 --accumulate local --gather_slots 4", "zero1", "1x2", 4, "off"},
+             {2, 2, "--reshard_after_forward off", "full_shard", "1x2", 4, "off"},
+             {2, 2, "--gather_slots 9", "full_shard", "1x2", 4, "on"},
+             {1, 1, "--gather_slots 1", "full_shard", "1x1", 1, "on"},
+             {4, 4, "--reshard_after_forward 2 --gather_slots 3", "full_shard", "1x4", 3, "2"},
+             {2, 2, "--wrap model", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--wrap model --reshard_after_forward off", "full_shard", "1x2", 4, "off"},
+             {2, 2, "--wrap min_params:1e9", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--wrap min_params:4128 --gather_slots 1", "full_shard", "1x2", 1, "on"},
+             {2, 2, "--fp8 gather --freeze *.c_*", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--fp8 matmul --param_dtype bf16", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--accumulate local", "full_shard", "1x2", 2, "on"},
+             {2, 2, "--freeze=", "full_shard", "1x2", 2, "on"}};
+  Options o;
+  char error[2048], mesh[32];
+  for (const auto &row : table) {
+    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
+    EXPECT(!error[0], "%d ranks, %s: %s", row.world, row.options, error);
+    snprintf(mesh, sizeof mesh, "%dx%d", o.replicas, o.shards);
+    const char *strategy = option_word(&o, OPT_strategy), *accumulate = option_word(&o, OPT_accumulate);
+    EXPECT(!strcmp(strategy, row.strategy) && !strcmp(mesh, row.mesh) && o.gather_slots == row.slots &&
+               !strcmp(o.reshard_after_forward, row.reshard),
+           "%d ranks, %s: %s, mesh %s, %lld slots, reshard %s; must be %s, %s, %d, %s", row.world, row.options,
+           strategy, mesh, (long long)o.gather_slots, o.reshard_after_forward, row.strategy, row.mesh, row.slots,
+           row.reshard);
+    const bool local = strstr(row.options, "zero1") || strstr(row.options, "local");
+    EXPECT(!strcmp(accumulate, local ? "local" : "sharded"), "%s: --accumulate %s", row.options, accumulate);
+    EXPECT(option_dtype(&o, OPT_buffer_dtype) == option_dtype(&o, OPT_param_dtype), "%s: --buffer_dtype %s",
+           row.options, option_word(&o, OPT_buffer_dtype));
+  }
+  modes_resolve(&o, 2, 2, "--freeze=wte,h.0.*", error, sizeof error);
+  strcpy(o.freeze, " wte ,\th.0.* ");
+  EXPECT(sharding_check_params(&o, error, sizeof error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
+         o.freeze, error);
+}
+
+TEST(fp8_products_need_their_gpu,
+     "--fp8 matmul names the GPU and its compute capability below 8.9; gather has no such requirement") {
+  Options o;
+  options_default(&o);
+  static const struct { int major, minor; bool ok; } gpus[] = {{8, 0, false}, {8, 6, false}, {8, 9, true}, {9, 0, true},
+                                                               {10, 0, true}, {12, 0, true}};
+  for (const char *fp8 : {"off", "gather", "matmul"}) for (const auto &g : gpus) {
+    DeviceInfo d = {};
+    char error[256] = "", want[256] = "";
+    snprintf(d.name, sizeof d.name, "NVIDIA X");
+    d.major = g.major, d.minor = g.minor;
+    option_pick(&o, OPT_fp8, fp8);
+    check_fp8(&o, &d, error, sizeof error);
+    if (!strcmp(fp8, "matmul") && !g.ok)
+      snprintf(want, sizeof want, "--fp8 matmul needs compute capability 8.9 or later, NVIDIA X has %d.%d: use --fp8 "
+               "gather", g.major, g.minor);
+    EXPECT(!strcmp(error, want), "--fp8 %s on sm_%d%d: '%s', must be '%s'", fp8, g.major, g.minor, error, want);
+  }
+}

@@ -1,7 +1,6 @@
 // test_muon.h: the ops of Muon. Each matrix multiply of a Newton-Schulz step is compared with fp64; the symmetric ones
 // also with whole ones, bit by bit; and all of it with what torch.optim.Muon did (dev/make_muon_fixture.py).
 #pragma once
-#include "test_interchange.h"
 
 // ---- fp64 matrices, always with rows <= cols ------------------------------------------------------------------------
 struct MuonMatrix { int64_t rows, cols; double *x; };

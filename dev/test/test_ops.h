@@ -494,12 +494,6 @@ TEST(cross_entropy_extremes, "huge logits stay finite, the first of equal maxima
 }
 
 // ================================================================================================ optimizers
-static void ops_state_set(float lr, float grad_scale, float bias_correction1, float bias_correction2) {
-  op_state.in.lr = lr;
-  op_state.grad_scale = grad_scale;
-  op_state.bias_correction1 = bias_correction1;
-  op_state.bias_correction2 = bias_correction2;
-}
 struct OpsAdam { double *p, *m, *v; };
 // torch.optim.AdamW in fp64, with the factors that the op gets.
 static void ops_adamw_reference(OpsAdam *s, const double *grad, int64_t n, AdamwArgs a) {
@@ -733,10 +727,6 @@ TEST(norm_special, "an infinite or NaN gradient makes the norm NaN; zeros give 0
 }
 
 // ================================================================================================ conversions
-static bool ops_same_number(Tensor a, Tensor b, int64_t i) {
-  double x = op_get(a, i), y = op_get(b, i);
-  return (isnan(x) && isnan(y)) || (x == y && signbit(x) == signbit(y));
-}
 TEST(convert_every_value, "convert equals the scalar rounding for every 16-bit pattern and for fp32 of every kind") {
   const int64_t n = 65536 + 13;
   uint64_t seed = 3;

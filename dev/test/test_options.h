@@ -209,9 +209,9 @@ TEST(option_choices_are_their_enums,
     EXPECT(is == row.is && !strcmp(option_word(&o, row.id), row.word), "--%s %s is %d, not %d",
            option_specs[row.id].name, row.word, is, row.is);
   }
-  for (int i = 0; i < CPU_TABLES; i++) {
+  for (int i = 0; i < PROCESSOR_ISAS; i++) {
     option_pick(&o, OPT_isa, cpu_tables[i].name);
-    EXPECT(cpu_table_wanted(&o, CPU_TABLES, error, sizeof error) == i, "--isa %s is another", cpu_tables[i].name);
+    EXPECT(cpu_table_wanted(&o, PROCESSOR_ISAS, error, sizeof error) == i, "--isa %s is another", cpu_tables[i].name);
   }
 }
 TEST(option_names_are_of_options,
@@ -586,4 +586,27 @@ TEST(cli_help_is_short_and_true,
   CLI_RUN(&r, "%s --help quux", cli_ranks(2));
   cli_expect_refusal(&r, "--help quux", 2, "unknown option --quux: see --help");
   cli_free(&r);
+}
+
+TEST(empty_values_are_unset_variables,
+     "an option that names a thing and is empty is refused by name; one whose empty value means something is taken") {
+  static const char *const refused[] = {"encode", "data", "val_data", "init_from", "resume", "tokenizer", "lora_from",
+                                        "export_hf", "config", "prompts", "eval", "trace", "mesh", "flight"};
+  static const char *const taken[] = {"cache", "prompt", "stop", "freeze", "no_decay", "lr_scale"};
+  Options o;
+  for (const char *name : refused)
+    for (bool apart : {false, true}) {
+      char word[64], error[512] = "", want[256];
+      char *argv[] = {(char *)"t", word, (char *)"", NULL};
+      snprintf(word, sizeof word, "--%s%s", name, apart ? "" : "=");
+      snprintf(want, sizeof want, "--%s is empty, as a shell variable is that was not set: give its value, or leave "
+               "the option out", name);
+      EXPECT(!options_parse(&o, apart ? 3 : 2, argv, error, sizeof error) && !strcmp(error, want), "%s: '%s'", word,
+             error);
+    }
+  for (const char *name : taken) {
+    char word[64], error[512] = "", *argv[] = {(char *)"t", word, NULL};
+    snprintf(word, sizeof word, "--%s=", name);
+    EXPECT(options_parse(&o, 2, argv, error, sizeof error), "%s: %s", word, error);
+  }
 }

@@ -1,6 +1,7 @@
 // test_out.h: --out: one run at a time, no file of anybody else written through a link, directories that last. Needs
-// test_cli.h.
+// cli_helpers.h.
 #pragma once
+#include <sys/sysmacros.h>
 
 TEST(out_is_locked_by_a_file_open_for_writing,
      "a run holds a lock on OUT/.lock, which it has open for writing, so that NFS asks its server; mount options that "
@@ -116,7 +117,7 @@ TEST(out_directories_last, "each directory that is made for OUT is made durable 
   REQUIRE(!chdir(test_tmp()), "no directory");
   snprintf(want[0], sizeof want[0], "%s/", test_tmp());
   snprintf(want[1], sizeof want[1], "%s/a/", test_tmp());
-  file_hook = out_sync_hook;
+  lent_file_hook(out_sync_hook);
   EXPECT(make_directories(cli_path("a/b")) && out_syncs == 2 && !strcmp(out_synced[0], want[0]) &&
          !strcmp(out_synced[1], want[1]), "%d syncs: %s, %s", out_syncs, out_synced[0], out_synced[1]);
   out_syncs = 0;
@@ -124,5 +125,5 @@ TEST(out_directories_last, "each directory that is made for OUT is made durable 
   EXPECT(make_directories("c") && out_syncs == 1 && !strcmp(out_synced[0], "."), "a relative name: %s", out_synced[0]);
   out_fault = EIO;
   EXPECT(!make_directories("d") && errno == EIO, "a sync that fails is no failure");
-  file_hook = NULL;
+  lent_file_hook(NULL);
 }

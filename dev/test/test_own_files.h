@@ -1,6 +1,6 @@
 // test_own_files.h: what others have put where the program reads or writes: other weights under the same path on one
 // host, links and pipes in OUT, files in the directory of --encode; and results that cannot be written. Helpers are
-// those of test_cli.h and test_cli_checkpoint.h.
+// those of cli_helpers.h.
 
 // The beginning of a command in which the second of two ranks runs in `other`, so that relative paths lead there.
 static inline const char *own_two_places(const char *options, const char *other) {
@@ -143,56 +143,6 @@ TEST(encode_writes_over_nothing,
     snprintf(a, sizeof a, "%s/%s", cli_path("first"), name);
     snprintf(b, sizeof b, "%s/%s", cli_path("out"), name);
     cli_expect_same_file("an encoding that went on", a, b);
-  }
-}
-
-TEST(empty_values_are_unset_variables,
-     "an option that names a thing and is empty is refused by name; one whose empty value means something is taken") {
-  static const char *const refused[] = {"encode", "data", "val_data", "init_from", "resume", "tokenizer", "lora_from",
-                                        "export_hf", "config", "prompts", "eval", "trace", "mesh", "flight"};
-  static const char *const taken[] = {"cache", "prompt", "stop", "freeze", "no_decay", "lr_scale"};
-  Options o;
-  for (const char *name : refused)
-    for (bool apart : {false, true}) {
-      char word[64], error[512] = "", want[256];
-      char *argv[] = {(char *)"t", word, (char *)"", NULL};
-      snprintf(word, sizeof word, "--%s%s", name, apart ? "" : "=");
-      snprintf(want, sizeof want, "--%s is empty, as a shell variable is that was not set: give its value, or leave "
-               "the option out", name);
-      EXPECT(!options_parse(&o, apart ? 3 : 2, argv, error, sizeof error) && !strcmp(error, want), "%s: '%s'", word,
-             error);
-    }
-  for (const char *name : taken) {
-    char word[64], error[512] = "", *argv[] = {(char *)"t", word, NULL};
-    snprintf(word, sizeof word, "--%s=", name);
-    EXPECT(options_parse(&o, 2, argv, error, sizeof error), "%s: %s", word, error);
-  }
-}
-
-TEST_WAITS(a_signal_in_a_sample_loses_no_file,
-     "SIGINT and SIGTERM while text is sampled after training: the weights, the export and the model for llama.cpp are "
-     "there and whole; answers that were written stay") {
-  for (int signal_ : {SIGINT, SIGTERM}) {
-    CliRun r;
-    struct stat st;
-    cli_start(&r, "exec %s %s --max_steps 1 --sample_tokens 1048576 --out %s --save_model --export_hf %s", cli_ranks(2),
-              cli_small(), cli_path("out"), cli_path("export"));
-    char path[600];
-    snprintf(path, sizeof path, "%s/sample.txt", cli_path("out"));
-    for (double start = now_ms(); stat(path, &st) && now_ms() - start < CLI_LIMIT_S * 1e3;) usleep(20000);
-    kill(r.pid, signal_);
-    cli_wait(&r, CLI_LIMIT_S);
-    EXPECT(r.code, "exit code 0");
-    for (const char *dir : {"out", "export"}) {
-      SafetensorsFile file;
-      snprintf(path, sizeof path, "%s/model.safetensors", cli_path(dir));
-      EXPECT(safetensors_open(&file, path), "signal %d: %s", signal_, file.error);
-      safetensors_close(&file);
-    }
-    cli_free(&r);
-    cli_expect_nothing_left("after the signal");
-    CLI_RUN(&r, "rm -rf %s %s", cli_path("out"), cli_path("export"));
-    cli_free(&r);
   }
 }
 

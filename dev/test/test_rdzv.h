@@ -1,5 +1,5 @@
 // test_rdzv.h: the rendezvous in memory and on one host: proofs of the token, frames, what is refused, who is counted.
-// Needs test_cli.h. Hosts are in test_rdzv_hosts.h.
+// Needs cli_helpers.h. Hosts are in test_rdzv_hosts.h.
 
 // ---- two ends in memory ---------------------------------------------------------------------------------------------
 // Moves bytes from one end to the other in pieces of at most `piece`; returns how many.

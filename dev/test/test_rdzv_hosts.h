@@ -1,6 +1,6 @@
 // test_rdzv_hosts.h: the rendezvous on several hosts (network namespaces, dev/hosts.sh) that reach each other by no
 // ssh: the same training as under mpirun, what is refused and by which line, and the end of everything when a part is
-// killed. Helpers are those of test_cli.h and test_cli_checkpoint.h.
+// killed. Helpers are those of cli_helpers.h.
 
 // ---- running on hosts -----------------------------------------------------------------------------------------------
 // Starts `command`, a shell's, on `hosts` hosts at once; environment: of dev/hosts.sh. $P is the program with a small

@@ -1,5 +1,5 @@
 // test_recompute.h: --recompute changes no result. For the memory it saves see test_modes.h, part 5; for its refusals
-// test_cli.h.
+// test_modes.h.
 
 TEST(recompute_levels_of_blocks,
      "--recompute LEVEL[:COUNT],... gives levels to blocks from the first on; the last takes the rest if it has no "

@@ -388,7 +388,7 @@ TEST(cli_records_mixture,
           cli_path("again"));
   cli_expect_done(&r, "resumed");
   cli_free(&r);
-  for (const char *file : checkpoint_files) {
+  for (const char *file : {"model.safetensors", "optim.safetensors"}) {
     char a[700], b[700];
     snprintf(a, sizeof a, "%s/ckpt/latest/%s", cli_path("whole"), file);
     snprintf(b, sizeof b, "%s/ckpt/latest/%s", cli_path("again"), file);
@@ -404,4 +404,192 @@ TEST(cli_records_mixture,
                      "texts one can be named, or a directory; weights are for token files, and for conversations "
                      "packed whole"));
   cli_free(&r);
+}
+// Three pairs as TRL's messages, and the same in other forms; the last of two texts.
+static const char preference_messages[] =
+    "{'prompt': [{'role': 'user', 'content': 'A?'}], 'chosen': [{'role': 'assistant', 'content': 'B.'}], "
+    "'rejected': [{'role': 'assistant', 'content': 'C, no.'}]}\n"
+    "{'prompt': [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'A?'}, "
+    "{'role': 'assistant', 'content': 'B.'}, {'role': 'user', 'content': 'D?'}], 'chosen': "
+    "[{'role': 'assistant', 'content': 'E'}], 'rejected': [{'role': 'assistant', 'content': 'F'}]}\n"
+    "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n";
+
+TEST(preference_forms_are_pairs,
+     "preferences in TRL's forms with and without a prompt, LLaMA-Factory's two, UltraFeedback's and axolotl's have "
+     "the "
+     "ids and masks of TRL's lists of messages; what is none, or is not told apart, is refused by name") {
+  static const char *const same[] = {
+      // whole conversations, UltraFeedback's with the prompt once more
+      "{'prompt': 'A?', 'prompt_id': 'x', 'chosen': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
+      "'content': "
+      "'B.'}], 'rejected': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'C, no.'}], "
+      "'messages': "
+      "[{'role': 'user', 'content': 'A?'}, {'role': 'assistant', 'content': 'B.'}], 'score_chosen': 7}\n"
+      "{'system': 'Be brief.', 'chosen': [{'from': 'human', 'value': 'A?'}, {'from': 'gpt', 'value': 'B.'}, {'from': "
+      "'human', 'value': 'D?'}, {'from': 'gpt', 'value': 'E'}], 'rejected': [{'from': 'human', 'value': 'A?'}, "
+      "{'from': "
+      "'gpt', 'value': 'B.'}, {'from': 'human', 'value': 'D?'}, {'from': 'gpt', 'value': 'F'}]}\n"
+      "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d', 'system': null}\n",
+      // LLaMA-Factory's
+      "{'instruction': 'A?', 'input': '', 'chosen': 'B.', 'rejected': 'C, no.'}\n"
+      "{'system': 'Be brief.', 'conversations': [{'from': 'human', 'value': 'A?'}, {'from': 'gpt', 'value': 'B.'}, "
+      "{'from': 'human', 'value': 'D?'}], 'chosen': {'from': 'gpt', 'value': 'E'}, 'rejected': {'from': 'gpt', "
+      "'value': "
+      "'F'}}\n{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n",
+      // axolotl's, and history
+      "{'messages': [{'role': 'user', 'content': 'A?'}], 'chosen': {'role': 'assistant', 'content': 'B.'}, 'rejected': "
+      "{'role': 'assistant', 'content': 'C, no.'}}\n{'system': 'Be brief.', 'history': [['A?', 'B.']], 'question': "
+      "'D?', "
+      "'chosen': 'E', 'rejected': 'F'}\n{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n",
+      // a text in front of messages, and a message behind messages
+      "{'prompt': 'A?', 'chosen': [{'role': 'assistant', 'content': 'B.'}], 'rejected': [{'role': 'assistant', "
+      "'content': "
+      "'C, no.'}]}\n{'system': 'Be brief.', 'prompt': [{'role': 'user', 'content': 'A?'}, {'role': 'assistant', "
+      "'content': 'B.'}, {'role': 'user', 'content': 'D?'}], 'chosen': 'E', 'rejected': 'F'}\n"
+      "{'prompt': 'The sky is', 'chosen': ' bl\\u00fce', 'rejected': ' bl\\u00f6d'}\n"};
+  ChatOptions chat = {"qwen2.5", "07 Mar 2031", "none", false};
+  chat.preferences = true;
+  int64_t n, m;
+  const char *path = data_path("messages.jsonl");
+  records_write(path, preference_messages);
+  int32_t *want = records_ids(path, &chat, &n);
+  REQUIRE(want && n > 100, "%lld ids", (long long)n);
+  for (const char *text : same) records_expect(text, "p.jsonl", text, want, n, &chat);
+  free(want);
+  // Texts without a prompt: what they have in common, but for the blank; characters stay whole.
+  static const char prompts[] = "{'prompt': 'Say a', 'chosen': ' b', 'rejected': ' c'}\n"
+                                "{'prompt': 'The sky is bl', 'chosen': '\\u00fc', 'rejected': '\\u00f6'}\n";
+  records_write(path, prompts);
+  want = records_ids(path, &chat, &m);
+  REQUIRE(want && m > 10, "%lld ids", (long long)m);
+  records_expect("no prompt", "p.jsonl", "{'chosen': 'Say a b', 'rejected': 'Say a c'}\n{'chosen': 'The sky is "
+                                         "bl\\u00fc', "
+                 "'rejected': 'The sky is bl\\u00f6'}\n", want, m, &chat);
+  records_expect("a table", "p.csv", "prompt,chosen,rejected\nSay a, b, c\nThe sky is bl,\303\274,\303\266\n", want, m,
+                 &chat);
+  chat.fields = "chosen=yes,rejected=no";
+  records_expect("--fields", "p.jsonl", "{'prompt': 'Say a', 'yes': ' b', 'no': ' c'}\n"
+                 "{'prompt': 'The sky is bl', 'yes': '\\u00fc', 'no': '\\u00f6'}\n", want, m, &chat);
+  free(want);
+  static const struct { const char *text, *says; bool chats; } bad[] = {
+      {"{'prompt': 'a', 'chosen': 'b'}", "line 1: it is no preference: its rejected is no text, message", false},
+      {"{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}",
+       "it is no preference: its chosen is no text", false},
+      {"{'prompt': 'a', 'chosen': 'b', 'rejected': ['c']}", "chosen and rejected are of different kinds", false},
+      {"{'prompt': 'a', 'system': 's', 'chosen': 'b', 'rejected': 'c'}", "a system message beside texts: --pairs chat",
+       false},
+      {"{'chosen': 'b', 'rejected': 'c'}", "it has no prompt, without which --pairs chat", true},
+      {"{'chosen': {'role': 'assistant', 'content': 'b'}, 'rejected': {'role': 'assistant', 'content': 'c'}}",
+       "it has no prompt, messages or conversations before its answers", false},
+      {"{'prompt': [{'role': 'user', 'content': 'q'}], 'chosen': [{'role': 'user', 'content': 'q'}, {'role': "
+       "'assistant', 'content': 'a'}], 'rejected': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': "
+       "'b'}]}", "messages as its prompt, and answers that begin with a question themselves", false}};
+  chat.fields = "";
+  for (const auto &x : bad) {
+    Corpus c;
+    DataError e;
+    chat.pairs = x.chats;
+    char two[1024];
+    snprintf(two, sizeof two, "%s\n%s\n", x.text, x.text);
+    records_write(path, two);
+    CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+    o.chat = chat;
+    EXPECT(!corpus_load(&c, o, &e) && strstr(e.text, x.says), "%s: %s", x.text, e.text);
+  }
+}
+
+TEST(preference_pairs_are_packed,
+     "both answers of a pair lie in one sequence, the chosen one first, each once and whole, with the reference's sums "
+     "where they begin; a pair that is too long, or has an answer with nothing to train on, is left out and counted") {
+  static int length[120];
+  uint64_t state = 6;
+  for (int &n : length) n = 2 + (int)(op_random(&state) % 20);
+  length[8] = length[9] = 18;
+  const int64_t T = 32;
+  Split s = chat_split(length, 120, 1000);
+  s.pairs = true;
+  Packing p;
+  packing_make(&p, &s, T, false);
+  int64_t kept = 0, dropped = 0, untrained = 0, longest = 0;
+  for (int d = 0; d < 120; d += 2) {
+    bool trained[2] = {};
+    for (int k = 0; k < 2; k++)
+      for (int64_t i = p.start[d + k] + 1; i < p.start[d + k + 1]; i++) trained[k] = trained[k] || split_trained(&s, i);
+    const bool too_long = length[d] + length[d + 1] - 2 > T, off = !trained[0] || !trained[1];
+    dropped += too_long, untrained += !too_long && off, kept += !too_long && !off;
+    longest = max64(longest, length[d] + length[d + 1] - 1);
+    p.reference[d] = (float)(-d - 1), p.reference[d + 1] = (float)(-d - 2);
+  }
+  EXPECT(p.kept == kept && p.dropped == dropped && dropped && p.untrained == untrained && untrained && !p.cut,
+         "%lld kept of %lld, %lld left out of %lld, %lld without a target of %lld", (long long)p.kept, (long long)kept,
+         (long long)p.dropped, (long long)dropped, (long long)p.untrained, (long long)untrained);
+  EXPECT(split_longest(&s) == longest, "the longest pair: %lld, %lld", (long long)split_longest(&s),
+         (long long)longest);
+  int64_t seen = 0;
+  for (int64_t row = 0; row < p.rows; row++) {
+    int32_t inputs[32], targets[32], starts[32];
+    float weights[32];
+    packing_fill(&p, row, inputs, targets, starts, weights);
+    for (int64_t t = 0; t < T && weights[t] != 0; seen++) {
+      const int d = (int)-weights[t] - 1;
+      for (int k = 0; k < 2; k++) {
+        const int64_t begin = t;
+        EXPECT(weights[t] == p.reference[d + k], "sequence %lld, place %lld: %g", (long long)row, (long long)t,
+               (double)weights[t]);
+        for (int64_t i = p.start[d + k]; i < p.start[d + k + 1] - 1; i++, t++)
+          EXPECT(inputs[t] == split_token(&s, i) && targets[t] == split_target(&s, i + 1) && starts[t] == begin &&
+                 (t == begin || weights[t] == 0), "sequence %lld, place %lld", (long long)row, (long long)t);
+      }
+    }
+  }
+  EXPECT(seen == kept, "%lld pairs in sequences, %lld kept", (long long)seen, (long long)kept);
+  packing_free(&p);
+  split_free(&s);
+}
+
+TEST(tokens_are_added,
+     "a tokenizer gets the tokens of a file, by lines or as a JSON array, behind its own, once each, and finds them in "
+     "a text before it is cut; written and read again it is the same; bad files are refused by name") {
+  Tokenizer t, u;
+  char error[1024], path[600], saved[600];
+  snprintf(path, sizeof path, "%s", data_path("tokens.txt"));
+  snprintf(saved, sizeof saved, "%s", data_path("saved.json"));
+  data_write(path, tokens_lines, strlen(tokens_lines));
+  REQUIRE(tokenizer_load_with(&t, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
+  EXPECT(t.vocab_size == 303, "%d tokens, must be 303", t.vocab_size);
+  const char *text = "a<tool> n\xc3\xa4her</tool> x<|endoftext|>";
+  int32_t ids[64], again[64];
+  const int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
+  EXPECT(n >= 6 && ids[1] == 300 && ids[n - 3] == 302 && ids[n - 2] == 301 && ids[n - 1] == 299, "%lld ids: %d ... %d",
+         (long long)n, ids[1], ids[n - 2]);
+  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
+          error);
+  const bool same = tokenizer_encode(&u, (const uint8_t *)text, strlen(text), again, 1) == n;
+  EXPECT(same && !memcmp(ids, again, 4 * (size_t)n) && tokenizer_hash(&t) == tokenizer_hash(&u), "other ids");
+  tokenizer_free(&u);
+  records_write(path, "['<tool>', '</tool> x', 'n\\u00e4her']");
+  REQUIRE(tokenizer_load_with(&u, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
+  EXPECT(tokenizer_hash(&t) == tokenizer_hash(&u), "an array adds others");
+  tokenizer_free(&u);
+  tokenizer_free(&t);
+  // One that divides documents still does, and after it was read again.
+  static const char words[] = "the fox sees one crow by the hill, and the crow sees the fox\n";
+  tokenizer_train(&t, (const uint8_t *)words, strlen(words), 270, 1);
+  REQUIRE(t.divides && tokenizer_add(&t, path, error, sizeof error) && t.divides, "%s", error);
+  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
+          error);
+  EXPECT(u.divides, "it divides no documents when it was read again");
+  tokenizer_free(&u);
+  static const struct { const char *name, *text, *says; } bad[] = {
+      {"t.json", "{'a': 1}", "is neither lines of text nor a JSON array of texts"},
+      {"t.json", "['a', 1]", "its token 2 is no text of 1 to 512 bytes"}, {"t.txt", "\n\n", "has 0 tokens"},
+      {"t.txt", "ok\nbad\xff\n", "is not UTF-8"}, {"none.txt", NULL, "No such file"},
+      {"t.json", "['a', '\\u00e4']", "cannot be added: it is how the tokenizer's vocabulary writes token"}};
+  for (const auto &b : bad) {
+    snprintf(path, sizeof path, "%s", data_path(b.name));
+    if (b.text) records_write(path, b.text);
+    EXPECT(!tokenizer_add(&t, path, error, sizeof error) && strstr(error, b.says) && strstr(error, b.name), "%s: %s",
+           b.says, error);
+  }
+  tokenizer_free(&t);
 }

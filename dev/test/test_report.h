@@ -6,41 +6,6 @@
 #include <poll.h>
 
 // ---- a terminal -----------------------------------------------------------------------------------------------------
-// What a terminal of `columns` shows, row by row, and how often a row was full and continued in the next.
-enum { SCREEN_ROWS = 4000, SCREEN_COLUMNS = 240 };
-struct Screen { int columns, row, column, wraps, escapes; char text[SCREEN_ROWS][SCREEN_COLUMNS + 1]; };
-static void screen_open(Screen *s, int columns) {
-  memset(s, 0, sizeof *s);
-  s->columns = columns;
-}
-// Takes bytes up to the end of the last whole one of the three things that the program prints: text, \r \n, erase to
-// the end of line.
-static void screen_put(Screen *s, const char *p, size_t n) {
-  for (const char *end = p + n; p < end && s->row < SCREEN_ROWS - 1; p++) {
-    char *row = s->text[s->row];
-    if (*p == '\r') s->column = 0;
-    else if (*p == '\n') s->row++;
-    else if (!strncmp(p, "\033[K", 3)) { row[s->column] = 0; p += 2; }
-    else if (*p == '\033' || (*p & 0x80) == 0x80) s->escapes += *p == '\033';
-    else {
-      if (s->column == s->columns) { s->wraps++; row = s->text[++s->row]; s->column = 0; }
-      for (size_t length = strlen(row); length < (size_t)s->column; length++) row[length] = ' ', row[length + 1] = 0;
-      const bool last = !row[s->column];
-      row[s->column] = *p;
-      if (last) row[s->column + 1] = 0;
-      s->column++;
-    }
-  }
-}
-// A pseudo terminal of `columns`. Returns its master; *slave is the other end's name.
-static int pty_open(int columns, char *slave, size_t bytes) {
-  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  const struct winsize w = {24, (unsigned short)columns, 0, 0};
-  if (master < 0 || grantpt(master) || unlockpt(master) || ioctl(master, TIOCSWINSZ, &w))
-    SKIP("no pseudo terminals here");
-  snprintf(slave, bytes, "%s", ptsname(master));
-  return master;
-}
 // `sh -c command` on its own terminal; its output is r's text. When the output contains `at`, the terminal becomes
 // `columns_then` wide; when a row drawn for that width was seen, `key` is typed.
 struct PtyRun { pid_t pid; char *text; size_t bytes; int code; bool typed; };
@@ -100,45 +65,6 @@ static void pty_run(PtyRun *r, int columns, const char *at, int columns_then, ch
 }
 
 // ---- the progress line ----------------------------------------------------------------------------------------------
-TEST(report_line_fits_any_width,
-     "the progress line at every width from 1 to 200: never wider than its terminal; from 40 on it has step, loss "
-     "and ETA, from the most important field to the least, in their order; anywhere else all of it") {
-  Progress p = {1234,
-                17240,
-                {"bar", "step 1234/17240", "loss 10.4182", "", "lr 3.00e-04", "|g| 0.890", "146152 tok/s",
-                 "MFU 41.0 %", "ETA 12:34:56", "1253 MiB", "", "saving 99 %"}};
-  char line[1024], before[1024] = "";
-  for (int columns = 0; columns <= 200; columns++) {
-    progress_line(line, sizeof line, &p, columns);
-    const int n = (int)strlen(line);
-    EXPECT(columns < 40 || n < columns, "%d columns: %d characters: %s", columns, n, line);
-    EXPECT(!strncmp(line, "step 1234", 9) || !strncmp(line, "[##", 3) || !strncmp(line, "[#.", 3), "%d columns: %s",
-           columns, line);
-    for (const char *part : {"step 1234", "loss 10.4182", "ETA 12:34:56"})
-      EXPECT(strstr(line, part), "%d columns: no %s: %s", columns, part, line);
-    if (columns > 40)                            // fields that fit one column less also fit now
-      for (int f = 1; f < PROGRESS_FIELDS; f++)
-        EXPECT(!p.text[f][0] || !strstr(before, p.text[f]) || strstr(line, p.text[f]), "%d columns: %s went", columns,
-               p.text[f]);
-    int at = -1;
-    for (int f = 1; f < PROGRESS_FIELDS; f++) {
-      const char *there = p.text[f][0] ? strstr(line, p.text[f]) : NULL;
-      EXPECT(!there || there - line > at, "%d columns: %s is not in its place: %s", columns, p.text[f], line);
-      if (there) at = (int)(there - line);
-      EXPECT(columns && columns < 200 ? true : !p.text[f][0] || there, "%d columns: no %s: %s", columns, p.text[f],
-             line);
-    }
-    if (columns == 80) EXPECT(strstr(line, "146152 tok/s") && !strstr(line, "MiB"), "80 columns: %s", line);
-    snprintf(before, sizeof before, "%s", line);
-  }
-  const struct { int64_t s; const char *text; } times[] = {{0, "0:00"}, {59, "0:59"}, {600, "10:00"}, {3599, "59:59"},
-                                                           {3600, "1:00:00"}, {360061, "100:01:01"}};
-  for (const auto &t : times) {
-    char text[32];
-    eta_text(text, sizeof text, t.s);
-    EXPECT(!strcmp(text, t.text), "%lld s is %s, must be %s", (long long)t.s, text, t.text);
-  }
-}
 
 TEST(report_line_on_terminals,
      "on terminals of 200, 80, 60, 40, 20 columns no row continues in the next, and the last row is ended; the start "
@@ -194,71 +120,6 @@ TEST(report_line_follows_a_resize_and_ends_at_ctrl_c,
            r.text + (r.bytes > 80 ? r.bytes - 80 : 0));
     free(r.text);
     cli_expect_nothing_left("after Ctrl-C");
-  }
-}
-
-// The child of the test below: prints while a progress line is on the terminal.
-static void say_across_the_line(bool launched) {
-  terminal.out = terminal.err = true;
-  terminal.launched = launched;
-  line_draw("[###...] step 1/9  loss 1", false);
-  say_error("notice: one\n");
-  line_draw("[####..] step 2/9  loss 2", false);
-  say("notice: two %s\n", "\033[31mred");
-  line_draw("saving: 50 % of 3 GB", true);
-  say_error("notice: three\n");
-  line_draw("saving: 70 % of 3 GB and more", true);
-  line_draw("saving: 71 %", true);
-  line_draw("[#####.] step 3/9  loss 3", false);
-  error_hook = say_error_line;
-  warn("notice: four");
-  line_draw("[######] step 4/9  loss 4", false);
-  const struct winsize narrow = {24, 10, 0, 0};
-  ioctl(STDOUT_FILENO, TIOCSWINSZ, &narrow);
-  line_draw("[######] step 5/9  loss 5", false);
-  terminal_last_signal(SIGTERM);
-  raise(SIGTERM);
-}
-TEST(report_nothing_is_written_across_the_line,
-     "output to stdout and stderr while the line is on the terminal begins a row; a temporary line leaves nothing; a "
-     "signal that ends the process ends the line") {
-  static Screen s;
-  for (bool launched : {false, true}) {
-    char slave[128], text[8192];
-    const int master = pty_open(80, slave, sizeof slave);
-    const pid_t pid = fork();
-    if (!pid) {
-      const int fd = open(slave, O_RDWR | O_NOCTTY);
-      dup2(fd, 1);
-      dup2(fd, 2);
-      close(fd);
-      say_across_the_line(launched);
-      _exit(1);
-    }
-    // What is still under way to the master when the last slave closes may be lost: this one stays open, and writes a
-    // mark behind all.
-    const int held = open(slave, O_RDWR | O_NOCTTY);
-    size_t n = 0;
-    int status = 0;
-    waitpid(pid, &status, 0);
-    REQUIRE(held >= 0 && write(held, "\1", 1) == 1, "cannot write to %s", slave);
-    while (n < sizeof text && !memchr(text, 1, n)) {
-      const ssize_t got = read(master, text + n, sizeof text - n);
-      REQUIRE(got > 0, "cannot read the terminal");
-      n += (size_t)got;
-    }
-    n--;
-    close(held);
-    close(master);
-    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "it did not end by its signal");
-    screen_open(&s, 80);
-    screen_put(&s, text, n);
-    static const char *const rows[] = {"[###...] step 1/9  loss 1", "notice: one", "[####..] step 2/9  loss 2",
-                                       "notice: two \\x1b[31mred", "notice: three", "[#####.] step 3/9  loss 3",
-                                       "notice: four", "[######] step 4/9  loss 4", "[######] ", ""};
-    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
-      EXPECT(!strcmp(s.text[i], rows[i]), "row %d: '%s', must be '%s'", i, s.text[i], rows[i]);
-    EXPECT(s.escapes == 0 && s.column == 0, "the cursor is left in column %d, %d escapes", s.column, s.escapes);
   }
 }
 
@@ -411,86 +272,6 @@ TEST(
            "%s: uses add up to %.1f MiB, the total is %.1f:\n%.2000s", row.options, sum, total, r.text);
     cli_free(&r);
   }
-}
-
-// The number after `name` at the start of a row of `text`; -1: none.
-static double row_number(const char *text, const char *name) {
-  char want[128];
-  snprintf(want, sizeof want, "\n  %s ", name);
-  const char *at = strstr(text, want);
-  return at ? atof(at + strlen(want)) : -1;
-}
-TEST(report_record_has_what_verbose_prints,
-     "metrics.jsonl's first record has every figure of --verbose: memory by line and use, units, traffic, sharding, "
-     "configuration; the traffic equals what a step then counts") {
-  CliRun r;
-  CliMetrics m;
-  CLI_RUN(
-      &r,
-      "%s %s --verbose --n_layer 4 --freeze 'h.0.*' --max_steps 2 --eval_every -1 --save_every -1 --shm off --out %s",
-      cli_ranks(2), cli_small(), cli_path("out"));
-  cli_expect_done(&r, "--verbose");
-  cli_metrics(&m, cli_path("out"));
-  REQUIRE(m.lines == 4, "%d records", m.lines);
-  const cJSON *run = m.line[0], *plan = cJSON_GetObjectItemCaseSensitive(run, "memory_plan_bytes"),
-              *uses = cJSON_GetObjectItemCaseSensitive(run, "memory_use_bytes"),
-              *traffic = cJSON_GetObjectItemCaseSensitive(run, "step_traffic");
-  double sum = 0;
-  for (const char *words : memory_words) {
-    const double bytes = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(plan, words));
-    EXPECT(bytes == fmax(0, row_number(r.text, words)), "%s: %.0f, printed %.0f", words, bytes,
-           row_number(r.text, words));
-  }
-  for (const char *words : memory_use_words) sum += cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(uses, words));
-  const double total = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(plan, "total"));
-  EXPECT(total > 0 && total == row_number(r.text, "total") && total == sum, "total %.0f, printed %.0f, uses %.0f",
-         total, row_number(r.text, "total"), sum);
-  const cJSON *units = cJSON_GetObjectItemCaseSensitive(run, "unit_table"), *unit;
-  int all = 0;
-  cJSON_ArrayForEach(unit, units) {
-    char row[256], name[128];
-    const auto number = [&](const char *key) {
-      return (long long)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(unit, key));
-    };
-    all += (int)number("alike");
-    snprintf(name, sizeof name, number("alike") > 1 ? "%s .. %s" : "%s", cli_string(unit, "first"),
-             cli_string(unit, "last"));
-    snprintf(row, sizeof row, "\n  %-34s %8lld %12lld %12lld %14lld %14lld%s\n", name, number("tensors"),
-             number("parameters"), number("trained"), number("whole_bytes"), number("rank_bytes"),
-             number("alike") > 1 ? "  each" : "");
-    EXPECT(strstr(r.text, row), "no row is%s:\n%.4000s", row, r.text);
-  }
-  EXPECT(all == 5 && cJSON_GetArraySize(units) == 3, "%d units in %d rows", all, cJSON_GetArraySize(units));
-  char line[512];
-  const auto moved = [&](const char *key) {
-    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(traffic, key));
-  };
-  snprintf(
-      line, sizeof line,
-      "traffic of a step, received by rank 0: %.0f gathers %.3f MB, %.0f reductions %.3f MB, %.0f small %.0f bytes\n",
-      moved("gathers"), moved("gather_bytes") * 1e-6, moved("reductions"), moved("reduce_bytes") * 1e-6, moved("small"),
-      moved("small_bytes"));
-  EXPECT(strstr(r.text, line), "no line is %s:\n%.4000s", line, r.text);
-  for (const char *key : {"gathers", "reductions", "gather_bytes", "reduce_bytes"})
-    EXPECT(moved(key) > 0 && moved(key) == cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(m.line[2], key)),
-           "%s: %.0f, not what step 2 counts", key, moved(key));
-  const cJSON *shared = cJSON_GetObjectItemCaseSensitive(run, "shared_memory_bytes");
-  const double placed = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "placed"));
-  const double alive = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(shared, "alive_most"));
-  EXPECT(alive > 0 && alive <= placed && placed < total, "%.0f bytes alive of %.0f", alive, placed);
-  snprintf(line, sizeof line, "\n  of it %.0f bytes are shared by what is never alive at once; at most %.0f of them "
-           "are alive\n", placed, alive);
-  EXPECT(strstr(r.text, line), "no line is%s", line);
-  snprintf(line, sizeof line, "\nsharding: %s\n", cli_string(run, "sharding"));
-  EXPECT(strstr(r.text, line), "no line is%s", line);
-  snprintf(line, sizeof line, "\nmatrix multiply: %s\n", cli_string(run, "products"));
-  EXPECT(!cli_string(run, "products")[0] || strstr(r.text, line), "no line is%s", line);
-  for (const OptionSpec &o : option_specs) {
-    snprintf(line, sizeof line, " --%s=", o.name);
-    EXPECT(cli_count(r.text, line) == 1, "--verbose does not print --%s", o.name);
-  }
-  cli_metrics_free(&m);
-  cli_free(&r);
 }
 
 TEST(report_earlier_runs_are_counted,

@@ -50,7 +50,7 @@ static int page_check(const char *what, const char *text, char **data) {
 static bool page_is_text(const char *text) {
   const uint8_t *p = (const uint8_t *)text, *end = p + strlen(text);
   for (int n; p < end; p += n) {
-    bpe_class_at(p, end, &n);
+    utf8_char(p, end, &n);
     if ((*p >= 128 && n == 1) || (*p < 32 && *p != '\n')) return false;
   }
   return true;

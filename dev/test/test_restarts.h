@@ -1,4 +1,4 @@
-// test_restarts.h: --restarts K: who is watched, what is started again, and from where. Needs test_cli.h.
+// test_restarts.h: --restarts K: who is watched, what is started again, and from where. Needs cli_helpers.h.
 #pragma once
 
 // ---- the watcher alone ----------------------------------------------------------------------------------------------
@@ -115,23 +115,6 @@ TEST(restarts_an_agreed_end_is_no_crash,
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_USAGE, "it ended with status %x", status);
-}
-
-TEST(restarts_wait_for_the_heartbeats,
-     "this Open MPI, 4 or 5, has the variable by which a rank waits with an abort of Open MPI's own; what the user has "
-     "chosen stays, and what the program itself ends is not held up") {
-  int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
-  REQUIRE(delay, "there is none");
-  *delay = 0;
-  mpi_abort_delay(0, MPI_PATIENCE_S);
-  EXPECT(*delay == MPI_PATIENCE_S, "it waits %d s", *delay);
-  mpi_abort_delay(MPI_PATIENCE_S, 0);
-  EXPECT(!*delay, "the program's own end waits %d s", *delay);
-  *delay = -1;
-  mpi_abort_delay(0, MPI_PATIENCE_S);
-  mpi_abort_delay(MPI_PATIENCE_S, 0);
-  EXPECT(*delay == -1, "%d, must be the user's -1", *delay);
-  *delay = 0;
 }
 
 TEST(restarts_shared_memory_of_a_lost_job,

@@ -1,8 +1,5 @@
 // test_safetensors.h: CRC-32C and its algebra; the safetensors reader on whole, hostile and damaged files.
 #pragma once
-#include "data/tensors/crc32c.h"
-#include "data/tensors/safetensors.h"
-#include "harness.h"
 #include <sys/mman.h>
 
 // ================================================================================================ CRC-32C

@@ -2,55 +2,6 @@
 // bf16, beside transformers and PEFT (dev/make_tokens_fixture.py makes dev/fixtures/tokens_expected.safetensors and
 // lora_root).
 
-static const char tokens_lines[] = "<tool>\n<|endoftext|>\n</tool> x\n<tool>\nn\xc3\xa4her\n";
-
-TEST(tokens_are_added,
-     "a tokenizer gets the tokens of a file, by lines or as a JSON array, behind its own, once each, and finds them in "
-     "a text before it is cut; written and read again it is the same; bad files are refused by name") {
-  Tokenizer t, u;
-  char error[1024], path[600], saved[600];
-  snprintf(path, sizeof path, "%s", data_path("tokens.txt"));
-  snprintf(saved, sizeof saved, "%s", data_path("saved.json"));
-  data_write(path, tokens_lines, strlen(tokens_lines));
-  REQUIRE(tokenizer_load_with(&t, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
-  EXPECT(t.vocab_size == 303, "%d tokens, must be 303", t.vocab_size);
-  const char *text = "a<tool> n\xc3\xa4her</tool> x<|endoftext|>";
-  int32_t ids[64], again[64];
-  const int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
-  EXPECT(n >= 6 && ids[1] == 300 && ids[n - 3] == 302 && ids[n - 2] == 301 && ids[n - 1] == 299, "%lld ids: %d ... %d",
-         (long long)n, ids[1], ids[n - 2]);
-  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
-          error);
-  const bool same = tokenizer_encode(&u, (const uint8_t *)text, strlen(text), again, 1) == n;
-  EXPECT(same && !memcmp(ids, again, 4 * (size_t)n) && tokenizer_hash(&t) == tokenizer_hash(&u), "other ids");
-  tokenizer_free(&u);
-  records_write(path, "['<tool>', '</tool> x', 'n\\u00e4her']");
-  REQUIRE(tokenizer_load_with(&u, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
-  EXPECT(tokenizer_hash(&t) == tokenizer_hash(&u), "an array adds others");
-  tokenizer_free(&u);
-  tokenizer_free(&t);
-  // One that divides documents still does, and after it was read again.
-  static const char words[] = "the fox sees one crow by the hill, and the crow sees the fox\n";
-  tokenizer_train(&t, (const uint8_t *)words, strlen(words), 270, 1);
-  REQUIRE(t.divides && tokenizer_add(&t, path, error, sizeof error) && t.divides, "%s", error);
-  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
-          error);
-  EXPECT(u.divides, "it divides no documents when it was read again");
-  tokenizer_free(&u);
-  static const struct { const char *name, *text, *says; } bad[] = {
-      {"t.json", "{'a': 1}", "is neither lines of text nor a JSON array of texts"},
-      {"t.json", "['a', 1]", "its token 2 is no text of 1 to 512 bytes"}, {"t.txt", "\n\n", "has 0 tokens"},
-      {"t.txt", "ok\nbad\xff\n", "is not UTF-8"}, {"none.txt", NULL, "No such file"},
-      {"t.json", "['a', '\\u00e4']", "cannot be added: it is how the tokenizer's vocabulary writes token"}};
-  for (const auto &b : bad) {
-    snprintf(path, sizeof path, "%s", data_path(b.name));
-    if (b.text) records_write(path, b.text);
-    EXPECT(!tokenizer_add(&t, path, error, sizeof error) && strstr(error, b.says) && strstr(error, b.name), "%s: %s",
-           b.says, error);
-  }
-  tokenizer_free(&t);
-}
-
 // The master of a matrix, whole: rows x columns.
 static float *tokens_values(Trainer *t, const char *name, int64_t *cols) {
   Fsdp *f = &t->fsdp;
@@ -73,8 +24,8 @@ TEST_MPI(tokens_rows_equal_peft, 1,
   SafetensorsFile expected;
   if (!safetensors_open(&expected, "dev/fixtures/tokens_expected.safetensors")) die_missing("%s", expected.error);
   char tokens[600];
-  snprintf(tokens, sizeof tokens, "%s", data_path("tokens.txt"));
-  data_write(tokens, tokens_lines, strlen(tokens_lines));
+  snprintf(tokens, sizeof tokens, "%s", cli_path("tokens.txt"));
+  cli_write(tokens, tokens_lines, strlen(tokens_lines));
   for (const auto &k : cases) for (const Ops *ops : {cpu_tables[0].ops, (const Ops *)&ops_cuda_emulated}) {
     static FamilyRun x;
     char adapter[256], more[1024], key[64];

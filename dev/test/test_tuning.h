@@ -1,4 +1,4 @@
-// test_tuning.h: weights that were published are tuned and asked as their users expect. Needs test_cli.h,
+// test_tuning.h: weights that were published are tuned and asked as their users expect. Needs cli_helpers.h,
 // test_checkpoint.h, test_chat.h.
 #pragma once
 
@@ -49,7 +49,7 @@ TEST(tuning_has_defaults_of_its_own,
     tuning_fit_length(&o, &corpus);
     EXPECT(o.seq_len == x.want && (o.longest == x.longest) == (x.want < 900), "%d tokens, %s: %lld", x.longest,
            x.words, (long long)o.seq_len);
-    for (Split &s : corpus.split) split_free(&s);
+    for (Split &s : corpus.split) lent_split_free(&s);
   }
 }
 

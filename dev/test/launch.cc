@@ -1,0 +1,17 @@
+// launch.cc: the room launch/ and the tests that look into it, as one object of the test program.
+#include "launch/launch.cc"
+#include "base/processor.h"
+#include "data/data.h"
+#include "run/plan/plan.h"
+#include "dev/test/harness.h"
+#include "dev/test/cli_helpers.h"
+#include "dev/test/terminal_helpers.h"
+#include "dev/test/cores_helpers.h"
+
+#include "dev/test/test_machine.h"
+#include "dev/test/test_cores.h"
+#include "dev/test/test_preflight.h"
+#include "dev/test/test_rdzv.h"
+#include "dev/test/test_rdzv_hosts.h"
+#include "dev/test/test_restarts.h"
+#include "dev/test/test_restarts_hosts.h"
