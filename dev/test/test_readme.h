@@ -229,7 +229,8 @@ static void readme_checkout() {
       "data data/tensors data/models data/checkpoint run/options run/report run run/plan; do\n"
       "[ -e build/base.o ] && [ ! \"\\$(find \\$r* -maxdepth 1 -name '*.[ch]*' -newer build/copied)\" ] || break\n"
       "rooms=\"\\$rooms -o build/\\${r##*/}.o\"; done\n"
-      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.device.o ] || echo CUDA=0)"
+      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE "
+      "\\$([ -e build/cuda.device.o ] || echo CUDA=0)"
       " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \\$rooms \"\\$@\"\nEND\n"
       "chmod +x $C/bin/*";
   CliRun r;
