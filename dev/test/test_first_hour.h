@@ -597,7 +597,7 @@ TEST(first_prove_shows_equal_weights,
      "make prove: killed on 2 ranks and on 3, ended on 1, a run has the bits of one that was never stopped") {
   first_need_repository();
   CliRun r;
-  cli_start(&r, "PROVE_STEPS=30 PYTHON=none OUT=%s TRAIN_GPT_FSDP=%s dev/prove.sh", cli_path("prove"), cli_program());
+  cli_start(&r, "PROVE_STEPS=25 PYTHON=none OUT=%s TRAIN_GPT_FSDP=%s dev/prove.sh", cli_path("prove"), cli_program());
   cli_wait(&r, 4 * CLI_LIMIT_S);                 // four runs: minutes on a busy machine
   cli_expect_done(&r, "dev/prove.sh");
   EXPECT(cli_count(r.text, "  resumed from step_") == 2 && strstr(r.text, "\n  equal\n"), "it printed:\n%.3000s",

@@ -81,6 +81,10 @@ struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
 #define README_MAKE NULL, "minutes", NULL
 #define README_DAY NULL, "needs a GPU; gpu_day_ runs it among stand-ins", "[ -x dev/gpu_day.sh ]"
 #define README_TORCH "python3 -c 'import transformers, torch'", "needs transformers"
+// A model that trains at once.
+#define README_SHAPE \
+  " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
+  " --sample_tokens 4 --save_model"
 static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
     {"README.md", "make check", NULL, "these tests are run anyway", NULL},
@@ -152,7 +156,7 @@ static const ReadmeException readme_exceptions[] = {
      "  print(Llama('chat/model.gguf').create_chat_completion(m)['choices'][0]['message']['content'])\"",
      "python3 -c 'import llama_cpp'", "llama-cpp-python is not here", "[ -s chat/model.gguf ]"},
     {"docs/generate.md", "./train_gpt_fsdp --resume out/ckpt/best --sample_only --prompt \"In the year\"", NULL,
-     "nothing was trained", "./train_gpt_fsdp --data generated --max_steps 2 --export_hf trained --seq_len 8 && "
+     "nothing was trained", "./train_gpt_fsdp --data generated --max_steps 2 --export_hf trained" README_SHAPE " && "
      "./train_gpt_fsdp --resume out/ckpt/latest --sample_only --prompt \"In the year\""},
     {"docs/generate.md", "./train_gpt_fsdp --init_from model --sample_only --prompt \"Once\" --sample_tokens 200 "
      "--top_p 0.9 --stop '\\n\\n'", NULL, "there are no weights with that tokenizer",
@@ -195,13 +199,11 @@ static const ReadmeException readme_exceptions[] = {
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
 
 // What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
-#define README_SHAPE \
-  " --n_layer 3 --n_head 2 --n_embd 24 --seq_len 8 --n_positions 256 --vocab_size 290 --batch_size 2 --threads 1" \
-  " --sample_tokens 4 --save_model"
 static const struct { const char *part, *sizes; } readme_sizes[] = {
     {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--eval ", ""}, {"--interactive", ""},
     {"--config", ""}, {"/step_00000500", ""},
     {"--resume auto", " --max_steps 504"}, {"--resume tuned", " --threads 1 --sample_tokens 4"},
+    {"--init_from base", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2 --eval_every -1"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
     {"./train_gpt_fsdp", README_SHAPE " --max_steps 2"}};

@@ -335,10 +335,10 @@ TEST_MPI(generated_corpus_reaches_its_entropy, 1,
   static Trainer t;
   Options o;
   test_options(&o, 1,
-               "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 64 --seq_len 32 --batch_size 32 --lr 0.005 "
-               "--max_steps 1000 --epochs 1000 --weight_decay 0.01");
-  load_corpus(&corpus, &o, &fresh, MPI_COMM_SELF, 2);
-  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
+               "--cache= --data generated --n_layer 2 --n_head 4 --n_embd 32 --seq_len 32 --batch_size 16 --lr 0.008 "
+               "--max_steps 1600 --epochs 1000 --weight_decay 0.01");
+  load_corpus(&corpus, &o, &fresh, MPI_COMM_SELF, 1);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 1);
   while (t.run.step < t.run.steps_total) train_step(&t, false);
   const EvalResult e = trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   // The source's own loss on this split; a model is below it only by chance, by about 1 / sqrt(tokens).
