@@ -12,6 +12,7 @@
 #include "view.h"
 #include "version.h"
 #include "kernels/cuda/nvidia.h"
+#include "kernels/preference.cuh"
 #include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ static void readme_checkout() {
       "cp -r dev/fixtures/chat_qwen2.5 $C/model; cp dev/fixtures/chat.jsonl $C/chats.jsonl\n"
       "cp $TESTS $C/build/test_gpt_fsdp\n"
       "for o in build/cpu_*.o build/cuda*.o; do [ %d = 1 ] || [ ! -e $o ] || ln -s $PWD/$o $C/build; done\n"
-      "for o in base threads launch fsdp data checkpoint run; do [ %d = 1 ] || [ ! -e build/$o.o ] || "
+      "for o in base kernels threads launch fsdp data checkpoint run; do [ %d = 1 ] || [ ! -e build/$o.o ] || "
       "cp -p build/$o.o $C/build; done; touch $C/build/copied\n"
       "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
       "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"
@@ -228,7 +228,8 @@ static void readme_checkout() {
       "for r in base kernels kernels/cpu/threads launch fsdp data data/checkpoint run; do\n"
       "[ -e build/base.o ] && [ ! \"\\$(find \\$r* -name '*.[ch]*' -newer build/copied)\" ] || break\n"
       "rooms=\"\\$rooms -o build/\\${r##*/}.o\"; done\n"
-      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE \\$([ -e build/cuda.device.o ] || echo CUDA=0)"
+      "CXXFLAGS=-O0 exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN $MAKE "
+      "\\$([ -e build/cuda.device.o ] || echo CUDA=0)"
       " \\$(printf ' -o %%s' build/cpu_*.o build/cuda*.o) \\$rooms \"\\$@\"\nEND\n"
       "chmod +x $C/bin/*";
   CliRun r;
@@ -467,8 +468,8 @@ TEST(docs_experiments_are_built,
   experiment_run("the first checkout", "rm -rf $PWD/*", 1);
   experiment_checkout(2, 3);
   experiment_run("a factor for each channel",
-                 "for o in cpu_avx2.pointwise:kernels/cpu/cpu.cc fsdp:fsdp/fsdp.cc run:run/run.cc "
-                 "train_gpt_fsdp:train_gpt_fsdp.cu checkpoint:data/checkpoint/checkpoint.cc\n"
+                 "for o in cpu_avx2.pointwise:kernels/cpu/cpu.cc kernels:kernels/kernels.cc fsdp:fsdp/fsdp.cc "
+                 "run:run/run.cc train_gpt_fsdp:train_gpt_fsdp.cu checkpoint:data/checkpoint/checkpoint.cc\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,
