@@ -296,7 +296,7 @@ $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cp
   $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
 cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
 # A room is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
-ROOM_OBJECTS := $(notdir $(filter-out kernels,$(ROOMS))) threads
+ROOM_OBJECTS := $(notdir $(ROOMS)) threads
 $(foreach r,$(ROOM_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_$r := $(filter %/$r.cc,$(SOURCES))))
 cmd_train_gpt_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS) -x c++
@@ -378,7 +378,8 @@ kernels/%.cc kernels/%.cu: ;
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. So each object exports its set's table and names that end in the set's;
 # CUDA's also exports what the tests use, and the weak symbols of header-only libraries that no other object uses.
-CHECKED := $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
+exports_kernels := [a-z0-9_]+[(]Ctx[*],.*
+CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
 exports = $(or $(exports_$1),ops_$2|[a-z0-9_]+[.]$2)
 cuda_exports := [a-z0-9_]+_(impl|workspace_bytes|wgmma)[(].*|matmul_(open|close)[(].*|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
 $(foreach f,$(FAMILIES_CUDA),$(eval exports_cuda.$f := $(cuda_exports)))
@@ -404,6 +405,7 @@ ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),
   $(patsubst %,$(B)/alone/CUDA/%,$(filter-out $(CPU_ONLY) kernels/cpu/threads.h,$(KERNELS)) $(wildcard dev/cuda_emu/*.h))
 flags_CPU := -Wno-psabi $(if $(ARM),$(M_neon_bf16) -DISA=neon_bf16,$(M_amx_emulated) -DISA=amx_emulated)
 flags_CUDA := $(EMULATED_FLAGS)
+flags_LAUNCH := -DPART_LAUNCHERS=1
 check-headers: check-rooms $(ALONE)
 $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \

@@ -15,7 +15,9 @@
 // saves is in run/, and so is the one table of options (run/options/option_table.h). trainer/open.h gives a trainer its
 // memory. Nothing here asks which device it runs on.
 #define PART_LAUNCH 1
-#include "kernels/all.h"
+#include "kernels/ops.h"
+#include "kernels/preference.cuh"
+#include "kernels/random.h"
 #include "fsdp.h"
 #include "run/plan/plan.h"
 

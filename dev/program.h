@@ -2,6 +2,7 @@
 #define PART_LAUNCH 1
 #define TRAINER_AS_LIBRARY 1
 #include "kernels/cpu/threads.cc"
+#include "kernels/kernels.cc"
 #include "base/base.cc"
 #include "watch/watch.cc"
 #include "launch/launch.cc"

@@ -8,6 +8,7 @@
 #pragma once
 #include "fsdp.h"
 #include "sharded_state.h"
+#include "kernels/norm.h"
 
 // What is added up of each unit.
 enum LayerSum { LAYER_GRADIENT, LAYER_CHANGE, LAYER_WEIGHTS };

@@ -5,7 +5,7 @@
 //   watch_table   ops that are told before and after a real table makes them
 #pragma once
 #include "fsdp.h"
-#include "kernels/all.h"
+#include "kernels/ops.h"
 
 TouchSink *touch_of_host;
 

@@ -1,7 +1,7 @@
 // state.h: what every part of the sharding layer asks of struct Fsdp (types.h).
 #pragma once
 #include "fsdp.h"
-#include "kernels/all.h"
+#include "kernels/ops.h"
 #include "memory_plan.h"
 #include "mesh.h"
 #include "units.h"

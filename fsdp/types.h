@@ -1,7 +1,7 @@
 // types.h: what the functions of fsdp.h take and give: memory plans, meshes, units, the configuration, struct Fsdp, the
 // table of a transport, records and placements. Each part is described where its functions are.
 #pragma once
-#include "kernels/all.h"
+#include "kernels/ops.h"
 #include <fnmatch.h>
 
 // ---- memory_plan.h --------------------------------------------------------------------------------------------------

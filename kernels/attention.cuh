@@ -26,8 +26,7 @@
 // v) in backward.
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
-static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
+#if PART_LAUNCHERS
 static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv, int n_head) {
   const int64_t C = out.shape[2], kv = n_head > 0 && C % n_head == 0 ? attention_kv_heads(out, qkv, n_head) : 0;
   CHECK(n_head > 0 && C % n_head == 0, "%s: %d heads, which must divide the width %lld", op, n_head, (long long)C);
@@ -38,8 +37,8 @@ static inline void attention_check_heads(const char *op, Tensor out, Tensor qkv,
 // qkv (B,T,C+2 KV hs), out (B,T,C) of one dtype, lse (B,n_head,T) fp32: out and lse are overwritten. Element (head,
 // query, key) of the dropout mask of sample drop.sample0 + b is (head*T + query)*T + key. Dies if n_head does not
 // divide C.
-static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
-                                     Tensor starts = Tensor{}) {
+void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop,
+                       Tensor starts) {
   CHECK(out.ndim == 3, "attention_forward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1];
   attention_check_heads("attention_forward", out, qkv, n_head);
@@ -55,8 +54,8 @@ static inline void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv,
 
 // dqkv, of qkv's shape, is overwritten; out and lse are attention_forward's results for qkv, the same drop and starts;
 // dout (B,T,C).
-static inline void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
-                                      Dropout drop, Tensor starts = Tensor{}) {
+void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head,
+                        Dropout drop, Tensor starts) {
   CHECK(out.ndim == 3, "attention_backward: out has %d dimensions, needs (B,T,C)", out.ndim);
   const int64_t B = out.shape[0], T = out.shape[1], C = out.shape[2];
   attention_check_heads("attention_backward", out, qkv, n_head);

@@ -12,7 +12,7 @@
 // whole sequence. bf16 on AVX-512 BF16 and on AMX, and CUDA, have other orders there than here.
 #pragma once
 #include "attention.cuh"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 static inline void cache_check(Tensor cache, Tensor qkv, int64_t kv_columns, Tensor starts) {
   CHECK_SHAPE(cache, qkv.shape[0], cache.shape[1], kv_columns);
   CHECK(qkv.ndim == 3 && qkv.shape[1] <= cache.shape[1], "a cache of %lld positions for %lld tokens",
@@ -21,13 +21,13 @@ static inline void cache_check(Tensor cache, Tensor qkv, int64_t kv_columns, Ten
   starts_check(starts, qkv.shape[0], qkv.shape[1]);
 }
 // Overwrites the rows of `cache` of the tokens of qkv. Their positions must be below P.
-static inline void cache_store(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
+void cache_store(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   cache_check(cache, qkv, cache.shape[2], starts);
   CALL_OP(c, cache_store, cache, qkv, starts);
 }
 // Overwrites out. The tokens' own k and v must be in the cache already. window 0: they see all keys.
-static inline void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
-                                    int64_t window = 0) {
+void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
+                      int64_t window) {
   attention_check_heads("attention_cached", out, qkv, n_head);
   cache_check(cache, qkv, qkv.shape[2] - out.shape[2], starts);
   CHECK_SHAPE(out, qkv.shape[0], 1, out.shape[2]);

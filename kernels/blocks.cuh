@@ -7,9 +7,9 @@
 #pragma once
 #include "ops.h"
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites out from blocks of a type of more than one value, or of fp16.
-static inline void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
+void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
   CHECK_DTYPE(in, BLOCKS);
   CHECK(dtype_floats(out.dtype), "blocks_expand: out is %s", dtype_name(out.dtype));
   CHECK((block_values(type) > 1 || type == BLOCK_F16) && numel(out) % block_values(type) == 0 &&

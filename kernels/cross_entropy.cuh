@@ -22,10 +22,10 @@
 
 static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites losses and correct. 0 < vocab <= Vp.
-static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
-                                         int64_t vocab) {
+void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, Tensor logits, Tensor targets,
+                           int64_t vocab) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
   CHECK_SHAPE(logits, R, Vp);
   CHECK_SHAPE(losses, R);
@@ -41,8 +41,8 @@ static inline void cross_entropy_forward(Ctx *c, Tensor losses, Tensor correct, 
 }
 
 // Overwrites losses and dlogits. scale holds the caller's factors: 1/tokens, loss scaling.
-static inline void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
-                                                  int64_t vocab, float scale, float softcap, Tensor weights = {}) {
+void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets,
+                                    int64_t vocab, float scale, float softcap, Tensor weights) {
   int64_t R = logits.shape[0], Vp = logits.shape[1];
   if (weights.data) CHECK_SHAPE(weights, R);
   CHECK_SHAPE(logits, R, Vp);

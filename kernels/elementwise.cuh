@@ -12,9 +12,9 @@
 // |z| <= sqrt(48 ln 2) = 5.77. fp32 with our own ln and sin: the same bits on every machine.
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites out. in may be out when the dtypes are equal.
-static inline void convert(Ctx *c, Tensor out, Tensor in) {
+void convert(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "convert: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(dtype_floats(out.dtype) && dtype_floats(in.dtype), "convert: from %s to %s", dtype_name(in.dtype),
         dtype_name(out.dtype));
@@ -23,7 +23,7 @@ static inline void convert(Ctx *c, Tensor out, Tensor in) {
 
 // sum fp32; mode says whether it is overwritten or added to. Each summand has sum's number of elements; on a CPU a
 // summand may be sum itself. On a CPU an overwritten sum does not stay in cache, so the caller should not need it soon.
-static inline void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
+void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   CHECK(in.count > 0 && in.count <= SUMMANDS_MOST, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
   CHECK(dtype_floats(in.dtype), "accumulate: in is %s", dtype_name(in.dtype));
@@ -31,13 +31,13 @@ static inline void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) 
 }
 
 // Overwrites out, fp32.
-static inline void fill(Ctx *c, Tensor out, float value) {
+void fill(Ctx *c, Tensor out, float value) {
   CHECK_DTYPE(out, F32);
   CALL_OP(c, fill, out, value);
 }
 
 // Overwrites out (fp32) with elements offset .. offset + n - 1 of random tensor `tensor`.
-static inline void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
+void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
   CHECK_DTYPE(out, F32);
   CHECK(offset >= 0, "normal_fill: offset %lld", (long long)offset);
   CALL_OP(c, normal_fill, out, seed, tensor, offset, std);

@@ -13,10 +13,10 @@
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites out. A token outside [0, Vp) ends the program.
-static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
-                                     Tensor starts = Tensor{}, float scale = 1.0f) {
+void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop,
+                       Tensor starts, float scale) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = wte.shape[1];
   starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);
@@ -35,8 +35,8 @@ static inline void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor w
 
 // Adds to dwte in both modes; overwrites dwpe or adds to it, as mode says. dwte or dwpe may be absent (data NULL). A
 // token outside [0, Vp) ends the program if dwte is present; dwpe does not depend on tokens.
-static inline void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
-                                      Accumulate mode, Tensor starts = Tensor{}, float scale = 1.0f) {
+void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop,
+                        Accumulate mode, Tensor starts, float scale) {
   int64_t B = tokens.shape[0], T = tokens.shape[1], C = dout.shape[2];
   starts_check(starts, B, T);
   CHECK_SHAPE(tokens, B, T);

@@ -35,17 +35,17 @@ HD float fp8_scale_of_column(const float *amax, int64_t rows, int64_t n, int64_t
   return fp8_scale_of(bits_f32(largest));
 }
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Raises `to` (1), fp32 and not negative, to the largest magnitude of `in` (n). Zero it first; several calls may
 // collect several tensors. The result does not depend on the order of elements.
-static inline void absmax(Ctx *c, Tensor to, Tensor in) {
+void absmax(Ctx *c, Tensor to, Tensor in) {
   CHECK_DTYPE(to, F32);
   CHECK_SHAPE(to, 1);
   CHECK(dtype_floats(in.dtype), "absmax: in is %s", dtype_name(in.dtype));
   CALL_OP(c, absmax, to, in);
 }
 // Overwrites scale (n) from amax (rows, n), both fp32.
-static inline void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
+void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
   CHECK_DTYPE(scale, F32);
   CHECK_DTYPE(amax, F32);
   CHECK_SHAPE(amax, amax.shape[0], numel(scale));
@@ -53,7 +53,7 @@ static inline void fp8_scales(Ctx *c, Tensor scale, Tensor amax) {
   CALL_OP(c, fp8_scales, scale, amax);
 }
 // Overwrites out (n) fp8 from in (n) of a floating dtype. scale (1) is a power of two.
-static inline void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK(numel(out) == numel(in), "fp8_encode: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(dtype_floats(in.dtype), "fp8_encode: in is %s", dtype_name(in.dtype));
   CHECK_DTYPE(out, F8);
@@ -62,7 +62,7 @@ static inline void fp8_encode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CALL_OP(c, fp8_encode, out, in, scale);
 }
 // Overwrites out (n) of a floating dtype from in (n) fp8.
-static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CHECK(numel(out) == numel(in), "fp8_decode: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(dtype_floats(out.dtype), "fp8_decode: out is %s", dtype_name(out.dtype));
   CHECK_DTYPE(in, F8);
@@ -71,8 +71,8 @@ static inline void fp8_decode(Ctx *c, Tensor out, Tensor in, Tensor scale) {
   CALL_OP(c, fp8_decode, out, in, scale);
 }
 // Overwrites out (M,N) bf16. bias (N) bf16, or absent. M, N and K must be multiples of 16, as tensor cores require.
-static inline void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
-                                      Tensor weight_scale, Tensor bias) {
+void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor weight,
+                        Tensor weight_scale, Tensor bias) {
   CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
   CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
   CHECK_SHAPE(weight, out.shape[1], in.shape[1]);

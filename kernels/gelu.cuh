@@ -8,9 +8,9 @@
 // The derivative has no separate op: matmul_backward_input multiplies by it.
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites out, which may be in's own memory, but must not overlap it otherwise.
-static inline void gelu_forward(Ctx *c, Tensor out, Tensor in) {
+void gelu_forward(Ctx *c, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "gelu_forward: %lld elements to %lld", (long long)numel(in), (long long)numel(out));
   CHECK(in.dtype != I32, "gelu_forward: in is %s", dtype_name(in.dtype));
   CHECK_DTYPE(out, in.dtype);

@@ -22,7 +22,7 @@
 static const float LAYERNORM_EPS = 1e-5f;
 static const int64_t LAYERNORM_BLOCK_ROWS = 64;
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // What every form has: x (B,T,C), and mean, weight and bias where they are present.
 static inline void layernorm_check(Tensor x, Tensor mean, Tensor rstd, Tensor weight, Tensor bias) {
   const int64_t B = x.shape[0], T = x.shape[1], C = x.shape[2];
@@ -34,8 +34,8 @@ static inline void layernorm_check(Tensor x, Tensor mean, Tensor rstd, Tensor we
   if (bias.data) { CHECK_SHAPE(bias, C); CHECK_DTYPE(bias, x.dtype); }
 }
 // Overwrites out, mean, rstd.
-static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
-                                     Tensor bias, float eps) {
+void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor in, Tensor weight,
+                       Tensor bias, float eps) {
   layernorm_check(in, mean, rstd, weight, bias);
   CHECK_SHAPE(out, in.shape[0], in.shape[1], in.shape[2]);
   CHECK_DTYPE(out, in.dtype);
@@ -43,8 +43,8 @@ static inline void layernorm_forward(Ctx *c, Tensor out, Tensor mean, Tensor rst
 }
 
 // Overwrites residual, out, mean, rstd. residual may be in's memory or branch's.
-static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
-                                              Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
+void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor out, Tensor mean, Tensor rstd, Tensor in,
+                                Tensor branch, Tensor weight, Tensor bias, float eps, Dropout drop) {
   int64_t B = in.shape[0], T = in.shape[1], C = in.shape[2];
   layernorm_check(in, mean, rstd, weight, bias);
   CHECK_SHAPE(branch, B, T, C);
@@ -59,9 +59,9 @@ static inline void residual_layernorm_forward(Ctx *c, Tensor residual, Tensor ou
 // Adds to dresidual; overwrites dbranch; overwrites dweight and dbias or, with ADD, adds the finished fp32 sums.
 // dweight, dbias or both may be absent (data NULL). Without dropout dbranch may be absent or be dresidual itself: both
 // have the same values, and nothing more is written.
-static inline void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
-                                      Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
-                                      Dropout drop, Accumulate mode) {
+void layernorm_backward(Ctx *c, Tensor dresidual, Tensor dbranch, Tensor dweight, Tensor dbias,
+                        Tensor dout, Tensor residual, Tensor weight, Tensor mean, Tensor rstd,
+                        Dropout drop, Accumulate mode) {
   int64_t B = dout.shape[0], T = dout.shape[1], C = dout.shape[2];
   layernorm_check(dout, mean, rstd, weight, Tensor{});
   CHECK_SHAPE(dresidual, B, T, C);

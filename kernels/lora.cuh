@@ -10,7 +10,7 @@
 // Dropout: sample drop.sample0 + b, element t C + c of (B,T,C). Each element is rounded once; no sums.
 #pragma once
 #include "random.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 static inline int64_t lora_columns(const LoraParts *p) {
   int64_t n = 0;
   for (int i = 0; i < p->parts; i++) n += p->adapter[i] >= 0 ? p->rank : 0;
@@ -22,20 +22,20 @@ static inline void lora_check(const char *op, Tensor spread, Tensor b, const Lor
   CHECK(rows == spread.shape[0] && lora_columns(p) == spread.shape[1] && with == b.shape[0] && p->rank == b.shape[1],
         "%s: %lld x %lld of %lld rows", op, (long long)b.shape[0], (long long)b.shape[1], (long long)spread.shape[0]);
 }
-static inline void lora_spread(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
+void lora_spread(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
   lora_check("lora_spread", out, b, &parts);
   CHECK_DTYPE(out, b.dtype);
   CALL_OP(c, lora_spread, out, b, parts);
 }
 // dout fp32; db of any floating dtype, fp32 for ADD.
-static inline void lora_collect(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
+void lora_collect(Ctx *c, Tensor db, Tensor dout, LoraParts parts, Accumulate mode) {
   lora_check("lora_collect", dout, db, &parts);
   CHECK_DTYPE(dout, F32);
   if (mode == ADD) CHECK_DTYPE(db, F32);
   CALL_OP(c, lora_collect, db, dout, parts, mode);
 }
 // Both (B,T,C), which may be one tensor. With drop.p 0 nothing is dropped.
-static inline void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
+void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
   CHECK_SHAPE(in, out.shape[0], out.shape[1], out.shape[2]);
   CHECK_DTYPE(in, out.dtype);
   CALL_OP(c, dropout, out, in, drop, mode);

@@ -36,7 +36,7 @@ HD float master_join(bf16 param, low16 low) {
   return bits_f32(((uint32_t)param.bits << 16) + (uint32_t)(int32_t)(int16_t)low.bits);
 }
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Checks the storage of masters beside parameters: whole in fp32, or the lower halves of bf16 parameters.
 static inline void master_check(const char *op, Tensor param, Tensor master) {
   const bool low = master.dtype == LOW16;
@@ -49,7 +49,7 @@ static inline void master_check(const char *op, Tensor param, Tensor master) {
 }
 // Overwrites param (n), any floating dtype, and low (n) low16 if low.data is not NULL: then param must be bf16. master
 // (n) fp32 may be param itself if that is fp32.
-static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor master) {
+void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor master) {
   CHECK_DTYPE(master, F32);
   CHECK(param.data, "%s: no param", __func__);
   master_check("param_from_master", param, master);
@@ -58,7 +58,7 @@ static inline void param_from_master(Ctx *c, Tensor param, Tensor low, Tensor ma
   CALL_OP(c, param_from_master, param, low, master);
 }
 // Overwrites master (n) fp32 with the numbers whose halves are param (n) bf16 and low (n) low16.
-static inline void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
+void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
   CHECK_DTYPE(master, F32);
   CHECK_DTYPE(low, LOW16);
   CHECK(numel(master) == numel(low), "master_from_param: %lld masters of %lld low halves", (long long)numel(master),

@@ -13,9 +13,9 @@
 // matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // out (M,N) is overwritten or, as e.mode says, added to, and e.gelu (M,N, dtype of `out`) overwritten if given.
-static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
   CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
   CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
   CHECK_SHAPE(weight, out.shape[1], in.shape[1]);
@@ -27,7 +27,7 @@ static inline void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, 
   CALL_OP(c, matmul_forward, out, in, weight, e);
 }
 // din (M,K) is overwritten.
-static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
   CHECK_SHAPE(dout, din.shape[0], weight.shape[0]);
   CHECK_SHAPE(din, dout.shape[0], weight.shape[1]);
   CHECK_SHAPE(weight, dout.shape[1], din.shape[1]);
@@ -38,8 +38,8 @@ static inline void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
 // dweight there is no matrix multiply, and only the shape of `in` is used.
-static inline void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
-                                          Accumulate mode) {
+void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,
+                            Accumulate mode) {
   const int64_t M = dout.shape[0], N = dout.shape[1], K = in.shape[1];
   CHECK(dweight.data || dbias.data, "%s: neither dweight nor dbias is asked for", __func__);
   CHECK_SHAPE(dout, M, N);

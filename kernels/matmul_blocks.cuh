@@ -14,7 +14,7 @@
 #include "matmul.cuh"
 #include "master.cuh"
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 static inline void matmul_blocks_check(const char *op, Tensor weight, int type, int64_t K) {
   CHECK_DTYPE(weight, BLOCKS);
   CHECK(block_values(type) > 1 && weight.ndim == 2 && K % block_values(type) == 0 &&
@@ -23,7 +23,7 @@ static inline void matmul_blocks_check(const char *op, Tensor weight, int type, 
 }
 // Overwrites columns first .. first + N of out. Those of several matrices come in order: what out had before the first
 // of them is not kept.
-static inline void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
+void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, int type, int64_t first, Tensor bias) {
   matmul_blocks_check("matmul_blocks", weight, type, in.shape[1]);
   CHECK_SHAPE(out, in.shape[0], out.shape[1]);
   CHECK(first >= 0 && first + weight.shape[0] <= out.shape[1], "matmul_blocks: %lld columns from %lld on, out has %lld",
@@ -33,7 +33,7 @@ static inline void matmul_blocks(Ctx *c, Tensor out, Tensor in, Tensor weight, i
   CALL_OP(c, matmul_blocks, out, in, weight, type, first, bias);
 }
 // Overwrites out (R,K) by rows of weight; ids: R of them. What is multiplied is rounded once more.
-static inline void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale = 1.0f) {
+void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale) {
   matmul_blocks_check("blocks_rows", weight, type, out.shape[1]);
   CHECK_DTYPE(ids, I32);
   CHECK(numel(ids) == out.shape[0], "blocks_rows: %lld ids, %lld rows", (long long)numel(ids), (long long)out.shape[0]);

@@ -33,13 +33,6 @@
 // ---- work memory of newton_schulz
 // gram: A, square: B, both (m, m) with m = min(rows, cols); x (rows, cols): the X of every other step; limbs: the norm.
 struct MuonWork { Tensor x, gram, square; int64_t *limbs; };
-static inline size_t muon_whole(size_t bytes) { return (bytes + 255) / 256 * 256; }
-// What scratch must have for a matrix of this shape and dtype, in bytes.
-static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype dtype) {
-  const int64_t m = min64(rows, cols);
-  return 256 + muon_whole((size_t)(rows * cols) * dtype_bytes(dtype)) +
-         2 * muon_whole((size_t)(m * m) * dtype_bytes(dtype));
-}
 static inline MuonWork muon_work(Tensor scratch, int64_t rows, int64_t cols, Dtype dtype) {
   const int64_t m = min64(rows, cols);
   const size_t x_bytes = muon_whole((size_t)(rows * cols) * dtype_bytes(dtype));
@@ -82,9 +75,9 @@ HD float muon_divisor(const int64_t *limbs) {
   return (float)(norm < MUON_EPS ? MUON_EPS : norm);
 }
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Updates momentum (n) fp32, overwrites update (n) fp32 or bf16. A skipped step leaves momentum, and update is 0.
-static inline void muon_momentum(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
+void muon_momentum(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
   const int64_t n = numel(grad);
   CHECK(numel(update) == n && numel(momentum) == n, "muon_momentum: grad has %lld elements, momentum %lld, update %lld",
         (long long)n, (long long)numel(momentum), (long long)numel(update));
@@ -95,7 +88,7 @@ static inline void muon_momentum(Ctx *c, Tensor update, Tensor momentum, Tensor 
 }
 // Overwrites out (rows, cols), which may be in, with in orthogonalised in `steps` steps (training: MUON_STEPS; 0: only
 // divided by its norm), and scratch, which then holds A and B of the last step (muon_work). A zero matrix stays zero.
-static inline void newton_schulz(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
+void newton_schulz(Ctx *c, Tensor out, Tensor in, Tensor scratch, int steps) {
   CHECK(in.ndim == 2 && in.shape[0] > 0 && in.shape[1] > 0, "newton_schulz: in has %d dimensions, or none of some",
         in.ndim);
   CHECK_SHAPE(out, in.shape[0], in.shape[1]);
@@ -108,8 +101,8 @@ static inline void newton_schulz(Ctx *c, Tensor out, Tensor in, Tensor scratch, 
   CALL_OP(c, newton_schulz, out, in, scratch, steps);
 }
 // Updates master (n), and param as adamw_update does. update (n) fp32 or bf16. Nothing changes in a skipped step.
-static inline void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
-                               int64_t cols) {
+void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
+                 int64_t cols) {
   master_check("muon_update", param, master);
   CHECK(numel(update) == numel(master), "muon_update: master has %lld elements, update %lld",
         (long long)numel(master), (long long)numel(update));

@@ -2,11 +2,11 @@
 // generated from them; an op without an implementation on some device does not compile.
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
-//   PART_LAUNCH   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (trainer, tests)
-//   PART_CPU      <op>_impl                                                   (kernels/cpu/cpu.cc, per instruction set)
-//   PART_CUDA     <op>_impl: kernels and launch                               (kernels/cuda/cuda.cu)
+//   PART_LAUNCHERS   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (kernels/kernels.cc)
+//   PART_CPU         <op>_impl                                                (kernels/cpu/cpu.cc, per instruction set)
+//   PART_CUDA        <op>_impl: kernels and launch                            (kernels/cuda/cuda.cu)
 // all.h has them by family: an object has the implementations of one, so that an edit compiles that family alone. They
-// are all that it exports, under names that end in its instruction set's.
+// are all that it exports, under names that end in its instruction set's. Who calls ops includes this file alone.
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
 // values, hs head size, F width of the MLP.
@@ -105,6 +105,14 @@ HD int64_t query_widest(const WorkspaceQuery *q) { return q->widest ? q->widest 
 HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->head_size : q->n_embd / q->n_head; }
 HD int64_t query_q_norm(const WorkspaceQuery *q) { return q->q_norm ? q->q_norm : query_head_size(q); }
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
+
+static inline size_t muon_whole(size_t bytes) { return (bytes + 255) / 256 * 256; }
+// What the scratch of newton_schulz must have for a matrix of this shape and dtype, in bytes.
+static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype dtype) {
+  const int64_t m = min64(rows, cols);
+  return 256 + muon_whole((size_t)(rows * cols) * dtype_bytes(dtype)) +
+         2 * muon_whole((size_t)(m * m) * dtype_bytes(dtype));
+}
 
 enum { MATMUL_FEW_ROWS = 4 };                    // by which matmul_blocks reads its weight once
 // Rotary positions and the norm of each head's q and k, rope.cuh.
@@ -262,6 +270,7 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 // Limits of the CUDA kernels, checked at start-up: columns that fit in a block's registers, for odd widths (not a
 // multiple of 8) and others; sequences that a grid can number.
 enum { CUDA_MAX_COLUMNS = 16384, CUDA_MAX_ODD_COLUMNS = 4096, CUDA_MAX_BATCH = 65535 };
+static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
 
 // ---- what a device offers besides ops
 // Device: the device's own memory, zeroed. Pinned: host memory that the device can copy from and to directly.
@@ -421,10 +430,26 @@ WORKSPACES(X)
 #define OP_IMPL(op, args, touches) op##_impl,
 #define CALL_IMPL(call, args) call##_impl,
 #define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(CALL_IMPL) }
-#else                                            // the launchers: check, then call
-#define X(op, args, touches) static inline void op args;
+#else                                            // the launchers: check, then call (kernels.cc)
+#define X(op, args, touches) void op args;
 OPS(X)
 #undef X
+// Arguments that may be left out.
+void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, Tensor starts = {},
+                       float scale = 1);
+void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, Accumulate mode,
+                        Tensor starts = {}, float scale = 1);
+void swiglu_forward(Ctx *c, Tensor out, Tensor in, bool gelu = false);
+void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu = false);
+void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, RopeArgs a,
+                  Tensor starts = {});
+void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, Tensor starts = {});
+void attention_backward(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse, int n_head, Dropout drop,
+                        Tensor starts = {});
+void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts, int64_t window = 0);
+void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tensor logits, Tensor targets, int64_t vocab,
+                                    float scale, float softcap, Tensor weights = {});
+void blocks_rows(Ctx *c, Tensor out, Tensor weight, int type, Tensor ids, float scale = 1);
 // Every op is called so: a report says which one came last.
 #define CALL_OP(c, op, ...) (flight_op(#op), (c)->ops->op(c, __VA_ARGS__))
 #endif

@@ -83,10 +83,10 @@ HD int64_t preference_row(PreferenceArgs a, int64_t T, const float *losses, cons
   return pairs;
 }
 
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // weights, losses, targets (R); starts (B,T). Overwrites to[PREFERENCE_SUMS], in device memory, and weights.
-static inline void preference(Ctx *c, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
-                              PreferenceArgs a) {
+void preference(Ctx *c, double *to, Tensor weights, Tensor losses, Tensor targets, Tensor starts,
+                PreferenceArgs a) {
   const int64_t B = starts.shape[0], T = starts.shape[1];
   CHECK_SHAPE(weights, B * T);
   CHECK_SHAPE(losses, B * T);

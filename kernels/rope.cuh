@@ -15,7 +15,7 @@
 // those of layernorm.cuh: blocks of rows in order, then the blocks.
 #pragma once
 #include "layernorm.cuh"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Columns of the weight of q's norm (0), and of k's (1).
 static inline int64_t rope_norm_columns(RopeArgs a, int64_t kv, int which) {
   return a.norm == QK_NORM_ALL ? (which ? kv : a.n_head) * a.head_size : a.head_size;
@@ -43,15 +43,15 @@ static inline void rope_check(const char *op, Tensor qkv, Tensor raw, Tensor tab
 }
 // Changes q and k of qkv in place; overwrites raw, which is absent without a norm. With starts a token's position is
 // t - starts[b,t], which the table must have.
-static inline void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
-                                RopeArgs a, Tensor starts = Tensor{}) {
+void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight,
+                  RopeArgs a, Tensor starts) {
   rope_check("rope_forward", qkv, raw, table, q_weight, k_weight, a);
   starts_check(starts, qkv.shape[0], qkv.shape[1]);
   CALL_OP(c, rope_forward, qkv, raw, table, q_weight, k_weight, a, starts);
 }
 // Changes dq and dk of dqkv in place; the gradients of weights may be absent.
-static inline void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
-                                 Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
+void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
+                   Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   rope_check("rope_backward", dqkv, raw, table, q_weight, k_weight, a);
   const Tensor gradients[] = {dq_weight, dk_weight};
   const int64_t kv = (dqkv.shape[2] / a.head_size - a.n_head) / 2;

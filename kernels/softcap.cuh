@@ -4,8 +4,8 @@
 // error about cap 2^-23 before rounding. The derivative is part of cross_entropy_forward_backward.
 #pragma once
 #include "gelu.cuh"
-#if PART_LAUNCH
-static inline void softcap_forward(Ctx *c, Tensor logits, float cap) {
+#if PART_LAUNCHERS
+void softcap_forward(Ctx *c, Tensor logits, float cap) {
   CHECK_DTYPE(logits, logits.dtype == BF16 ? BF16 : F32);
   CHECK(cap > 0.0f, "softcap_forward: a cap of %g", (double)cap);
   CALL_OP(c, softcap_forward, logits, cap);

@@ -9,30 +9,30 @@
 // results depend on the inputs' bits alone, so backward may recompute what forward did not keep. A NaN stays a NaN.
 #pragma once
 #include "gelu.cuh"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 static inline void relu2_check(const char *op, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "%s: %lld elements to %lld", op, (long long)numel(in), (long long)numel(out));
   CHECK_DTYPE(out, in.dtype);
 }
 // Overwrites out, which may be in's own memory.
-static inline void relu2_forward(Ctx *c, Tensor out, Tensor in) {
+void relu2_forward(Ctx *c, Tensor out, Tensor in) {
   relu2_check("relu2_forward", out, in);
   CALL_OP(c, relu2_forward, out, in);
 }
 // in: what forward read. Overwrites din, which may be dout's own memory.
-static inline void relu2_backward(Ctx *c, Tensor din, Tensor dout, Tensor in) {
+void relu2_backward(Ctx *c, Tensor din, Tensor dout, Tensor in) {
   relu2_check("relu2_backward", din, in);
   relu2_check("relu2_backward", din, dout);
   CALL_OP(c, relu2_backward, din, dout, in);
 }
 // in (R,2F); overwrites out (R,F). gelu: geglu.
-static inline void swiglu_forward(Ctx *c, Tensor out, Tensor in, bool gelu = false) {
+void swiglu_forward(Ctx *c, Tensor out, Tensor in, bool gelu) {
   CHECK_SHAPE(in, out.shape[0], 2 * out.shape[1]);
   CHECK_DTYPE(out, in.dtype);
   CALL_OP(c, swiglu_forward, out, in, gelu);
 }
 // in (R,2F): what forward read; dout (R,F); overwrites din (R,2F).
-static inline void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu = false) {
+void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu) {
   CHECK_SHAPE(in, dout.shape[0], 2 * dout.shape[1]);
   CHECK_SHAPE(din, in.shape[0], in.shape[1]);
   CHECK_DTYPE(din, in.dtype);

@@ -6,9 +6,9 @@
 // attention take them for starts, and compute no tile of keys that lies before a window.
 #pragma once
 #include "ops.h"
-#if PART_LAUNCH
+#if PART_LAUNCHERS
 // Overwrites out.
-static inline void window_starts(Ctx *c, Tensor out, Tensor starts, int64_t window) {
+void window_starts(Ctx *c, Tensor out, Tensor starts, int64_t window) {
   CHECK(window > 0, "window_starts: a window of %lld", (long long)window);
   CHECK_SHAPE(out, out.shape[0], out.shape[1]);
   CHECK_DTYPE(out, I32);

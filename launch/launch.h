@@ -5,7 +5,7 @@
 // return in the run. What is wrong with hosts or between them, preflight_run finds. Everything that a rank prints goes
 // through say and its like, which know of the open line that is drawn over.
 #pragma once
-#include "kernels/all.h"
+#include "kernels/ops.h"
 #include "kernels/cuda/nvidia.h"
 #include <hwloc.h>
 #include <signal.h>

@@ -8,6 +8,7 @@
 #pragma once
 #include "models.h"
 #include "interchange.h"
+#include "kernels/lora.cuh"
 #include <ctype.h>
 
 // The matrices of a block that can have adapters, by our modules' names.

@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "view.h"
 #include "kernels/cuda/nvidia.h"
+#include "kernels/preference.cuh"
 #include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------
