@@ -5,7 +5,7 @@
 #include "data/tokens/tokens.cc"
 #include "data/data.cc"
 #include "data/checkpoint/checkpoint.h"
-#include "kernels/all.h"
+#include "kernels/ops.h"
 #include "launch/launch.h"
 #include "run/plan/plan.h"
 #include "dev/test/harness.h"

@@ -1,7 +1,6 @@
 // ops.cc: the tests of kernels/, which need ops and doors alone, as one object of the test program.
-#define PART_LAUNCH 1
 #include "kernels/cpu/threads.cc"
-#include "kernels/all.h"
+#include "kernels/kernels.cc"
 #include "launch/launch.h"
 #include "data/checkpoint/checkpoint.h"
 #include "dev/test/harness.h"
