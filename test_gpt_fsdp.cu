@@ -55,24 +55,35 @@ TestCase *test_cases;
 int test_failures;
 bool test_was_late, test_spectates;
 
+// Whether this thread says what it waits for, and has waited for a second. In some tests ranks wait for one that will not
+// come, dozens of them at once.
+static bool test_waits_long(double now) {
+  static __thread uint64_t came_to;
+  static __thread double since_ms;
+  const uint64_t progress = WORD_GET(&liveness_words.progress);
+  if (progress != came_to || !WORD_GET(&liveness_words.what)) came_to = progress, since_ms = now;
+  return now - since_ms > 1000;
+}
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. Who waits for long sleeps between calls: a rank that only yields uses up the share of the cores that Linux
 // gives its session beside other busy ones, or all sessions together where it has no autogroups, and takes it from the
-// rank that is waited for (dev/results/2026-11-25-sessions.md). A rank that says what it waits for, and has waited for
-// a second, sleeps longer: in some tests ranks wait for one that will not come. So does a rank beyond those that train:
-// nobody waits for it.
+// rank that is waited for (dev/results/2026-11-25-sessions.md). A rank that has waited long sleeps longer, and so does one
+// beyond those that train: nobody waits for it.
 extern "C" int sched_yield() noexcept {
-  static __thread uint64_t came_to;
-  static __thread double since_ms, begun_ms, last_ms;
+  static __thread double begun_ms, last_ms;
   const double now = now_ms();
-  const uint64_t progress = WORD_GET(&liveness_words.progress);
-  if (progress != came_to || !WORD_GET(&liveness_words.what)) came_to = progress, since_ms = now;
   if (now - last_ms > 0.05) begun_ms = now;      // something was done since the last call: another wait
-  if (now - since_ms > 1000 || test_spectates) usleep(500);
+  if (test_waits_long(now) || test_spectates) usleep(500);
   else if (now - begun_ms > 4) usleep(20);
   else syscall(SYS_sched_yield);
   last_ms = now_ms();
   return 0;
+}
+// In place of libc's, for those that wait by short sleeps.
+extern "C" int usleep(useconds_t us) {
+  if (us < 500 && test_waits_long(now_ms())) us = 500;
+  const timespec time = {us / 1000000, us % 1000000 * 1000};
+  return nanosleep(&time, NULL);
 }
 
 enum { TEST_TIMEOUT_S = 300 * (TEST_SANITIZED ? 4 : 1) };

@@ -268,7 +268,7 @@ TEST(muon_fp64, "muon_momentum and muon_update equal torch's formulas in fp64, w
 
 // ---- torch.optim.Muon ----------------------------------------------------------------------------------------------
 // Singular values of a wide matrix: roots of the eigenvalues of X X^T, by Jacobi's rotations.
-static void muon_singular(MuonMatrix x, double *smallest, double *largest) {
+TEST_HOT static void muon_singular(MuonMatrix x, double *smallest, double *largest) {
   const MuonMatrix a = muon_multiply(1, x, x, true, 0, MUON_NONE);
   const int64_t n = a.rows;
   for (int sweep = 0; sweep < 40; sweep++)
