@@ -55,8 +55,8 @@ TestCase *test_cases;
 int test_failures;
 bool test_was_late, test_spectates;
 
-// Whether this thread says what it waits for, and has waited for a second. In some tests ranks wait for one that will not
-// come, dozens of them at once.
+// Whether this thread says what it waits for, and has waited for a second. In some tests ranks wait for one that will
+// not come, dozens of them at once.
 static bool test_waits_long(double now) {
   static __thread uint64_t came_to;
   static __thread double since_ms;
@@ -67,8 +67,8 @@ static bool test_waits_long(double now) {
 // In place of libc's. Whoever waits for another rank calls this again and again: Open MPI, the transports, emulated
 // streams. Who waits for long sleeps between calls: a rank that only yields uses up the share of the cores that Linux
 // gives its session beside other busy ones, or all sessions together where it has no autogroups, and takes it from the
-// rank that is waited for (dev/results/2026-11-25-sessions.md). A rank that has waited long sleeps longer, and so does one
-// beyond those that train: nobody waits for it.
+// rank that is waited for (dev/results/2026-11-25-sessions.md). A rank that has waited long sleeps longer, and so does
+// one beyond those that train: nobody waits for it.
 extern "C" int sched_yield() noexcept {
   static __thread double begun_ms, last_ms;
   const double now = now_ms();
@@ -253,7 +253,7 @@ static void test_report(TestJob *job, int code, TestTally *tally) {
   job->child = 0;
 }
 // Takes the first test out of tests[0 to count): of all that are left, or of those that wait or do not. NULL: none.
-static TestCase *test_take(TestCase **tests, int count, bool any, bool waits) {
+TEST_HOT static TestCase *test_take(TestCase **tests, int count, bool any, bool waits) {
   for (int i = 0; i < count; i++) {
     TestCase *t = tests[i];
     if (!t || (!any && t->waits != waits)) continue;

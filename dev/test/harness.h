@@ -25,7 +25,7 @@ static const bool TEST_SANITIZED = true;
 #else
 static const bool TEST_SANITIZED = false;
 #endif
-// The test program is compiled without optimization, but for loops over every byte.
+// The test program is compiled without optimization, but for loops over every byte or number.
 #if defined(__GNUC__) && !defined(__clang__)
 #define TEST_HOT __attribute__((optimize("O3")))
 #else

@@ -88,27 +88,27 @@ static inline void op_forget_workspace(Ctx *c) {
 
 // ---- random numbers and tensors ------------------------------------------------------------------------------------
 // splitmix64 (Steele, Lea, Flood 2014): unrelated to the generator under test.
-static inline uint64_t op_random(uint64_t *state) {
+TEST_HOT static inline uint64_t op_random(uint64_t *state) {
   uint64_t z = *state += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);
 }
-static inline double op_uniform(uint64_t *state) { return ((double)(op_random(state) >> 11) + 0.5) * 0x1p-53; }
-static inline double op_normal(uint64_t *state) {
+TEST_HOT static inline double op_uniform(uint64_t *state) { return ((double)(op_random(state) >> 11) + 0.5) * 0x1p-53; }
+TEST_HOT static inline double op_normal(uint64_t *state) {
   double r = sqrt(-2.0 * log(op_uniform(state)));
   return r * cos(6.283185307179586 * op_uniform(state));
 }
 static inline int64_t op_below(uint64_t *state, int64_t n) { return (int64_t)(op_random(state) % (uint64_t)n); }
 
-static inline double op_get(Tensor t, int64_t i) {
+TEST_HOT static inline double op_get(Tensor t, int64_t i) {
   if (t.dtype == I32) return ((int32_t *)t.data)[i];
   if (t.dtype == F32) return ((float *)t.data)[i];
   if (t.dtype == F8) return to_f32(((fp8 *)t.data)[i]);
   if (t.dtype == LOW16) return ((low16 *)t.data)[i].bits;
   return t.dtype == BF16 ? to_f32(((bf16 *)t.data)[i]) : to_f32(((fp16 *)t.data)[i]);
 }
-static inline void op_put(Tensor t, int64_t i, double x) {
+TEST_HOT static inline void op_put(Tensor t, int64_t i, double x) {
   if (t.dtype == I32) ((int32_t *)t.data)[i] = (int32_t)x;
   else if (t.dtype == F32) ((float *)t.data)[i] = (float)x;
   else if (t.dtype == F8) round_to((fp8 *)t.data + i, (float)x);
@@ -121,8 +121,8 @@ static inline Tensor op_tensor(Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t
   return t;
 }
 // Every element scale * N(0,1), rounded to the dtype.
-static inline Tensor op_random_tensor(uint64_t seed, double scale, Dtype dtype, int64_t d0, int64_t d1 = -1,
-                                      int64_t d2 = -1, int64_t d3 = -1) {
+TEST_HOT static inline Tensor op_random_tensor(uint64_t seed, double scale, Dtype dtype, int64_t d0, int64_t d1 = -1,
+                                               int64_t d2 = -1, int64_t d3 = -1) {
   Tensor t = op_tensor(dtype, d0, d1, d2, d3);
   for (int64_t i = 0, n = numel(t); i < n; i++) op_put(t, i, scale * op_normal(&seed));
   return t;
@@ -155,7 +155,7 @@ static inline double *op_zeros(int64_t n) {
   for (int64_t i = 0; i < n; i++) x[i] = 0.0;
   return x;
 }
-static inline double *op_fp64(Tensor t) {        // the values as stored
+TEST_HOT static inline double *op_fp64(Tensor t) {               // the values as stored
   double *x = op_zeros(numel(t));
   for (int64_t i = 0, n = numel(t); i < n; i++) x[i] = op_get(t, i);
   return x;

@@ -1,5 +1,15 @@
 // ops.cc: the tests of kernels/, which need ops and doors alone, as one object of the test program.
 #include "kernels/cpu/threads.cc"
+#include "kernels/ops.h"
+// References draw the same numbers as kernels do. Clang knows no such pragma.
+#if !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+#endif
+#include "kernels/random.h"
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #include "kernels/kernels.cc"
 #include "launch/launch.h"
 #include "data/checkpoint/checkpoint.h"

@@ -25,15 +25,15 @@ static AttentionReference attention_reference(AttentionCase k) {
   return AttentionReference{k, op_zeros(rows * 3 * C), op_zeros(rows * C), op_zeros(k.B * k.H * k.T),
                             op_zeros(rows * C), op_zeros(rows * 3 * C), 0, 0, 0, 0, 0};
 }
-static const double *attention_row(const AttentionReference *r, int64_t b, int64_t t, int64_t h, int third) {
+TEST_HOT static const double *attention_row(const AttentionReference *r, int64_t b, int64_t t, int64_t h, int third) {
   return r->qkv + (b * r->k.T + t) * 3 * r->k.H * r->k.hs + third * r->k.H * r->k.hs + h * r->k.hs;
 }
-static double attention_weight(const AttentionReference *r, int64_t b, int64_t h, int64_t q, int64_t key) {
+TEST_HOT static double attention_weight(const AttentionReference *r, int64_t b, int64_t h, int64_t q, int64_t key) {
   if (r->k.p == 0.0f) return 1.0;
   const Dropout drop = attention_test_drop(&r->k);
   return (double)dropout_scale(&drop, drop.sample0 + b, (h * r->k.T + q) * r->k.T + key);
 }
-static double attention_dot(const double *a, const double *b, int64_t n, double *absolute) {
+TEST_HOT static double attention_dot(const double *a, const double *b, int64_t n, double *absolute) {
   double sum = 0.0, sum_abs = 0.0;
   for (int64_t i = 0; i < n; i++) { sum += a[i] * b[i]; sum_abs += fabs(a[i] * b[i]); }
   if (absolute) *absolute = sum_abs;
@@ -42,7 +42,7 @@ static double attention_dot(const double *a, const double *b, int64_t n, double 
 static int64_t attention_reference_first(AttentionCase k, int64_t q) {
   return k.window ? max64(0, q - k.window + 1) : 0;
 }
-static void attention_reference_forward(AttentionReference *r) {
+TEST_HOT static void attention_reference_forward(AttentionReference *r) {
   const AttentionCase k = r->k;
   const double scale = 1.0 / sqrt((double)k.hs);
   double *s = (double *)malloc((size_t)k.T * sizeof(double));
@@ -71,7 +71,7 @@ static void attention_reference_forward(AttentionReference *r) {
   free(s);
 }
 // From qkv, dout, out and lse. absolute has the layout of dqkv and gathers the absolute terms of each element.
-static void attention_reference_backward(AttentionReference *r) {
+TEST_HOT static void attention_reference_backward(AttentionReference *r) {
   const AttentionCase k = r->k;
   const int64_t C = k.H * k.hs, n = k.B * k.T * 3 * C;
   const double scale = 1.0 / sqrt((double)k.hs);

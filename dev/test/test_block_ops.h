@@ -44,7 +44,7 @@ static void block_done(BlockPlace *p) { if (p->gpu) device_done(&p->c); }
 
 // ================================================================================================ RMSNorm
 struct BlockNorm { int64_t rows, C; double eps, *x, *weight, *dout, *out, *rstd; };
-static double block_norm_loss(void *env) {
+TEST_HOT static double block_norm_loss(void *env) {
   BlockNorm *e = (BlockNorm *)env;
   double loss = 0;
   for (int64_t r = 0; r < e->rows; r++) {
@@ -122,7 +122,7 @@ static void block_rope_norm(double *y, const double *weight, int64_t hs, double 
   const double rstd = block_rope_rstd(y, hs, eps);
   for (int64_t i = 0; i < hs; i++) y[i] *= rstd * weight[i];
 }
-static double block_rope_loss(void *env) {
+TEST_HOT static double block_rope_loss(void *env) {
   BlockRope *e = (BlockRope *)env;
   const int64_t hs = e->a.head_size, d = hs / 2;
   double loss = 0;

@@ -48,7 +48,7 @@ static inline uint64_t states_hash(Fsdp *f) {
 }
 
 // Says where two files first differ.
-static inline void ckpt_expect_same_file(const char *what, const char *a, const char *b) {
+TEST_HOT static inline void ckpt_expect_same_file(const char *what, const char *a, const char *b) {
   int64_t a_bytes = 0, b_bytes = 0, at = 0;
   char *x = file_get(a, INT64_MAX, &a_bytes), *y = file_get(b, INT64_MAX, &b_bytes);
   while (x && y && at < min64(a_bytes, b_bytes) && x[at] == y[at]) at++;

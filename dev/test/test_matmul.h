@@ -17,8 +17,8 @@ static double matmul_ref_gelu_grad(double x) {
   return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
 }
 // to(I,J) = sum over s < S of a(i,s) b(j,s); steps give the layouts. Returns the largest sum of |terms|.
-static double matmul_ref(double *to, int64_t I, int64_t J, int64_t S, const double *a, int64_t a_i, int64_t a_s,
-                         const double *b, int64_t b_j, int64_t b_s) {
+TEST_HOT static double matmul_ref(double *to, int64_t I, int64_t J, int64_t S, const double *a, int64_t a_i,
+                                  int64_t a_s, const double *b, int64_t b_j, int64_t b_s) {
   double largest = 0.0;
   for (int64_t i = 0; i < I; i++) {
     for (int64_t j = 0; j < J; j++) {
