@@ -10,6 +10,7 @@
 // /usr/local/cuda. The soname's number is that of the headers: cuBLAS keeps its interface within a major version.
 #pragma once
 #include "gpu.h"
+#include "kernels/ops.h"
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -120,9 +121,11 @@ static inline void nccl_failed(const char *call, ncclResult_t r) {
 
 // 0, or one bit for each library that is incomplete here, with the reason in error.
 LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes);
+#if FAMILY(device)                               // once in a program
 LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes) {
   char lt[768] = "", nc[768] = "";
   const int missing = (cublaslt_open(lt, sizeof lt) ? 0 : 1) | (nccl_open(nc, sizeof nc) ? 0 : 2);
   snprintf(error, bytes, "%s%s%s", lt, *lt && *nc ? "; " : "", nc);
   return missing;
 }
+#endif
