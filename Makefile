@@ -212,9 +212,9 @@ check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-# The rooms, each above those before it. No header includes a room above its own, itself in a circle, or of another room
-# anything but its door, which has the room's name and at most 200 lines; nothing below the trainer knows it. kernels/ has
-# a door for each purpose, fsdp/ has its at the top.
+# The rooms, each above those before it. No file includes a room above its own, itself in a circle, or of another room
+# anything but its door, which has the room's name and at most 200 lines (tables that it includes are pages of their own);
+# nothing below the trainer knows it. kernels/ has a door for each purpose, fsdp/ has its at the top.
 ROOMS := base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors data/models \
   data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
@@ -232,9 +232,10 @@ check-rooms:
 	  here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
 	  /^ *#include "/ && here && ($$2 ~ "/" || $$2 == "fsdp.h") { \
 	    there = room($$2); \
+	    if (!there) bad("includes " $$2 ", which is in no room"); \
 	    if (there && level[there] > level[here]) bad("includes " $$2 ", which is of a higher room"); \
 	    if (there != here && there in door && $$2 != door[there]) bad("includes " $$2 ": " door[there] " is the door") } \
-	  END { exit failed }' $(INCLUDES) train_gpt_fsdp.cu $(wildcard trainer/*.h) >&2
+	  END { exit failed }' $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h) >&2
 	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
 	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
 
@@ -285,7 +286,7 @@ M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
 M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
-# Where there are tiles the other families are those of avx512_bf16.
+# Where there are tiles the other families are those of avx512_bf16, which ISAS must have then.
 FAMILIES := device norms pointwise loss matmul attention optimizer blocks
 FAMILIES_amx := device matmul attention
 FAMILIES_amx_emulated := $(FAMILIES_amx)
@@ -326,7 +327,7 @@ ifeq ($(origin ARCHS),file)
 CODES := $(patsubst code=%,%,$(filter code=%,$(subst $(comma), ,$(ARCHS))))
 CODES_LATE := $(filter sm_1% compute_1%,$(CODES))
 from_ptx = $(if $2,-gencode arch=$1$(comma)code=[$(subst $(space),$(comma),$(strip $2))])
-PTX := $(patsubst arch=%,%,$(firstword $(filter arch=%,$(subst $(comma), ,$(ARCHS)))))
+PTX := $(patsubst compute_%a,compute_%,$(patsubst arch=%,%,$(firstword $(filter arch=%,$(subst $(comma), ,$(ARCHS))))))
 ARCHS_ONE := $(call from_ptx,$(PTX),$(patsubst compute_%,$(PTX),$(CODES)))
 ARCHS_TWO := $(call from_ptx,$(PTX),$(filter-out $(CODES_LATE),$(CODES))) $(call from_ptx,compute_100,$(CODES_LATE))
 endif
@@ -378,7 +379,7 @@ kernels/%.cc kernels/%.cu: ;
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. So each object exports its set's table and names that end in the set's;
 # CUDA's also exports what the tests use, and the weak symbols of header-only libraries that no other object uses.
-exports_kernels := [a-z0-9_]+[(]Ctx[*],.*
+exports_kernels = ($(subst $(space),|,$(strip $(shell sed -n '/what a device offers/q; s/^  X(\([a-z0-9_]*\), *(Ctx.*/\1/p' kernels/ops.h))))[(].*
 CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
 exports = $(or $(exports_$1),ops_$2|[a-z0-9_]+[.]$2)
 cuda_exports := [a-z0-9_]+_(impl|workspace_bytes|wgmma)[(].*|matmul_(open|close)[(].*|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*

@@ -1,4 +1,4 @@
-// base.h: the door of base/, what keeps nothing and knows nothing of models: clocks, text, errors, processors.
+// base.h: the door of base/, what knows nothing of ranks and models: clocks, text, errors, processors.
 //
 // An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail give one line in
 // `error`, and REFUSE is their way out.
@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-// ---- processor.h ----------------------------------------------------------------------------------------------------
-#include "processor.h"
 
 // ---- clock.h --------------------------------------------------------------------------------------------------------
 // From some instant on, the same one for all processes of this machine; never set back.
@@ -82,3 +79,8 @@ __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const ch
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
 // For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
 #define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+
+#if PART_LAUNCH
+// ---- processor.h ----------------------------------------------------------------------------------------------------
+#include "processor.h"
+#endif

@@ -1,5 +1,5 @@
 // dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found and turns text into tokens.
-// token_files.h reads those that are tokens already; sampler.h cuts tokens into samples and validation windows.
+// data/tokens/ has those that are tokens already, and cuts tokens into samples and validation windows.
 //
 //   1 text              words and lines, encoding; conversations
 //   2 generated text    a source of sentences whose entropy is known exactly
@@ -19,7 +19,7 @@
 //   - A function that can fail because of what the user gave returns false with one line and the exit code in a
 //     DataError. It leaves nothing allocated.
 //
-// Defines: Corpus, corpus_load, corpus_load_tokenizer, corpus_block_bytes, corpus_to_block, corpus_of_block,
+// Defines: corpus_load, corpus_load_tokenizer, corpus_block_bytes, corpus_to_block, corpus_of_block,
 // corpus_free.
 #pragma once
 #include <time.h>

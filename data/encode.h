@@ -15,7 +15,7 @@
 //     bytes of unpacked text of which file have been encoded.
 //   - A function that can fail because of what the user gave returns false with one line in a DataError.
 //
-// Defines: EncodeOptions, encode_run, encode_is_packed.
+// Defines: encode_run, encode_is_packed.
 #pragma once
 #include <dirent.h>
 #include "data.h"

@@ -1,5 +1,5 @@
 // parquet.h: reads an Apache Parquet file, row by row, a page of each column at a time: one column of text, or the
-// columns that make records of a form that records.h knows.
+// columns that make records of a form that data/chat/ knows.
 //
 //   1 Thrift    the compact protocol, in which footer and page headers are written (thrift-compact-protocol.md)
 //   2 schema    columns; which of them are read
@@ -386,7 +386,7 @@ static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, const
   ok = ok && !t.bad && q->columns && q->rows >= 0;
   return ok || e->text[0] ? ok : data_fail(e, EXIT_MISSING, "%s is damaged: its footer", q->path);
 }
-// Opens the file behind fd, which stays the caller's. asked: the column of text, or "". fields: of records (records.h);
+// Opens the file behind fd, which stays the caller's. asked: the column of text, or "". fields: of records (--fields);
 // NULL: it is text. False: one line in e; close it too.
 static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t file_bytes, const char *asked,
                                 const char *fields, DataError *e) {

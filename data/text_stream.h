@@ -48,7 +48,7 @@ static inline void text_stream_close(TextStream *s) {
   *s = {};
   s->fd = -1;
 }
-// Opens a file whose name says what it is. column: of a table, or "". fields: of its records (records.h). False: one
+// Opens a file whose name says what it is. column: of a table, or "". fields: of its records (--fields). False: one
 // line in e.
 static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e,
                                     bool as_text = false, const char *fields = "") {

@@ -3,8 +3,8 @@
 #
 #   dev/check_doors.sh OBJECTS ROOM=DOOR...
 #
-# OBJECTS: the directory of all objects of the program, ROOM.o among them; those of tests, test_*.o, do not count. A
-# function that run.h asks of the trainer is in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
+# OBJECTS: the directory of all objects of the program, ROOM.o among them; those of tests, test_*.o, do not count. What
+# run/options/options.h asks of the trainer is in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
 set -euo pipefail
 export LC_ALL=C
 objects=$1

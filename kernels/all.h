@@ -1,4 +1,5 @@
-// all.h: every op, by family (FAMILY in ops.h). What is often edited or slow to compile has a family of its own.
+// all.h: every op, by family (FAMILY in ops.h). What is often edited or slow to compile has a family of its own: an #if
+// here and a word in the Makefile's FAMILIES. Family `device` is what cpu.cc and cuda.cu have themselves.
 #include "random.h"
 #include "ops.h"
 #if FAMILY(norms)

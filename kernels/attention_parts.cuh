@@ -1,4 +1,5 @@
-// attention_parts.cuh: what the two families of CUDA attention kernels share: arguments, places, dropout, dout . out.
+// attention_parts.cuh: what CUDA's attention kernels by tensor cores and by wgmma share: arguments, places, dropout,
+// dout . out, grids.
 // attention_cuda.cuh explains them.
 #pragma once
 #include <float.h>
@@ -20,7 +21,7 @@ template <class T> struct AttentionBackward {
   AttentionShape s; AttentionDrop d;
 };
 
-// ---- what both families share ---------------------------------------------------------------------------------------
+// ---- what both share -----------------------------------------------------------------------------------------------
 // Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i. Higher bits are
 // undefined.
 __device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_t step, int64_t sample, int64_t element,
@@ -100,7 +101,7 @@ static inline dim3 attention_grid(const AttentionShape &s, int64_t B, int heads,
   return dim3((unsigned)((s.len + rows - 1) / rows * runs), (unsigned)heads, (unsigned)B);
 }
 static inline int attention_shared_heads(const AttentionShape &s) { return s.n_head / s.group; }
-// The kernels of attention_wgmma.cuh, an object of their own: they alone are compiled for sm_90a.
+// The kernels of attention_wgmma.cuh, an object of their own (all.h): instructions that sm_90a alone has.
 #define X(T) \
   IMPL(attention_forward_wgmma, , void attention_forward_wgmma(Ctx *c, AttentionForward<T> a, int64_t B)) \
   IMPL(attention_backward_wgmma, , \

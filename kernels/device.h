@@ -31,7 +31,7 @@
 
 // ---- waiting -------------------------------------------------------------------------------------------------------
 // For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
-// thread. watch/heartbeats.h has it, which ends a run whose ranks make no progress.
+// thread. watch/liveness.h has it; heartbeats.h ends a run whose ranks make no progress.
 void liveness_poll(const char *what);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 // ops.h: the only list of ops and the only list of device calls. Declarations, the table struct and the tables are
-// generated from them; an op without an implementation on some device does not compile.
+// generated from them; an op without an implementation on some device does not link.
 //
 // Each op has a header kernels/<op>.cuh with its formula, shapes and order of sums, and three sections:
 //   PART_LAUNCHERS   <op>(c, ...): checks shapes and dtypes, calls c->ops-><op> by CALL_OP  (kernels/kernels.cc)
 //   PART_CPU         <op>_impl                                                (kernels/cpu/cpu.cc, per instruction set)
 //   PART_CUDA        <op>_impl: kernels and launch                            (kernels/cuda/cuda.cu)
 // all.h has them by family: an object has the implementations of one, so that an edit compiles that family alone. They
-// are all that it exports, under names that end in its instruction set's. Who calls ops includes this file alone.
+// are all that it exports, on a CPU under names that end in the instruction set's. Who calls ops defines PART_LAUNCH,
+// which has the declarations, and includes this file alone.
 //
 // Symbols: R rows (= B sequences x T tokens), C width, V vocabulary (padded), H heads of queries and KV of keys and
 // values, hs head size, F width of the MLP.
@@ -17,9 +18,6 @@
 #include "device.h"
 #include "blocks.h"
 #include "base/base.h"
-#if PART_LAUNCH
-#include "watch/watch.h"
-#endif
 
 // The gradient of a frozen parameter is absent: its Tensor has data == NULL, and nothing is computed or written for it.
 // The bits of the other gradients do not depend on which gradients are absent.
@@ -106,6 +104,7 @@ HD int64_t query_head_size(const WorkspaceQuery *q) { return q->head_size ? q->h
 HD int64_t query_q_norm(const WorkspaceQuery *q) { return q->q_norm ? q->q_norm : query_head_size(q); }
 HD int64_t query_kv_heads(const WorkspaceQuery *q) { return q->n_kv_head ? q->n_kv_head : q->n_head; }
 
+// Rounded up to 256 bytes, at which each part of that scratch begins.
 static inline size_t muon_whole(size_t bytes) { return (bytes + 255) / 256 * 256; }
 // What the scratch of newton_schulz must have for a matrix of this shape and dtype, in bytes.
 static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype dtype) {
@@ -270,7 +269,8 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 // Limits of the CUDA kernels, checked at start-up: columns that fit in a block's registers, for odd widths (not a
 // multiple of 8) and others; sequences that a grid can number.
 enum { CUDA_MAX_COLUMNS = 16384, CUDA_MAX_ODD_COLUMNS = 4096, CUDA_MAX_BATCH = 65535 };
-static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;      // of one sample's attention: n_head T T
+// On every device: weights of one sample's attention, n_head T T, that dropout can number.
+static const int64_t DROPOUT_MOST_WEIGHTS = (int64_t)1 << 34;
 
 // ---- what a device offers besides ops
 // Device: the device's own memory, zeroed. Pinned: host memory that the device can copy from and to directly.

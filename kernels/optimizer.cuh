@@ -12,7 +12,7 @@
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does
 //                    p -= lr b
 //   norm_change                    the same of differences, each rounded to fp32
-//   norm_accumulate, norm_finish   sqrt(sum of squares) without intermediate rounding: same bits for every partition
+//   norm_accumulate   sqrt(sum of squares) without intermediate rounding (norm.h): same bits for every partition
 //
 // lr, grad_scale, the bias corrections and skip (which leaves everything unchanged) are read from c->state when the op
 // runs. lr is that of the state times lr_scale of the arguments.

@@ -6,6 +6,7 @@
 // through say and its like, which know of the open line that is drawn over.
 #pragma once
 #include "kernels/ops.h"
+#include "watch/watch.h"
 #include "kernels/cuda/nvidia.h"
 #include <hwloc.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 void packed_open();
 
 // ---- cgroup.h -------------------------------------------------------------------------------------------------------
+// Cores' worth of time that control groups leave this process; INFINITY: no limit. root: "", or a made-up tree.
 double cgroup_cores(const char *root);
 
 // ---- machine.h ------------------------------------------------------------------------------------------------------
@@ -69,8 +71,7 @@ __attribute__((format(printf, 1, 2))) void say_error(const char *fmt, ...);
 void say_bytes(const uint8_t *bytes, int n);
 // Whether a part of what was printed is lost, although somebody reads: to a full disk.
 bool terminal_lost();
-// Ends the open line. May be called in a handler.
-void terminal_end_line_at_once();
+void terminal_end_line_at_once();                // ends the open line; may be called in a handler
 // From now on this signal ends the process, with the cursor at the start of a line. May be called in a handler.
 void terminal_last_signal(int signal_);
 // What stdout and stderr are. First of all.
@@ -122,8 +123,7 @@ void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm co
 bool cores_differ(const Cores *c);
 // Whether ranks or threads have to wait for each other's cores.
 bool cores_are_crowded(const Cores *c);
-// Threads stay where they are.
-void cores_give_back(Cores *c);
+void cores_give_back(Cores *c);                  // threads stay where they are
 // The reports of all ranks as notices, on rank 0: one a kind, with the first rank that it is about.
 void cores_print_notices(const Cores *c);
 
@@ -188,9 +188,9 @@ int rdzv_hidden(int argc, char **argv);
 struct RestartsAsk { int64_t most; const char *resume, *out; };   // how many restarts at most; --resume, --out
 // Hears of a rank that died, from the heartbeats' thread.
 void restarts_died(int rank);
-// What the watching parent is told, if there is one: that the run has begun, its batch, its steps, its checkpoints.
+// What the watching parent is told, if there is one: that the run has begun, its batch (sequences a step and a
+// microbatch), its steps, its checkpoints and the directory of these.
 void restarts_open();
-// sequences a step and a microbatch.
 void restarts_batch(int64_t sequences, int64_t batch);
 void restarts_step(int64_t step);
 void restarts_saved(int64_t step);

@@ -1,6 +1,6 @@
 // machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 //
-// Defines: cpu_tables, cpu_best_table(), cpu_fast_table(), launcher_pid(), host_available_bytes(), core_watch(),
+// Defines: launcher_pid(), host_available_bytes(), core_watch(),
 // choose_gpu().
 #pragma once
 #include "launch.h"

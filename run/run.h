@@ -78,7 +78,7 @@ void saver_print_stop(const Saver *s);
 bool saver_see(Saver *s, Log *log, double loss);
 // Writes the weights alone.
 bool save_model(RunView *run);
-// Rank 0: writes the files beside the weights in a Hugging Face directory.
+// The dtype of exported weights.
 static inline Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
 // Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
 // weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
@@ -147,6 +147,7 @@ bool start_find(Start *s, const Options *o, char *error, size_t error_bytes);
 bool start_options(Start *s, Options *o, char *error, size_t error_bytes);
 
 // ---- call.h ---------------------------------------------------------------------------------------------------------
+// Reads the command line into call->o, or call->error.
 void call_parse(Call *call);
 // This process becomes a rank.
 void call_join(Call *call);
@@ -158,6 +159,7 @@ int preflight(const Options *o, bool at_start);
 int preflight_main(Call *call);
 
 // ---- encode_main.h --------------------------------------------------------------------------------------------------
+// The command --encode.
 int encode_main(Call *call);
 
 // ---- not_finite.h ---------------------------------------------------------------------------------------------------

@@ -380,7 +380,7 @@ static char *token_text(const Tokenizer *k, int32_t id) {
   return text ? strndup((const char *)text, (size_t)bytes) : NULL;
 }
 // The text of a chat template: the published one, byte for byte, if it is of that family and renders tools where that
-// was asked for by name; else that of chat_template.h. malloc'ed.
+// was asked for by name; else that of data/chat/. malloc'ed.
 static char *chat_text_exported(const ChatTemplate *form, const char *date, const cJSON *published, bool named) {
   const char *text = published_text(published, "chat_template");
   const ChatTemplate *of = text ? chat_template_of(text) : NULL;
@@ -428,7 +428,8 @@ static void text_ends_free(TextEnds *e) {
   free(e->eos_text);
   free(e->chat);
 }
-// tokenizer_alone: of adapters with tokens of their own.
+// Rank 0: writes the files beside the weights in a Hugging Face directory. tokenizer_alone: of adapters with tokens of
+// their own.
 static bool export_texts(RunView *run, const char *directory, char *error, size_t error_bytes,
                          bool tokenizer_alone = false) {
   const bool has_tokenizer = run->corpus->has_tokenizer;

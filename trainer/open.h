@@ -188,7 +188,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   trainer_place(t);
 }
 
-// ---- what run/ asks of the trainer (TrainerCalls in run/run.h)
+// ---- what run/ asks of the trainer (TrainerCalls in run/options/options.h)
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
 // into its plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.

@@ -7,7 +7,6 @@
 // begun, which is the same on all ranks. On a device they begin when its stream comes to them; the host has only
 // enqueued them then.
 #pragma once
-#if PART_LAUNCH
 #include "watch.h"
 #include "base/base.h"
 
@@ -53,4 +52,3 @@ static inline bool flight_get(const FlightRing *r, uint64_t i, FlightEntry *e) {
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   return WORD_GET(&r->count) - i < FLIGHT_ENTRIES;               // not even begun to be written again
 }
-#endif

@@ -13,10 +13,11 @@
 // ordered. begun: collectives of the step so far; in: the one it waits for, or 0. stage: 0 outside the blocks, 1 + l
 // block l, -1 none. microbatch: -1 none.
 #pragma once
-#if PART_LAUNCH
 #include "watch.h"
 #include "flight.h"
 #include "base/base.h"
+
+enum { FLIGHT_PATH_BYTES = 1200 };
 #include <sys/stat.h>
 
 struct FlightWho {
@@ -120,4 +121,3 @@ static inline int flight_write(const char *path, const FlightWho *who) {
   if (s->fault) unlink(temporary);
   return s->fault;
 }
-#endif

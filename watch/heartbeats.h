@@ -30,7 +30,6 @@
 //     What follows is not signed: whoever can change packets between hosts can also end their connections.
 //   - What the main thread says of itself are single words, read and written atomically.
 #pragma once
-#if PART_LAUNCH
 #include "watch.h"
 #include "base/base.h"
 #include "flight_file.h"
@@ -821,4 +820,3 @@ void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
 }
 
 // ---- MPI ------------------------------------------------------------------------------------------------------------
-#endif

@@ -8,7 +8,6 @@
 //   liveness_pause, liveness_poll                      one look of a waiting loop
 //   watchdog_pause       it prints: while a terminal or pipe takes nothing that is no hang
 #pragma once
-#if PART_LAUNCH
 #include "watch.h"
 #include "flight.h"
 #include "base/base.h"
@@ -68,4 +67,3 @@ void liveness_pause(int *spins, const char *what, int stage) {
 
 static inline int mark_code(uint32_t value) { return (int)(value & ((1u << MARK_BITS) - 1)); }
 static inline int mark_number(uint32_t value) { return (int)(value >> MARK_BITS); }
-#endif

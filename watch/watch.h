@@ -6,7 +6,6 @@
 #pragma once
 #include "base/base.h"
 
-#if PART_LAUNCH
 #include <mpi.h>
 #include <net/if.h>
 #include <sys/socket.h>
@@ -61,7 +60,7 @@ void flight_in(FlightCollective c);
 static inline void flight_out() { WORD_SET(&flight.in.number, 0); }
 
 // ---- flight_file.h --------------------------------------------------------------------------------------------------
-enum { FLIGHT_FORMAT = 1, FLIGHT_PATH_BYTES = 1200 };
+enum { FLIGHT_FORMAT = 1 };
 
 // ---- liveness.h -----------------------------------------------------------------------------------------------------
 // Step, microbatch, stage, op and collective are the flight recorder's (flight.h).
@@ -148,6 +147,7 @@ void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *par
 bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
 
 // ---- heartbeats.h ---------------------------------------------------------------------------------------------------
+// " of block 3", " outside the blocks" or "", to follow what is waited for.
 void liveness_stage_text(char *to, size_t bytes, int stage);
 extern void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
 extern void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
@@ -191,8 +191,8 @@ void liveness_open(MPI_Comm comm, char *error, size_t error_bytes);
 #define MPI_Win_free(...) LIVENESS_MPI(MPI_Win_free, __VA_ARGS__)
 
 // ---- agree_error.h --------------------------------------------------------------------------------------------------
+// From here on a crash inside MPI's end leaves with this code.
 void leave_even_by_a_crash(int code);
 // Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
 // is printed, once. Collective.
 void agree_no_error(MPI_Comm comm, const char *error, int code);
-#endif

@@ -1,5 +1,8 @@
 // chat.h: the door of data/chat/: records in the forms that people keep, and conversations as tokens with a mask, by a
 // model's template.
+//
+// form_of and records_of make lines of JSON of what a file has. chat_open takes a template and a tokenizer; chat_line
+// then gives the ids and the mask of a record, chat_prompt the ids before an answer.
 #pragma once
 #include "data/tokenizer/tokenizer.h"
 
@@ -55,12 +58,13 @@ enum ChatTools { TOOLS_NONE, TOOLS_LLAMA, TOOLS_SMOL, TOOLS_QWEN, TOOLS_QWEN3 };
 // What an answer behind the last question begins with: what its content says (NOT); its thoughts, also those in its
 // content, and in the last one empty ones (FORCED); its thoughts where it has some beside its content (FREE).
 enum ChatThinks { THINKS_NOT, THINKS_FORCED, THINKS_FREE };
+// What becomes of a system message.
+enum ChatSystem { SYSTEM_TURN, SYSTEM_JOINS, SYSTEM_NONE };        // JOINS: what the first user says; NONE: refused
 // begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
 // first: before the first turn. date: with a system turn always, which has today's date: this one, unless another is
 // given. trims: texts lose white space at both ends. marks: what a template of that family says, as it is written
 // there. text: of a template. assistant: an assistant's name. closes: stands behind what a user says, in place of
 // `stop`; then no role is written, `end` stands before what a user says, and `assistant` before an answer.
-enum ChatSystem { SYSTEM_TURN, SYSTEM_JOINS, SYSTEM_NONE };        // JOINS: what the first user says; NONE: refused
 struct ChatTemplate {
   const char *name, *begin, *end, *stop, *behind, *system, *first, *date;
   bool trims;

@@ -3,7 +3,7 @@
 //
 // What the texts render, dev/make_chat_fixture.py compares with what published ones do: with tools, without images.
 //
-// Defines: ChatTemplate, chat_templates, chat_names, chat_date, chat_template_named, _of, _in, _text.
+// Defines: chat_templates, chat_names, chat_template_named, _of, _in, _text.
 #pragma once
 
 #include "chat.h"

@@ -1,7 +1,7 @@
 // chat_tools.h: JSON as chat templates write it, for tools and calls: as Python's json.dumps without ensure_ascii, in
 // the order of the file, with its numbers as they are spelled there; or as Python's str has an object.
 //
-// Defines: ChatSpan, ChatText, chat_put, json_spell, json_parse_spelled, JsonStyle, json_put, json_put_text.
+// Defines: ChatText, chat_put, json_spell, json_parse_spelled, JsonStyle, json_put, json_put_text.
 #pragma once
 #include <cjson/cJSON.h>
 #include "chat.h"

@@ -17,7 +17,7 @@
 // it (a completion, a text and their end), not the header before it; of a token that spans both, all of it. Or
 // everything.
 //
-// Defines: ChatOptions, Chat, chat_open, chat_token, ChatTokens, chat_line, chat_next, chat_prompt.
+// Defines: chat_open, chat_token, chat_line, chat_next, chat_prompt.
 #pragma once
 #include "chat.h"
 #include "chat_template.h"

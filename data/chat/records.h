@@ -22,7 +22,7 @@
 // tool_calls, [{name, arguments, text}], text being arguments that were JSON in a text; messages may have tools, or
 // functions as OpenAI had them before.
 //
-// Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, RecordLines, records_of_json,
+// Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, records_of_json,
 // records_of.
 #pragma once
 #include "chat.h"

@@ -10,7 +10,6 @@
 // ---- store.h --------------------------------------------------------------------------------------------------------
 enum {
   STORE_BLOCK_BYTES = 1 << 20,
-  STORE_CHUNK_BYTES = 2 << 20,                   // whole blocks, so that a reader can check what it reads
   STORE_ERROR_BYTES = 508
 };
 struct ChunkCursor { int state, param; int64_t done; };
@@ -105,9 +104,9 @@ void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t erro
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
-// What a checkpoint is made of, and what one is read into. All of it is the caller's.
-// part: of the parameters: with adapters, a checkpoint has these alone, and one of their base has none of them.
+// Of the parameters: with adapters, a checkpoint has these alone, and one of their base has none of them.
 enum SavedPart { SAVED_ALL, SAVED_BASE, SAVED_ADAPTERS };
+// What a checkpoint is made of, and what one is read into. All of it is the caller's.
 struct Saved {
   Fsdp *fsdp;
   Store *store;
@@ -122,7 +121,7 @@ struct Saved {
   void (*write_config)(FILE *f, const void *options);      // every option, as members of an object
   const void *options;
   SavedPart part;
-  const cJSON *published;                        // beside the weights that it was tuned from (interchange.h); or NULL
+  const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
 };
 // Joins directory and name; a path that does not fit ends the program.
 void path_join(char *to, size_t bytes, const char *directory, const char *name);
@@ -145,6 +144,7 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
 // Its second part, when all tensors are written.
 void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
                            int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
+// Text with its checksum as the last line, malloc'ed.
 char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
 // A member that is a whole number from lo to hi; a hash as 16 hexadecimal digits. False: it is not there, or not that.
 bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to);

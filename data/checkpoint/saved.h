@@ -1,4 +1,4 @@
-// checkpoint.h: what is saved and how it becomes a checkpoint.
+// saved.h: what is saved and how it becomes a checkpoint.
 //
 //   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
 //                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME; of SGD and of Muon's matrices

@@ -18,6 +18,8 @@
 #include "checkpoint.h"
 #include "kernels/cpu/threads.h"
 #include "data/tensors/tensors.h"
+
+enum { STORE_CHUNK_BYTES = 2 << 20 };             // whole blocks, so that a reader can check what it reads
 #include <signal.h>
 
 // ================================================================================================ 1 chunks

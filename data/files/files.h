@@ -2,6 +2,7 @@
 // over. What readers of data share is here, too: errors of one line, mapped files, hashes, the header of a GGUF.
 #pragma once
 #include "kernels/device.h"
+#include "watch/watch.h"
 #include <sys/stat.h>
 
 // ---- file_kinds.h ---------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ enum GgufValue {
   GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
   GGUF_I64, GGUF_DOUBLE, GGUF_VALUES
 };
-enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4, GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
+enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4 };
 struct GgufText { const char *at; size_t bytes; };
 // type: of the value, of an array's items where is_array; count: of these, else 1. at: the first of them.
 struct GgufKey { const char *name; uint32_t type; bool is_array; uint64_t count; const uint8_t *at; };

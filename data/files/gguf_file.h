@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+enum { GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
 struct GgufReader {
   GgufFile *g;
   const char *path;

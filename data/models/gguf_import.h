@@ -1,5 +1,5 @@
 // gguf_import.h: a GGUF file of GPT-2, Llama, Qwen 2 or Qwen 3 as what a Hugging Face directory is here: a set of files
-// with tensors, a config.json, and what was published beside them. Its tokenizer is tokenizer_json.h's to read.
+// with tensors, a config.json, and what was published beside them. Its tokenizer is data/tokenizer/'s to read.
 //
 //   gguf_open_set       the tensors of a file, or of all files that it was split into (-00001-of-00003.gguf)
 //   gguf_config         the fields of a config.json that say the same

@@ -90,7 +90,7 @@ static inline bool import_config_flag(const ImportConfig *c, const char *name, b
   *value = x ? cJSON_IsTrue(x) : absent;
   return true;
 }
-// Refuses quantized weights but those of bitsandbytes' NF4 (nf4.h), if these may be.
+// Refuses quantized weights but those of bitsandbytes' NF4 (data/tensors/nf4.h), if these may be.
 static inline bool import_config_quantized(const ImportConfig *c, bool nf4) {
   const cJSON *x;
   if (!import_config_get(c, "quantization_config", &x)) return false;

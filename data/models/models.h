@@ -1,5 +1,7 @@
 // models.h: the door of data/models/: what a model is (ModelShape), and how those of other programs come in and go out:
 // Hugging Face's, llm.c's, GGUF, adapters.
+//
+// In: import_open, import_map, import_close. Out: export_map and export_*_text, gguf_write, lora_export_map.
 #pragma once
 #include "data/tensors/tensors.h"
 #include "data/tokenizer/tokenizer.h"

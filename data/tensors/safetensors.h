@@ -21,6 +21,9 @@
 #include "kernels/device.h"
 #include <sys/mman.h>
 
+// The reference implementation refuses longer headers, too.
+enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000 };
+
 // ================================================================================================ 1 tensors
 struct SafetensorsDtype { const char *text; int bits; Dtype dtype; };
 static const SafetensorsDtype safetensors_dtypes[] = {

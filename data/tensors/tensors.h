@@ -1,13 +1,14 @@
 // tensors.h: the door of data/tensors/: files of tensors, their checksums, and which tensor of the model is which of a
 // file (TensorMap).
+//
+// set_open reads headers; a TensorMap then says where each parameter's bytes are, which a Store moves.
 #pragma once
 #include "data/files/files.h"
 #include "fsdp.h"
 #include <cjson/cJSON.h>
 
 // ---- safetensors.h --------------------------------------------------------------------------------------------------
-// The reference implementation refuses longer headers, too.
-enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000, SAFETENSORS_MAX_DIMS = 8 };
+enum { SAFETENSORS_MAX_DIMS = 8 };
 // `at` counts from the start of the file, not of the data. Dtypes other than ours are legal and their sizes checked.
 struct SafetensorsTensor {
   const char *name;

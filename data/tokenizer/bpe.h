@@ -1,4 +1,4 @@
-// bpe.h: byte-level BPE: trains, loads, saves, encodes and decodes the vocabulary of a GPT-2-style model; and BPE by
+// bpe.h: byte-level BPE: trains, encodes and decodes the vocabulary of a GPT-2-style model; and BPE by
 // characters with byte_fallback (SentencePiece's), which is loaded only: no pattern cuts it, bpe_joined_end does.
 //
 // A text is cut into pieces (letters, numbers, punctuation, white space: the GPT-2 pattern, or a family's own); each
@@ -20,8 +20,8 @@
 //
 // Parts: 1 characters and pieces   2 a table of words   3 a heap   4 merging one piece   5 encode, decode, hash
 //        6 train   (tokenizer_json.h: 7 save   8 load)
-// Defines: Tokenizer, tokenizer_train, _load, _load_any, _text, _save, _cut, _ids_most, _encode, _begin, _token_bytes,
-// _hash, _free. Needs cJSON and threads.h.
+// Defines: tokenizer_train, _cut, _ids_most, _encode, _begin, _token_bytes,
+// _hash, _free. Needs kernels/cpu/threads.h.
 // Sources: Sennrich et al. 2016 (BPE); Radford et al. 2019 (bytes, pattern); Hugging Face tokenizers (counts and ties).
 #pragma once
 #include <stdbool.h>

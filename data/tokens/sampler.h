@@ -1,7 +1,7 @@
 // sampler.h: which samples make a microbatch, how conversations are packed, and the windows of an evaluation.
 //
-// Defines: Packing, packing_make, packing_fill, packing_bytes, packing_free, SamplerOptions, Sampler, sampler_bytes,
-// sampler_init, sampler_set_epoch, sampler_steps_per_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
+// Defines: packing_make, packing_fill, packing_bytes, packing_free, sampler_bytes,
+// sampler_init, sampler_set_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
 // eval_window_fill.
 #pragma once
 #include "tokens.h"

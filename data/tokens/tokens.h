@@ -1,5 +1,7 @@
 // tokens.h: the door of data/tokens/: streams of tokens (Split), in memory or in files, and which of them are which
 // sample of which microbatch (Sampler).
+//
+// split_open_files opens files as one stream, sampler_init deals it out, microbatch_fill gives inputs and targets.
 #pragma once
 #include "data/files/files.h"
 

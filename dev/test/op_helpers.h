@@ -1,4 +1,4 @@
-// op_helpers.h: what every test of an op needs. Included after the trainer (ops.h with PART_LAUNCH) and harness.h.
+// op_helpers.h: what every test of an op needs. Included after kernels/ops.h with PART_LAUNCH, and harness.h.
 //
 //   op_table(i)                 the i-th CPU table this machine can run, NULL after the last
 //   op_ctx                      a Ctx with exactly the workspace that a WorkspaceQuery asks for, guarded

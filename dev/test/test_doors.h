@@ -24,6 +24,8 @@ TEST(doors_are_where_rooms_are_entered,
   doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
   doors_check("data/files/disk.h", "#include \"data/data.h\"", "which is of a higher room");
   doors_check("fsdp/mesh.h", "#include \"run/run.h\"", "which is of a higher room");
+  doors_check("data/dataloader.h", "#include \"tokens/sampler.h\"", "which is in no room");
+  doors_check("run/run.cc", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
   doors_check("run/start.h", "#include \"launch/launch.h\"", NULL);
   doors_check("data/tokens/token_files.h", "#include \"sampler.h\"", "in a circle");
   doors_check("data/data.h", lines, "data/data.h:201: a door of more than 200 lines");

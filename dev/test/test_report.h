@@ -1,7 +1,6 @@
 // test_report.h: what the program prints: a start that fits 80 columns, a progress line that fits any terminal and
-// follows its size, no output across it, readers that go away, bytes that a terminal would obey; and the first record
-// of metrics.jsonl has every figure that --verbose prints. Terminals are real pseudo terminals; the screen below
-// computes what they show.
+// follows its size, no output across it, readers that go away, bytes that a terminal would obey. Terminals are real
+// pseudo terminals; the screen below computes what they show.
 #include <sys/ioctl.h>
 #include <poll.h>
 

@@ -2,7 +2,7 @@
 // checkpoint's record of them follow from it (option_values.h). And the presets of --model.
 #pragma once
 #include "fsdp.h"
-#include "data/checkpoint/checkpoint.h"
+#include "data/models/models.h"
 
 // What a resumed run does with an option.
 enum OptionResume {

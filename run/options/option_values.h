@@ -74,7 +74,7 @@ const char *option_word(const Options *o, OptionId id) {
 }
 void options_default(Options *o) {
   memset(o, 0, sizeof *o);
-  o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES;
+  o->gpu_head_chunk_bytes = (int64_t)2 << 30;
   for (const OptionSpec &s : option_specs) {
     char *field = (char *)o + s.offset;
     if (s.type == OPTION_INT) *(int64_t *)field = (int64_t)s.def;

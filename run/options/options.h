@@ -9,8 +9,8 @@
 #include "option_table.h"
 
 // ---- option_values.h ------------------------------------------------------------------------------------------------
-// Of a new run; and of checkpoints up to 0.6.0, which do not say.
-static const int64_t GPU_HEAD_CHUNK_BYTES = (int64_t)2 << 30, GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
+// --gpu_head_chunk_bytes of checkpoints up to 0.6.0, which do not say.
+static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 // choices: a|b|...; words: those of an enum, one behind the other, each ended by a zero.
 struct OptionSpec {
   const char *name;
@@ -40,6 +40,7 @@ static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sa
 const char *sample_file(const Options *o);
 // Which of its choices an option has, as the table spells it.
 const char *option_word(const Options *o, OptionId id);
+// Every option as if none had been given.
 void options_default(Options *o);
 // One value as text; the same text gives the same value back.
 void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s);
@@ -133,7 +134,7 @@ void tuning_fit_length(Options *o, const Corpus *corpus);
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
 // Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.
-bool report_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes);
+bool trace_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes);
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
 bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);

@@ -1,4 +1,4 @@
-// program.h: a model's shape from options, and back. What this room asks of the trainer is at the end of run.h.
+// program.h: a model's shape from options, and back. What this room asks of the trainer is at the end of options.h.
 #pragma once
 #include "options.h"
 #include "option_values.h"

@@ -1,5 +1,5 @@
 // resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
-// refused. For the options of sharding, sharding.h does that.
+// refused; report_refuse: options about what a run does and reports. For those of sharding, sharding.h does that.
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -177,7 +177,7 @@ bool trace_steps_parse(const char *text, int64_t *first, int64_t *last) {
   *last = strtoll(end + 1, &end, 10);
   return !*end && *first <= *last && *last <= 1000000;
 }
-bool report_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes) {
+bool trace_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes) {
   int64_t first = 0, last;
   REFUSE(trace_steps_parse(o->trace_steps, &first, &last) && steps < first, "--trace_steps %.40s: this run has %lld "
          "step%s; choose earlier ones", o->trace_steps, (long long)steps, steps == 1 ? "" : "s");
@@ -215,11 +215,11 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
   REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
          "1 <= first <= last <= 1000000", o->trace_steps);
-  if (o->trace[0] && o->max_steps) return report_refuse_steps(o, o->max_steps, error, error_bytes);
+  if (o->trace[0] && o->max_steps) return trace_refuse_steps(o, o->max_steps, error, error_bytes);
   return true;
 }
 
-// ---- options and memory ---------------------------------------------------------------------------------------------
+// ---- all of them ----------------------------------------------------------------------------------------------------
 bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;

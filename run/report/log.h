@@ -6,7 +6,7 @@
 //   log_trace     what --trace has found
 //   lock_out      only one run may train into OUT; called before its checkpoints are read
 //   check_out     whether OUT can be written, before memory is taken
-//   report_refuse options about runs and reports that cannot work; report_compare: --report A,B
+//   report_compare  --report A,B: one page for all
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
@@ -71,7 +71,7 @@ void report_check_trace(const RunView *run, int64_t done, char *error, size_t er
   if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
     snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
              "moves the messages; use --comm nccl, or leave it out");
-  else report_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);
+  else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);
 }
 void report_open_trace(const RunView *run, char *error, size_t error_bytes) {
   run->trace->from = run->step;

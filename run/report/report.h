@@ -1,5 +1,5 @@
 // report.h: the door of run/report/: what may be known of a run (RunView), and what a run tells of itself: its start,
-// its steps and their records, the page, a trace.
+// its steps and their records, the page, a trace. The trainer fills in the RunView.
 #pragma once
 #include "run/options/options.h"
 #include "data/checkpoint/checkpoint.h"
@@ -78,7 +78,7 @@ struct RunView {
   float loss_scale;                              // after the last step
   Traffic step_traffic;                          // of the last step
   StepState *state, *state_on_device;            // what changes from step to step
-  const cJSON *published;                        // what came with the weights (interchange.h), rank 0's; NULL: nothing
+  const cJSON *published;                        // what came with the weights (models.h), rank 0's; NULL: nothing
   const char *name;                              // of the model, for people; NULL: its preset's
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };

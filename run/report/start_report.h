@@ -1,7 +1,7 @@
 // start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
 // and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 //
-//   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from saver.h)
+//   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from run/saver.h)
 //   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
 //   start_record                         all of it as members of a JSON object
 //   print_old_runs                       what earlier runs left in OUT, and how to remove it

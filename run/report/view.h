@@ -1,9 +1,7 @@
 // view.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
 //
-//   Device                     where a rank computes
-//   ModelFigures               the model's shape and size, for people
-//   StepResult, EvalResult     what a step and an evaluation give
-//   RunView                    a view of the trainer: pointers to what it owns. The trainer fills it in
+//   device_of, run_device_bytes       a device without a choice; memory that a GPU has no more
+//   word_perplexity, bits_per_byte    numbers made of an evaluation's loss
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
