@@ -11,7 +11,6 @@
 #   - kernels/cpu/cpu.cc is compiled per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2, and one on every aarch64; which table runs is decided at start-up. It and kernels/cuda/cuda.cu
 #     have an object for each family of ops (kernels/all.h).
-.DEFAULT_GOAL := all
 .SECONDARY:
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
@@ -21,7 +20,8 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 
 define HELP
-make              build everything: ./train_gpt_fsdp and build/test_gpt_fsdp
+make              build ./train_gpt_fsdp
+make all          and the tests, build/test_gpt_fsdp
 make train        install what is missing, build, find or fetch WikiText-2, train `tiny` on 2 ranks (about 3 minutes)
 make test         install what is missing, build (about 2 minutes), run the tests (under 12 minutes on 2 cores)
 make plan         what a run would need and how long it would take: ARGS="--model gpt2-xl --world 64 --on h200"
@@ -63,8 +63,9 @@ MPIRUN ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/mpirun,mpirun)
 B := $(if $(filter 1,$(SAN)),build/san,build)
 TRAINER := $(if $(filter 1,$(SAN)),$(B)/train_gpt_fsdp,train_gpt_fsdp)
 TESTS := $(B)/test_gpt_fsdp
+.DEFAULT_GOAL := $(TRAINER)
 # Anything but these goals compiles something and needs the libraries.
-BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),all))
+BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),$(TRAINER)))
 HASH := \#
 comma := ,
 space := $() $()
@@ -258,7 +259,7 @@ FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... 
 FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
 THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove speedrun soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
-$(filter $(THERE),$(BUILDS)):
+$(filter $(THERE),$(BUILDS)): FORCE
 	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
 else
