@@ -380,7 +380,7 @@ kernels/%.cc kernels/%.cu: ;
 # A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
 # set would then run on a machine that lacks it. So each object exports its set's table and names that end in the set's;
 # CUDA's also exports what the tests use, and the weak symbols of header-only libraries that no other object uses.
-exports_kernels = ($(subst $(space),|,$(strip $(shell sed -n '/what a device offers/q; s/^  X(\([a-z0-9_]*\), *(Ctx.*/\1/p' kernels/ops.h))))[(].*
+exports_kernels = ($(subst $(space),|,$(strip $(shell sed -n '/what a device offers/q; s/^  X.\([a-z0-9_]*\), .*/\1/p' kernels/ops.h))))[(].*
 CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
 exports = $(or $(exports_$1),ops_$2|[a-z0-9_]+[.]$2)
 cuda_exports := [a-z0-9_]+_(impl|workspace_bytes|wgmma)[(].*|matmul_(open|close)[(].*|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
