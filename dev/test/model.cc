@@ -56,6 +56,7 @@
 #include "dev/test/test_plan.h"
 #include "dev/test/test_placement.h"
 #include "dev/test/test_checkpoint.h"
+#include "dev/test/test_resume.h"
 #include "dev/test/test_checkpoint_modes.h"
 #include "dev/test/test_muon_sharded.h"
 #include "dev/test/test_master.h"
