@@ -1,8 +1,8 @@
 // test_checkpoint.h: a checkpoint does not depend on the ranks that wrote it. Saved on N ranks and loaded on M it is
 // the same state, and the resumed run equals the uninterrupted one bit for bit. Files are equal byte for byte for all
 // writers, on every device, whether one host writes them or streams through another; bytes and memory are as planned.
-// Then the options of a resumed run, and the rotation of checkpoint directories. One launch of six ranks runs the
-// smaller worlds on split communicators. For what interrupted saves leave see test_kill.h.
+// Then the rotation of checkpoint directories. One launch of six ranks runs the smaller worlds on split communicators.
+// For what interrupted saves leave see test_kill.h, for the options of a resumed run test_resume.h.
 #include <malloc.h>
 
 // ---- helpers --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// test_resume.h: what a resumed run takes of its checkpoint, what of the command line, and what it refuses: every option
-// by its kind. Follows test_checkpoint.h.
+// test_resume.h: what a resumed run takes of its checkpoint, what of the command line, and what it refuses: every
+// option by its kind. Follows test_checkpoint.h.
 #pragma once
 
 // The rule of every option at a resume: K the checkpoint keeps it, D it is the default, O each run sets its own. Three
