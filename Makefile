@@ -87,7 +87,8 @@ HOMES := $(MPI_HOME) $(HWLOC_HOME) $(CJSON_HOME) $(OPENSSL_HOME) $(CUDA_HOME) $(
 ASKED := $(shell { printf '%s\n' $(foreach v,CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME \
   NCCL_HOME CUDA,$(call quoted,$($v))); printenv PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH \
   LD_LIBRARY_PATH PKG_CONFIG_PATH OPAL_PREFIX OMPI_CXX OMPI_CFLAGS OMPI_CXXFLAGS OMPI_LDFLAGS OMPI_LIBS; \
-  stat -Lc '%n %s %Y' Makefile $$(command -v $(CXX) $(MPICC) $(MPIRUN) nvcc nvidia-smi) /usr/include /usr/local/include \
+  stat -Lc '%n %s %Y' Makefile $$(for p in $(CXX) $(MPICC) $(MPIRUN) nvcc nvidia-smi; do command -v $$p; done) \
+  /usr/include /usr/local/include \
   /usr/lib /usr/lib64 /usr/lib/*-linux-gnu /usr/local/lib $(HOMES:%=%/bin/*) $(HOMES:%=%/include) $(HOMES:%=%/lib*); \
   cat /proc/driver/nvidia/gpus/*/information; } 2>/dev/null | cksum)
 -include $(FOUND)
@@ -324,7 +325,7 @@ NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$
 # sm_90 the same instructions as from its own. From compute_100 on nvcc optimises otherwise: sm_100's code spills
 # registers in attention and layernorm if its PTX is compute_80's, so these have two, and the rest one. Kernels that ask
 # for instructions of later architectures have one for each.
-ifeq ($(origin ARCHS),file)
+ifneq ($(and $(filter file,$(origin ARCHS)),$(word 3,$(ARCHS))),)
 CODES := $(patsubst code=%,%,$(filter code=%,$(subst $(comma), ,$(ARCHS))))
 CODES_LATE := $(filter sm_1% compute_1%,$(CODES))
 from_ptx = $(if $2,-gencode arch=$1$(comma)code=[$(subst $(space),$(comma),$(strip $2))])
@@ -393,7 +394,7 @@ ifneq ($(SAN),1)
 	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(call exports,$o,$(patsubst cpu_%,%,$(basename $o))))$$/ { \
 	    print o ": " $$0 }';)); \
 	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table and implementations; make these static" >&2; exit 1; }
-	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d)
+	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d) threads=kernels/cpu/threads.h
 endif
 
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).
@@ -407,7 +408,7 @@ ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),
   $(patsubst %,$(B)/alone/CUDA/%,$(filter-out $(CPU_ONLY) kernels/cpu/threads.h,$(KERNELS)) $(wildcard dev/cuda_emu/*.h))
 flags_CPU := -Wno-psabi $(if $(ARM),$(M_neon_bf16) -DISA=neon_bf16,$(M_amx_emulated) -DISA=amx_emulated)
 flags_CUDA := $(EMULATED_FLAGS)
-flags_LAUNCH := -DPART_LAUNCHERS=1
+flags_LAUNCH = $(if $(filter LAUNCH/kernels/%,$*),-DPART_LAUNCHERS=1)
 check-headers: check-rooms $(ALONE)
 $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \

@@ -438,7 +438,8 @@ TEST(first_every_goal_of_make_works,
 }
 
 TEST(first_make_probes_once,
-     "make asks the compiler what it finds once, and again when the compiler, the environment or a variable changes; "
+     "make asks the compiler what it finds once, and again when the compiler, mpirun, the environment or a variable "
+     "changes; "
      "it asks nothing for a goal that builds nothing; without a GPU, make train compiles no CUDA kernels, make does") {
   first_need_repository();
   CliRun r;
@@ -451,7 +452,10 @@ TEST(first_make_probes_once,
   static const struct { const char *before, *goals; bool asks; } table[] = {
       {"", "CUDA=0 all", true}, {"", "CUDA=0 all", false}, {"", "CUDA=0 check", false}, {"", "help", false},
       {"CPATH=/none", "CUDA=0 all", true}, {"CPATH=/none", "CUDA=0 all", false},
-      {"touch -d 2020-01-01 $TEST_TMP/cxx; CPATH=/none", "CUDA=0 HWLOC_HOME=/usr all", true}};
+      {"touch -d 2020-01-01 $TEST_TMP/cxx; CPATH=/none", "CUDA=0 HWLOC_HOME=/usr all", true},
+      {"echo '#!/bin/sh' >$TEST_TMP/run; chmod +x $TEST_TMP/run;", "CUDA=0 MPIRUN=$TEST_TMP/run all", true},
+      {"", "CUDA=0 MPIRUN=$TEST_TMP/run all", false},
+      {"echo >>$TEST_TMP/run;", "CUDA=0 MPIRUN=$TEST_TMP/run all", true}};
   for (const auto &k : table) {
     CLI_RUN(&r, "rm -f %s; %s %s %s >/dev/null; wc -l <%s 2>/dev/null || echo 0", cli_path("asked"), k.before, make,
             k.goals, cli_path("asked"));
