@@ -1,13 +1,12 @@
 # Makefile: builds, tests and runs train_gpt_fsdp. `make help` lists everything.
 #
 # Conventions
-#   - Libraries are found by compiling and linking a line against them, never by asking a package manager. MPI_HOME,
-#     HWLOC_HOME, CJSON_HOME, OPENSSL_HOME, CUDA_HOME and NCCL_HOME name installations elsewhere (environment modules).
+#   - Compilers, libraries and GPUs are found by dev/configure.sh. MPI_HOME, HWLOC_HOME, CJSON_HOME, OPENSSL_HOME, CUDA_HOME
+#     and NCCL_HOME name installations elsewhere (environment modules).
 #   - The CUDA kernels are compiled if there is an nvcc; libcublasLt and libnccl are opened when they are used, so the
 #     same program starts on machines without them. The tests also run the kernels emulated: the C++ compiler compiles
 #     kernels/cuda/cuda.cu with dev/cuda_emu, which needs no toolkit.
 #   - An object is rebuilt when its source, a header or its own command line changes (build/<object>.cmd keeps the line).
-#     What was found where is kept in build/found.mk until a compiler, a path or the environment changes.
 #   - kernels/cpu/cpu.cc is compiled per instruction set with explicit -m flags, so one binary runs on every x86-64
 #     machine with AVX2, and one on every aarch64; which table runs is decided at start-up. It and kernels/cuda/cuda.cu
 #     have an object for each family of ops (kernels/all.h).
@@ -36,12 +35,11 @@ make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T
 make ptxas        registers, spills and shared memory of every CUDA kernel
 make sass         machine code of the hot CUDA kernels: spills, reads, tensor cores, predictions (cuobjdump)
 make arm          build for ARM beside x86-64 and compare, by emulation (dev/arm.sh setup installs what it needs)
-make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux without any (DIST_ARCH=aarch64: for ARM)
-make wheel        the same for pip (dev/dist.sh says what both need)
+make dist         dist/*.tar.gz: the program with its own Open MPI, for a Linux without any (DIST_ARCH=aarch64: for ARM);
+                  make wheel packs it for pip (dev/dist.sh says what both need)
 make setup        only install what is missing (dev/setup.sh)
-make check-style  tabs, trailing blanks, lines over 120 columns
-make check-rooms  headers include only doors of rooms below them, and none in a circle
-make check-headers  and each compiles alone (half a minute)
+make check-rooms  headers include only doors of rooms below them, none in a circle; make check-headers also compiles each
+                  alone (half a minute); make check-style looks for tabs, trailing blanks, lines over 120 columns
 make clean        remove what was built
 
 NP=4              ranks of `make train` (2)            V=1          show whole command lines
@@ -68,124 +66,17 @@ TESTS := $(B)/test_gpt_fsdp
 BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),$(TRAINER)))
 HASH := \#
 comma := ,
-space := $() $()
 
-# Whether two texts are the same.
 same = $(and $(findstring |$1|,|$2|),$(findstring |$2|,|$1|))
 quoted = '$(subst ','\'',$1)'
 
-# $(call links,headers,expression,flags) is `yes` when a program that includes them and runs the expression links.
-links = $(shell d=$$(mktemp -d) && printf '%s\n' $(1:%='$(HASH)include <%>') 'int main() { $(2); }' > $$d/probe.cc && \
-  $(CXX) -std=c++17 $$d/probe.cc -o $$d/probe $(3) >/dev/null 2>&1 && echo yes; rm -rf $$d)
-
-M_neon_bf16 := -march=armv8.2-a+bf16
-
 ifneq ($(BUILDS),)
-# All that the probes below depend on: what was asked for, where compilers look, programs, directories of libraries, GPUs.
+# Compilers, libraries and GPUs: looked for when something changed since the last time.
 FOUND := $(B)/found.mk
-HOMES := $(MPI_HOME) $(HWLOC_HOME) $(CJSON_HOME) $(OPENSSL_HOME) $(CUDA_HOME) $(NCCL_HOME)
-ASKED := $(shell { printf '%s\n' $(foreach v,CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME \
-  NCCL_HOME CUDA,$(call quoted,$($v))); printenv PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH \
-  LD_LIBRARY_PATH PKG_CONFIG_PATH OPAL_PREFIX OMPI_CXX OMPI_CFLAGS OMPI_CXXFLAGS OMPI_LDFLAGS OMPI_LIBS; \
-  stat -Lc '%n %s %Y' Makefile $$(for p in $(CXX) $(MPICC) $(MPIRUN) nvcc nvidia-smi; do command -v $$p; done) \
-  /usr/include /usr/local/include \
-  /usr/lib /usr/lib64 /usr/lib/*-linux-gnu /usr/local/lib $(HOMES:%=%/bin/*) $(HOMES:%=%/include) $(HOMES:%=%/lib*); \
-  cat /proc/driver/nvidia/gpus/*/information; } 2>/dev/null | cksum)
--include $(FOUND)
-ifneq ($(FOUND_FOR),$(ASKED))
-# The vectors are those of x86-64 and of ARM, the windows and /proc those of Linux: nothing else can be built.
-TARGET := $(or $(shell $(CXX) -dumpmachine 2>/dev/null),$(shell uname -m)-$(shell uname -s))
-ARM := $(filter aarch64-% arm64-%,$(TARGET))
-ifeq ($(and $(or $(ARM),$(filter x86_64-% amd64-%,$(TARGET))),$(findstring inux,$(TARGET))),)
-$(error train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is $(TARGET), by $(CXX) -dumpmachine or uname)
-endif
-# mpi.h's C++ bindings are deprecated and full of warnings; the C interface is all that is used.
-MPI_CFLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem%,$(shell $(MPICC) --showme:compile 2>/dev/null || \
-  $(if $(MPI_HOME),echo -I$(MPI_HOME)/include,pkg-config --cflags ompi-c 2>/dev/null)))
-MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || \
-  $(if $(MPI_HOME),echo -L$(MPI_HOME)/lib -lmpi,pkg-config --libs ompi-c 2>/dev/null || echo -lmpi)) \
-  $(MPI_HOME:%=-Wl,-rpath,%/lib)
-# $(call library_libs,HOME,name): options for a library, below HOME if that is not empty.
-library_cflags = $(1:%=-isystem%/include)
-library_libs = $(1:%=-L%/lib -L%/lib64 -Wl,-rpath,%/lib -Wl,-rpath,%/lib64) -l$2
-LIBRARY_CFLAGS := $(call library_cflags,$(CJSON_HOME)) $(call library_cflags,$(HWLOC_HOME))$(OPENSSL_HOME:%= -isystem%/include)
-CJSON_LIBS := $(call library_libs,$(CJSON_HOME),cjson)
-HWLOC_LIBS := $(call library_libs,$(HWLOC_HOME),hwloc)
-OPENSSL_LIBS := $(call library_libs,$(OPENSSL_HOME),crypto)
-ifeq ($(strip $(if $(ARM),$(call links,arm_neon.h,vbfdotq_f32(float32x4_t{}$(comma) bfloat16x8_t{}$(comma) bfloat16x8_t{}),$(M_neon_bf16)),\
-  $(call links,immintrin.h,__builtin_cpu_supports("avx512bf16"),-mavx512f -mavx512bf16 -mamx-tile -mamx-bf16))),)
-MISSING += compiler
-endif
-ifeq ($(call links,mpi.h,MPI_Init(0$(comma) 0),$(MPI_CFLAGS) $(MPI_LIBS)),)
-MISSING += OpenMPI
-else ifeq ($(shell command -v "$(MPIRUN)" 2>/dev/null),)
-MISSING += mpirun
-endif
-ifeq ($(call links,cjson/cJSON.h,cJSON_Delete(0),$(LIBRARY_CFLAGS) $(CJSON_LIBS)),)
-MISSING += cJSON
-endif
-ifeq ($(call links,hwloc.h,hwloc_topology_set_components(0$(comma) 0$(comma) 0),$(LIBRARY_CFLAGS) $(HWLOC_LIBS)),)
-MISSING += hwloc
-endif
-ifeq ($(call links,openssl/hmac.h openssl/crypto.h,OPENSSL_cleanse(0$(comma) 0),$(LIBRARY_CFLAGS) $(OPENSSL_LIBS)),)
-MISSING += OpenSSL
-endif
-
-WITH_CUDA :=
-# CUDA is optional: if something is missing it is left out, and a line says so.
-NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-# A named installation that is not there must not be replaced silently.
-ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(filter-out file,$(origin CUDA_HOME))),)
-ifeq ($(wildcard $(CUDA_HOME)/bin/nvcc),)
-LEFT_OUT := CUDA
-$(info CUDA_HOME=$(CUDA_HOME) has no bin/nvcc: $(if $(NVCC),$(NVCC) is taken,CUDA kernels are left out))
-endif
-endif
-ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(NVCC)),)
-CUDA_ROOT := $(NVCC:%/bin/nvcc=%)
-CUDA_FLAGS := $(NCCL_HOME:%=-I%/include) -I$(CUDA_ROOT)/include
-CUDA_LIBS := -L$(CUDA_ROOT)/lib64 $(if $(ARM),-L$(CUDA_ROOT)/targets/sbsa-linux/lib) -lcudart_static -ldl -lrt -lpthread
-CUDA_HEADERS := cuda_runtime.h nvtx3/nvToolsExt.h cublasLt.h nccl.h
-ifneq ($(call links,$(CUDA_HEADERS),cudaRuntimeGetVersion(0),$(CUDA_FLAGS) $(CUDA_LIBS)),)
-WITH_CUDA := yes
-else
-CUDA_LACKS := $(or $(foreach h,$(CUDA_HEADERS),$(if $(call links,$(h),,$(CUDA_FLAGS)),,$(h))),libcudart_static.a)
-LEFT_OUT := CUDA
-$(info CUDA kernels are left out: $(NVCC) is here, but not $(strip $(CUDA_LACKS)) (CUDA_HOME=, NCCL_HOME=; or CUDA=0))
-endif
-else ifeq ($(NVCC),)
-ifneq ($(and $(filter-out 0,$(or $(CUDA),1)),$(shell nvidia-smi -L 2>/dev/null)),)
-LEFT_OUT := CUDA
-$(info CUDA kernels are left out: a GPU is here, but no nvcc (CUDA_HOME=; or CUDA=0))
-endif
-endif
-ifneq ($(WITH_CUDA),)
-# For the GPUs of this machine if there are any, else for common ones and, as PTX, for later ones.
-# Hopper's own instructions need its `a` name.
-NVCC_ARCHS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
-LOCAL_ARCHS := $(filter-out 5% 6% 7%,$(filter $(NVCC_ARCHS),\
-  $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -nu)))
-gencode = $(foreach a,$(1:90=90a),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
-# Each GPU that has no code of its own is later than sm_100, so PTX for sm_100, which is made on the way, serves it.
-PTX_ARCH := $(or $(filter 100,$(NVCC_ARCHS)),90)
-ARCHS_HERE := $(or $(call gencode,$(LOCAL_ARCHS)),$(call gencode,$(filter $(NVCC_ARCHS),80 90 100 $(if $(ARM),121))) \
-  -gencode arch=compute_$(PTX_ARCH)$(comma)code=compute_$(PTX_ARCH))
-endif
-
-COMPILERS := $(shell { $(CXX) --version; $(if $(WITH_CUDA),$(NVCC) --version;) } 2>/dev/null | cksum)
-# Kept if nothing is missing or left out.
-KEPT := COMPILERS TARGET ARM MPI_CFLAGS MPI_LIBS LIBRARY_CFLAGS CJSON_LIBS HWLOC_LIBS OPENSSL_LIBS NVCC WITH_CUDA \
-  CUDA_LIBS ARCHS_HERE
-define newline
-
-
-endef
-ifeq ($(MISSING)$(LEFT_OUT),)
-$(shell mkdir -p $(B))
-$(file >$(FOUND),ifeq ($$(ASKED),$(ASKED))$(foreach v,$(KEPT),$(newline)$v := $(subst $$,$$$$,$($v)))$(newline)FOUND_FOR := \
-  $$(ASKED)$(newline)endif)
-endif
-endif
+ASKED := CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME CUDA_HOME_NAMED NCCL_HOME CUDA ARCHS
+CUDA_HOME_NAMED := $(filter-out file,$(origin CUDA_HOME))
+$(shell dev/configure.sh $(FOUND) $(foreach v,$(ASKED),$(call quoted,$v=$($v))))
+include $(FOUND)
 ARCHS ?= $(ARCHS_HERE)
 
 # Without a GPU these goals run no CUDA kernels, and do not wait until they are compiled.
@@ -200,23 +91,17 @@ endif
 
 help:
 	$(info $(HELP))@:
-
 setup:
 	@dev/setup.sh
-
 dist wheel:
 	@dev/dist.sh $(@:dist=archive) $(DIST_ARCH)
-
 clean:
 	rm -rf build dist train_gpt_fsdp
-
 check-style:
 	@! grep -nP '\t| +$$|^.{121,}' $$(git ls-files -co --exclude-standard | grep -E '\.(cu|cuh|h|cc|py|sh)$$|^\.ci/run$$') \
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
-# The rooms, each above those before it. No file includes a room above its own, itself in a circle, or of another room
-# anything but its door, which has the room's name and at most 200 lines (tables that it includes are pages of their own);
-# nothing below the trainer knows it. kernels/ has a door for each purpose, fsdp/ has its at the top.
+# The rooms, each above those before it (docs/design.md).
 ROOMS := base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors data/models \
   data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
@@ -224,22 +109,7 @@ HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
 DOORS := $(patsubst fsdp/fsdp.h,fsdp.h,$(foreach r,$(filter-out kernels,$(ROOMS)),$r/$(notdir $r).h))
 check-rooms:
-	@awk -F'"' 'BEGIN { n = split("$(ROOMS) trainer", r, " "); for (i = 1; i <= n; i++) level[r[i]] = i; \
-	    n = split("$(DOORS)", d, " "); for (i = 1; i <= n; i++) door[room(d[i])] = d[i] } \
-	  function room(f) { if (f == "fsdp.h" || f ~ "^train") return f ~ "^f" ? "fsdp" : "trainer"; \
-	    sub("/[^/]*$$", "", f); sub("^kernels/.*", "kernels", f); return f in level ? f : "" } \
-	  function bad(why) { print FILENAME ":" FNR ": " why; failed = 1 } \
-	  FNR == 1 { here = room(FILENAME) } \
-	  FNR == 201 && here != "fsdp" && here in door && FILENAME == door[here] { bad("a door of more than 200 lines") } \
-	  here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$$)/ { bad("names Trainer") } \
-	  /^ *#include "/ && here && ($$2 ~ "/" || $$2 == "fsdp.h") { \
-	    there = room($$2); \
-	    if (!there) bad("includes " $$2 ", which is in no room"); \
-	    if (there && level[there] > level[here]) bad("includes " $$2 ", which is of a higher room"); \
-	    if (there != here && there in door && $$2 != door[there]) bad("includes " $$2 ": " door[there] " is the door") } \
-	  END { exit failed }' $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h) >&2
-	@awk -F'"' '/^ *#include "/ { dir = FILENAME; sub("[^/]*$$", "", dir); print FILENAME, ($$2 ~ "/" || $$2 == "fsdp.h" ? "" : dir) $$2 }' \
-	  $(INCLUDES) | tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; exit 1; }
+	@dev/check_rooms.sh "$(ROOMS)" "$(DOORS)" $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h)
 
 .PHONY: dist wheel all train test test-all arm soak check check-headers check-rooms plan compare prove speedrun bench fuzz ptxas sass help setup clean check-style check-symbols FORCE
 
@@ -252,16 +122,10 @@ train test test-all check:
 	@dev/setup.sh
 	@$(MAKE) SETUP_DONE=1 $@
 endif
-FIX_compiler := a C++17 compiler that knows AMX (x86-64) or bf16 (aarch64): g++ >= 11, or clang++ >= 12: CXX=...
-FIX_OpenMPI := headers and library of OpenMPI: MPI_HOME=... (the directory that holds include/ and lib/)
-FIX_mpirun := mpirun of OpenMPI: MPIRUN=... (only the libraries were found)
-FIX_hwloc := header and library of hwloc 2.1 or later: HWLOC_HOME=... (the directory that holds include/hwloc.h and lib/)
-FIX_OpenSSL := header and libcrypto of OpenSSL 1.1.1 or later: OPENSSL_HOME=... (the directory that holds include/openssl/ and lib/)
-FIX_cJSON := header and library of cJSON: CJSON_HOME=... (the directory that holds include/cjson/ and lib/)
 # make itself names a goal that does not exist.
 THERE := all $(if $(SETUP_DONE),train test test-all check) check-headers plan compare prove speedrun soak arm bench fuzz ptxas sass check-symbols train_gpt_fsdp build/%
 $(filter $(THERE),$(BUILDS)): FORCE
-	@printf 'not found: %s\n' $(foreach m,$(MISSING),'$(FIX_$(m))') >&2
+	@$(foreach m,$(MISSING),echo 'not found: $(FIX_$m)' >&2;)
 	@echo 'To install what is missing: dev/setup.sh (or set the paths above).' >&2; exit 1
 else
 
@@ -275,7 +139,7 @@ COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNIN
 # nothing else is compiled when it changes.
 cmd_build := $(COMMON) -x c++
 also_build = $(COMPILERS) $(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))
-BUILT_OF := Makefile train_gpt_fsdp.cu $(wildcard trainer/*.h) fsdp.h $(SOURCES)
+BUILT_OF := Makefile dev/configure.sh train_gpt_fsdp.cu $(wildcard trainer/*.h) fsdp.h $(SOURCES)
 
 # amx_emulated: the AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in
 # the tests only.
@@ -286,6 +150,7 @@ M_avx512 := $(M_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl
 M_avx512_bf16 := $(M_avx512) -mavx512bf16
 M_amx := $(M_avx512_bf16) -mamx-tile -mamx-bf16
 M_amx_emulated := $(M_avx512_bf16) -DAMX_EMULATED=1
+M_neon_bf16 := -march=armv8.2-a+bf16
 
 # -Wno-psabi: vectors are passed between static functions only, so their calling convention does not matter.
 # Where there are tiles the other families are those of avx512_bf16, which ISAS must have then.
@@ -313,7 +178,6 @@ $(foreach p,$(TEST_PARTS),$(eval cmd_test_$p := $(COMMON) -O0 $(SANITIZE) $(CXXF
 cmd_bench_ops := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
 src_bench_ops := dev/bench_ops.cu
 also_link = $(LIBS)
-LIBS := $(MPI_LIBS) $(HWLOC_LIBS) $(CJSON_LIBS) $(OPENSSL_LIBS) -ldl -lrt -lpthread -lm
 OBJECTS := $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS)))
 
 ifneq ($(WITH_CUDA),)
@@ -321,18 +185,7 @@ ifneq ($(WITH_CUDA),)
 NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$(CXX)),,-ccbin $(CXX))) -std=c++17 -O2 \
   --fmad=false -lineinfo $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_HOME:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
-# Where this file chose several architectures, PTX is made once, for the first, and ptxas makes code of it for all: for
-# sm_90 the same instructions as from its own. From compute_100 on nvcc optimises otherwise: sm_100's code spills
-# registers in attention and layernorm if its PTX is compute_80's, so these have two, and the rest one. Kernels that ask
-# for instructions of later architectures have one for each.
-ifneq ($(and $(filter file,$(origin ARCHS)),$(word 3,$(ARCHS))),)
-CODES := $(patsubst code=%,%,$(filter code=%,$(subst $(comma), ,$(ARCHS))))
-CODES_LATE := $(filter sm_1% compute_1%,$(CODES))
-from_ptx = $(if $2,-gencode arch=$1$(comma)code=[$(subst $(space),$(comma),$(strip $2))])
-PTX := $(patsubst compute_%a,compute_%,$(patsubst arch=%,%,$(firstword $(filter arch=%,$(subst $(comma), ,$(ARCHS))))))
-ARCHS_ONE := $(call from_ptx,$(PTX),$(patsubst compute_%,$(PTX),$(CODES)))
-ARCHS_TWO := $(call from_ptx,$(PTX),$(filter-out $(CODES_LATE),$(CODES))) $(call from_ptx,compute_100,$(CODES_LATE))
-endif
+# Kernels that ask for instructions of later architectures have PTX of each, others of one or two (dev/configure.sh).
 archs = $(or $(if $(filter device loss wgmma,$1),,$(if $(filter attention norms blocks,$1),$(ARCHS_TWO),$(ARCHS_ONE))),$(ARCHS))
 FAMILIES_CUDA := $(FAMILIES) wgmma
 $(foreach f,$(FAMILIES_CUDA),$(eval cmd_cuda.$f := $(NVCC_COMMAND) $(call archs,$f) \
@@ -378,22 +231,10 @@ $(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/cud
 # An earlier build directory may name sources that are elsewhere now.
 kernels/%.cc kernels/%.cu: ;
 
-# A weak or second strong symbol of a CPU object would be shared by all of them at link time: code for one instruction
-# set would then run on a machine that lacks it. So each object exports its set's table and names that end in the set's;
-# CUDA's also exports what the tests use, and the weak symbols of header-only libraries that no other object uses.
-exports_kernels = ($(subst $(space),|,$(strip $(shell sed -n '/what a device offers/q; s/^  X.\([a-z0-9_]*\), .*/\1/p' kernels/ops.h))))[(].*
 CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),$(FAMILIES_CUDA:%=cuda.%)) cuda_emulated
-exports = $(or $(exports_$1),ops_$2|[a-z0-9_]+[.]$2)
-cuda_exports := [a-z0-9_]+_(impl|workspace_bytes|wgmma)[(].*|matmul_(open|close)[(].*|nvtx.*|InitializeInjectionNvtx2_fnptr|DW[.]ref.*
-$(foreach f,$(FAMILIES_CUDA),$(eval exports_cuda.$f := $(cuda_exports)))
-exports_cuda.device := ops_cuda|cuda_libraries_bind|cuda_probe|cuda_probe_priorities|$(cuda_exports)
-exports_cuda_emulated := ops_cuda_emulated|ops_streams|emu_.*|Queued<.*
 check-symbols: $(CHECKED:%=$(B)/%.o) $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
-	@bad=$$($(foreach o,$(CHECKED),nm -gC --defined-only $(B)/$(o).o | \
-	  awk -v o=$(B)/$(o).o '$(if $(filter cuda_emulated,$(o)),$$2 !~ /[VWu]/ && )$$3 !~ /^($(call exports,$o,$(patsubst cpu_%,%,$(basename $o))))$$/ { \
-	    print o ": " $$0 }';)); \
-	  [ -z "$$bad" ] || { printf '%s\n' "$$bad" "check-symbols: objects export only their table and implementations; make these static" >&2; exit 1; }
+	@dev/check_exports.sh $(B) $(CHECKED)
 	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d) threads=kernels/cpu/threads.h
 endif
 
@@ -414,28 +255,15 @@ $(ALONE): $(B)/alone/%: $(B)/check-headers.cmd $$(call alone_header,$$*)
 	@mkdir -p $(@D); printf '#include "%s"\n' $(call alone_header,$*) | $(cmd_check-headers) \
 	  -DPART_$(firstword $(subst /, ,$*))=1 $(flags_$(firstword $(subst /, ,$*))) -MMD -MP -MT $@ -MF $@.d - && touch $@
 
-# One line per kernel and architecture, spilling ones first.
+ifneq ($(WITH_CUDA),)
 ptxas:
-ifneq ($(WITH_CUDA),)
 	@mkdir -p $(B); { $(foreach f,$(FAMILIES_CUDA),$(filter-out --threads 0,$(cmd_cuda.$f)) -Xptxas -v -c $(src_cuda.$f) \
-	  -o $(B)/ptxas.o;) } 2>&1 | c++filt | awk '\
-	  /error|warning/ { print } /error/ { bad = 1 } \
-	  /Potential Performance Loss: wgmma/ { print; bad = 1 } \
-	  /Compiling entry/ { arch = $$NF; name = $$0; gsub(/\047/, "", arch); \
-	    sub(/.*function ./, "", name); sub(/. for .*/, "", name) } \
-	  /stack frame/ { stack = $$1; spill = $$5 + $$9 } \
-	  /Used [0-9]+ registers/ { match($$0, /Used [0-9]+/); regs = substr($$0, RSTART + 5, RLENGTH - 5); smem = 0; \
-	    if (match($$0, /[0-9]+ bytes smem/)) smem = substr($$0, RSTART, RLENGTH) + 0; \
-	    printf "%6d %6d %6d %8d  %-8s %s\n", spill, stack, regs, smem, arch, name | "sort -k1,1nr -k5,5 -k6" } \
-	  BEGIN { print " spill  stack   regs   shared  arch     kernel" } END { exit bad }'; rm -f $(B)/ptxas.o
-else
-	@echo "ptxas: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
-endif
+	  -o $(B)/ptxas.o;) } 2>&1 | dev/ptxas.sh; s=$$?; rm -f $(B)/ptxas.o; exit $$s
 sass: $(CUDA_OBJECTS)
-ifneq ($(WITH_CUDA),)
 	@SASS_OBJECTS="$(CUDA_OBJECTS)" dev/sass.py $(ARGS)
 else
-	@echo "sass: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
+ptxas sass:
+	@echo "$@: this needs nvcc, cublasLt.h and nccl.h" >&2; exit 1
 endif
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -457,68 +285,45 @@ train: $(TRAINER)
 	  set -x; $(MPIRUN) $(MPIRUN_FLAGS) -np $(NP) ./$(TRAINER) $(if $(findstring --model,$(ARGS)),,--model tiny) \
 	  $(DEVICE:%=--device %) $(ARGS)
 
-TEST_ENVIRONMENT = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" DEVICE="$(DEVICE)" TEST_JOBS="$(TEST_JOBS)"
+RUNS = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) DEVICE="$(DEVICE)"
+TEST = $(RUNS) TEST_JOBS="$(TEST_JOBS)" ./$(TESTS)
 test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
-	@$(TEST_ENVIRONMENT) ./$(TESTS) $(if $(filter test-all,$@),--all) $(T)
+	@$(TEST) $(if $(filter test-all,$@),--all) $(T)
 	@$(if $(filter test-all,$@),$(if $(T),,dev/soak.sh ./$(TRAINER) || [ $$? -eq 77 ]))
 
-# The program and the tests for ARM, and the tests that compare them with this machine's.
 arm: $(TRAINER) $(TESTS)
 	@dev/arm.sh make all
-	@$(TEST_ENVIRONMENT) ./$(TESTS) arm_
-
-soak: $(TRAINER)
-	@dev/soak.sh ./$(TRAINER)
-
+	@$(TEST) arm_
 # What an edit of the trainer breaks first: gradients and steps beside PyTorch's, bits over ranks and threads, the plan
 # of memory and traffic, steps on CUDA kernels and over NCCL (emulated), a run resumed on other ranks.
 CHECKED_FIRST := gpt_gradients_equal_pytorch ten_steps_equal_pytorch ranks_and_threads_change_no_bit_fp32 \
   memory_is_what_was_planned gather_slots_change_no_bit cuda_gradients_equal_pytorch cuda_step_equals_cpu_step \
   gpu_memory_is_what_was_planned cli_resume_by_the_same_command
 check: $(TRAINER) $(TESTS)
-	@$(TEST_ENVIRONMENT) ./$(TESTS) $(CHECKED_FIRST)
-
+	@$(TEST) $(CHECKED_FIRST)
 plan: $(TRAINER)
 	@./$(TRAINER) --plan $(ARGS)
-
 compare: $(TRAINER)
-	@TRAIN_GPT_FSDP="./$(TRAINER)" MPIRUN="$(MPIRUN) $(MPIRUN_FLAGS)" NP=$(NP) "$(or $(PYTHON),python3)" dev/compare.py $(ARGS)
-
+	@$(RUNS) MPIRUN="$(MPIRUN) $(MPIRUN_FLAGS)" "$(or $(PYTHON),python3)" dev/compare.py $(ARGS)
 prove: $(TRAINER)
-	@TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" dev/prove.sh
-
-speedrun: $(TRAINER)
-	@[ -n "$$WIKITEXT2_DIR" ] || { data/get_wikitext2.sh data/wikitext-2 && export WIKITEXT2_DIR=data/wikitext-2; }; \
-	  TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) dev/speedrun.sh \
-	  $(DEVICE:%=--device %) $(ARGS)
-
+	@$(RUNS) dev/prove.sh
+soak: $(TRAINER)
+	@dev/soak.sh ./$(TRAINER)
 bench: $(TRAINER) $(B)/bench_ops
 	@MPIRUN="$(MPIRUN)" dev/bench.sh $(ARGS)
+speedrun: $(TRAINER)
+	@[ -n "$$WIKITEXT2_DIR" ] || { data/get_wikitext2.sh data/wikitext-2 && export WIKITEXT2_DIR=data/wikitext-2; }; \
+	  $(RUNS) dev/speedrun.sh $(DEVICE:%=--device %) $(ARGS)
 
-# Two targets side by side. What is found stays in build/fuzz/findings, is run first next time, and fails the goal.
 FUZZ_SECONDS ?= 30
 FUZZ := $(B)/fuzz
 FUZZ_UNTIL := -max_total_time=$(FUZZ_SECONDS)
 FUZZ_FLAGS := $(FUZZ_UNTIL) -timeout=10 -rss_limit_mb=1024 -max_len=16384
-ifneq ($(filter fuzz,$(MAKECMDGOALS)),)
-ifeq ($(shell d=$$(mktemp -d) && echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' \
-  > $$d/probe.cc && $(FUZZ_CXX) $(FUZZ_SANITIZE) $$d/probe.cc -o $$d/probe >/dev/null 2>&1 && echo yes; rm -rf $$d),)
-fuzz:
-	@printf '%s\n' 'fuzz: $(FUZZ_CXX) with -fsanitize=fuzzer,address is missing. To install clang++ and its runtime libraries:' \
-	  '  Debian: apt-get install clang libclang-rt-dev; Ubuntu: apt-get install clang; Fedora: dnf install clang compiler-rt' \
-	  '  or name another clang++: FUZZ_CXX=clang++-18' >&2; exit 1
-else
 $(FUZZ)/fuzz: $(B)/fuzz.o
-	@mkdir -p $(FUZZ)/seeds
+	@mkdir -p $(FUZZ)
 	$(call run,LINK,$(FUZZ_CXX) $(FUZZ_SANITIZE) $< -o $@ $(LIBS))
-fuzz: $(FUZZ)/fuzz
-	@export FUZZ_ROOT='$(CURDIR)' FUZZ_DIR=$$(mktemp -d -p $$([ -w /dev/shm ] && echo /dev/shm || echo $(FUZZ))) ASAN_OPTIONS=; \
-	trap 'rm -rf "$$FUZZ_DIR"' EXIT; $(FUZZ)/fuzz seeds $(FUZZ)/seeds && cd $(FUZZ) || exit 1; \
-	printf '%s\n' $(or $(T),$$(./fuzz list)) | FUZZ_FLAGS='$(FUZZ_FLAGS)' xargs -P 2 -I{} sh -c ' \
-	  mkdir -p corpus/{} findings/{}; export FUZZ_TARGET={}; \
-	  if ./fuzz $$FUZZ_FLAGS -artifact_prefix=findings/{}/ corpus/{} seeds/{} findings/{} > {}.log 2>&1; \
-	  then sed -n "s/^#\([0-9]*\).*DONE *cov: \([0-9]*\).*/fuzz: {}: \1 inputs, \2 edges, nothing found/p" {}.log; \
-	  else tail -n 40 {}.log; echo "fuzz: {} failed; its whole log is $(FUZZ)/{}.log"; exit 1; fi'
-endif
-endif
+fuzz:
+	@dev/fuzz.sh probe $(FUZZ_CXX) $(FUZZ_SANITIZE)
+	@$(MAKE) $(FUZZ)/fuzz
+	@dev/fuzz.sh run '$(FUZZ)' '$(FUZZ_FLAGS)' $(T)
 endif

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Whether every file includes only what its room may:
+#
+#   dev/check_rooms.sh "ROOM..." "DOOR..." FILE...
+#
+# ROOMS, each above those before it; `kernels` with the directories below it, and the trainer above all of them. No file
+# includes a room above its own, itself in a circle, or of another room anything but its door, which has at most 200
+# lines; nothing below the trainer knows it. fsdp/ has its door at the top, and it is a page. One line for each fault.
+set -u
+rooms=$1 doors=$2
+shift 2
+awk -F'"' -v rooms="$rooms trainer" -v doors="$doors" '
+  BEGIN {
+    n = split(rooms, r, " "); for (i = 1; i <= n; i++) level[r[i]] = i
+    n = split(doors, d, " "); for (i = 1; i <= n; i++) door[room(d[i])] = d[i]
+  }
+  function room(f) {
+    if (f == "fsdp.h" || f ~ "^train") return f ~ "^f" ? "fsdp" : "trainer"
+    sub("/[^/]*$", "", f); sub("^kernels/.*", "kernels", f)
+    return f in level ? f : ""
+  }
+  function bad(why) { print FILENAME ":" FNR ": " why; failed = 1 }
+  FNR == 1 { here = room(FILENAME) }
+  FNR == 201 && here != "fsdp" && here in door && FILENAME == door[here] { bad("a door of more than 200 lines") }
+  here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$)/ { bad("names Trainer") }
+  /^ *#include "/ && here && ($2 ~ "/" || $2 == "fsdp.h") {
+    there = room($2)
+    if (!there) bad("includes " $2 ", which is in no room")
+    if (there && level[there] > level[here]) bad("includes " $2 ", which is of a higher room")
+    if (there != here && there in door && $2 != door[there]) bad("includes " $2 ": " door[there] " is the door")
+  }
+  END { exit failed }' "$@" >&2
+failed=$?
+for f in "$@"; do case $f in *.h | *.cuh) echo "$f" ;; esac; done | xargs awk -F'"' '/^ *#include "/ {
+    dir = FILENAME; sub("[^/]*$", "", dir); print FILENAME, ($2 ~ "/" || $2 == "fsdp.h" ? "" : dir) $2 }' |
+  tsort >/dev/null || { echo "check-rooms: headers include each other in a circle" >&2; failed=1; }
+exit $failed
