@@ -1,7 +1,8 @@
 // corpus_find.h: finds the texts or token files that --data names, and decides which of them, or which part of one, is
 // trained on and which is held out.
 //
-//   1 text            what is text and what is not; several files as one text; the end that is held out
+//   1 text            what is text and what is not; several files as one text; the end that is held out; what else a
+//                     directory has
 //   2 token files     files, directories, patterns, lists with weights; the validation files beside them
 //   3 the search      a file, a directory, a list
 //
@@ -11,6 +12,8 @@
 //     type.
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
+#include <ctype.h>
+#include <dirent.h>
 #include <glob.h>
 #include <limits.h>
 
@@ -46,6 +49,7 @@ struct Found {
   char chats[SPLIT_COUNT][DATA_PATH_BYTES];      // the files of the texts, if they hold conversations; else ""
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
+  RecordUnread unread;                           // columns of tables
 };
 static inline void text_free(Text *t) {
   free(t->owned);
@@ -66,6 +70,8 @@ static const char *const text_names[SPLIT_COUNT][5] = {
   {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
   {"test.txt", "wiki.test.tokens", "wiki.test.raw"}};
 
+// The same of conversations, without what stands behind the dot.
+static const char *const chat_split_names[SPLIT_COUNT][3] = {{"train"}, {"valid", "validation", "val"}, {"test"}};
 static inline bool text_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : text_names[split]) {
     if (!name) break;
@@ -241,6 +247,94 @@ static inline bool text_open(Text *t, const char *path, DataNotices *notices, Da
   return true;
 }
 
+// ---- directories
+// What a directory has: what could be trained on (texts to tokens), and what is left out.
+enum DirectoryPart { HAS_TEXTS, HAS_RECORDS, HAS_TABLES, HAS_TOKENS, HAS_NOTES, HAS_NOTHING, HAS_SPECIAL, HAS_UPPER,
+                     HAS_TESTS, HAS_HELD, HAS_UNUSED, HAS_DIRECTORIES, HAS_OTHERS, HAS_PARTS };
+struct Directory { int count[HAS_PARTS]; char first[HAS_PARTS][80]; };
+// What of a directory is read: one kind, only files named for the splits if `DIRECTORY_SPLITS`; conversations of any
+// kind; all that are texts.
+enum DirectoryUse { DIRECTORY_ONE, DIRECTORY_SPLITS, DIRECTORY_RECORDS, DIRECTORY_ALL };
+// Whether a file only tells of others: LICENSE, README.txt, NOTICE-2.md and their like.
+static inline bool name_is_note(const char *name) {
+  for (const char *word : {"license", "licence", "notice", "readme", "copying", "copyright", "author", "contributor",
+                           "contributing", "changelog", "citation", "security", "code_of_conduct", "requirement"}) {
+    size_t n = strlen(word);
+    if (strncasecmp(name, word, n)) continue;
+    n += (name[n] | 32) == 's';
+    if (!isalpha((unsigned char)name[n])) return true;
+  }
+  return false;
+}
+static inline DirectoryPart name_part(const char *name) {
+  if (form_name_ends(name, ".txt") || (!strncmp(name, "wiki.", 5) && form_name_is_text(name))) return HAS_TEXTS;
+  if (form_name_ends(name, ".jsonl") || form_name_ends(name, ".ndjson")) return HAS_RECORDS;
+  return name_ends(name, ".parquet") ? HAS_TABLES : name_ends(name, ".bin") ? HAS_TOKENS : HAS_OTHERS;
+}
+static inline bool name_is_split(const char *name) {
+  bool is = false;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    for (const char *text : text_names[i]) is = is || (text && !strcmp(name, text));
+    for (const char *stem : chat_split_names[i])
+      is = is || (stem && !strncmp(name, stem, strlen(stem)) && name[strlen(stem)] == '.');
+  }
+  return is;
+}
+static inline Directory directory_look(const char *path, DirectoryUse use) {
+  Directory d = {};
+  char lower[NAME_MAX + 1];
+  DIR *dir = opendir(path);
+  for (const dirent *entry; dir && (entry = readdir(dir));) {
+    const char *name = entry->d_name;
+    struct stat st;
+    size_t n = 0;
+    if (name[0] == '.') continue;
+    for (; name[n] && n < NAME_MAX; n++) lower[n] = (char)tolower((unsigned char)name[n]);
+    lower[n] = 0;
+    DirectoryPart part = name_part(name);
+    const bool spelled = part == HAS_OTHERS && name_part(lower) != HAS_OTHERS;
+    if (fstatat(dirfd(dir), name, &st, 0)) part = HAS_NOTHING;
+    else if (S_ISDIR(st.st_mode)) part = HAS_DIRECTORIES;
+    else if (!S_ISREG(st.st_mode)) part = HAS_SPECIAL;
+    else if (name_is_note(name)) part = HAS_NOTES;
+    else if (use == DIRECTORY_SPLITS && name_is_split(name) && part == HAS_OTHERS) part = HAS_RECORDS;
+    else if (spelled) part = HAS_UPPER;
+    else if (use == DIRECTORY_RECORDS && part < HAS_TOKENS && !strncmp(name, "test", 4)) part = HAS_TESTS;
+    else if (use == DIRECTORY_RECORDS && part < HAS_TOKENS && !strncmp(name, "val", 3)) part = HAS_HELD;
+    else if (use == DIRECTORY_SPLITS && part < HAS_TOKENS && !name_is_split(name) && part != HAS_TABLES)
+      part = HAS_UNUSED;
+    if (!d.count[part]++ || strcmp(name, d.first[part]) < 0) data_format(d.first[part], sizeof *d.first, "%s", name);
+  }
+  if (dir) closedir(dir);
+  return d;
+}
+// Refuses a directory that has two kinds which could both be trained on, and tells what is left out. False: one line
+// in e.
+static inline bool directory_check(const char *path, const char *option, DirectoryUse use, DataNotices *notices,
+                                   DataError *e) {
+  static const char *const kinds[] = {"text", "records", "tables", "tokens", "licence or note", "link to nothing",
+                                      "no regular file", "ending in upper case", "named test...",
+                                      "named val..., not trained on", "not named train, valid or test", "directory",
+                                      "of another kind"};
+  const Directory d = directory_look(path, use);
+  char line[1024] = "";
+  int before = -1;
+  for (int i = HAS_TEXTS; i <= HAS_TOKENS && use != DIRECTORY_ALL; i++) {
+    if (!d.count[i]) continue;
+    if (before >= 0 && !(use == DIRECTORY_RECORDS && i == HAS_TABLES))
+      return data_fail(e, EXIT_USAGE, "%s %s has %s (%s) and %s (%s): name those to train on, by a list or a pattern, "
+                       "or put the others elsewhere", option, path, kinds[before], d.first[before], kinds[i],
+                       d.first[i]);
+    before = i;
+  }
+  for (int i = use == DIRECTORY_ALL ? HAS_TOKENS : HAS_NOTES; i < HAS_PARTS; i++)
+    if (d.count[i] && (i != HAS_OTHERS || !d.count[HAS_TOKENS]))   // beside tokens are what made them
+      text_add(line, sizeof line, "%s%d %s (%s%s)", line[0] ? ", " : "", d.count[i], kinds[i], d.first[i],
+               d.count[i] > 1 ? ", ..." : "");
+  if (line[0] && notices) data_notice(notices, "%s %s: left out: %s", option, path, line);
+  return true;
+}
+
 // Joins several files of a directory, in their order, into one text of as many documents; a file that does not end in a
 // newline gets one.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataNotices *notices,
@@ -367,7 +461,6 @@ static inline bool find_splits(Found *f, const char *dir, const char *asked, Dat
 }
 
 // ---- conversations, a JSON object a line
-static const char *const chat_split_names[SPLIT_COUNT][3] = {{"train"}, {"valid", "validation", "val"}, {"test"}};
 static inline bool chats_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : chat_split_names[split])
     for (const char *end : {"jsonl", "ndjson", "json", "csv", "tsv"})
@@ -452,9 +545,6 @@ static inline bool chats_hold_out(Found *f, DataError *e) {
 static inline bool find_chats(Found *f, const char *path, DataError *e) {
   struct stat st;
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
-  char text[DATA_PATH_BYTES];
-  if (directory && text_find(path, SPLIT_TRAIN, text, sizeof text))
-    data_notice(f->notices, "--data %s has conversations and text: these are taken, not %s", path, text);
   for (int i = 0; i < SPLIT_COUNT; i++) {
     char *to = f->chats[i];
     const bool given = i == SPLIT_VALID && *f->val_data;
@@ -586,7 +676,7 @@ static inline int64_t token_weight(char *element) {
   if (!colon || !access(element, F_OK) || !colon[1] || colon[1 + strspn(colon + 1, "0123456789.")]) return 0;
   const double weight = strtod(colon + 1, &end) * 1e6;
   *colon = 0;
-  return *end || weight > 1e12 ? -1 : (int64_t)(weight + 0.5);
+  return *end || weight > 1e12 || weight < 1 ? -1 : (int64_t)(weight + 0.5);
 }
 // Divides the weights of a mixture by what divides them all.
 static inline bool find_weights(Found *f, const char *list, DataError *e) {
@@ -682,7 +772,9 @@ static inline void find_other_files(const char *dir, char *found, size_t bytes) 
 }
 // A directory without the names of splits: all its texts, or all its token files.
 static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
-  DataNames texts = data_names(dir, ".txt"), bins = data_names(dir, ".bin");
+  DataNames texts = {}, bins = data_names(dir, ".bin"), all = data_names(dir, ".txt");
+  for (int i = 0; i < all.count; i++) if (!name_is_note(all.name[i])) data_names_add(&texts, all.name[i]);
+  data_names_free(&all);
   char what[DATA_PATH_BYTES + 128], other[128];
   bool ok = false;
   if (texts.count && bins.count)
@@ -728,8 +820,13 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
                      "file, conversations in a .jsonl, a table .parquet, a token FILE.bin, random, or generated", path,
                      strerror(errno));
   }
-  if ((S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && data_is_chats(path, f->want == WANT_BYTES))
-    return find_chats(f, path, e);
+  const bool chats = (S_ISDIR(st.st_mode) || S_ISREG(st.st_mode)) && data_is_chats(path, f->want == WANT_BYTES);
+  if (S_ISDIR(st.st_mode)) {
+    char split[DATA_PATH_BYTES];
+    const bool splits = chats || text_find(path, SPLIT_TRAIN, split, sizeof split);
+    if (!directory_check(path, "--data", splits ? DIRECTORY_SPLITS : DIRECTORY_ONE, f->notices, e)) return false;
+  }
+  if (chats) return find_chats(f, path, e);
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
   if (!S_ISREG(st.st_mode))
     return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "

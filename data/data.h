@@ -71,6 +71,7 @@ struct Corpus {
   bool has_tokenizer;          // text, or one was given; and only in the process that loaded it
   bool cache_used;             // tokenizer and ids were read, not made
   double tokenizer_ms, encode_ms;  // spent training the tokenizer and encoding; 0 if read or given
+  RecordsSeen seen;            // of conversations
   void *block;                 // that its tokens lie in, malloc'ed, where another process loaded it; else NULL
 };
 // Ends what corpus_load has begun, from the handler of a signal: no temporary name is left.

@@ -127,7 +127,8 @@ static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
   s->count += k->count;
 }
 // Encodes lines of conversations into memory that the split owns.
-static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, int threads, DataError *e) {
+static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, int threads, RecordsSeen *seen,
+                                      DataError *e) {
   enum { LINES = 4096 };
   ChatTokens *const k = (ChatTokens *)calloc(LINES, sizeof *k);
   const uint8_t **const at = (const uint8_t **)data_alloc(LINES + 1, sizeof *at), *p = text->bytes;
@@ -154,8 +155,8 @@ static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text,
         ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", part->path, name_ends(part->path, ".parquet") ? "row"
                        : part->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)line, k[i].fault);
       if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents += k[i].second ? 2 : 1;
-      free(k[i].ids);
-      free(k[i].trained);
+      records_seen_add(seen, k[i].unread, k[i].fields_seen);
+      for (void *p : {(void *)k[i].ids, (void *)k[i].trained, (void *)k[i].unread}) free(p);
       k[i] = ChatTokens{};
     }
     liveness_progress();
@@ -345,7 +346,7 @@ struct CacheHeader {
 };
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
 static const char cache_magic_divided[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '3'};      // with <|endoftext|> in it
-static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '1'};        // ids, masks and beginnings
+static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '2'};  // masks, beginnings, what was seen
 static inline const char *cache_magic_of(bool chats, bool divided) {
   return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
 }
@@ -410,8 +411,10 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
     const Split s = cache_split(&h, i, chats);
     payload += (int64_t)split_bytes(&s);
   }
+  if (chats) payload += (int64_t)sizeof c->seen;
   if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
   if (!fault && !cache_read_ids(c->split, &h, chats, f)) fault = "its checksum does not match";
+  if (!fault && chats && fread(&c->seen, sizeof c->seen, 1, f) != 1) fault = "it is cut short";
   fclose(f);
   if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
@@ -451,6 +454,7 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
     ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
     at += bytes;
   }
+  if (ok && c->split[SPLIT_TRAIN].documents) ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at);
   int fault = errno;
   if (fd >= 0 && close(fd) && ok) { ok = false; fault = errno; }
   if (ok && !(ok = file_rename(temporary, bin))) fault = errno;
@@ -483,12 +487,13 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chat
     tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads,
                     c->generated);
   const double trained = now_ms();
-  const Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
+  Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
+  chat.notes = true;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
     if (!texts[i].numel) continue;
     if (!chats) split_encode(s, &c->tokenizer, &texts[i], o->threads);
-    else if (!split_encode_chats(s, &chat, &texts[i], o->threads, e)) return false;
+    else if (!split_encode_chats(s, &chat, &texts[i], o->threads, &c->seen, e)) return false;
   }
   c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
   c->encode_ms = now_ms() - trained;
@@ -674,6 +679,18 @@ static inline void corpus_notice_empty(Corpus *c) {
                 "end there; take them out, or give these answers \"weight\": 0", (long long)empty,
                 (long long)s->documents);
 }
+// What conversations have beside their forms, in a notice; --fields with a member that none has is refused. columns:
+// of tables.
+static inline bool corpus_check_seen(Corpus *c, const RecordUnread *columns, const CorpusOptions *o, DataError *e) {
+  char words[1024];
+  for (int i = 0; i < columns->names; i++)
+    record_unread_add(&c->seen.unread, columns->of[i].name, columns->of[i].records);
+  if (record_fields_missing(o->chat.fields, c->seen.fields, words, sizeof words))
+    return data_fail(e, EXIT_USAGE, "--fields %s: no record of --data %s has that member", words, o->data);
+  if (record_unread_say(&c->seen.unread, words, sizeof words))
+    data_notice(&c->notices, "--data %s: %s", o->data, words);
+  return true;
+}
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
   const bool tokens = f->tokens[SPLIT_TRAIN].count;
@@ -684,6 +701,7 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
                    "--init_from, or the tokenizer by --tokenizer", o->data);
   if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
+  if (ok && chats) ok = corpus_check_seen(c, &f->unread, o, e);
   if (ok && chats) {
     corpus_say_form(c, &f->text[SPLIT_TRAIN], &o->chat);
     corpus_place_sources(&c->split[SPLIT_TRAIN], f);

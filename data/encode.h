@@ -34,7 +34,9 @@ enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 <
 // Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
 // taken as they come), the others left out, and counted. Neither are notes (.md), nor a .json, .csv or .tsv, which in a
 // directory describe the others.
-static inline void encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory) {
+// notices: of what else is left out.
+static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory,
+                                        const char *option, DirectoryUse use, DataNotices *notices, DataError *e) {
   char path[PATH_MAX];
   TextPacking packing;
   DataNames names = data_names(directory, "");
@@ -43,22 +45,24 @@ static inline void encode_add_directory(DataNames *to, DataNames *held, int *tes
     const bool val = held && !strncmp(name, "val", 3), test = held && !strncmp(name, "test", 4);
     bool beside = name_ends(name, ".md");
     for (const char *end : {".json", ".csv", ".tsv"}) beside = beside || form_name_ends(name, end);
-    if (text_name_kind(name, &packing) == TEXT_NONE || beside ||
+    if (text_name_kind(name, &packing) == TEXT_NONE || beside || name_is_note(name) ||
         !data_format(path, sizeof path, "%s%s%s", directory, name_ends(directory, "/") ? "" : "/", name)) continue;
     if (test) ++*tests;
     else data_names_add(val ? held : to, path);
   }
   data_names_free(&names);
+  return !notices || directory_check(directory, option, use, notices, e);
 }
 // Adds the texts that a path or pattern names.
 static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const char *element, const char *option,
-                              DataError *e) {
+                              DataError *e, DataNotices *notices = NULL, DirectoryUse use = DIRECTORY_ALL) {
   struct stat st;
   glob_t g = {};
   const int before = to->count;
   const bool there = !stat(element, &st);
-  if (there && S_ISDIR(st.st_mode)) encode_add_directory(to, held, tests, element);
-  else if (there) data_names_add(to, element);
+  if (there && S_ISDIR(st.st_mode)) {
+    if (!encode_add_directory(to, held, tests, element, option, use, notices, e)) return false;
+  } else if (there) data_names_add(to, element);
   else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(to, g.gl_pathv[i]);
   globfree(&g);
   return to->count > before ||
@@ -68,14 +72,14 @@ static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const 
 }
 // Adds those of a list with commas, or of one path that has them in its name.
 static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
-                                   DataError *e) {
+                                   DataError *e, DataNotices *notices = NULL) {
   char element[DATA_PATH_BYTES];
   const bool whole = !access(list, F_OK);
   for (const char *at = *list ? list : NULL, *comma; at; at = comma ? comma + 1 : NULL) {
     comma = whole ? NULL : strchr(at, ',');
     if (!data_format(element, sizeof element, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at))
       return data_fail(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
-    if (!encode_add(to, held, tests, element, option, e)) return false;
+    if (!encode_add(to, held, tests, element, option, e, notices)) return false;
   }
   return true;
 }
@@ -143,6 +147,7 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   if (!json) snprintf(fault, 256, "it is not JSON");
   else if (rest)
     snprintf(fault, 256, "more stands behind its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
+  else if (!record_is_single(json, RecordFault{fault, 256})) { free(copy); copy = NULL; }
   else if (!text)
     snprintf(fault, 256, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt")
              ? "it is a conversation, and the first file has texts: encode conversations apart"
@@ -226,6 +231,7 @@ struct Encoding {
   int token_bytes;
   DataNames files[2];                            // trained on; for validation
   bool chats;                                    // they are conversations
+  RecordsSeen records;                           // what was seen of them
   Chat chat;
   uint64_t hash;                                 // of all that decides the bytes
   EncodeShards shards[2];
@@ -332,7 +338,8 @@ struct EncodePiece {
   char *text;
   int32_t *ids;
   int64_t count, number;                         // number: of the line
-  char *fault;                                   // malloc'ed; NULL: none
+  char *fault, *unread;                          // malloc'ed; NULL: none; and for records_seen_add
+  uint64_t fields_seen;
 };
 struct EncodePieces { EncodePiece *piece; int64_t count, room; };
 static inline EncodePiece *encode_piece(EncodePieces *l) {
@@ -405,11 +412,11 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   if (c->chats) {
     ChatTokens k = {};
     Chat chat = c->chat;
-    chat.encoder = encoder;
+    chat.encoder = encoder, chat.notes = true;
     encoder->passing = true;                     // what is rendered is gone when the line is done
     if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
-    p->ids = k.ids, p->count = k.count;
+    p->ids = k.ids, p->count = k.count, p->unread = k.unread, p->fields_seen = k.fields_seen;
     free(k.trained);
     return;
   }
@@ -452,9 +459,8 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     ok = ok && encode_append(c, to, p->ids, p->count, e);
     if (ok && marks && p->ends && !ended && c->o->documents == DOCUMENTS_BEHIND)
       ok = encode_append(c, to, &c->document_id, 1, e);
-    free(p->ids);
-    free(p->text);
-    free(p->fault);
+    records_seen_add(&c->records, p->unread, p->fields_seen);
+    for (void *made : {(void *)p->ids, (void *)p->text, (void *)p->fault, (void *)p->unread}) free(made);
   }
   return ok;
 }
@@ -507,7 +513,13 @@ static inline bool encode_save(Encoding *c, DataError *e) {
           (long long)c->text_bytes, c->in_held_out, c->articles, *c->o->tokenizer ? 0 : c->o->vocab_size);
   for (const EncodeShards &s : c->shards)
     fprintf(f, ",\"%s\":[%d,%lld,%lld]", s.name, s.number, (long long)s.numel, (long long)s.total);
-  fprintf(f, "}\n");
+  cJSON *unread = cJSON_CreateObject();
+  for (int i = 0; i < c->records.unread.names; i++)
+    cJSON_AddNumberToObject(unread, c->records.unread.of[i].name, (double)c->records.unread.of[i].records);
+  char *names = cJSON_PrintUnformatted(unread);
+  fprintf(f, ",\"fields\":%lld,\"unread\":%s}\n", (long long)c->records.fields, names);
+  cJSON_free(names);
+  cJSON_Delete(unread);
   fclose(f);
   data_format(path, sizeof path, "%s/encode.json", c->out);
   const bool ok = file_put(path, c->out, text, (int64_t)bytes) || encode_fail(path, e);
@@ -550,6 +562,10 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   c->file = (int)encode_number(cJSON_GetObjectItemCaseSensitive(json, "file"));
   c->in_held_out = encode_number(cJSON_GetObjectItemCaseSensitive(json, "held_out")) != 0;
   c->articles = encode_number(cJSON_GetObjectItemCaseSensitive(json, "articles")) != 0;
+  const cJSON *x;
+  c->records.fields = (uint64_t)max64(0, encode_number(cJSON_GetObjectItemCaseSensitive(json, "fields")));
+  cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(json, "unread"))
+    record_unread_add(&c->records.unread, x->string ? x->string : "", encode_number(x));
   bool ok = same || data_fail(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
                               "it, or name another directory", c->out);
   bool fits = c->split >= 0 && c->split <= 2 && c->file >= 0 && c->file <= c->files[c->split == 1].count;
@@ -628,6 +644,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
     text_stream_close(&s);
     return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
   }
+  if (c->chats && !c->at) parquet_unread(&s.rows, &c->records.unread);
   uint8_t *block = (uint8_t *)data_alloc(room, 1);
   int64_t skip = c->at, got = 1, unsaved = 0;
   size_t seen = 0;                               // of the block, by its check
@@ -748,12 +765,17 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   const EncodeOptions *o = c->o;
   char json[PATH_MAX], state[PATH_MAX], why[1024];
   DataNames held = {};
+  DataNotices left = {};
   int tests = 0;
   c->lock = -1;
   for (int i = 0; i < o->files; i++)
-    if (!encode_add(&c->files[0], &held, &tests, o->file[i], "--encode", e)) return false;
-  if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e) ||
-      !encode_add_list(&c->files[1], NULL, NULL, o->val_data, "--val_data", e)) return false;
+    if (!encode_add(&c->files[0], &held, &tests, o->file[i], "--encode", e, &left)) return false;
+  if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e, &left) ||
+      !encode_add_list(&c->files[1], NULL, NULL, o->val_data, "--val_data", e, &left)) return false;
+  for (char *at = left.text, *end; (end = strchr(at, '\n')); at = end + 1) {
+    snprintf(why, sizeof why, "notice: %.*s", (int)(end - at), at);
+    o->say(why);
+  }
   for (int i = 0; i < held.count && !*o->val_data; i++) data_names_add(&c->files[1], held.name[i]);
   if (tests || held.count) {
     snprintf(why, sizeof why, "not trained on: %d files named test..., left out, and %d named val..., %s", tests,
@@ -818,6 +840,13 @@ bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size, char *out
     if (!ok) break;
   }
   const bool works = ok && !c.done;
+  char missing[128], names[1024];
+  if (ok && works && c.chats && record_fields_missing(o->chat.fields, c.records.fields, missing, sizeof missing))
+    ok = data_fail(e, EXIT_USAGE, "--fields %s: no record has that member; remove %s and encode again", missing, c.out);
+  if (ok && record_unread_say(&c.records.unread, names, sizeof names)) {
+    snprintf(line, sizeof line, "notice: %.700s", names);
+    o->say(line);
+  }
   for (int i = 0; works && ok && i < 2; i++) ok = !c.shards[i].numel || encode_shard_end(&c, &c.shards[i], e);
   if (works && ok) c.done = true, ok = encode_save(&c, e);
   if (ok) {

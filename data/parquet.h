@@ -112,6 +112,7 @@ struct ParquetRuns { const uint8_t *p, *end; int width; int64_t left; bool packe
 struct ParquetColumn {
   char path[DATA_PATH_BYTES], name[256];
   int fd, type, defined_most, repeated_most;
+  bool other;                                    // of images and their like: whether there is one
   int64_t leaf, file_bytes;
   ParquetChunk *chunk;
   int64_t chunks, at_chunk;                      // the one that is read
@@ -227,6 +228,7 @@ static inline void parquet_add(Parquet *q, int64_t i) {
     memcpy(c->name, q->node[i].name, sizeof c->name);
     c->fd = q->fd, c->file_bytes = q->file_bytes, c->leaf = q->node[j].leaf, c->type = q->node[j].type;
     c->defined_most = q->node[j].defined, c->repeated_most = q->node[j].repeated;
+    c->other = record_is_other(c->name);
   }
 }
 static inline bool parquet_is_list(const Parquet *q, int64_t i) {
@@ -256,8 +258,10 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
     m->valueint = (int)i;
     cJSON_AddItemToObject(members, x->name, m);
   }
-  const RecordForm *f = record_form(members, fields, RecordFault{fault, sizeof fault}, &several);
-  bool ok = !several || data_fail(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault);
+  const bool single = record_is_single(members, RecordFault{fault, sizeof fault});
+  const RecordForm *f = single ? record_form(members, fields, RecordFault{fault, sizeof fault}, &several) : NULL;
+  bool ok = single ? !several || data_fail(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault)
+                   : data_fail(e, EXIT_USAGE, "%s: %s", q->path, fault);
   auto take = [&](const char *name) {
     const cJSON *m = ok && f && name ? record_member(members, fields, name) : NULL;
     if (m && f->kind == FORM_TEXT && strcmp(m->string, "text"))
@@ -270,12 +274,18 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
   };
   if (f) take(f->first), take(f->second);
   for (const char *name : record_beside) if (!f || f->kind != FORM_TEXT) take(name);
+  for (int64_t i = 1; i < q->nodes; i = q->node[i].end) if (record_changes(q->node[i].name)) take(q->node[i].name);
   for (int64_t i = 1; ok && i < q->nodes; i = q->node[i].end) if (!q->node[i].column) parquet_add(q, i);
   if (ok && q->columns > PARQUET_COLUMNS_MOST)
     ok = data_fail(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MOST);
   q->records = ok && q->columns;
   cJSON_Delete(members);
   return q->records;
+}
+// The columns of records that are not read, as members of so many.
+static inline void parquet_unread(const Parquet *q, RecordUnread *unread) {
+  for (int64_t i = 1; q->records && i < q->nodes; i = q->node[i].end)
+    if (q->node[i].column < 0) record_unread_add(unread, q->node[i].name, q->rows);
 }
 // Which columns are read: those of records; or one of text: `asked`, or `text`, or the only one of strings. Names the
 // columns where there is none. False: e.
@@ -706,7 +716,9 @@ static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataErr
   int64_t l;
   float f;
   double d = 0;
-  if (c->type == PARQUET_BYTE_ARRAY) return parquet_put_text(q, c->value, c->value_bytes, e);
+  if (c->type == PARQUET_BYTE_ARRAY)
+    return parquet_put_text(q, c->other ? (const uint8_t *)"x" : c->value, c->other ? c->value_bytes != 0
+                                                                                     : c->value_bytes, e);
   if (c->type == PARQUET_BOOLEAN) return parquet_put(q, *c->value ? "true" : "false", e);
   if (c->type == PARQUET_INT32) memcpy(&i, c->value, 4), snprintf(text, sizeof text, "%d", i);
   if (c->type == PARQUET_INT64) memcpy(&l, c->value, 8), snprintf(text, sizeof text, "%lld", (long long)l);

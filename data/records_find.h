@@ -13,7 +13,7 @@ static inline bool records_add(Found *f, const char *element, bool valid, DataEr
   DataNames held = {};
   int tests = 0;
   const bool ok = encode_add(&f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN], valid ? NULL : &held, &tests, element,
-                             valid ? "--val_data" : "--data", e);
+                             valid ? "--val_data" : "--data", e, f->notices, DIRECTORY_RECORDS);
   for (int i = 0; i < held.count && !*f->val_data; i++) data_names_add(&f->tokens[SPLIT_VALID], held.name[i]);
   data_names_free(&held);
   return ok;
@@ -50,7 +50,8 @@ static inline void records_append(Text *t, size_t *room, const uint8_t *p, size_
 // Reads a file, unpacked, as lines that end in a newline: *n bytes in *to, of which *room are there. before: bytes of
 // other files, which stay in memory.
 static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const char *path, size_t before,
-                                const EncodeOptions *o, DataContainer *container, DataError *e) {
+                                const EncodeOptions *o, DataContainer *container, RecordUnread *unread,
+                                DataError *e) {
   const int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   const FileForm named = form_of(path_base(path), NULL, 0);
   TextStream s;
@@ -59,6 +60,7 @@ static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const cha
   if (!text_stream_open(&s, path, o->column, e, false, o->chat.fields)) return false;
   bool ok = s.kind == TEXT_JSONL || data_fail(e, EXIT_MISSING, "%s has no conversations, which others of --data have: "
                                               "train on it apart", path);
+  parquet_unread(&s.rows, unread);
   while (ok && got > 0) {
     if (*room < *n + FILE_PIECE_BYTES + 1) *to = (uint8_t *)bpe_resize(*to, *room = 2 * *n + FILE_PIECE_BYTES + 1, 1);
     got = text_stream_read(&s, *to + *n, FILE_PIECE_BYTES, e);
@@ -93,7 +95,8 @@ static inline bool find_records(Found *f, const char *list, const char *column, 
       DataContainer container = CONTAINER_JSON_LINES;
       int64_t line = 0;
       const size_t before = f->text[SPLIT_TRAIN].numel + f->text[SPLIT_VALID].numel;
-      if (!(ok = records_read(&memory, &n, &room, names->name[k], before, &o, &container, e))) break;
+      if (!(ok = records_read(&memory, &n, &room, names->name[k], before, &o, &container,
+                             &f->unread, e))) break;
       const size_t cut = i || !held ? n : records_cut(memory, n), at = cut ? cut : n;    // of one record nothing
       to[0]->container = to[1]->container = container;
       records_append(to[0], &rooms[i], memory, at, names->name[k], &line);

@@ -138,6 +138,10 @@ def main():
     write("two_forms", pa.table({"messages": chats_of, "chosen": chats_of, "rejected": chats_of, "prompt": ["a"] * 3}))
     write("map", pa.table({"messages": pa.array([[{"role": "user", "meta": [("a", 1)]}]], pa.list_(pa.struct([
         ("role", pa.string()), ("meta", pa.map_(pa.string(), pa.int64()))])))}))
+    write("unread", pa.table({"Messages": chats_of, "system_prompt": ["a"] * 3, "images": pa.array([[]] * 3, pa.list_(
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())])))}))
+    write("images", pa.table({"messages": chats_of, "images": [[{"bytes": b"\xff\0", "path": None}]] * 3}))
+    write("twice", pa.Table.from_arrays([pa.array(["a"] * 3)] * 3, names=["question", "answer", "answer"]))
     write_records(write)
     for name, lines in (("rows", texts), ("required", whole)):
         with open(os.path.join(OUT, name + ".jsonl"), "w") as f:

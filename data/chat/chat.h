@@ -34,7 +34,25 @@ enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE }
 // A form fits a record that has both members.
 struct RecordForm { const char *name; FormKind kind; const char *first, *second; };
 // What else is read of a record, beside the members of its form: of a table only these columns are.
-static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt"};
+static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt",
+                                            "instruction", "question", "output", "response", "answer", "completion"};
+// Members that are not read, and of how many records: of the first names, and of the others together.
+enum { RECORD_UNREAD_MOST = 32 };
+struct RecordUnread { int names; int64_t more; struct { char name[64]; int64_t records; } of[RECORD_UNREAD_MOST]; };
+void record_unread_add(RecordUnread *u, const char *name, int64_t records);
+// What is said of them, as a line. False: there are none.
+bool record_unread_say(const RecordUnread *u, char *line, size_t bytes);
+// Whether a member that is not read would change what a record means; whether it is an image or its like.
+bool record_changes(const char *name);
+bool record_is_other(const char *name);
+// Whether no member of a record, or of what is in it, comes twice. False: `fault`.
+bool record_is_single(const cJSON *json, RecordFault fault);
+// What was seen of many records; fields: those of the members that --fields names which one had, by bits. A record's
+// own is added to that of others: names of members that are not read, each ended by a zero and all by another.
+struct RecordsSeen { RecordUnread unread; uint64_t fields; };
+void records_seen_add(RecordsSeen *to, const char *unread, uint64_t fields);
+// The first of the members that fields name which no record had, in `missing`. False: there is none.
+bool record_fields_missing(const char *fields, uint64_t seen, char *missing, size_t bytes);
 // Where a JSON text is; zeroed: at its beginning. depth: of brackets; array: the records are elements of one.
 struct RecordLines { int64_t depth; bool begun, array, ended, string, escaped, behind; };
 // What is wrong with the value of --fields; NULL: nothing.
@@ -103,6 +121,7 @@ struct Chat {
   const Tokenizer *tokenizer;
   int32_t stop_id, end_id;                       // -1: the tokenizer has none
   BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each turn
+  bool notes;                                    // chat_line says what of a record was not read
 };
 // The added token with this text; -1: there is none.
 int32_t chat_token(const Tokenizer *t, const char *text);
@@ -122,6 +141,8 @@ struct ChatTokens {
   char fault[256];
   uint8_t *text, *marks;
   size_t text_bytes, text_room;
+  char *unread;                                  // for records_seen_add, malloc'ed or NULL; and
+  uint64_t fields_seen;
 };
 // White space of Python's str.strip; a text without it at both ends, or (newlines) without '\n' alone.
 bool chat_is_space(uint32_t c);

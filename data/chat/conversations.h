@@ -50,7 +50,7 @@ bool chat_ends(const Tokenizer *t, int32_t id) {
   return false;
 }
 Chat chat_open(const ChatOptions *o, const Tokenizer *t) {
-  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_end(t), NULL};
+  Chat c = {*o, chat_template_named(o->template_name), t, -1, chat_end(t), NULL, false};
   if (c.form) c.stop_id = chat_token(t, c.form->stop);
   return c;
 }
@@ -516,8 +516,9 @@ static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *js
   for (int rejected = 0; ok && rejected < 2; rejected++) {
     ChatRecord r = {};
     if (rejected) k->second = k->count;
-    ok = record_answer(&r, json, c->o.fields, c->o.pairs, rejected, RecordFault{k->fault, sizeof k->fault}) &&
+    ok = record_answer(&r, json, c->o.fields, c->o.pairs, rejected, c->notes, RecordFault{k->fault, sizeof k->fault}) &&
          chat_record(c, k, &r);
+    if (!rejected) k->unread = r.unread, r.unread = NULL;
     record_free(&r);
   }
   return ok;
@@ -534,8 +535,10 @@ bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) 
     snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
   else if (c->o.preferences) ok = chat_preference(c, k, json);
   else
-    ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, RecordFault{k->fault, sizeof k->fault}) &&
-         chat_record(c, k, &r);
+    ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, c->notes,
+                     RecordFault{k->fault, sizeof k->fault}) && chat_record(c, k, &r);
+  if (r.unread) k->unread = r.unread, r.unread = NULL;
+  if (c->notes && ok) record_note_fields(json, c->o.fields, &k->fields_seen);
   record_free(&r);
   cJSON_Delete(json);
   free(copy);

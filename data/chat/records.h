@@ -33,7 +33,16 @@
 
 // What a record is: messages, with tools or NULL, or prompt and completion, or text. Pointers into the JSON but for
 // `made` and `tools`.
-struct ChatRecord { const cJSON *messages; const char *prompt, *completion, *text; cJSON *made, *tools; };
+// used: its members that were read. unread: names of others, each ended by a zero and all by another, malloc'ed; NULL:
+// none.
+struct RecordUsed { const cJSON *of[24]; int count; };
+struct ChatRecord {
+  const cJSON *messages;
+  const char *prompt, *completion, *text;
+  cJSON *made, *tools;
+  RecordUsed used;
+  char *unread;
+};
 static inline bool record_fail(RecordFault f, const char *fmt, const char *what = "", const char *more = "") {
   snprintf(f.text, f.bytes, fmt, what, more);
   return false;
@@ -41,9 +50,20 @@ static inline bool record_fail(RecordFault f, const char *fmt, const char *what 
 static inline void record_free(ChatRecord *r) {
   cJSON_Delete(r->made);
   cJSON_Delete(r->tools);
+  free(r->unread);
 }
 
 // ---- members
+// The member that is called so; else the one that is but for upper and lower case.
+static inline const cJSON *record_find(const cJSON *json, const char *key) {
+  const cJSON *near = NULL;
+  for (const cJSON *x = cJSON_IsObject(json) ? json->child : NULL; x; x = x->next) {
+    if ((x->string[0] ^ key[0]) & ~32) continue;
+    if (!strcmp(x->string, key)) return x;
+    if (!near && !strcasecmp(x->string, key)) near = x;
+  }
+  return near;
+}
 const cJSON *record_member(const cJSON *json, const char *fields, const char *name,
                            bool *given) {
   const size_t n = strlen(name);
@@ -52,9 +72,9 @@ const cJSON *record_member(const cJSON *json, const char *fields, const char *na
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)strcspn(at + n + 1, ","), at + n + 1);
     if (given) *given = true;
-    return cJSON_GetObjectItemCaseSensitive(json, key);
+    return record_find(json, key);
   }
-  return cJSON_GetObjectItemCaseSensitive(json, name);
+  return record_find(json, name);
 }
 const char *record_text(const cJSON *json, const char *fields, const char *name) {
   return cJSON_GetStringValue(record_member(json, fields, name));
@@ -65,16 +85,165 @@ static const char *const record_names[] = {"messages", "conversations", "role", 
                                            "question", "answer", "prompt", "completion", "chosen", "rejected",
                                            "text"};
 const char *record_fields_fault(const char *fields) {
+  uint64_t names = 0;
   for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',') {
     const size_t name = strcspn(at, "=,"), all = strcspn(at, ",");
-    bool known = false;
-    for (const char *n : record_names) known = known || (strlen(n) == name && !strncmp(n, at, name));
+    uint64_t known = 0, bit = 1;
+    for (const char *n : record_names) known |= strlen(n) == name && !strncmp(n, at, name) ? bit : 0, bit <<= 1;
     if (at[name] != '=' || name + 1 >= all) return "is not NAME=MEMBER, with commas between several";
     if (!known)
       return "names no member: choose from messages, conversations, role, content, from, value, system, instruction, "
              "input, output, history, context, response, question, answer, prompt, completion, text";
+    if (names & known) return "gives a member two names";
+    names |= known;
   }
   return NULL;
+}
+// Notes which members that fields name a record, or a message of it, has: bit i is of the i-th.
+static inline void record_note_fields(const cJSON *json, const char *fields, uint64_t *seen) {
+  uint64_t bit = 1;
+  for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',', bit <<= 1) {
+    char key[128];
+    const size_t name = strcspn(at, "=");
+    const cJSON *x, *m;
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(at + name + 1, ","), at + name + 1);
+    if (*seen & bit) continue;
+    bool has = record_find(json, key);
+    cJSON_ArrayForEach(x, json) {
+      has = has || record_find(x, key);          // an answer of a preference is a message
+      if (cJSON_IsArray(x)) cJSON_ArrayForEach(m, x) has = has || record_find(m, key);
+    }
+    *seen |= has ? bit : 0;
+  }
+}
+bool record_fields_missing(const char *fields, uint64_t seen, char *missing, size_t bytes) {
+  for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',', seen >>= 1)
+    if (!(seen & 1)) return snprintf(missing, bytes, "%.*s", (int)strcspn(at, ","), at) > 0;
+  return false;
+}
+static inline int record_name_order(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+bool record_is_single(const cJSON *json, RecordFault fault) {
+  enum { PAIRS_MOST = 32 };
+  const char *twice = NULL;
+  const cJSON *x, *y;
+  int n = 0;
+  cJSON_ArrayForEach(x, json) {
+    if ((x->type & 0xff) >= cJSON_Array && !record_is_single(x, fault)) return false;
+    for (y = x->next; y && x->string && ++n < PAIRS_MOST; y = y->next)
+      if (!strcmp(x->string, y->string)) twice = x->string;
+  }
+  if (!twice && n >= PAIRS_MOST) {               // so many are sorted
+    const char **const names = (const char **)bpe_resize(NULL, (size_t)cJSON_GetArraySize(json), sizeof *names);
+    n = 0;
+    cJSON_ArrayForEach(x, json) names[n++] = x->string;
+    qsort(names, (size_t)n, sizeof *names, record_name_order);
+    for (int i = 1; i < n; i++) if (!strcmp(names[i - 1], names[i])) twice = names[i];
+    free(names);
+  }
+  return !twice || record_fail(fault, "its member %.80s comes twice", twice);
+}
+// Whether a member says nothing: absent, null or empty, or the JSON of that, or made of such.
+static inline bool record_is_nothing(const cJSON *x) {
+  const cJSON *in;
+  if (!x || cJSON_IsNull(x)) return true;
+  if (cJSON_IsString(x)) {
+    const char *p = x->valuestring + strspn(x->valuestring, " \t\r\n[]{}");
+    return !*p || !strcmp(p, "null");
+  }
+  if (!cJSON_IsArray(x) && !cJSON_IsObject(x)) return false;
+  cJSON_ArrayForEach(in, x) if (!record_is_nothing(in)) return false;
+  return true;
+}
+// Members that change what is trained on, where no form has them, and what to do. A message may have the first four.
+static const struct { const char *name, *instead; } record_meanings[] = {
+    {"weight", "give answers \"weight\" 0 or 1"}, {"loss_weight", "give answers \"weight\" 0 or 1"},
+    {"train", "give answers \"train\" true or false"}, {"masked", "give answers \"masked\" true or false"},
+    {"weights", "give answers \"weight\" 0 or 1"}, {"sample_weight", "give answers \"weight\" 0 or 1"},
+    {"label", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
+    {"labels", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
+    {"kto_tag", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
+    {"images", "text alone is trained on"}, {"image", "text alone is trained on"},
+    {"videos", "text alone is trained on"}, {"video", "text alone is trained on"},
+    {"audios", "text alone is trained on"}, {"audio", "text alone is trained on"},
+    {"chosen", "--fields names the members of one form"}, {"rejected", "--fields names the members of one form"},
+    {"rejected_response", "--fields rejected=rejected_response reads it with --loss dpo"},
+    {"rejected_messages", "--fields rejected=rejected_messages reads it with --loss dpo"},
+    {"tools", "--pairs chat makes messages of texts, which have tools"},
+    {"functions", "--pairs chat makes messages of texts, which have tools"},
+    {"system", "--pairs chat makes messages of texts, which have a system message"}};
+enum { RECORD_OF_MESSAGES = 4 };
+// Whether a number or a word says that a record counts as any other.
+static inline bool record_counts(const cJSON *x, const char *name) {
+  const char *text = cJSON_GetStringValue(x);
+  if (strstr(name, "weight")) return (cJSON_IsNumber(x) && x->valuedouble == 1) || (text && strtod(text, NULL) == 1);
+  const bool on = !strcmp(name, "train");
+  return (on ? cJSON_IsTrue(x) : !strcmp(name, "masked") && cJSON_IsFalse(x)) ||
+         (text && on && !strcasecmp(text, "true")) || (text && !strcmp(name, "masked") && !strcasecmp(text, "false"));
+}
+bool record_changes(const char *name) {
+  for (const auto &m : record_meanings) if (!strcasecmp(m.name, name)) return true;
+  return false;
+}
+bool record_is_other(const char *name) {
+  for (const char *kind : {"image", "video", "audio"}) if (!strncasecmp(name, kind, 5)) return true;
+  return false;
+}
+// Refuses a member that changes what a record, or a message, means and is not read.
+static inline bool record_check_member(const cJSON *x, bool message, RecordFault fault) {
+  for (size_t i = message ? RECORD_OF_MESSAGES : 0; i < sizeof record_meanings / sizeof *record_meanings; i++) {
+    const auto &m = record_meanings[i];
+    if (strcasecmp(x->string, m.name) || record_is_nothing(x) || record_counts(x, m.name)) continue;
+    return record_fail(fault, message ? "a message has %s, which is not read there" :
+                       "it has %s, which changes what it means and is not read: %s", x->string, m.instead);
+  }
+  return true;
+}
+// What a record has beside the members that were read: refused if it changes what they mean, else noted in `unread`,
+// names that are each ended by a zero. apart: chosen and rejected are another form, which fields did not choose.
+static inline const cJSON *record_use(RecordUsed *u, const cJSON *x) {
+  if (x) u->of[u->count++] = x;
+  return x;
+}
+static inline bool record_beside_form(const cJSON *json, const RecordUsed *used, bool apart, char **unread,
+                                      RecordFault fault) {
+  size_t n = 0, bytes;
+  const cJSON *x;
+  cJSON_ArrayForEach(x, json) {
+    bool read = false;
+    for (int i = 0; i < used->count && !read; i++) {
+      read = used->of[i] == x;
+      if (!read && !strcasecmp(used->of[i]->string, x->string))
+        return record_fail(fault, "its member %.80s comes twice, as %.80s too", used->of[i]->string, x->string);
+    }
+    if (read || record_is_nothing(x)) continue;
+    const bool other = apart && (!strcasecmp(x->string, "chosen") || !strcasecmp(x->string, "rejected"));
+    if (!other && !record_check_member(x, false, fault)) return false;
+    if (!unread || record_counts(x, x->string)) continue;
+    *unread = (char *)bpe_resize(*unread, n + (bytes = strlen(x->string) + 1) + 1, 1);
+    memcpy(*unread + n, x->string, bytes);
+    (*unread)[n += bytes] = 0;
+  }
+  return true;
+}
+void record_unread_add(RecordUnread *u, const char *name, int64_t records) {
+  for (int i = 0; i < u->names; i++) if (!strcmp(u->of[i].name, name)) { u->of[i].records += records; return; }
+  if (u->names == RECORD_UNREAD_MOST) { u->more += records; return; }
+  snprintf(u->of[u->names].name, sizeof u->of[0].name, "%s", name);
+  u->of[u->names++].records = records;
+}
+void records_seen_add(RecordsSeen *to, const char *unread, uint64_t fields) {
+  for (const char *name = unread; name && *name; name += strlen(name) + 1) record_unread_add(&to->unread, name, 1);
+  to->fields |= fields;
+}
+bool record_unread_say(const RecordUnread *u, char *line, size_t bytes) {
+  line[0] = 0;
+  for (int i = 0; i < u->names; i++)
+    text_add(line, bytes, "%s%.60s (%lld)", i ? ", " : "members that are not read, and of how many records: ",
+             u->of[i].name, (long long)u->of[i].records);
+  if (u->more) text_add(line, bytes, " and others");
+  return u->names;
 }
 
 // ---- messages
@@ -94,7 +263,8 @@ static inline const char *record_role(const char *name) {
   for (const auto &row : same) for (const char *n : row) if (n && !strcmp(n, name)) return row[0];
   return name;
 }
-// A text, or the texts of a list of {"type": "text", "text"}: malloc'ed; NULL: it has something else.
+// A text, or the texts of a list of {"type": "text", "text"} or {"type": "text", "value"}: malloc'ed; NULL: it has
+// something else.
 static inline char *record_content(const cJSON *x) {
   if (cJSON_IsString(x)) return strdup(x->valuestring);
   if (!cJSON_IsArray(x)) return NULL;
@@ -103,8 +273,13 @@ static inline char *record_content(const cJSON *x) {
   const cJSON *part;
   cJSON_ArrayForEach(part, x) {
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "type"));
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "text"));
-    if (!text || (type && strcmp(type, "text"))) { free(all); return NULL; }
+    const char *text = cJSON_GetStringValue(record_find(part, "text")), *value = NULL;
+    if (type) value = cJSON_GetStringValue(record_find(part, "value"));
+    bool other = (type && strcmp(type, "text")) || (text && value);
+    for (const cJSON *in = part->child; in; in = in->next)
+      other = other || (in->string && record_is_other(in->string) && !record_is_nothing(in));
+    if (!text) text = value;
+    if (!text || other) { free(all); return NULL; }
     const size_t bytes = strlen(text);
     all = (char *)realloc(all, n + bytes + 1);
     if (!all) die_missing("data: no memory for a message of %zu bytes", n + bytes);
@@ -151,9 +326,10 @@ static inline bool record_add_calls(cJSON *message, const cJSON *x, int depth = 
 // The tools of a record: a list of objects, or its JSON. bare: those without {"type": "function", "function": ...}
 // around them, as ShareGPT and OpenAI's functions have them, get it. False: they are no such list.
 static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, RecordFault fault) {
-  const cJSON *x = cJSON_GetObjectItemCaseSensitive(json, "tools"), *each;
-  if (record_is_empty(x)) x = cJSON_GetObjectItemCaseSensitive(json, "functions"), bare = true;
+  const cJSON *x = record_find(json, "tools"), *each;
+  if (record_is_empty(x)) x = record_find(json, "functions"), bare = true;
   if (record_is_empty(x)) return true;
+  record_use(&r->used, x);
   cJSON *list = cJSON_IsString(x) ? json_parse_spelled(x->valuestring) : cJSON_Duplicate(x, 1);
   bool ok = cJSON_IsArray(list);
   r->tools = cJSON_CreateArray();
@@ -174,6 +350,12 @@ static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, Rec
   }
   return ok || record_fail(fault, "its tools are no list of objects, and no text with the JSON of one");
 }
+// A member of a message that templates or masks read, under their spelling; any other is itself.
+static inline const char *record_spelled(const char *name) {
+  for (const char *own : {"weight", "loss_weight", "train", "masked", "reasoning_content", "reasoning", "thinking"})
+    if (!strcasecmp(name, own)) return own;
+  return name;
+}
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
 // stay, but for null, as tables have where there is none. False: one is none.
 static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
@@ -183,8 +365,8 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     if (!role) role = record_member(m, fields, "from");
     if (!content) content = record_member(m, fields, "value");
     const char *who = cJSON_GetStringValue(role);
-    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(m, "tool_calls");
-    if (record_is_empty(calls)) calls = cJSON_GetObjectItemCaseSensitive(m, "function_call");
+    const cJSON *calls = record_find(m, "tool_calls");
+    if (record_is_empty(calls)) calls = record_find(m, "function_call");
     const bool called = who && (!strcmp(who, "function_call") || !strcmp(who, "tool_call"));
     const bool nothing = called || cJSON_IsNull(content) || (!content && !record_is_empty(calls));
     char *said = nothing ? strdup("") : record_content(content);
@@ -201,10 +383,12 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
         (!record_add_calls(made, calls) || !cJSON_HasObjectItem(made, "tool_calls")))
       return record_fail(fault, "a call is not {\"name\": TEXT, \"arguments\": OBJECT}, in \"function\" or not, the "
                          "object as it is or as JSON in a text");
-    cJSON_ArrayForEach(x, m)
-      if (x != role && x != content && !cJSON_IsNull(x) && strcmp(x->string, "function_call") &&
-          strcmp(x->string, "tool_calls") && !cJSON_HasObjectItem(made, x->string))
-        cJSON_AddItemToObject(made, x->string, cJSON_Duplicate(x, 1));
+    cJSON_ArrayForEach(x, m) {
+      if (x == role || x == content || cJSON_IsNull(x) || !strcasecmp(x->string, "function_call") ||
+          !strcasecmp(x->string, "tool_calls") || cJSON_HasObjectItem(made, x->string)) continue;
+      if (!record_check_member(x, true, fault)) return false;
+      cJSON_AddItemToObject(made, record_spelled(x->string), cJSON_Duplicate(x, 1));
+    }
   }
   return true;
 }
@@ -225,9 +409,9 @@ static inline const char *record_first(const cJSON *list, const char *fields) {
 
 // ---- forms
 // A member that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
-static inline bool record_optional(const cJSON *json, const char *fields, const char *name, const char **text,
-                                   RecordFault fault) {
-  const cJSON *x = record_member(json, fields, name);
+static inline bool record_optional(ChatRecord *r, const cJSON *json, const char *fields, const char *name,
+                                   const char **text, RecordFault fault) {
+  const cJSON *x = record_use(&r->used, record_member(json, fields, name));
   *text = cJSON_IsString(x) ? x->valuestring : "";
   return !x || cJSON_IsNull(x) || cJSON_IsString(x) || record_fail(fault, "its %s is no text", name);
 }
@@ -237,13 +421,13 @@ static inline bool record_ask(ChatRecord *r, const cJSON *json, const char *fiel
   const char *said = record_text(json, fields, question), *told = record_text(json, fields, answer);
   const char *system, *input, *context;
   if (!said || !told) return record_fail(fault, "its %s or %s is no text", question, answer);
-  if (!record_optional(json, fields, "system", &system, fault) ||
-      !record_optional(json, fields, "input", &input, fault) ||
-      !record_optional(json, fields, "context", &context, fault))
+  if (!record_optional(r, json, fields, "system", &system, fault) ||
+      !record_optional(r, json, fields, "input", &input, fault) ||
+      !record_optional(r, json, fields, "context", &context, fault))
     return false;
   if (*input && *context) return record_fail(fault, "it has both input and context");
   if (*system) record_add(r->made, "system", system);
-  const cJSON *turn, *history = record_member(json, fields, "history");
+  const cJSON *turn, *history = record_use(&r->used, record_member(json, fields, "history"));
   if (history && !cJSON_IsNull(history) && !cJSON_IsArray(history))
     return record_fail(fault, "its history is not [[TEXT, TEXT], ...]");
   cJSON_ArrayForEach(turn, history) {
@@ -310,33 +494,37 @@ const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault
   }
   return found;
 }
-// Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on. False: `fault`. To be
-// freed in any case.
-static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
-                               RecordFault fault) {
-  *r = {};
-  const RecordForm *f = record_form(json, fields, fault);
-  if (!f) return false;
-  const cJSON *a = record_member(json, fields, f->first);
-  const cJSON *b = f->second ? record_member(json, fields, f->second) : NULL;
-  if (f->kind == FORM_PREFERENCE)
-    return record_fail(fault, "it is a preference (chosen and rejected): --loss dpo trains on it; to train on what was "
-                       "chosen alone: --fields messages=chosen, or prompt=prompt,completion=chosen");
-  if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
-  r->messages = r->made = cJSON_CreateArray();
-  const bool bare = f->kind == FORM_ASK || (f->kind == FORM_MESSAGES && strcmp(f->first, "messages"));
-  if (f->kind == FORM_ASK)
-    return record_tools(r, json, bare, fault) && record_ask(r, json, fields, f->first, f->second, fault);
-  const bool lists = cJSON_IsArray(a) && (f->kind == FORM_MESSAGES || cJSON_IsArray(b));
-  r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
-  if (!lists && (!r->prompt || !r->completion))
-    return record_fail(fault, "its prompt and completion are neither texts nor messages");
-  if (!lists && !pairs_chat) { r->messages = NULL; return true; }
+// A question is asked once, and answered once, unless fields say under which names.
+static inline bool record_asks_once(const cJSON *json, const char *fields, RecordFault fault) {
+  static const char *const names[][4] = {{"prompt", "instruction", "question"},
+                                         {"output", "response", "answer", "completion"}};
+  for (const auto &row : names) {
+    const cJSON *first = NULL;
+    for (const char *name : row) {
+      bool given = false;
+      const cJSON *x = name ? record_member(json, fields, name, &given) : NULL;
+      if (given) break;                          // the others are other members
+      if (record_is_nothing(x)) continue;
+      if (first && !cJSON_Compare(first, x, 1))
+        return record_fail(fault, "it has both %.60s and %.60s: --fields tells which one is meant, such as "
+                           "instruction=instruction", first->string, x->string);
+      first = x;
+    }
+  }
+  return true;
+}
+// Messages of a record, or of its prompt and completion. False: `fault`.
+static inline bool record_read_lists(ChatRecord *r, const RecordForm *f, const cJSON *json, const char *fields,
+                                     bool lists, bool all, RecordFault fault) {
+  const cJSON *const a = record_member(json, fields, f->first);
+  const cJSON *const b = f->second ? record_member(json, fields, f->second) : NULL;
+  const bool bare = f->kind == FORM_MESSAGES && strcmp(f->first, "messages");
+  const char *system;
   if (!record_tools(r, json, bare, fault)) return false;
-  // A system message beside a list of messages counts where the list has none. Beside "messages" it is another thing.
-  const char *system = "";
-  if (strcmp(f->first, "messages") && !record_optional(json, fields, "system", &system, fault)) return false;
-  if (*system && (!lists || strcmp(record_first(a, fields), "system"))) record_add(r->made, "system", system);
+  // A system message beside a list of messages counts where the list has none.
+  if (!record_optional(r, json, fields, "system", &system, fault)) return false;
+  const bool none = !lists || ((a->child || strcmp(f->first, "messages")) && strcmp(record_first(a, fields), "system"));
+  if (*system && none) record_add(r->made, "system", system);
   if (!lists) {
     record_add(r->made, "user", r->prompt);
     record_add(r->made, "assistant", r->completion);
@@ -345,6 +533,33 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
   if (!record_add_list(r->made, a, fields, fault)) return false;
   if (b && !all) record_untrained(r->made, cJSON_GetArraySize(r->made));         // trained on is the completion
   return !b || record_add_list(r->made, b, fields, fault);
+}
+// Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on; notes: which members
+// were not read. False: `fault`. To be freed in any case.
+static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
+                               bool notes, RecordFault fault) {
+  *r = {};
+  if (!record_is_single(json, fault)) return false;
+  const RecordForm *f = record_form(json, fields, fault);
+  if (!f) return false;
+  bool given = false;
+  const cJSON *a = record_use(&r->used, record_member(json, fields, f->first, &given));
+  const cJSON *b = f->second ? record_use(&r->used, record_member(json, fields, f->second, &given)) : NULL;
+  if (f->kind == FORM_PREFERENCE)
+    return record_fail(fault, "it is a preference (chosen and rejected): --loss dpo trains on it; to train on what was "
+                       "chosen alone: --fields messages=chosen, or prompt=prompt,completion=chosen");
+  if (f->kind == FORM_TEXT) return (r->text = cJSON_GetStringValue(a)) || record_fail(fault, "its text is no text");
+  const bool lists = cJSON_IsArray(a) && (f->kind == FORM_MESSAGES || cJSON_IsArray(b));
+  r->messages = r->made = cJSON_CreateArray();
+  r->prompt = cJSON_GetStringValue(a), r->completion = cJSON_GetStringValue(b);
+  if (f->kind == FORM_PAIR && !lists && (!r->prompt || !r->completion))
+    return record_fail(fault, "its prompt and completion are neither texts nor messages");
+  if (f->kind == FORM_PAIR && !lists && !pairs_chat) r->messages = NULL;
+  if (f->kind != FORM_MESSAGES && !record_asks_once(json, fields, fault)) return false;
+  if (f->kind == FORM_ASK) {
+    if (!record_tools(r, json, true, fault) || !record_ask(r, json, fields, f->first, f->second, fault)) return false;
+  } else if (r->messages && !record_read_lists(r, f, json, fields, lists, all, fault)) return false;
+  return record_beside_form(json, &r->used, given, notes ? &r->unread : NULL, fault);
 }
 
 // ---- preferences
@@ -387,19 +602,21 @@ static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJ
 // question or a system message are whole conversations. Else what stands before them is in prompt (a text, or
 // messages), in messages, conversations or conversation, or is asked as instruction or question; of two texts it may be
 // what both have in common. False: `fault`. To be freed in any case.
-static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool rejected,
-                                 RecordFault fault) {
+static inline bool record_answer_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat,
+                                      bool rejected, RecordFault fault) {
   const char *const names[] = {"chosen", "rejected"};
   const cJSON *const both[] = {record_member(json, fields, "chosen"), record_member(json, fields, "rejected")};
   const cJSON *mine = both[rejected], *other = both[!rejected], *before = NULL;
-  *r = {};
   for (int i = 0; i < 2; i++)
     if (!cJSON_IsString(both[i]) && !cJSON_IsArray(both[i]) && !cJSON_IsObject(both[i]))
       return record_fail(fault, "it is no preference: its %s is no text, message or messages; --fields tells other "
                          "names", names[i]);
   if (mine->type != other->type) return record_fail(fault, "its chosen and rejected are of different kinds");
   const char *system, *prompt = record_text(json, fields, "prompt");
-  if (!record_optional(json, fields, "system", &system, fault)) return false;
+  if (!record_optional(r, json, fields, "system", &system, fault)) return false;
+  for (const char *name : {"chosen", "rejected", "prompt", "messages", "conversations", "conversation", "instruction",
+                           "question", "input", "context", "history"})
+    record_use(&r->used, record_member(json, fields, name));     // as far as there is a place for them
   for (const char *name : {"prompt", "messages", "conversations", "conversation"})
     if (!before && cJSON_IsArray(record_member(json, fields, name))) before = record_member(json, fields, name);
   const char *asked = record_text(json, fields, "instruction") ? "instruction" : "question";
@@ -430,6 +647,13 @@ static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *f
   if (!before && !prompt) return record_fail(fault, "it has no prompt, messages or conversations before its answers");
   record_untrained(r->made, cJSON_GetArraySize(r->made));
   return record_add_answer(r->made, mine, fields, fault);
+}
+static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool rejected,
+                                 bool notes, RecordFault fault) {
+  *r = {};
+  if (!rejected && (!record_is_single(json, fault) || !record_asks_once(json, fields, fault))) return false;
+  return record_answer_read(r, json, fields, pairs_chat, rejected, fault) &&
+         record_beside_form(json, &r->used, false, notes && !rejected ? &r->unread : NULL, fault);
 }
 
 // ---- containers
@@ -509,7 +733,11 @@ static inline char *records_of_table(const uint8_t *p, size_t n, char separator,
                          "quoted whole, with \"\" for each" : "%s has a line's end that is no newline", words);
       else if (nothing && row == 1) row = 0;
       else if (row == 1 && names == NAMES) ok = record_fail(fault, "%s has more than 1024 names", words);
-      else if (row == 1) name[names++] = strdup(value);
+      else if (row == 1) {
+        for (int i = 0; i < names && ok; i++)
+          if (!strcmp(name[i], value)) ok = record_fail(fault, "row 1 has the name %.80s twice", value);
+        name[names++] = strdup(value);
+      }
       else if (!nothing && column >= names) ok = record_fail(fault, "%s has more values than there are names", words);
       else if (!nothing) {
         fputs(column ? ",\"" : "{\"", to);

@@ -65,6 +65,68 @@ TEST(corpora_hold_out,
   corpus_free(&c);
 }
 
+TEST(corpora_directories_are_of_one_kind,
+     "a directory with two kinds that could be trained on is refused by name; licences and notes are left out of "
+     "texts, records and tables, and with links to nothing, pipes, endings in upper case and names that begin so are "
+     "said in one line with numbers; a weight of 0 is none") {
+  static const struct { const char *make, *says; int code; } dirs[] = {
+      {"cp ../a.txt ../b.jsonl .", "has text (a.txt) and records (b.jsonl): name those to train on", 2},
+      {"cp ../a.txt train.txt; cp ../b.jsonl train.jsonl", "has text (train.txt) and records (train.jsonl)", 2},
+      {"cp ../a.txt . && cp ../c.parquet .", "has text (a.txt) and tables (c.parquet)", 2},
+      {"cp ../b.jsonl . && cp ../a.txt x_train.bin", "has records (b.jsonl) and tokens (x_train.bin)", 2},
+      {"cp ../c.parquet . && cp ../a.txt x_train.bin", "has tables (c.parquet) and tokens (x_train.bin)", 2},
+      {"cp ../b.jsonl train.jsonl && cp ../c.parquet .", "has records (train.jsonl) and tables (c.parquet)", 2},
+      {"cp ../b.jsonl train.csv && cp ../c.parquet .", "has records (train.csv) and tables (c.parquet)", 2},
+      {"cp ../b.jsonl . && cp ../a.txt LICENSE.txt", "left out: 1 licence or note (LICENSE.txt)\n", 0},
+      {"cp ../c.parquet . && cp ../a.txt license-2.txt && cp ../a.txt Readme.txt", "left out: 2 licence or note "
+       "(Readme.txt, "
+       "...)\n", 0},
+      {"cp ../a.txt . && cp ../a.txt NOTICE.txt", "left out: 1 licence or note (NOTICE.txt)\n", 0},
+      {"cp ../b.jsonl . && ln -s x d.jsonl && ln -s y c.txt && mkfifo p.jsonl && cp ../b.jsonl B.JSONL && cp "
+       "../b.jsonl "
+       "testimony.jsonl && cp ../b.jsonl valley.jsonl && mkdir s && touch s.zip", "left out: 2 link to nothing "
+       "(c.txt, ...), "
+       "1 no regular file (p.jsonl), 1 ending in upper case (B.JSONL), 1 named test... (testimony.jsonl), 1 named "
+       "val..., "
+       "not trained on (valley.jsonl), 1 directory (s), 1 of another kind (s.zip)\n", 0},
+      {"cp ../b.jsonl train.jsonl && cp ../b.jsonl more.jsonl", "left out: 1 not named train, valid or test "
+       "(more.jsonl)\n",
+       0}};
+  CliRun r;
+  corpora_text("a.txt", 400, "\n");
+  CLI_RUN(&r, "cp dev/fixtures/parquet/unread.parquet %s/c.parquet && for i in 1 2 3; do echo '{\"question\": \"q\", "
+          "\"answer\": \"a\"}'; done > %s/b.jsonl", test_tmp(), test_tmp());
+  cli_expect_done(&r, "files");
+  cli_free(&r);
+  for (const auto &d : dirs) {
+    Corpus c;
+    DataError e;
+    bool records = false;
+    CLI_RUN(&r, "rm -rf %s/d && mkdir %s/d && cd %s/d && %s", test_tmp(), test_tmp(), test_tmp(), d.make);
+    cli_expect_done(&r, d.make);
+    cli_free(&r);
+    CorpusOptions o = chat_corpus_options(cli_path("d"), "qwen2.5", "qwen2.5");
+    EncodeOptions asked = {};
+    asked.data = o.data, asked.val_data = "", asked.column = "", asked.chat = o.chat;
+    REQUIRE(records_are_meant(&asked, &records, &e), "%s: %s", d.make, e.text);
+    o.records = records;
+    const bool ok = corpus_load(&c, o, &e);
+    const char *said = ok ? c.notices.text : e.text;
+    EXPECT(ok == !d.code && (ok || e.exit_code == d.code) && strstr(said, d.says), "%s: %s", d.make, said);
+    if (ok) corpus_free(&c);
+  }
+  for (const char *list : {"b.jsonl:0", "b.jsonl:0.0000001", "b.jsonl:0,a.txt:1"}) {
+    char data[700];
+    DataError e;
+    Corpus c;
+    snprintf(data, sizeof data, "%s/%s", test_tmp(), list);
+    CorpusOptions o = chat_corpus_options(data, "qwen2.5", "qwen2.5");
+    EXPECT(!corpus_load(&c, o, &e) && e.exit_code == 2 && strstr(e.text, "with weights above 0 behind all of "
+         "them"), "%s: %s",
+           list, e.text);
+  }
+}
+
 TEST(corpora_cut_falls_in_the_text,
      "the held-out end is a whole number of characters, whatever the text, and never empty") {
   static char text[5000];

@@ -193,6 +193,119 @@ TEST(records_fields_choose,
                  "'assistant', 'content': 'a'}]}\n{'question': 'x', 'input': 'y', 'answer': 'z'}\n", want, n, &all);
   free(want);
 }
+TEST(records_are_read_whole,
+     "a member that changes what a record means, under any spelling, in a record, a message or a part of it, in lines, "
+     "a table of values and one of columns, is refused by name and never passed over; empty it is nothing, beside a "
+     "text "
+     "it is not looked at; what else is not read is said with its number, from the cache too") {
+  // Q, A: a question and its answer as messages, as texts; M: the inside of messages.
+#define RECORDS_M "{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}"
+#define RECORDS_LINE(more) "{'messages': [" RECORDS_M "], " more "}\n"
+  static const struct { const char *name, *text, *says; } bad[] = {
+      {"a.jsonl", RECORDS_LINE("'label': false"), "line 1: it has label, which changes what it means"},
+      {"a.jsonl", RECORDS_LINE("'KTO_TAG': true"), "line 1: it has KTO_TAG, which changes"},
+      {"a.jsonl", RECORDS_LINE("'Images': ['a.png']"), "line 1: it has Images, which changes"},
+      {"a.jsonl", RECORDS_LINE("'videos': [{'path': 'a'}]"), "line 1: it has videos, which changes"},
+      {"a.jsonl", RECORDS_LINE("'rejected': 'r'"), "line 1: it has rejected, which changes"},
+      {"a.jsonl", RECORDS_LINE("'weight': 0.5"), "line 1: it has weight, which changes"},
+      {"a.jsonl", RECORDS_LINE("'train': false"), "line 1: it has train, which changes"},
+      {"a.jsonl", "{'instruction': 'q', 'output': 'a', 'audios': 'a.wav'}\n", "line 1: it has audios, which changes"},
+      {"a.jsonl", "{'prompt': 'q', 'completion': 'a', 'tools': [{'name': 'f'}]}\n", "it has tools, which changes what "
+       "it "
+       "means and is not read: --pairs chat makes messages"},
+      {"a.jsonl", "{'prompt': 'q', 'completion': 'a', 'system': 's'}\n", "it has system, which changes"},
+      {"a.jsonl", "{'messages': [{'role': 'user', 'content': 'q', 'images': ['x']}]}\n", "a message has images, which "
+       "is "
+       "not read there"},
+      {"a.jsonl", "{'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'q', 'image_url': 'x'}]}]}\n",
+       "a message has content of another kind than text"},
+      {"a.jsonl", "{'prompt': 'p', 'instruction': 'q', 'output': 'a'}\n", "it has both prompt and instruction"},
+      {"a.jsonl", "{'prompt': 'p', 'Instruction': 'q', 'completion': 'a'}\n", "it has both prompt and Instruction"},
+      {"a.jsonl", "{'text': 'a', 'text': 'b'}\n", "line 1: its member text comes twice"},
+      {"a.jsonl", "{'messages': [{'role': 'user', 'role': 'system', 'content': 'q'}]}\n", "its member role comes "
+       "twice"},
+      {"a.jsonl", "{'messages': [" RECORDS_M "], 'Messages': []}\n", "its member messages comes twice, as Messages"},
+      {"a.csv", "question,answer,answer\nq,a,b\n", "row 1 has the name answer twice"},
+      {"a.csv", "Question,ANSWER,label\nq,a,1\n", "record 1: it has label, which changes"},
+      {"a.json", "[{'conversations': [" RECORDS_M "], 'image': 'x'}, 1]", "record 1: it has image, which changes"}};
+  for (const auto &b : bad) {
+    const char *path = data_path(b.name);
+    records_write(path, b.text);
+    CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+    o.val_data = path;
+    data_expect_refused(o, 3, path, b.says);
+  }
+  char many[4096] = "{'text': 'x', 'Text': 'y'", keys[8192];
+  for (int i = 0; i < 40; i++) snprintf(many + strlen(many), 32, ", 'k%d': {'k%d': 1}", i, i);
+  snprintf(keys, sizeof keys, "%s, 'k7': 2}\n", many);
+  records_write(data_path("keys.jsonl"), keys);
+  CorpusOptions of_keys = chat_corpus_options(data_path("keys.jsonl"), "qwen2.5", "qwen2.5");
+  char keys_path[600];
+  snprintf(keys_path, sizeof keys_path, "%s", data_path("keys.jsonl"));
+  of_keys.data = of_keys.val_data = keys_path;
+  data_expect_refused(of_keys, 3, "line 1: ", "its member k7 comes twice");
+  // The same records, with nothing or something that is not read beside them.
+  static const char *const same[] = {
+      RECORDS_LINE("'source': 'x'") "{'text': 'b', 'label': 1, 'images': ['x']}\n",
+      RECORDS_LINE("'label': null, 'images': [], 'videos': [null], 'tools': '[]', 'weight': 1, 'source': 5, 'train': "
+           "true")
+      "{'text': 'b'}\n",
+      "{'messages': [{'Role': 'user', 'CONTENT': [{'type': 'text', 'value': 'q'}], 'images': []}, {'role': "
+      "'assistant', "
+      "'content': [{'type': 'text', 'text': 'a', 'image': null}]}], 'source': [0]}\n{'TEXT': 'b'}\n",
+      "{'Question': 'q', 'ANSWER': 'a', 'Input': '', 'source': 'x'}\n{'text': 'b'}\n"};
+  char cache[600];
+  snprintf(cache, sizeof cache, "%s", data_path("cache"));
+  uint64_t hash = 0;
+  for (const char *text : same) for (int turn = 0; turn < 2; turn++) {
+    Corpus c;
+    DataError e;
+    const char *path = data_path("same.jsonl");
+    records_write(path, text);
+    CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+    o.cache_dir = cache;
+    REQUIRE(corpus_load(&c, o, &e), "%s: %s", text, e.text);
+    EXPECT((!hash || c.hash == hash) && c.cache_used == turn, "%s: other tokens, or the cache is used: %d", text,
+           c.cache_used);
+    EXPECT(strstr(c.notices.text, ": members that are not read, and of how many records: source (1)\n"), "%s: %s", text,
+           c.notices.text);
+    hash = c.hash;
+    corpus_free(&c);
+  }
+  // Tables of columns, read by both ways.
+  static const struct { const char *name, *says; } tables[] = {
+      {"unread", NULL}, {"images", "images.parquet, row 1: it has images, which changes what it means"},
+      {"twice", "twice.parquet: its member answer comes twice"}};
+  for (const auto &t : tables) for (int encodes = 0; encodes < 2; encodes++) {
+    Corpus c = {};
+    DataError e;
+    char path[128];
+    snprintf(path, sizeof path, "dev/fixtures/parquet/%s.parquet", t.name);
+    CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+    EncodeOptions to = encode_options(cli_path(t.name), o.data, 1);
+    to.tokenizer = "dev/fixtures/chat_qwen2.5", to.chat = {"qwen2.5", chat_date, "", false};
+    static char said[2048];
+    said[0] = 0;
+    to.say = [](const char *line) { text_add(said, sizeof said, "%s\n", line); };
+    o.records = true;
+    const bool ok = encodes ? encode_run(&to, &e) : corpus_load(&c, o, &e);
+    EXPECT(ok == !t.says && (ok || strstr(e.text, t.says)), "%s: %s", t.name, e.text);
+    EXPECT(!ok || strstr(encodes ? said : c.notices.text, "of how many records: system_prompt (3)\n"), "%s: %s%s",
+           t.name, said, c.notices.text);
+    corpus_free(&c);
+  }
+  static const struct { const char *fields, *says; } fields[] = {
+      {"input=inputs", "--fields input=inputs: no record of --data "}, {"role=who,content=content", "--fields "
+       "role=who: "}};
+  for (const auto &f : fields) {
+    CorpusOptions o = chat_corpus_options(data_path("same.jsonl"), "qwen2.5", "qwen2.5");
+    o.chat.fields = f.fields;
+    data_expect_refused(o, 2, f.says, "has that member");
+  }
+  EXPECT(record_fields_fault("input=a,input=b"), "two names of one member are taken");
+#undef RECORDS_LINE
+#undef RECORDS_M
+}
 TEST(records_damaged, "arrays and tables that are cut short, or have more behind them, are refused by name") {
   static const struct { const char *name, *text, *says; } bad[] = {
       {"a.json", "[{'text': 'a'}, {'text': 'b'}", "cut short"},
