@@ -7,8 +7,7 @@
 #pragma once
 
 #include "tokenizer.h"
-#include "unicode_nfc.h"
-
+#include "unicode.h"
 
 static inline void nfc_work_free(NfcWork *w) {
   free(w->chars);
