@@ -49,7 +49,7 @@ T=name            `make test`: only this test          SAN=1        build and te
 DEVICE=cpu        device of `make train` and tests     CUDA=0       leave the CUDA kernels out
 WIKITEXT2_DIR=D   directory of WikiText-2's train.txt, valid.txt and test.txt
 ARCHS="..."       nvcc's -gencode options (this machine's GPUs; else sm_80, sm_90a, sm_100, on ARM sm_121, and PTX)
-CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  OPENSSL_HOME=D  CUDA_HOME=D  NCCL_HOME=D
+CXX=clang++  MPI_HOME=D  HWLOC_HOME=D  CJSON_HOME=D  OPENSSL_HOME=D  CUDA_HOME=D  NCCL_HOME=D (else pip's is looked for)
 MPICC=mpicc  MPIRUN=mpirun  PYTHON=python3
 endef
 
@@ -73,7 +73,7 @@ quoted = '$(subst ','\'',$1)'
 ifneq ($(BUILDS),)
 # Compilers, libraries and GPUs: looked for when something changed since the last time.
 FOUND := $(B)/found.mk
-ASKED := CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME CUDA_HOME_NAMED NCCL_HOME CUDA ARCHS
+ASKED := CXX MPICC MPIRUN PYTHON MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME CUDA_HOME_NAMED NCCL_HOME CUDA ARCHS
 CUDA_HOME_NAMED := $(filter-out file,$(origin CUDA_HOME))
 $(shell dev/configure.sh $(FOUND) $(foreach v,$(ASKED),$(call quoted,$v=$($v))))
 include $(FOUND)
@@ -84,6 +84,7 @@ GPU_HERE := $(wildcard /dev/nvidia[0-9]* /dev/nvhost-gpu /dev/dxg)
 ifeq ($(GPU_HERE)$(CUDA)$(filter cuda,$(DEVICE))$(filter-out train check prove compare soak speedrun,$(BUILDS)),)
 ifneq ($(WITH_CUDA),)
 WITH_CUDA :=
+NO_CUDA := no GPU was there when it was built for a run
 $(info CUDA kernels are left out: no GPU is here (`make`, or CUDA=1, compiles them))
 endif
 endif
@@ -138,7 +139,7 @@ COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNIN
 # What ranks must have in common: sources, flags, compiler. Printed at the head of every log. An object of its own, so that
 # nothing else is compiled when it changes.
 cmd_build := $(COMMON) -x c++
-also_build = $(COMPILERS) $(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS))
+also_build = $(COMPILERS) $(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS),$(NO_CUDA))
 BUILT_OF := Makefile dev/configure.sh train_gpt_fsdp.cu $(wildcard trainer/*.h) fsdp.h $(SOURCES)
 
 # amx_emulated: the AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in
@@ -183,7 +184,7 @@ OBJECTS := $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS)))
 ifneq ($(WITH_CUDA),)
 # -ccbin: a compiler named by the user compiles the host's part too. --fmad=false: as -ffp-contract=off on the host.
 NVCC_COMMAND := $(NVCC) $(if $(filter-out default,$(origin CXX)),$(if $(word 2,$(CXX)),,-ccbin $(CXX))) -std=c++17 -O2 \
-  --fmad=false -lineinfo $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_HOME:%=-I%/include) \
+  --fmad=false -lineinfo $(if $(findstring sm_90a,$(ARCHS)),-DBUILT_FOR_SM90A=1) -I. $(NCCL_AT:%=-I%/include) \
   $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-ffp-contract=off
 # Kernels that ask for instructions of later architectures have PTX of each, others of one or two (dev/configure.sh).
 archs = $(or $(if $(filter device loss wgmma,$1),,$(if $(filter attention norms blocks,$1),$(ARCHS_TWO),$(ARCHS_ONE))),$(ARCHS))
@@ -219,7 +220,8 @@ $(B)/%.o: $$(src_$$*) $(B)/%.cmd
 $(B)/build.o: $(BUILT_OF) $(B)/build.cmd
 	@id=$$(export LC_ALL=C; { cat $(BUILT_OF); echo $(call quoted,$(strip $(also_build))); } | sha256sum | cut -c 1-12); \
 	  printf '  CXX   %s\n' '$@'; \
-	  echo "extern const char build_id[16]; const char build_id[16] = \"$$id\";" | $(cmd_build) -c - -o $@
+	  printf 'extern const char build_id[16], build_no_cuda[256]; const char build_id[16] = "%s", build_no_cuda[256] = "%s";\n' \
+	    "$$id" $(call quoted,$(subst ",',$(if $(WITH_CUDA),,$(NO_CUDA)))) | $(cmd_build) -c - -o $@
 $(TRAINER): $(B)/train_gpt_fsdp.o $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/build.o $(OBJECTS) $(B)/link.cmd
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 $(B)/bench_ops: $(B)/bench_ops.o $(OBJECTS) $(B)/link.cmd

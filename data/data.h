@@ -21,7 +21,7 @@ struct EncodeOptions {
   const char *add_tokens = "";                   // to the tokenizer that is named
   int vocab_size, threads;
   EncodeDocuments documents;
-  bool documents_given, column_given;            // by the user, not by default
+  bool documents_given, column_given, vocab_given;               // by the user, not by default
   bool as_text;                                  // files that are no tables are text, whatever they look like
   ChatOptions chat;
   void (*say)(const char *line);                 // takes lines of progress
@@ -50,13 +50,14 @@ struct CorpusOptions {
   int threads;
   uint64_t seed;               // of "random"
   const char *tokenizer = NULL;  // tokenizer.json or its directory; NULL or "": text trains one. If it is given, text
-                               // ignores vocab_size; elsewhere it may not have more tokens than that
+                               // ignores vocab_size unless vocab_given; elsewhere it may not have more tokens than that
   ChatOptions chat = {"auto", chat_date, "", false};             // of conversations
   const char *val_data = "";   // what is evaluated on, if it is not found beside `data`
   bool as_text = false;        // files that are no tables or tokens are text, whatever they look like
   bool records = false;        // `data` names conversations in several files, packed ones or tables, by a list
   const char *column = "";     // of these tables
   const char *add_tokens = "";   // a file of tokens that the given tokenizer gets (tokenizer_add)
+  bool vocab_given = false;    // vocab_size was asked for: a given tokenizer may not have more, with text too
   bool undivided = false;      // no <|endoftext|> between documents, whatever the tokenizer: as before version 0.7
 };
 struct Corpus {

@@ -800,7 +800,7 @@ bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   bool given = o.tokenizer && *o.tokenizer;
   CHECK(o.threads >= 1 && (given || o.vocab_size >= 1), "corpus_load: threads %d, vocab_size %d", o.threads,
         o.vocab_size);
-  if (!corpus_take_tokenizer(c, &o, e)) ok = false;
+  if (!corpus_take_tokenizer(c, &o, e) || (o.vocab_given && !corpus_check_tokenizer_fits(c, &o, e))) ok = false;
   else if (o.data && *o.data) ok = corpus_load_asked(c, NULL, NULL, &o, e);
   else if (env && *env) {
     struct stat st;

@@ -798,6 +798,9 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
                      "out", first);
   if (*o->tokenizer && !tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  if (*o->tokenizer && o->vocab_given && c->tokenizer.vocab_size > o->vocab_size)
+    return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: leave that out",
+                     o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
   if (!encode_inputs_hash(c, e)) return false;
   const uint64_t inputs = c->hash;
   if (*o->tokenizer) encode_hash(c);

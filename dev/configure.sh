@@ -8,7 +8,8 @@
 # again until what was asked for, the environment, a compiler, a directory of libraries or a GPU changes, unless
 # something was missing or left out.
 set -u
-NAMES="CXX MPICC MPIRUN MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME CUDA_HOME_NAMED NCCL_HOME CUDA ARCHS"
+NAMES="CXX MPICC MPIRUN PYTHON MPI_HOME HWLOC_HOME CJSON_HOME OPENSSL_HOME CUDA_HOME CUDA_HOME_NAMED NCCL_HOME CUDA
+  ARCHS"
 file=$1
 shift
 for name in $NAMES; do printf -v "$name" '%s' ''; done
@@ -27,7 +28,8 @@ key=$({ printf '%s\n' "$@"; printenv PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PAT
   cat /proc/driver/nvidia/gpus/*/information; } 2>/dev/null | cksum)
 if [ -e "$file" ]; then
   read -r first < "$file"
-  [ "$first" != "# found for $key" ] || exit 0
+  nccl=$(sed -n 's/^NCCL_AT := //p' "$file")
+  [ "$first" != "# found for $key" ] || { [ -n "$nccl" ] && [ ! -e "$nccl/include/nccl.h" ]; } || exit 0
 fi
 
 # ---- probes ---------------------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ probes=$(mktemp -d) || exit 1
 trap 'rm -rf "$probes"' EXIT
 missing="" left_out="" found=()
 keep() { found+=("$1 := ${2//$/\$\$}"); }
-left() { left_out=CUDA; echo "$1" >&2; }
+left() { left_out=CUDA; echo "$1" >&2; no_cuda=$2; }
 # links "HEADERS" EXPRESSION FLAGS...: whether a program that includes the headers and runs the expression links.
 links() {
   { printf '#include <%s>\n' $1; echo "int main() { $2; }"; } > "$probes/probe.cc"
@@ -94,27 +96,35 @@ links "openssl/hmac.h openssl/crypto.h" 'OPENSSL_cleanse(0, 0)' $library_cflags 
 # ---- CUDA is optional: if something is missing it is left out, and a line says so -----------------------------------
 nvcc=$CUDA_HOME/bin/nvcc
 [ -e "$nvcc" ] || nvcc=$(command -v nvcc)
-with_cuda="" cuda_libs="" archs="" one="" two=""
-if [ "$CUDA" = 0 ]; then :
+with_cuda="" cuda_libs="" archs="" one="" two="" nccl=$NCCL_HOME no_cuda="nvcc was not found"
+if [ "$CUDA" = 0 ]; then no_cuda="it was built with CUDA=0"
 else
   # A named installation that is not there must not be replaced silently.
   if [ -n "$CUDA_HOME_NAMED" ] && [ ! -e "$CUDA_HOME/bin/nvcc" ]; then
     instead="CUDA kernels are left out"
-    left "CUDA_HOME=$CUDA_HOME has no bin/nvcc: $([ -z "$nvcc" ] && echo "$instead" || echo "$nvcc is taken")"
+    left "CUDA_HOME=$CUDA_HOME has no bin/nvcc: $([ -z "$nvcc" ] && echo "$instead" || echo "$nvcc is taken")" \
+      "CUDA_HOME had no bin/nvcc"
   fi
   if [ -n "$nvcc" ]; then
     root=${nvcc%/bin/nvcc}
-    cuda_flags="${NCCL_HOME:+-I$NCCL_HOME/include} -I$root/include"
-    cuda_libs="-L$root/lib64 ${arm:+-L$root/targets/sbsa-linux/lib} -lcudart_static -ldl -lrt -lpthread"
+    # pip's nvidia-nccl has the header beside its library, and no compiler looks there.
+    if [ -z "$nccl" ] && ! links nccl.h "" "-I$root/include"; then
+      nccl=$("${PYTHON:-python3}" -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null)
+      [ -e "$nccl/include/nccl.h" ] || nccl=""
+    fi
+    cuda_flags="${nccl:+-I$nccl/include} -I$root/include"
+    cuda_libs="${nccl:+-Wl,-rpath,$nccl/lib -Wl,-rpath,$nccl/lib64}"
+    cuda_libs+=" -L$root/lib64 ${arm:+-L$root/targets/sbsa-linux/lib} -lcudart_static -ldl -lrt -lpthread"
     headers="cuda_runtime.h nvtx3/nvToolsExt.h cublasLt.h nccl.h"
     if links "$headers" 'cudaRuntimeGetVersion(0)' $cuda_flags $cuda_libs; then with_cuda=yes
     else
       lacks=$(for h in $headers; do links "$h" "" $cuda_flags || printf '%s ' "$h"; done)
       lacks=${lacks:-libcudart_static.a }
-      left "CUDA kernels are left out: $nvcc is here, but not ${lacks% } (CUDA_HOME=, NCCL_HOME=; or CUDA=0)"
+      left "CUDA kernels are left out: $nvcc is here, but not ${lacks% } (CUDA_HOME=, NCCL_HOME=; or CUDA=0)" \
+        "nvcc was there, but not ${lacks% }"
     fi
   elif nvidia-smi -L >/dev/null 2>&1; then
-    left "CUDA kernels are left out: a GPU is here, but no nvcc (CUDA_HOME=; or CUDA=0)"
+    left "CUDA kernels are left out: a GPU is here, but no nvcc (CUDA_HOME=; or CUDA=0)" "$no_cuda"
   fi
 fi
 
@@ -162,6 +172,8 @@ keep MPI_CFLAGS "$mpi_cflags"
 keep LIBRARY_CFLAGS "$library_cflags"
 keep LIBS "$mpi_libs $hwloc_libs $cjson_libs $openssl_libs -ldl -lrt -lpthread -lm"
 keep NVCC "$nvcc"
+keep NCCL_AT "$nccl"
+keep NO_CUDA "${no_cuda//[^ -~]/?}"
 keep WITH_CUDA "$with_cuda"
 keep CUDA_LIBS "$cuda_libs"
 keep ARCHS_HERE "$archs"

@@ -12,14 +12,26 @@ case $target in
        "-dumpmachine or uname" >&2; exit 1 ;;
 esac
 
+# shellcheck disable=SC2086
 compiles() { printf '%s\n' "$1" | "${CXX:-g++}" -x c++ -fsyntax-only ${2:-} - >/dev/null 2>&1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # CUDA is optional and never installed from here: a toolkit must fit the driver.
-gpu_is_here() { have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; }
-if gpu_is_here && ! have nvcc && ! have "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; then
+dev=${TRAIN_GPT_FSDP_DEV:-/dev}                   # tests name another
+gpu_is_here() {
+  { have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; } || compgen -G "$dev/nvidia[0-9]*" >/dev/null ||
+    [ -e "$dev/dxg" ] || [ -e "$dev/nvhost-gpu" ]
+}
+cuda=${CUDA_HOME:-/usr/local/cuda}
+pip_nccl() { "${PYTHON:-python3}" -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])' 2>/dev/null; }
+if gpu_is_here && ! have nvcc && ! have "$cuda/bin/nvcc"; then
   echo "setup: a GPU is here, but no nvcc: --device cuda needs the CUDA Toolkit (12.0 or later; Blackwell: 12.8) with"
-  echo "  cuBLAS, and NCCL (nccl.h, libnccl.so.2); CUDA_HOME and NCCL_HOME name them"
+  echo "  cuBLAS, and NCCL (nccl.h, libnccl.so.2; pip install nvidia-nccl-cu12 has both, for CUDA 13 -cu13); CUDA_HOME"
+  echo "  and NCCL_HOME name them"
+elif gpu_is_here && ! compiles '#include <nccl.h>' "${NCCL_HOME:+-I$NCCL_HOME/include} -I$cuda/include" &&
+  [ ! -e "$(pip_nccl)/include/nccl.h" ]; then
+  echo "setup: a GPU and nvcc are here, but no nccl.h: --device cuda needs NCCL (nccl.h, libnccl.so.2): Debian's"
+  echo "  libnccl-dev, or pip install nvidia-nccl-cu12 (for CUDA 13 -cu13); NCCL_HOME names another"
 fi
 
 # If the compiler here is too old, installing this distribution's packages does not help.

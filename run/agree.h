@@ -17,6 +17,7 @@
 #include "run/options/options.h"
 #include "kernels/cuda/nvidia.h"
 #include <dlfcn.h>
+#include <glob.h>
 
 int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
   if (best < 0) snprintf(error, bytes, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
@@ -166,6 +167,20 @@ static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm)
   if (lowest < world) o->attention = OPT_attention_mma;
   else if (o->attention == OPT_attention_auto) o->attention = OPT_attention_wgmma;
 }
+// Whether this machine has a GPU, as its device files say, whatever driver and libraries are here. Tests name a
+// directory in place of /dev.
+static bool gpu_is_here() {
+  const char *named = getenv("TRAIN_GPT_FSDP_DEV");
+  char pattern[PATH_MAX];
+  glob_t found = {};
+  bool is = false;
+  for (const char *file : {"nvidia[0-9]*", "nvhost-gpu", "dxg"}) {
+    snprintf(pattern, sizeof pattern, "%.4000s/%s", named ? named : "/dev", file);
+    is = is || !glob(pattern, 0, NULL, &found);
+    globfree(&found);
+  }
+  return is;
+}
 Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
@@ -175,10 +190,11 @@ Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   MPI_Comm_size(comm, &world);
   if (o->device != OPT_device_cpu) {
     if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
-    snprintf(why, sizeof why, "%s", &ops_cuda ? p.missing : "this build has no CUDA kernels");
+    if (&ops_cuda) snprintf(why, sizeof why, "%s", p.missing);
+    else snprintf(why, sizeof why, "this build has no CUDA kernels (%s): mend that and make again", build_no_cuda);
     if (o->device == OPT_device_cuda && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
     agree_no_error(comm, error, EXIT_MISSING);
-    int lacking = why[0] ? rank : world, lowest, driver = p.driver;
+    int lacking = why[0] ? rank : world, lowest, driver = p.driver || gpu_is_here();
     MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
     MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
     o->device = lowest < world ? OPT_device_cpu : OPT_device_cuda;

@@ -16,6 +16,8 @@ int encode_main(Call *call) {
   if (o->loss != PREFERENCE_NONE)
     die_user("train_gpt_fsdp: --loss %s reads records, and --encode writes one stream: name the records by --data",
              option_word(o, OPT_loss));
+  if (o->given[OPT_vocab_size] && o->tokenizer[0])
+    die_user("train_gpt_fsdp: --vocab_size is of a tokenizer that is trained: leave it out beside --tokenizer");
   int64_t vocab_size = o->vocab_size;
   for (const Preset &p : presets) if (!vocab_size && !strcmp(p.name, o->model)) vocab_size = p.vocab_size;
   cpu_set_t cores;

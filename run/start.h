@@ -912,7 +912,7 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   EncodeOptions o = {};
   o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
   o.as_text = c->as_text, o.column_given = given, o.vocab_size = (int)asked, o.threads = c->threads, o.chat = c->chat;
-  o.add_tokens = c->add_tokens;
+  o.add_tokens = c->add_tokens, o.vocab_given = c->vocab_given;
   o.say = encode_say;
   if (c->data && *c->data && whole && !records_are_meant(&o, &c->records, e)) return false;
   c->column = column;
@@ -984,6 +984,7 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
                      chat_options(o, o->chat_template, start->chat_why, start->chat_text),
                      o->val_data, o->data_as == OPT_data_as_text};
   c.add_tokens = o->add_tokens;
+  c.vocab_given = start->kind == START_FRESH && o->given[OPT_vocab_size];
   const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(start->json, "corpus");
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
   if (alone) c.data = o->val_data;
@@ -1038,7 +1039,7 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "
         "takes\n", (long long)o->vocab_size, corpus->vocab_size);
   o->vocab_size_asked = o->vocab_size;
-  o->vocab_size = corpus->vocab_size;
+  if (!c.vocab_given || !tokenizer[0]) o->vocab_size = corpus->vocab_size;     // else rows behind its ids are padding
 }
 
 SamplerOptions sampler_options(const Options *o) {

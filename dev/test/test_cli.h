@@ -9,7 +9,7 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
   static const CliRefusal table[] = {
       {0, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
       {2, "--batch_siz 4", 2, "unknown option --batch_siz: did you mean --batch_size? See --help"},
-      {0, "--test-batch 4", 2, "unknown option --test_batch: did you mean --test_batch_size? See --help"},
+      {0, "--test-batch 4", 2, "unknown option --test_batch: see --test_batch_size"},
       {0, "--quux 4", 2, "unknown option --quux: see --help"},
       {0, "lr 4", 2, "'lr' is not an option: did you mean --lr? See --help"},
       {2, "--lr", 2, "--lr needs a value"},
@@ -68,9 +68,9 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
   cli_expect_refusals(table, (int)(sizeof table / sizeof *table));
   const CliRefusal no_cuda[] = {
       {2, "--device cuda", 2,
-       "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu"},
+       "--device cuda: this build has no CUDA kernels (..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build..."},
-      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA kernels"}};
+      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA..."}};
   const CliRefusal no_driver[] = {
       {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA..."},

@@ -469,6 +469,63 @@ TEST(first_make_probes_once,
   cli_free(&r);
 }
 
+TEST(first_a_gpu_that_is_not_used_is_said,
+     "a machine with a GPU's device file on which a run takes the CPU: its start says why, once; a machine without, or "
+     "--device cpu, says nothing") {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver) SKIP("a driver is here");
+  CliRun r;
+  static const struct { const char *file; int ranks; const char *ask; bool says; } table[] = {
+      {"nvidia3", 0, "", true}, {"nvidia0", 2, "", true}, {"dxg", 0, "", true}, {"nvidiactl", 0, "", false},
+      {"nvidia0", 0, "--device cpu", false}};
+  for (const auto &k : table) {
+    CLI_RUN(&r, "dev=%s/%s.dev; mkdir -p $dev && touch $dev/%s && TRAIN_GPT_FSDP_DEV=$dev %s %s --max_steps 1 "
+            "%s --out %s", test_tmp(), k.file, k.file, cli_ranks(k.ranks), cli_small(), k.ask, cli_path("out"));
+    cli_expect_done(&r, k.file);
+    EXPECT(cli_count(r.text, "notice: --device auto takes the CPU because of rank 0: ") == k.says &&
+               cli_count(r.text, &ops_cuda ? "no NVIDIA driver" : "this build has no CUDA kernels (") == k.says,
+           "%s %s:\n%.2000s", k.file, k.ask, r.text);
+    cli_free(&r);
+  }
+}
+
+static const char hides_nccl[] =
+    "#!/bin/sh\nfor last; do :; done\ntext=$2\nif [ \"$last\" = - ]; then cat >$0.in.cc; text=$0.in.cc; fi\n"
+    "case \"$*\" in *py/nvidia/nccl/include*) ;; *) if grep -qs nccl.h $text; then exit 1; fi ;; esac\n"
+    "if [ \"$last\" = - ]; then exec g++ -x c++ -fsyntax-only $text; fi\nexec g++ \"$@\"\n";
+TEST(first_nccl_of_pip_is_found,
+     "make finds nccl.h of pip's nvidia-nccl where no compiler does, and looks again when it is gone; what was missing "
+     "goes into the program; dev/setup.sh names it where a GPU is here") {
+  first_need_repository();
+  CliRun r;
+  // A compiler that does not know NCCL, wherever it is here.
+  cli_write(cli_path("cxx"), hides_nccl, sizeof hides_nccl - 1);
+  CLI_RUN(&r, "cd %s && chmod +x cxx && mkdir -p cu/bin cu/include/nvtx3 cu/lib64 py/nvidia/nccl/include dev && "
+          "touch dev/nvidia0 cu/include/cublasLt.h cu/include/nvtx3/nvToolsExt.h py/nvidia/nccl/include/nccl.h && "
+          "echo 'extern \"C\" int cudaRuntimeGetVersion(int);' >cu/include/cuda_runtime.h && "
+          "echo 'extern \"C\" int cudaRuntimeGetVersion(int) { return 0; }' | g++ -x c++ -c - -o cu/a.o && "
+          "ar rc cu/lib64/libcudart_static.a cu/a.o && printf '#!/bin/sh\necho compute_90\n' >cu/bin/nvcc && "
+          "chmod +x cu/bin/nvcc", test_tmp());
+  cli_expect_done(&r, "a toolkit");
+  cli_free(&r);
+  char find[1024];
+  snprintf(find, sizeof find, "PYTHONPATH=%s/py dev/configure.sh %s/f.mk CXX=%s/cxx MPICC=mpicc MPIRUN=mpirun "
+           "CUDA_HOME=%s/cu CUDA_HOME_NAMED=1 PYTHON=python3 && cat %s/f.mk",
+           test_tmp(), test_tmp(), test_tmp(), test_tmp(), test_tmp());
+  for (const char *step : {"", "rm"}) {
+    CLI_RUN(&r, "[ -z '%s' ] || rm %s/py/nvidia/nccl/include/nccl.h; %s", step, test_tmp(), find);
+    cli_expect_done(&r, "dev/configure.sh");
+    EXPECT(*step ? strstr(r.text, "\nNO_CUDA := nvcc was there, but not nccl.h\n") && strstr(r.text, "\nNCCL_AT := \n")
+                 : strstr(r.text, "\nWITH_CUDA := yes\n") && strstr(r.text, "/py/nvidia/nccl\n"), "'%s': %.3000s", step,
+           r.text);
+    cli_free(&r);
+  }
+  CLI_RUN(&r, "TRAIN_GPT_FSDP_DEV=%s/dev CUDA_HOME=%s/cu PYTHONPATH=%s/py CXX=%s/cxx dev/setup.sh", test_tmp(),
+          test_tmp(), test_tmp(), test_tmp());
+  EXPECT(strstr(r.text, "setup: a GPU and nvcc are here, but no nccl.h"), "%.2000s", r.text);
+  cli_free(&r);
+}
+
 TEST(first_another_machine_is_refused, "a compiler for RISC-V or macOS: make and dev/setup.sh say so in one line") {
   first_need_repository();
   for (const char *target : {"riscv64-linux-gnu", "arm64-apple-darwin23.0"}) {

@@ -92,16 +92,21 @@ TEST(options_are_refused_with_the_right_line,
       {"--dtype int8", "--dtype 'int8' is not known: choose one of fp32|bf16|fp16"},
       {"--device cuda:1", "--device cuda:1: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=1 --device cuda "
        "computes on this one"},
-      {"--learning_rate 0", "--lr 0 is out of range: 1e-20 to 1000; leave it out for the preset's"},
-      {"--lr -1", "--lr -1 is out of range: 1e-20 to 1000; leave it out for the preset's"},
+      {"--learning_rate 0", "--lr 0 is out of range: 1e-20 to 1000; leave it out for the default"},
+      {"--lr -1", "--lr -1 is out of range: 1e-20 to 1000; leave it out for the default"},
       {"--lr inf", "--lr needs a number, not 'inf'"}, {"--lr 0x1", "--lr needs a number, not '0x1'"},
-      {"--n_layer 0", "--n_layer 0 is out of range: 1 to 1000; leave it out for the preset's"},
+      {"--n_layer 0", "--n_layer 0 is out of range: 1 to 1000; leave it out for the default"},
       {"--seed -1", "--seed -1 is out of range: 0 or more"},
       {"--seed 1e19", "--seed 1e19 is out of range: 0 to 9223372036854775807"},
       {"--clip -1", "--clip -1 is out of range: 0 or more"},
       {"--batch_size 10k", "--batch_size needs a whole number, not '10k'"},
       {"--batch_size 1.5e0", "--batch_size needs a whole number, not '1.5e0'"},
       {"--batch_size 1__0", "--batch_size needs a whole number, not '1__0'"},
+      {"--muon-n 3", "unknown option --muon_n: see --help"}, {"--weight 3", "unknown option --weight: see --help"},
+      {"--top 3", "unknown option --top: see --help"}, {"--rope-s 3", "unknown option --rope_s: see --help"},
+      {"--reshard_after 3", "unknown option --reshard_after: see --reshard_after_forward"},
+      {"--sede 3", "unknown option --sede: did you mean --seed? See --help"},
+      {"--beta3 3", "unknown option --beta3: see --help"}, {"--top_n 3", "unknown option --top_n: see --help"},
       {"--config a --config b", "--config is given twice: give one file of options"},
       {"--out a\nb", "--out 'a?b': byte 0x0a is not allowed in a name"}};
   Options o;
@@ -110,6 +115,153 @@ TEST(options_are_refused_with_the_right_line,
     options_typed(&o, row.typed, error, sizeof error);
     EXPECT(!strcmp(error, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error, row.line);
   }
+}
+
+TEST(options_that_are_wrong_are_told_at_once,
+     "every wrong option, value and word of a command line, and of a file with its line, is in one line; where the "
+     "line gets long, by its name") {
+  static const struct { const char *typed, *line; } table[] = {
+      {"--lrr 4 --n_layer x --seq_len 64 --quux --top_k 3 lr=4",
+       "unknown option --lrr: did you mean --lr? See --help; --n_layer needs a whole number, not 'x'; unknown option "
+       "--quux: see --help; 'lr=4' is not an option: did you mean --lr=4? See --help"},
+      {"-lr 4 lr 5 --dropp -1 --lr 1", "'-lr' is not an option: did you mean --lr? See --help; 'lr' is not an option: "
+       "did you mean --lr? See --help; unknown option --dropp: see --help"}};
+  static Options o;
+  char error[2048], words[2048] = "", *none[] = {(char *)"test"};
+  for (const auto &row : table) {
+    options_typed(&o, row.typed, error, sizeof error);
+    EXPECT(!strcmp(error, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error, row.line);
+  }
+  EXPECT(!config_and_line(&o, "f", "lrr: 3\n\nseq_len: 9\nbeta1: x # y\n", 1, none, error, sizeof error) &&
+             !strcmp(error, "f:1: unknown option --lrr: did you mean --lr? See --help; line 4: --beta1 needs a number, "
+                            "not 'x'"), "%s", error);
+  for (const char *name : {"loss_type", "val_size", "packing", "template", "load_in_4bit", "eval_strategy", "use_peft",
+                           "beta", "stage", "use_dora", "ref_model", "do_train", "max_samples", "max_length", "bf16",
+                           "mask_history", "save_strategy", "hub_token", "kto_ftx", "num_beams"})
+    text_add(words, sizeof words, "--%s 1 ", name);
+  options_typed(&o, words, error, sizeof error);
+  for (char *save = NULL, *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
+    EXPECT(strlen(w) < 3 || strstr(error, w), "%s is not named: %s", w, error);
+  EXPECT(strlen(error) < sizeof error - 1, "it is cut: %s", error);
+}
+
+TEST(options_of_fine_tuning_programs,
+     "names of TRL, PEFT, LLaMA-Factory, unsloth, axolotl, torchtune and transformers: taken where they mean the same, "
+     "else explained with our option; of all that these programs have, none is answered by a guess") {
+  static const struct { const char *typed, *is; } taken[] = {
+      {"--cutoff_len 64 --lora_rank 4", "seq_len=64 lora=4"}, {"--sequence_len 64 --r 8", "seq_len=64 lora=8"},
+      {"--lora_target q_proj,v_proj", "lora_targets=q_proj,v_proj"}, {"--lora_target_modules all-linear",
+       "lora_targets=all"}, {"--pref_loss sigmoid --pref_beta 0.2", "loss=dpo dpo_beta=0.2"},
+      {"--rl ipo --rl_beta 0.1", "loss=ipo dpo_beta=0.1"}, {"--adapter_name_or_path d", "lora_from=d"},
+      {"--num_train_epochs 3.0", "epochs=3"}, {"--log_every_n_steps 5 --random_state 7", "log_every=5 seed=7"},
+      {"--optimizer adamw_torch_fused --cosine_min_lr_ratio 0.2", "optimizer=adamw min_lr_ratio=0.2"}};
+  static const struct { const char *name, *says; } explained[] = {
+      {"beta", "--dpo_beta"}, {"loss_type", "--loss dpo"}, {"val_size", "--val_data"}, {"val_set_size", "--val_data"},
+      {"packing", "--pack"}, {"sample_packing", "--pack"}, {"template", "--chat_template"}, {"stage", "--loss dpo"},
+      {"load_in_4bit", "--base_dtype nf4"}, {"load_in_8bit", "--base_dtype q8_0"}, {"quantization_bit", "--base_dtype"},
+      {"eval_strategy", "--eval_every"}, {"save_strategy", "--save_every"}, {"use_peft", "--lora"},
+      {"finetuning_type", "--lora"}, {"adapter", "--lora"}, {"use_rslora", "--lora_scale root"},
+      {"train_on_inputs", "--train_on"}, {"assistant_only_loss", "--train_on"}, {"max_prompt_length", "--seq_len"},
+      {"max_length", "--seq_len"}, {"ref_model", "reference"}, {"lora_modules_to_save", "--train_rows"},
+      {"gradient_accumulation_steps", "--grad_accum"}, {"export_dir", "--merge --export_hf"},
+      {"load_best_model_at_end", "--keep_best"}, {"orpo_alpha", "--dpo_beta"}, {"base_model", "--init_from"},
+      {"gradient_checkpointing", "--recompute"}, {"dataset", "--data"}, {"max_samples", "--max_steps"}};
+  static Options o;
+  char error[2048], words[256], value[OPTION_TEXT_BYTES], name[OPTION_NAME_BYTES];
+  for (const auto &row : taken) {
+    options_typed(&o, row.typed, error, sizeof error);
+    EXPECT(!error[0], "%s: %s", row.typed, error);
+    for (const char *is = row.is; name_next(&is, name);) {
+      char *equals = strchr(name, '=');
+      *equals++ = 0;
+      option_print_short(value, sizeof value, &o, &option_specs[option_index(name)]);
+      EXPECT(!strcmp(value, equals), "%s: --%s is %s, must be %s", row.typed, name, value, equals);
+    }
+  }
+  for (const auto &row : explained) {
+    snprintf(words, sizeof words, "--%s 1", row.name);
+    options_typed(&o, words, error, sizeof error);
+    EXPECT(strstr(error, row.says) && !strstr(error, "did you mean"), "%s: %s", words, error);
+  }
+  int64_t bytes;
+  int names = 0, answered = 0;
+  char *all = file_get("dev/fixtures/option_names.txt", 1 << 20, &bytes);
+  if (!all) SKIP("dev/fixtures is not here");
+  for (char *c = all; *c; c++) if (*c == '\n') *c = ' ';
+  for (const char *list = all; name_next(&list, name); names++) {
+    OptionUse use;
+    const bool is = option_find(name, &use, error, sizeof error);
+    const bool lists = strstr(error, ": see --") && !strstr(error, ": see --help");
+    EXPECT(is || (!strstr(error, "did you mean") && !lists), "a guess: %s", error);
+    answered += is || !strstr(error, "see --help");
+  }
+  EXPECT(names > 1000 && answered > 600, "%d names, %d of them known", names, answered);
+  free(all);
+}
+
+TEST(options_of_zero_are_given,
+     "0 is never taken for an option that was not given: it is obeyed, or refused by name; so is an empty text, also "
+     "in a file of options") {
+  static const char *const refused[] = {"epochs", "max_steps", "grad_accum", "global_batch", "test_batch_size",
+                                        "tokens", "lora_alpha", "lr", "n_kv_head", "norm_eps", "ranks_per_host"};
+  static Options o;
+  char error[2048], words[256], *none[] = {(char *)"test"};
+  for (const char *name : refused) {
+    snprintf(words, sizeof words, "--%s 0", name);
+    options_typed(&o, words, error, sizeof error);
+    EXPECT(strstr(error, " 0 is out of range: ") && strstr(error, "leave it out for the default"), "%s: '%s'", words,
+           error);
+  }
+  // Where something else decides unless it is given, 0 is a value like others.
+  for (int i = 0; i < OPTION_COUNT; i++) {
+    const OptionSpec *s = &option_specs[i];
+    if (s->type > OPTION_NUM || s->lo > 0 || (s->lo <= 0 && s->def <= 0 && s->def >= s->lo)) continue;
+    options_default(&o);
+    EXPECT(option_set(&o, i, "0", error, sizeof error) && o.given[i], "--%s 0: %s", s->name, error);
+  }
+  for (const char *loss : {"dpo", "ipo", "hinge", "simpo", "orpo"}) {
+    snprintf(words, sizeof words, "--loss %s --dpo_beta 0", loss);
+    options_typed(&o, words, error, sizeof error);
+    options_resolve(&o, 1, 1, error, sizeof error);
+    const bool orpo = !strcmp(loss, "orpo");
+    EXPECT(orpo ? !error[0] && o.dpo_beta == 0 : !!strstr(error, "--dpo_beta 0: --loss "), "%s: %s", words, error);
+  }
+  options_typed(&o, "--loss simpo", error, sizeof error);
+  EXPECT(options_resolve(&o, 1, 1, error, sizeof error) && o.dpo_beta == 2, "simpo without beta: %g", o.dpo_beta);
+  for (const char *name : {"data", "fields", "rope_scaling", "train_rows", "init_from"}) {
+    snprintf(words, sizeof words, "%s = \n", name);
+    EXPECT(!config_and_line(&o, "f", words, 1, none, error, sizeof error) && strstr(error, "f:1: --") &&
+               strstr(error, " is empty"), "%s '%s'", name, error);
+  }
+  // A checkpoint's record has 0 where nothing was given.
+  options_default(&o);
+  EXPECT(option_put(&o, OPT_lora_alpha, "0", error, sizeof error) && !o.given[OPT_lora_alpha], "%s", error);
+}
+
+TEST(cli_vocabularies_beside_a_tokenizer,
+     "--vocab_size beside --tokenizer, of a text, packed texts and token files: refused where it is smaller, padding "
+     "where it is larger; options.txt says it, and a resumed run has it") {
+  CliRun r;
+  char ask[1200];
+  CLI_RUN(&r, "cd %s && seq 1 3000 >t.txt && gzip -k t.txt && seq 1 2 3000 >v.txt", test_tmp());
+  cli_free(&r);
+  for (const char *data : {"t.txt", "t.txt.gz"}) {
+    snprintf(ask, sizeof ask, "%s --data %s --val_data %s --cache %s --tokenizer dev/fixtures/tokenizer_smollm2.json "
+             "--n_layer 1 --n_head 2 --n_embd 8 --seq_len 16 --max_steps 2 --sample_tokens 2 --out %s", cli_ranks(0),
+             cli_path(data), cli_path("v.txt"), cli_path("cache"), cli_path("out"));
+    CLI_RUN(&r, "%s --vocab_size 300", ask);
+    EXPECT(r.code == 2 && strstr(r.text, "has 548 tokens, more than --vocab_size 300"), "%s: %d %.2000s", data, r.code,
+           r.text);
+    cli_free(&r);
+    CLI_RUN(&r, "%s --vocab_size 600 && grep -x 'vocab_size = 600' %s/options.txt && %s --vocab_size 600 --resume "
+            "--max_steps 3 && rm -r %s", ask, cli_path("out"), ask, cli_path("out"));
+    cli_expect_done(&r, data);
+    EXPECT(strstr(r.text, "vocab 600"), "%s: %.2000s", data, r.text);
+    cli_free(&r);
+  }
+  const CliRefusal encode = {0, "--encode o README.md --tokenizer dev/fixtures/tokenizer_smollm2.json --vocab_size "
+                             "600", 2, "--vocab_size is of a tokenizer that is trained..."};
+  cli_expect_refusals(&encode, 1);
 }
 
 TEST(options_of_other_programs_are_told_whole,

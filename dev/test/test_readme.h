@@ -134,7 +134,7 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/launch.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 1 --nproc_per_node 2 "
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
-     "template", "./train_gpt_fsdp --tokenizer model --data chats.jsonl --seq_len 256"},
+     "template", "./train_gpt_fsdp --tokenizer model --vocab_size 700 --data chats.jsonl --seq_len 256"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from SmolLM2-135M-Instruct.Q4_1.gguf --data chats.json --lora 16 "
      "--export_gguf adapter", NULL, "there is no such file; kept_ runs it", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --plan --init_from model.gguf --lora 16 --buffer_dtype bf16 --batch_size 1 "
@@ -144,13 +144,14 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data pairs.jsonl --lora 16 --loss dpo", NULL, "there "
            "is no "
      "model with a chat template", "for i in 1 2 3 4 5 6 7 8 9; do echo '{\"instruction\": \"'$i'?\", \"chosen\": "
-     "\"'$i'!\", \"rejected\": \"No.\"}'; done >pairs.jsonl; ./train_gpt_fsdp --tokenizer model --data pairs.jsonl "
-     "--seq_len 256 --batch_size 2 --loss dpo"},
+     "\"'$i'!\", \"rejected\": \"No.\"}'; done >pairs.jsonl; ./train_gpt_fsdp --tokenizer model --vocab_size 700 "
+     "--data pairs.jsonl --seq_len 256 --batch_size 2 --loss dpo"},
     {"docs/finetune.md", "pip install huggingface_hub llama-cpp-python", NULL, "a download", "true"},
     {"docs/finetune.md", "hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir model", NULL, "a download",
      "[ -s model/tokenizer.json ]"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl --lora 16 --merge --export_gguf q8_0 "
-     "--out chat", NULL, "there is no model with a chat template", "./train_gpt_fsdp --tokenizer model "
+     "--out chat", NULL, "there is no model with a chat template",
+     "./train_gpt_fsdp --tokenizer model --vocab_size 700 "
      "--data chats.jsonl --seq_len 256 --export_gguf q8_0 --out chat"},
     {"docs/finetune.md", "python3 -c \"from llama_cpp import Llama; m = [{'role': 'user', 'content': 'Hi'}]; \\\n"
      "  print(Llama('chat/model.gguf').create_chat_completion(m)['choices'][0]['message']['content'])\"",

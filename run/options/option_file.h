@@ -108,27 +108,31 @@ static bool config_take(Options *o, OptionSource *from, char *line, char *error,
   option_name_plain(name, typed);
   if (!option_find(name, &use, error, error_bytes)) return false;
   REFUSE(use.id == OPT_config, "a file of options cannot name another: --config is for the command line");
+  REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty: give its value, or take the line out",
+         option_spec(use.id)->name);
   return source_take(o, from, use, value, NULL, error, error_bytes);
 }
 
 // ---- a whole file ---------------------------------------------------------------------------------------------------
-// Options of a file's text. False with one line in `error`, which begins with PATH:LINE.
+// Options of a file's text. False with one line in `error`, of all that are wrong, each with its PATH:LINE.
 static bool config_take_all(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
   OptionSource from = {};
-  char why[1024] = "", *copy = strdup(text), *line = copy;
+  char why[1024] = "", at[PATH_MAX], name[OPTION_NAME_BYTES], *copy = strdup(text), *line = copy;
   int number = 0;
-  bool ok = true;
+  error[0] = 0;
   if (!strncmp(line, "\xef\xbb\xbf", 3)) line += 3;              // a byte order mark
-  for (char *end; ok && line; line = end) {
+  for (char *end; line; line = end) {
     end = strchr(line, '\n');
     if (end) *end++ = 0;
     number++;
-    ok = config_take(o, &from, line, why, sizeof why);
+    if (error[0]) snprintf(at, sizeof at, "line %d: ", number);
+    else snprintf(at, sizeof at, "%.800s:%d: ", path, number);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(config_skip_blanks(line), " \t\r=:"), config_skip_blanks(line));
+    if (!config_take(o, &from, line, why, sizeof why)) wrong_add(error, error_bytes, at, name, why);
   }
-  if (!ok) snprintf(error, error_bytes, "%.800s:%d: %s", path, number, why);
-  else if (!(ok = source_end(o, &from, why, sizeof why))) snprintf(error, error_bytes, "%.800s: %s", path, why);
+  if (!error[0] && !source_end(o, &from, why, sizeof why)) snprintf(error, error_bytes, "%.800s: %s", path, why);
   free(copy);
-  return ok;
+  return !error[0];
 }
 // Adds the options of the file's text to those of the command line, which win. False with one line in `error`.
 static bool options_add_config(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
@@ -248,7 +252,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
     bool wanted = asked->given[i] ||
                   (asked->resume[0] && option_is_of_checkpoint(asked, i, &plain, &of_model, &of_shape));
     if (i == OPT_config || i == OPT_grad_accum || i == OPT_restarts || i == OPT_restart_wait) continue;
-    if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = true;
+    if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = o->global_batch > 0;
     if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer
       snprintf(value, sizeof value, "%lld", (long long)o->vocab_size_asked);
     const char *directory = i == OPT_data && !value[0] ? getenv("WIKITEXT2_DIR") : NULL;

@@ -7,7 +7,7 @@
 #include "option_values.h"
 #include <limits.h>
 
-enum { LINE_WORDS_MOST = 256 };
+enum { LINE_WORDS_MOST = 256, LEFT_WHOLE_BYTES = 300 };         // left: then names alone
 // What to type behind the program's name. left: what has no place there. ranks, tokens, seq_len: of -pn, -d, -t; 0: not
 // given.
 struct OptionLine {
@@ -76,9 +76,10 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
   } else if (instead == say_warmup && value) {
     line_add(l, "--warmup"), line_add(l, "%s", value);
   } else if (instead && !strstr(instead, "leave it out")) {
-    fprintf(line_left(l), "--%.60s (%s)", name, instead);
+    fprintf(line_left(l), "--%.60s", name);
+    if (ftell(l->left) < LEFT_WHOLE_BYTES) fprintf(l->left, " (%s)", instead);
   } else if (instead) fprintf(line_left(l), "--%.60s", name);
-  else fprintf(line_left(l), "%.200s", error);
+  else fprintf(line_left(l), "%.200s", ftell(l->left) < LEFT_WHOLE_BYTES ? error : word);
   return words;
 }
 // Makes the line; false where nothing in it is of those programs.

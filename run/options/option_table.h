@@ -21,8 +21,9 @@ enum OptionResume {
 //   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a room below
 //   TEXT (name, default, choices or NULL, RESUME_, help, also)      if choices end in ..., other values are allowed
 //   FLAG (name, RESUME_, help, also)                        off unless given
-// A default below the lowest value, `preset` or PRESET means that the preset decides. also: names of the same option in
-// other programs, if there are any; those with one dash are llm.c's, which are explained but not taken.
+// A default below the lowest value, `preset` or PRESET cannot be given: something else decides, mostly the preset.
+// also: names of the same option in other programs, if there are any; those with one dash are llm.c's, which are
+// explained but not taken.
 enum { LAYERS_MOST = 1000 };
 #define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, ENUM, FLAG) \
   GROUP(MODEL, "model") \
@@ -33,7 +34,8 @@ enum { LAYERS_MOST = 1000 };
       "num_heads n_heads num_attention_heads") \
   INT(n_embd, 0, 1, 65536, SHAPE, "width (default: the preset's)", "hidden_size d_model n_embed embed_dim") \
   INT(seq_len, 0, 1, 1 << 20, ORDER, "tokens per training sequence (default: the preset's; fewer to tune on chats)", \
-      "block_size max_seq_len max_seq_length seq_length sequence_length context_length -t") \
+      "block_size max_seq_len max_seq_length seq_length sequence_length sequence_len context_length cutoff_len " \
+      "model_max_length -t") \
   INT(n_positions, 0, 1, 1 << 20, SHAPE, "positions, >= seq_len; with rope for exports only (default: preset)", \
       "n_ctx max_position_embeddings") \
   INT(vocab_size, 0, 1, 1 << 24, SHAPE, "vocabulary of the tokenizer or token files (default: the preset's)", \
@@ -79,26 +81,26 @@ enum { LAYERS_MOST = 1000 };
       "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \
   GROUP(TRAINING, "training") \
-  INT(epochs, 0, 0, 1000000, STEP, "passes over the training tokens (0: 1, or as many as --max_steps needs)", \
+  INT(epochs, 0, 1, 1000000, STEP, "passes over the training tokens (default: 1, or as many as --max_steps needs)", \
       "num_epochs num_train_epochs n_epochs max_epochs") \
-  INT(max_steps, 0, 0, 1LL << 40, STEP, "stop after this many steps, whatever the epoch (0: --epochs decides)", \
+  INT(max_steps, 0, 1, 1LL << 40, STEP, "stop after this many steps, whatever the epoch (default: --epochs decides)", \
       "max_iters max_train_steps num_iterations train_iters num_steps -x") \
   INT(batch_size, 8, 0, 1 << 20, STEP, "sequences per microbatch and rank (0, auto: the most that fit)", \
       "per_device_train_batch_size micro_batch_size train_micro_batch_size_per_gpu device_batch_size -b") \
-  INT(grad_accum, 0, 0, 1 << 20, OWN, "microbatches per step and rank (0: 1, or what --global_batch needs)") \
-  INT(global_batch, 0, 0, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
+  INT(grad_accum, 0, 1, 1 << 20, OWN, "microbatches per step and rank (default: 1, or what --global_batch needs)") \
+  INT(global_batch, 0, 1, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
       "global_batch_size") \
   ENUM(loss, PreferenceLoss, PREFERENCE_NONE, ((tokens, PREFERENCE_NONE), (dpo, PREFERENCE_DPO), \
       (ipo, PREFERENCE_IPO), (hinge, PREFERENCE_HINGE), (simpo, PREFERENCE_SIMPO), (orpo, PREFERENCE_ORPO)), ORDER, \
-      "of every token; or of preferences, records with chosen and rejected") \
-  NUM(dpo_beta, 0.0, 0.0, 1e6, ORDER, "preferences: beta, what rewards are multiplied by (0: 0.1; simpo: 2)", \
-      "pref_beta") \
+      "of every token; or of preferences, records with chosen and rejected", "pref_loss rl") \
+  NUM(dpo_beta, -1.0, 0.0, 1e6, ORDER, "preferences: beta, what rewards are multiplied by (default: 0.1; simpo: 2)", \
+      "pref_beta rl_beta") \
   NUM(dpo_smoothing, 0.0, 0.0, 0.5, ORDER, "dpo, simpo: probability that a preference is the wrong way round", \
       "label_smoothing dpo_label_smoothing") \
   NUM(simpo_gamma, 1.0, 0.0, 1e6, ORDER, "simpo: margin by which the chosen answer is to win") \
   CHOICE(on_nan, stop, (stop, skip, dump), STEP, "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, ORDER, "seed of initialisation, data order, dropout and sampling", \
-      "random_seed manual_seed") \
+      "random_seed manual_seed random_state") \
   GROUP(OPTIMIZER, "optimizer") \
   ENUM(optimizer, OptimizerKind, PRESET, ((adamw, OPTIMIZER_ADAMW), (sgd, OPTIMIZER_SGD), (muon, OPTIMIZER_MUON)), \
       STATE, "AdamW; SGD; Muon: for blocks' matrices, else AdamW (default: the preset's)") \
@@ -108,7 +110,7 @@ enum { LAYERS_MOST = 1000 };
       "-k") \
   NUM(warmup, 0.05, 0.0, 1e9, STEP, "warm-up steps; below 1: as a fraction of all steps (--init_from: 0.03)", "-u") \
   NUM(min_lr_ratio, 0.1, 0.0, 1.0, STEP, "the schedule ends at this fraction of lr", \
-      "learning_rate_decay_frac final_lr_frac -q") \
+      "learning_rate_decay_frac final_lr_frac cosine_min_lr_ratio -q") \
   NUM(gamma, 0.7, 0.0, 1.0, STEP, "step: factor every --step_epochs; giving it alone chooses --schedule step") \
   INT(step_epochs, 1, 1, 1000000, STEP, "step: epochs between two multiplications by gamma") \
   NUM(decay_fraction, 0.2, 0.0, 1.0, STEP, "wsd: the rate falls linearly over this last fraction of the steps") \
@@ -129,13 +131,14 @@ enum { LAYERS_MOST = 1000 };
   TEXT(freeze, "", NULL, STATE, "parameters not to train: globs of names, like wte,h.0.*,*.ln_*") \
   GROUP(LORA, "adapters") \
   INT(lora, 0, 0, 1024, ORDER, "rank of adapters to train beside frozen weights, those of --init_from (0: none)", \
-      "lora_rank lora_r") \
-  NUM(lora_alpha, 0.0, 0.0, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (0: alpha is 2 ranks)") \
+      "lora_rank lora_r r") \
+  NUM(lora_alpha, 0.0, 1e-20, 1e6, ORDER, "an adapter's product is multiplied by alpha / rank (default: 2 ranks)") \
   NUM(lora_dropout, 0.0, 0.0, 0.99, STEP, "dropout on what adapters read") \
-  CHOICE(lora_scale, rank, (rank, root), ORDER, "alpha is divided by the rank; root: by its square root, rsLoRA", \
-      "use_rslora") \
-  TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks") \
-  TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its") \
+  CHOICE(lora_scale, rank, (rank, root), ORDER, "alpha is divided by the rank; root: by its square root, rsLoRA") \
+  TEXT(lora_targets, "all", "all|...", ORDER, "matrices by their files' names, like q_proj,v_proj; all: of blocks", \
+      "lora_target lora_target_modules target_modules") \
+  TEXT(lora_from, "", NULL, OWN, "adapter to begin with, a directory as PEFT writes it; rank and targets are its", \
+      "adapter_name_or_path lora_model_dir") \
   FLAG(merge, OWN, "write whole weights, with adapters added in fp32") \
   CHOICE(base_dtype, auto, (auto, file, param, q8_0, nf4), ORDER, \
       "frozen weights: the file's, param_dtype, or quantized (auto: file if it is)") \
@@ -225,9 +228,9 @@ enum { LAYERS_MOST = 1000 };
   TEXT(rdzv_token, "", NULL, OWN, "file with a secret that all processes know (or RDZV_TOKEN is that secret)") \
   GROUP(EVALUATION, "evaluation and samples") \
   INT(eval_every, 0, -1, INT64_MAX, QUIET, "steps between validations (0: an epoch; -1: never)", \
-      "eval_interval eval_steps -v") \
-  INT(test_batch_size, 0, 0, 1 << 20, QUIET, "sequences per batch and rank (0: batch_size)", \
-      "per_device_eval_batch_size eval_batch_size") \
+      "eval_interval eval_steps run_val_every_n_steps -v") \
+  INT(test_batch_size, 0, 1, 1 << 20, QUIET, "sequences per batch and rank (default: batch_size)", \
+      "per_device_eval_batch_size eval_batch_size batch_size_val") \
   FLAG(eval_only, OWN, "evaluate --resume or --init_from on both splits; train nothing") \
   FLAG(sample_only, OWN, "sample from --resume or --init_from; needs no data, trains nothing") \
   TEXT(prompt, "", NULL, OWN, "text to continue at the end (default: a newline, or the end of a text)") \
@@ -251,7 +254,7 @@ enum { LAYERS_MOST = 1000 };
   TEXT(out, "out", NULL, OWN, "directory for report.html, metrics.jsonl, options.txt, sample.txt, ckpt/ ...", \
       "output_dir out_dir output -o") \
   INT(log_every, 0, 0, INT64_MAX, OWN, "steps between plain progress lines (0: about fifty lines a run)", \
-      "log_interval logging_steps") \
+      "log_interval logging_steps log_every_n_steps") \
   FLAG(log_layers, OWN, "metrics.jsonl: gradient norm and update ratio of each unit, in each step") \
   FLAG(verbose, OWN, "print configuration, units, memory plan and traffic; metrics.jsonl always has them") \
   TEXT(report, "on", "on|off|...", OWN, "OUT/report.html, a page of the run; or RUN1,RUN2,...: of several") \
@@ -265,9 +268,10 @@ enum { LAYERS_MOST = 1000 };
       "for llama.cpp: OUT/model.gguf; adapters (f16, or as named): OUT/adapter.gguf") \
   GROUP(CHECKPOINTS, "checkpoints") \
   INT(save_every, 0, -1, INT64_MAX, QUIET, "steps between checkpoints, in OUT/ckpt (0: an epoch; -1: never)", \
-      "save_steps save_interval checkpoint_interval -n") \
+      "save_steps save_interval checkpoint_interval save_every_n_steps -n") \
   FLAG(save_async, QUIET, "write checkpoints in the background, from a snapshot in host memory") \
-  INT(keep, 2, 0, 1 << 20, QUIET, "number of newest checkpoints to keep (0: all)", "save_total_limit -nk") \
+  INT(keep, 2, 0, 1 << 20, QUIET, "number of newest checkpoints to keep (0: all)", \
+      "save_total_limit keep_last_n_checkpoints -nk") \
   FLAG(keep_best, QUIET, "also save and keep the checkpoint with the lowest validation loss") \
   TEXT(resume, "", NULL, OWN, "continue from auto (or nothing): the newest in OUT/ckpt, if any; or PATH", \
       "resume_from_checkpoint resume_from") \
@@ -277,7 +281,7 @@ enum { LAYERS_MOST = 1000 };
   INT(world, 1, 1, 1 << 20, OWN, "ranks to plan for, none of which need be there") \
   INT(ranks_per_host, 0, 1, 1 << 20, OWN, "ranks to plan for on each host (default: 8; on a CPU all)") \
   TEXT(on, "", "h100|h200|b200|a100|4090|cpu|...", OWN, "predict times on it; NAME,KEY=X,... changes its figures") \
-  INT(tokens, 0, 0, 1LL << 60, OWN, "also predict how long a training on N tokens would take") \
+  INT(tokens, 0, 1, 1LL << 60, OWN, "also predict how long a training on N tokens would take") \
   FLAG(json, OWN, "print the plan as JSON, with every figure") \
   GROUP(OTHER, "other") \
   TEXT(config, "", NULL, OWN, "file of options, one per line: key = value; the command line wins (OUT/options.txt)")

@@ -150,7 +150,7 @@ static bool whole_number(const char *text, int64_t *n, bool *fits) {
   const double x = strtod(plain, &end);
   *fits = fabs(x) < 0x1p63;
   if (*fits) *n = (int64_t)x;
-  return !*end && strpbrk(plain, "eE") && x == floor(x);
+  return !*end && x == floor(x);                 // 1e6, and 3.0 as YAML has it
 }
 // The range of an option's number, in words.
 static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes) {
@@ -161,7 +161,8 @@ static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes
   else snprintf(to, bytes, "%.10g to %.10g", s->lo, s->hi);
 }
 
-static bool option_set_number(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
+static bool option_set_number(char *field, const OptionSpec *s, const char *value, bool may_be_default, char *error,
+                              size_t error_bytes) {
   const bool whole = s->type == OPTION_INT;
   int64_t n = 0;
   double x = 0;
@@ -176,8 +177,9 @@ static bool option_set_number(char *field, const OptionSpec *s, const char *valu
   }
   REFUSE(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
   option_range(s, x < s->lo, range, sizeof range);
-  REFUSE(x < s->lo || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
-         x < s->lo && s->def < s->lo ? "; leave it out for the preset's" : "");
+  const bool is_default = may_be_default && x == s->def;         // below the range: it was not given
+  REFUSE((x < s->lo && !is_default) || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
+         x < s->lo && s->def < s->lo ? "; leave it out for the default" : "");
   if (whole) *(int64_t *)field = n;
   else *(double *)field = x;
   return true;
@@ -210,7 +212,7 @@ bool option_put(Options *o, int i, const char *value, char *error, size_t error_
     option_choose(o, s, k);
     return true;
   }
-  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, error, error_bytes);
+  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, !o->given[i], error, error_bytes);
   REFUSE(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
   *(bool *)field = !strcmp(is, "on");
   return true;
@@ -234,23 +236,26 @@ void option_forget(Options *o, int i) {
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------------
-// Edit distance, for "did you mean"; 0 if `b` begins with `a`.
-static int edit_distance(const char *a, const char *b) {
-  int row[64], n = (int)strlen(b);
-  if (n > 62) return 99;
-  if (*a && !strncmp(a, b, strlen(a))) return 0;
-  for (int j = 0; j <= n; j++) row[j] = j;
-  for (int i = 0; a[i]; i++) {
-    int diagonal = row[0];
-    row[0] = i + 1;
-    for (int j = 0; j < n; j++) {
-      int replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      int best = row[j] < diagonal ? row[j] + 1 : diagonal + 1;
-      row[j + 1] = replaced < best ? replaced : best;
-    }
-  }
-  return row[n];
+// Whether b is a with one slip of the fingers: a letter more, less, other, or two swapped, in a name of five letters or
+// more; in a shorter one a letter doubled, or two swapped. Digits tell names apart (beta1, beta2), so they are no slip;
+// words that are joined or parted are none either.
+static bool is_slip(const char *typed, const char *b) {
+  char x[OPTION_NAME_BYTES], y[OPTION_NAME_BYTES], *to = x;
+  for (const char *c = typed; *c; c++) if (*c != '_') *to++ = *c;
+  *to = 0, to = y;
+  for (const char *c = b; *c; c++) if (*c != '_') *to++ = *c;
+  *to = 0;
+  const size_t m = strlen(x), n = strlen(y);
+  size_t at = 0;
+  while (x[at] && x[at] == y[at]) at++;
+  if (!x[at] && !y[at]) return true;
+  const bool more = m == n + 1 && !strcmp(x + at + 1, y + at), less = n == m + 1 && !strcmp(x + at, y + at + 1);
+  const bool other = m == n && !strcmp(x + at + 1, y + at + 1);
+  const bool swapped = m == n && m > 2 && x[at] == y[at + 1] && x[at + 1] == y[at] && !strcmp(x + at + 2, y + at + 2);
+  const bool doubled = more && at && x[at] == x[at - 1];
+  const char *odd = less ? &y[at] : &x[at];
+  if (isdigit((unsigned char)*odd) || (!more && isdigit((unsigned char)y[at]))) return false;
+  return swapped || doubled || ((more || less || other) && m > 4 && n > 4);
 }
 
 // What a name on the command line stands for; off: it was --no_NAME.
@@ -283,20 +288,27 @@ static int option_index(const char *name) {
     if (!strcmp(option_spec(i)->name, name) || names_have(option_spec(i)->also, name)) return i;
   return -1;
 }
-// The option whose name, or other name, is nearest in spelling; NULL: none is near.
+// The option whose name, or other name, was meant but for one slip of the fingers; NULL: none. A guess by likeness
+// would name options of other subjects: --val_size is no --vocab_size.
 static const char *option_nearest(const char *name) {
-  const char *like = NULL;
-  int least = 99;
-  for (int others = 0; others < 2; others++)
-    for (int i = 0; i <= OPTION_COUNT; i++) {
-      const char *names = others ? option_spec(i)->also : option_spec(i)->name;
-      char word[OPTION_NAME_BYTES];
-      while (name_next(&names, word)) {
-        const int d = edit_distance(name, word);
-        if (d < least && d <= 1 + (int)strlen(word) / 4 && *word != '-') like = option_spec(i)->name, least = d;
-      }
-    }
-  return like;
+  for (int i = 0; i <= OPTION_COUNT; i++) {
+    char word[OPTION_NAME_BYTES];
+    const char *names[] = {option_spec(i)->name, option_spec(i)->also};
+    for (const char *list : names)
+      while (name_next(&list, word)) if (*word != '-' && is_slip(name, word)) return option_spec(i)->name;
+  }
+  return NULL;
+}
+// The options of which a name is the first two words or more, as text; "" if there are none. One word is no subject:
+// --weight is no --weight_decay.
+static const char *options_beginning(const char *name) {
+  static char list[512];
+  const size_t n = strlen(name);
+  list[0] = 0;
+  for (const OptionSpec &s : option_specs)
+    if (strchr(name, '_') && !strncmp(s.name, name, n) && s.name[n] == '_')
+      text_add(list, sizeof list, "%s--%s", list[0] ? ", " : "", s.name);
+  return list;
 }
 // A name in the form that is compared: hyphens become underscores, and it ends at a '='.
 static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
@@ -318,6 +330,8 @@ static bool option_find(const char *name, OptionUse *use, char *error, size_t er
   }
   const char *like = option_nearest(name);
   REFUSE(like, "unknown option --%s: did you mean --%s? See --help", name, like);
+  const char *begin = options_beginning(name);
+  REFUSE(*begin, "unknown option --%s: see %s", name, begin);
   REFUSE(true, "unknown option --%s: see --help", name);
 }
 
@@ -357,6 +371,13 @@ static bool source_end(Options *o, const OptionSource *from, char *error, size_t
   return true;
 }
 
+// Adds what is wrong with one option, or word, to the one line of all that are: whole, or its name where the line gets
+// long. `at`: where it stands, or "".
+static void wrong_add(char *error, size_t error_bytes, const char *at, const char *name, const char *why) {
+  const bool whole = !error[0] || strlen(error) + strlen(at) + strlen(why) < error_bytes / 2;
+  text_add(error, error_bytes, "%s%s", error[0] ? "; " : "", at);
+  text_add(error, error_bytes, whole ? "%s" : "%.60s too", whole ? why : name);
+}
 // The error line for an argument that is not an option.
 static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
   char name[OPTION_NAME_BYTES];
@@ -390,46 +411,69 @@ static bool value_follows(OptionUse use, const char *next) {
 // thing, and is left out where there is none.
 static bool option_names_a_thing(int id) {
   const OptionSpec *s = option_spec(id);
-  return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && id != OPT_prompt && id != OPT_stop &&
-         (s->resume == RESUME_OWN || s->resume == RESUME_QUIET);
+  const bool means_none = id == OPT_prompt || id == OPT_stop || id == OPT_freeze || id == OPT_no_decay ||
+                          id == OPT_lr_scale;
+  return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && !means_none;
 }
-// Takes the options of the command line.
+// The words of the list that follow --encode OUT or --flight FILE, and what stands for them; false: they are too many.
+static bool options_take_list(Options *o, int id, int argc, char **argv, int *a, const char **value) {
+  static char list[OPTION_TEXT_BYTES];
+  bool fits = true;
+  if (id == OPT_encode)
+    for (o->encode_at = *a + 1; *a + 1 < argc && strncmp(argv[*a + 1], "--", 2); ++*a) o->encode_files++;
+  if (id != OPT_flight) return true;
+  fits = snprintf(list, sizeof list, "%s", *value) < (int)sizeof list;         // the shell made them of one pattern
+  while (*a + 1 < argc && strncmp(argv[*a + 1], "--", 2) && fits)
+    fits = text_add(list, sizeof list, ",%s", argv[++*a]);
+  *value = list;
+  return fits;
+}
+// Takes the option that stands at argv[*a], and moves *a to its last word. last: the option before it, or -1; then this
+// one. False with one line in `error`.
+static bool options_take_one(Options *o, OptionSource *from, int argc, char **argv, int *a, int *last, char *error,
+                             size_t error_bytes) {
+  const char *word = argv[*a], *next = *a + 1 < argc ? argv[*a + 1] : NULL, *value = strchr(word, '=');
+  const bool apart = !value && next && strncmp(next, "--", 2);
+  char name[OPTION_NAME_BYTES];
+  OptionUse use;
+  const int before = *last;
+  *last = -1;
+  if (strncmp(word, "--", 2) || !word[2] || word[2] == '=') {
+    REFUSE((before == OPT_data || before == OPT_val_data) && word[0] != '-' && !access(word, R_OK),
+           "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
+           "--%s 'DIR/*.jsonl', or names with commas between them", word, option_specs[before].name,
+           option_specs[before].name);
+    refuse_word(word, next, error, error_bytes);
+    option_name_plain(name, word);
+    *a += apart && strncmp(word, "--", 2) && (word[0] == '-' || word[0] == '\xe2' || option_index(name) >= 0);
+    return false;
+  }
+  option_name_plain(name, word + 2);
+  if (!option_find(name, &use, error, error_bytes)) {
+    *a += apart;
+    return false;
+  }
+  if (value) value++;
+  else if (value_follows(use, next)) value = next, ++*a;
+  REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
+         "give its value, or leave the option out", option_spec(use.id)->name);
+  *last = use.id;
+  REFUSE(value && !options_take_list(o, use.id, argc, argv, a, &value), "--flight: these names have more than %d "
+         "bytes: give their directory", OPTION_TEXT_BYTES - 1);
+  return source_take(o, from, use, value, next, error, error_bytes);
+}
+// Takes the options of the command line. All that are wrong are in `error`.
 static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
   OptionSource from = {};
-  int last = -1;
-  for (int a = 1; a < argc; a++) {
-    const char *next = a + 1 < argc ? argv[a + 1] : NULL, *value = strchr(argv[a], '=');
-    char name[OPTION_NAME_BYTES];
-    OptionUse use;
-    if (strncmp(argv[a], "--", 2) || !argv[a][2] || argv[a][2] == '=') {
-      REFUSE((last == OPT_data || last == OPT_val_data) && argv[a][0] != '-' && !access(argv[a], R_OK),
-             "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
-             "--%s 'DIR/*.jsonl', or names with commas between them", argv[a], option_specs[last].name,
-             option_specs[last].name);
-      refuse_word(argv[a], next, error, error_bytes);
-      return false;
-    }
-    option_name_plain(name, argv[a] + 2);
-    if (!option_find(name, &use, error, error_bytes)) return false;
-    if (value) value++;
-    else if (value_follows(use, next)) value = next, a++;
-    REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
-           "give its value, or leave the option out", option_spec(use.id)->name);
-    last = use.id;
-    if (use.id == OPT_encode && value)
-      for (o->encode_at = a + 1; a + 1 < argc && strncmp(argv[a + 1], "--", 2); a++) o->encode_files++;
-    char list[OPTION_TEXT_BYTES];
-    if (use.id == OPT_flight && value) {         // the shell has made many words of one pattern
-      bool fits = snprintf(list, sizeof list, "%s", value) < (int)sizeof list;
-      while (a + 1 < argc && strncmp(argv[a + 1], "--", 2) && fits)
-        fits = text_add(list, sizeof list, ",%s", argv[++a]);
-      REFUSE(!fits, "--flight: these names have more than %d bytes: give their directory",
-             OPTION_TEXT_BYTES - 1);
-      value = list;
-    }
-    if (!source_take(o, &from, use, value, next, error, error_bytes)) return false;
+  char all[2048] = "";
+  for (int a = 1, last = -1; a < argc; a++) {
+    const int first = a;
+    if (!options_take_one(o, &from, argc, argv, &a, &last, error, error_bytes))
+      wrong_add(all, min64(sizeof all, error_bytes), "", argv[first], error);
   }
-  return source_end(o, &from, error, error_bytes);
+  if (!all[0]) return source_end(o, &from, error, error_bytes);
+  snprintf(error, error_bytes, "%s", all);
+  return false;
 }
 
 // What belongs to --plan has no effect without it; --json also belongs to --interactive.

@@ -116,7 +116,10 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
   for (OptionId k : of_preferences)
     REFUSE(o->given[k] && o->loss == PREFERENCE_NONE, "--%s belongs to --loss dpo and its kin: give that too, or "
            "leave it out", option_specs[k].name);
+  if (o->dpo_beta < 0) o->dpo_beta = o->loss == PREFERENCE_SIMPO ? 2 : 0.1;
   if (o->loss == PREFERENCE_NONE) return true;
+  REFUSE(o->dpo_beta == 0 && o->loss != PREFERENCE_ORPO, "--dpo_beta 0: --loss %s learns nothing by it; leave it out "
+         "for %g", word, o->loss == PREFERENCE_SIMPO ? 2 : 0.1);
   const bool smooth = o->loss == PREFERENCE_DPO || o->loss == PREFERENCE_SIMPO;
   REFUSE(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
   REFUSE(o->given[OPT_simpo_gamma] && o->loss != PREFERENCE_SIMPO, "--simpo_gamma belongs to --loss simpo, not to %s",
@@ -131,7 +134,6 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
   REFUSE(o->fp8 == FP8_MATMUL, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: "
          "leave it out", word);
   o->too_long = OPT_too_long_drop;
-  if (o->dpo_beta == 0) o->dpo_beta = o->loss == PREFERENCE_SIMPO ? 2 : 0.1;
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include "option_values.h"
 #include "param_groups.h"
 #include "program.h"
+#include "version.h"
 
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
 
@@ -101,7 +102,8 @@ static bool sharding_resolve_device(const Options *o, int world, char *error, si
   REFUSE(o->comm == OPT_comm_self && world > 1, "--comm self is for one rank, there are %d", world);
   REFUSE(o->comm == OPT_comm_nccl && o->device != OPT_device_cuda, "--comm nccl needs --device cuda");
   REFUSE(o->device == OPT_device_cuda && !&ops_cuda && o->plan == OPT_plan_off,
-         "--device cuda: this build has no CUDA kernels (nvcc was not found, or CUDA=0); use --device cpu");
+         "--device cuda: this build has no CUDA kernels (%s): mend that and make again, or use --device cpu",
+         build_no_cuda);
   const bool cpu = o->device == OPT_device_cpu;
   const bool by_nccl = o->comm == OPT_comm_nccl || (o->comm == OPT_comm_auto && !cpu);
   REFUSE(o->reduce == OPT_reduce_native && !by_nccl, "--reduce native needs --comm nccl");

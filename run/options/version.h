@@ -7,6 +7,9 @@
 // nothing else is compiled again because of it.
 extern const char build_id[16] __attribute__((weak));
 const char build_id[16] = "unknown";
+// Why this build has no CUDA kernels, if so: what was missing.
+extern const char build_no_cuda[256] __attribute__((weak));
+const char build_no_cuda[256] = "nvcc was not found, or CUDA=0";
 
 // "0.6.0 (build_id)".
 static inline const char *program_build() {
