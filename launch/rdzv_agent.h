@@ -49,8 +49,10 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
 }
 
 // ---- to host 0 ------------------------------------------------------------------------------------------------------
+static double rdzv_refused_ms = 60000;           // for so long an agent tries again where its token was not taken
+
 // The proofs in both directions over a fresh connection. 1: done; 0: the other end does not speak this, or not in time;
-// -1: it does not know our token.
+// -1: it does not know our token; whoever has host 0's address can say that.
 static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
   const double begun = now_ms();
   RdzvFrame f;
@@ -69,24 +71,28 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
 }
 // One try at each of host 0's addresses. As rdzv_agent_prove; what went wrong stands in `why`.
 static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
+  int refused = 0;
   for (int i = 0; i < to->count; i++) {
     char text[INET6_ADDRSTRLEN];
     net_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
     a->fd = net_connect(&to->at[i], RDZV_TRY_MS);
+    if (a->fd < 0 && rdzv_is_squatted(&to->at[i], errno, why, bytes)) return -1;
     if (a->fd < 0) {
-      snprintf(why, bytes, "%s: %s", text, strerror(errno));
+      if (!refused) snprintf(why, bytes, "%s: %s", text, strerror(errno));
       continue;
     }
     const int proved = rdzv_agent_prove(a, token);
     if (proved > 0) return 1;
-    snprintf(why, bytes, proved ? "%s does not accept this token" : "%s: who answers is no train_gpt_fsdp that waits "
-             "for others", text);
+    if (proved < 0)
+      snprintf(why, bytes, "host 0 at %.300s knows another token: give all processes the same --rdzv_token, or %s",
+               a->where->text, RDZV_TOKEN_VARIABLE);
+    else if (!refused) snprintf(why, bytes, "%s: who answers is no train_gpt_fsdp that waits for others", text);
     close(a->fd);
     a->fd = -1;
     rdzv_link_close(&a->link);
-    if (proved < 0) return -1;
+    refused = refused || proved < 0 ? -1 : 0;
   }
-  return 0;
+  return refused;
 }
 // Pauses between tries, longer and longer.
 static inline void rdzv_agent_pause(double *pause_ms) {
@@ -112,11 +118,14 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
   a->end.code = EXIT_LOST;
   return true;
 }
-// Connects to host 0 and proves the token, within --timeout. False: a->end says why not.
+// Connects to host 0 and proves the token, within --timeout. Where somebody there does not take the token, who may be a
+// stranger, that is said at once, and the time is rdzv_refused_ms. False: a->end says why not.
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
-  const double begun = now_ms(), limit = (double)a->ask->timeout_s * 1e3;
+  const double begun = now_ms();
+  double limit = (double)a->ask->timeout_s * 1e3;
   double pause_ms = RDZV_PAUSE_LEAST_MS, notice = begun + RDZV_NOTICE_MS;
   char job[RDZV_JOB_BYTES] = "";
+  a->end = RdzvEnd{};
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
     if ((!first || a->asked) && rdzv_agent_gives_up(a)) return false;
@@ -134,17 +143,23 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
     int met = rdzv_agent_try(a, &to, &token, why, sizeof why);
     if (met < 0 && offer.job[0]) met = 0;        // the file may be of an earlier start
     const double now = now_ms();
-    const bool late = limit > 0 && now - begun > limit;
-    if (met || late) rdzv_file_leave(a->where, job);
+    if (met < 0 && !a->end.code) {
+      a->end.code = EXIT_USAGE;
+      snprintf(a->end.text, sizeof a->end.text, "%s", why);
+      rdzv_say("%s; it is tried again for at most a minute, since that may be a stranger", why);
+      const double until = now - begun + rdzv_refused_ms;
+      if (limit <= 0 || limit > until) limit = until;
+    }
+    const bool late = limit > 0 && now - begun >= limit;
+    if (met > 0 || late) rdzv_file_leave(a->where, job);
+    if (met > 0) a->end = RdzvEnd{};
     if (met > 0) return true;
-    a->end.code = met < 0 ? EXIT_USAGE : EXIT_MISSING;
-    if (met < 0)
-      snprintf(a->end.text, sizeof a->end.text, "host 0 at %.300s knows another token: give all processes the same "
-               "--rdzv_token, or %s", a->where->text, RDZV_TOKEN_VARIABLE);
-    else
+    if (late && !a->end.code) {
+      a->end.code = EXIT_MISSING;
       snprintf(a->end.text, sizeof a->end.text, "host 0 did not come to %.300s within %lld s (--timeout): %s",
                a->where->text, (long long)a->ask->timeout_s, why);
-    if (met < 0 || late) return false;
+    }
+    if (late) return false;
     if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why);
     if (now > notice) notice = now + RDZV_AGAIN_MS;
   }

@@ -128,7 +128,7 @@ static inline bool rdzv_file_open(RdzvOffer *o, NetAddress from, int *listener, 
   for (int i = 0; i < o->at.count; i++)
     if (net_same_host((const sockaddr *)&o->at.at[i].to, (const sockaddr *)&from.to)) return false;
   if (*listeners == NET_ADDRESSES_MOST) return false;
-  const int fd = net_listen(&from, 1024, false);
+  const int fd = net_listen(&from, 1024);
   if (fd < 0) return false;
   from.bytes = sizeof from.to;
   getsockname(fd, (sockaddr *)&from.to, &from.bytes);

@@ -9,7 +9,8 @@
 //   rdzv_host_close    tells everyone how it ended, or to come again; ends what is left
 //
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
-// are too many the oldest goes. Its own table decides who may come, once each.
+// are too many the oldest goes of the address that has most: after the plan there is room for those few who come too
+// late. Its own table decides who may come, once each.
 #pragma once
 #include "launch.h"
 #include "restart_rules.h"
@@ -19,7 +20,7 @@
 #include <sys/resource.h>
 
 enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
-       RDZV_SPARE_CLIENTS = 128, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
+       RDZV_SPARE_CLIENTS = 128, RDZV_LATE_CLIENTS = 8, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
 // One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
 // its machine, whose number is `machine`, -1: no rank of this start is in its place. offers: ranks it was started for.
@@ -33,7 +34,7 @@ struct RdzvMember {
   char host[65], machine_id[200], label[80];     // label: its machine's name for mpirun, where it leads
 };
 // A connection. member: -1 until it has said who it is. until: when it is closed unless it has by then.
-struct RdzvClient { int fd; RdzvLink link; size_t used; double until; int64_t member; bool closes; char from[64]; };
+struct RdzvClient { int fd; RdzvLink link; size_t used; double until; int64_t member; bool closes; NetGuest guest; };
 struct RdzvHost {
   const RdzvAsk *ask;
   RdzvWhere *where;
@@ -55,9 +56,11 @@ struct RdzvHost {
   int64_t last_signal_from;
   double last_signal_ms;
   int strangers;                                 // connections with another token
+  uint64_t came;                                 // connections so far
   RestartState *restart;                         // of --restarts; NULL: nothing is started again
   RdzvPlan own;                                  // this process's
   bool stopped, lost_one, goes_on;               // a user's signal came; a process that had ranks has gone; decided
+  bool agent_left;                               // mpirun's remote agent did not wait for its answer
 };
 
 // How a process is called in messages: "node 1 (host, pid 7)", in env:// "RANK 1 (host, pid 7)".
@@ -123,47 +126,54 @@ static inline void rdzv_client_end(RdzvClient *c, bool again, int code, const ch
 static inline void rdzv_client_close(RdzvHost *h, int i) {
   RdzvClient *c = h->client[i];
   RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
+  if (m) m->client = NULL;
   if (m && h->planned && m->ranks) {
     h->lost_one = true;
     rdzv_host_end(h, EXIT_LOST, "%s has ended or is out of reach: all ranks end",
                   rdzv_name(h, c->member, m->host, m->pid));
   } else if (m && h->planned) {
     rdzv_say("%s, which has no rank now, has ended or is out of reach", rdzv_name(h, c->member, m->host, m->pid));
-    m->here = false, m->client = NULL;
+    m->here = false;
   }
   if (m && !h->planned) {                        // it may come again
     *m = RdzvMember{};
     h->here--;
   }
+  char from[INET6_ADDRSTRLEN];
+  net_address_text((const sockaddr *)&c->guest.from.to, from, sizeof from);
   if (c->link.wrong_token && !h->strangers++)
-    rdzv_say("a process on %s came with another token: was it given the same --rdzv_token? It is not let in", c->from);
+    rdzv_say("a process on %s came with another token: was it given the same --rdzv_token? It is not let in", from);
   close(c->fd);
   rdzv_link_close(&c->link);
   free(c);
   h->client[i] = h->client[--h->clients];
 }
+// Closes one of those who have not said who they are, where they are too many. False: they are not.
+static inline bool rdzv_host_make_room(RdzvHost *h) {
+  const NetGuest **guest = (const NetGuest **)calloc((size_t)h->clients + 1, sizeof(NetGuest *));
+  int *at = (int *)calloc((size_t)h->clients + 1, sizeof(int)), n = 0;
+  for (int i = 0; i < h->clients; i++) if (h->client[i]->member < 0) guest[n] = &h->client[i]->guest, at[n++] = i;
+  const bool crowded = n > (h->planned ? (int64_t)RDZV_LATE_CLIENTS : h->where->members + RDZV_SPARE_CLIENTS);
+  if (crowded) rdzv_client_close(h, at[net_crowd(guest, n)]);
+  free(guest);
+  free(at);
+  return crowded;
+}
 static inline void rdzv_host_accept(RdzvHost *h, int listener) {
   for (int turn = 0; turn < 256; turn++) {
-    sockaddr_storage from = {};
-    socklen_t n = sizeof from;
-    const int fd = accept4(listener, (sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    NetAddress from = {{}, sizeof from.to};
+    const int fd = accept4(listener, (sockaddr *)&from.to, &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
-    if (from.ss_family == AF_UNIX && !net_peer_is_ours(fd, NULL)) { close(fd); continue; }
-    if (from.ss_family != AF_UNIX) net_keep_alive(fd);
-    int strangers = 0, oldest = -1;
-    for (int i = 0; i < h->clients; i++) {
-      if (h->client[i]->member >= 0) continue;
-      strangers++;
-      if (oldest < 0 || h->client[i]->until < h->client[oldest]->until) oldest = i;
-    }
-    if (strangers > h->where->members + RDZV_SPARE_CLIENTS) rdzv_client_close(h, oldest);
+    if (from.to.ss_family == AF_UNIX && !net_peer_is_ours(fd, NULL)) { close(fd); continue; }
+    if (from.to.ss_family != AF_UNIX) net_keep_alive(fd);
     RdzvClient *c = (RdzvClient *)calloc(1, sizeof(RdzvClient));
     c->fd = fd, c->member = -1;
     c->until = now_ms() + rdzv_proof_ms;
-    net_address_text((const sockaddr *)&from, c->from, sizeof c->from);
+    c->guest = NetGuest{from, h->came++};
     rdzv_link_open(&c->link, &h->where->token, false);
     h->client = (RdzvClient **)realloc(h->client, sizeof(RdzvClient *) * ((size_t)h->clients + 1));
     h->client[h->clients++] = c;
+    while (rdzv_host_make_room(h)) continue;
   }
 }
 
@@ -668,7 +678,7 @@ static inline bool rdzv_host_start(RdzvHost *h) {
   char hosts[64], ranks[24], version[32];
   rdzv_env_copy(&env);
   const NetAddress a = rdzv_hand_address(h->job);
-  h->hand = h->machines > 1 ? net_listen(&a, 1024, false) : -1;
+  h->hand = h->machines > 1 ? net_listen(&a, 1024) : -1;
   const int file = rdzv_hostfile(h, hosts, sizeof hosts);
   if (file < 0 || (h->machines > 1 && h->hand < 0)) {
     rdzv_host_end(h, EXIT_MISSING, "no file in memory, or no local socket: %s", strerror(errno));
@@ -690,34 +700,40 @@ static inline bool rdzv_host_start(RdzvHost *h) {
   rdzv_env_free(&env);
   return !h->over;
 }
-// What mpirun's remote agent brings: a host's name and a daemon. It goes to that host's first process.
+// What mpirun's remote agent brings: a host's name and a daemon. It goes to that host's first process. Other users can
+// see the socket's name too: they get no word, and nobody hears of them.
 static inline void rdzv_host_hand(RdzvHost *h) {
-  const int fd = accept4(h->hand, NULL, NULL, SOCK_CLOEXEC);
   const timeval limit = {5, 0};
   RdzvBytes b = {};
   RdzvWords daemon;
   char part[4096], host[80];
+  int fd = accept4(h->hand, NULL, NULL, SOCK_CLOEXEC);
+  for (int turn = 0; turn < 256 && fd >= 0 && !net_peer_is_ours(fd, NULL); turn++) {
+    close(fd);
+    fd = turn == 255 ? -1 : accept4(h->hand, NULL, NULL, SOCK_CLOEXEC);
+  }
   if (fd < 0) return;
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  const bool ours = net_peer_is_ours(fd, NULL);
-  for (ssize_t n; ours && b.n < RDZV_FRAME_MOST && (n = read(fd, part, sizeof part)) > 0;)
-    rdzv_add(&b, part, (size_t)n);
+  for (ssize_t n; b.n < RDZV_FRAME_MOST && (n = read(fd, part, sizeof part)) > 0;) rdzv_add(&b, part, (size_t)n);
   RdzvReader r = {b.p, b.n, false};
   rdzv_take_text(&r, host, sizeof host, false);
   RdzvMember *to = NULL;
-  for (int64_t i = 0; i < h->where->members && !r.bad; i++) {
-    RdzvMember *m = &h->member[i];
-    if (m->lead && m->client && !strcmp(m->label, host)) to = m;
-  }
-  const char answer = to == NULL;
-  if (to && rdzv_words_read(&daemon, r.p, r.n)) {
+  for (int64_t i = 0; i < h->where->members && !r.bad; i++)
+    if (h->member[i].lead && i != h->where->index && !strcmp(h->member[i].label, host)) to = &h->member[i];
+  const bool known = to && rdzv_words_read(&daemon, r.p, r.n);
+  const char answer = !known || !to->client;
+  if (!answer) {
     RdzvBytes words = {};
     rdzv_words_write(&words, &daemon);
-    rdzv_words_free(&daemon);
     rdzv_client_send(to->client, RDZV_DAEMON, &words);
-  } else if (ours) rdzv_host_end(h, 1, "mpirun starts a daemon on %.60s, which is no host of this job", host);
+  } else if (known) rdzv_host_end(h, EXIT_LOST, "%.60s has gone before mpirun could start a daemon there", host);
+  else rdzv_host_end(h, 1, "mpirun starts a daemon on %.60s, which is no host of this job", host);
+  if (known) rdzv_words_free(&daemon);
   rdzv_bytes_free(&b);
-  if (write(fd, &answer, 1) < 0) rdzv_say("mpirun's remote agent has gone");
+  if (send(fd, &answer, 1, MSG_NOSIGNAL) < 0 && !h->agent_left) {
+    rdzv_say("mpirun's remote agent has gone");
+    h->agent_left = true;
+  }
   close(fd);
 }
 // mpirun from its start to its end.

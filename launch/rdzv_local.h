@@ -233,7 +233,7 @@ static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first,
   s->heard = RdzvHeard{};
   for (s->count = 0; s->count < count; s->count++) {
     const NetAddress a = rdzv_seat_address(job, first + s->count);
-    s->seat[s->count] = RdzvSeat{net_listen(&a, 1024, false), -1, 0};
+    s->seat[s->count] = RdzvSeat{net_listen(&a, 1024), -1, 0};
     RDZV_REFUSE(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count,
                 strerror(errno));
   }

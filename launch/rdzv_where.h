@@ -13,6 +13,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/un.h>
 
 enum RdzvKind { RDZV_TCP, RDZV_FILE };
 // index: this process's number of `members`; ranks: that run in its place; 0: as many as ... local: all are on one
@@ -178,6 +179,14 @@ static inline bool rdzv_address_is_loopback(const sockaddr *a) {
 static inline NetAddress rdzv_local_meeting(int port) {
   return net_local("train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
 }
+// Whether `fault`, of a connection to a local socket, says that another user's process has its name; says so in `why`.
+static inline bool rdzv_is_squatted(const NetAddress *a, int fault, char *why, size_t bytes) {
+  if (fault != EPERM || a->to.ss_family != AF_UNIX) return false;
+  const char *name = ((const sockaddr_un *)&a->to)->sun_path + 1;
+  snprintf(why, bytes, "another user's process has the name @%.100s on this machine (ss -xlp as root says which): "
+           "choose another port", name);
+  return true;
+}
 // ---- listening and connecting ---------------------------------------------------------------------------------------
 // Host 0's socket, at the first of the host's addresses that is one of this machine and not loopback (a distribution
 // may give the host's own name a loopback address, which leads nobody here). -1 with one line in `error`.
@@ -186,10 +195,12 @@ static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
   char own[600], said[600] = "";
   if (w->local) {
     all.at[0] = rdzv_local_meeting(w->port);
-    const int fd = net_listen(&all.at[0], 1024, false);
-    if (fd < 0)
-      snprintf(error, bytes, errno == EADDRINUSE ? "port %d is in use by another rendezvous on this machine: choose "
-               "another one" : "port %d: %s", w->port, strerror(errno));
+    const int fd = net_listen(&all.at[0], 1024), fault = errno;
+    const int other = fd < 0 && fault == EADDRINUSE ? net_connect(&all.at[0], 1000) : -1;
+    if (other >= 0) close(other);
+    if (fd < 0 && !(other < 0 && rdzv_is_squatted(&all.at[0], errno, error, bytes)))
+      snprintf(error, bytes, fault == EADDRINUSE ? "port %d is in use by another rendezvous on this machine: choose "
+               "another one" : "port %d: %s", w->port, strerror(fault));
     return fd;
   }
   if (!net_resolve(w->host, w->port, &all, error, bytes)) return -1;
@@ -199,7 +210,7 @@ static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
     net_address_text(a, text, sizeof text);
     if (!strstr(said, text)) text_add(said, sizeof said, "%s%s", said[0] ? " " : "", text);
     if (rdzv_address_is_loopback(a)) continue;
-    const int fd = net_listen(&all.at[i], 1024, false);
+    const int fd = net_listen(&all.at[i], 1024);
     if (fd >= 0) return fd;
     if (errno == EADDRNOTAVAIL) continue;
     snprintf(error, bytes, errno == EADDRINUSE ? "port %d of %s is in use: choose another one (ss -ltnp says by whom)" :

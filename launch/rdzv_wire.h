@@ -30,11 +30,17 @@ enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MOST = 64 };
 static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
 
 // ---- bytes ----------------------------------------------------------------------------------------------------------
-// A growing buffer; all zero: empty.
-struct RdzvBytes { uint8_t *p; size_t n, room; };
-// Adds n bytes.
+// A growing buffer: n bytes at p, before which lie `gone` that were removed; room: for how many bytes there is memory
+// from p on. All zero: empty.
+struct RdzvBytes { uint8_t *p; size_t n, room, gone; };
+// Adds n bytes. What is there moves only when memory ends, at most half of it, or memory grows.
 static inline void rdzv_add(RdzvBytes *b, const void *bytes, size_t n) {
-  if (b->n + n > b->room) {
+  const bool full = b->n + n > b->room;
+  if (full && b->gone) {
+    memmove(b->p - b->gone, b->p, b->n);
+    b->p -= b->gone, b->room += b->gone, b->gone = 0;
+  }
+  if (full && b->n + n > b->room / 2) {
     b->room = 2 * (b->n + n) + 256;
     b->p = (uint8_t *)realloc(b->p, b->room);
     if (!b->p) abort();
@@ -44,12 +50,13 @@ static inline void rdzv_add(RdzvBytes *b, const void *bytes, size_t n) {
 }
 // Removes the first n bytes.
 static inline void rdzv_drop(RdzvBytes *b, size_t n) {
-  if (n < b->n) memmove(b->p, b->p + n, b->n - n);
-  b->n -= n;
+  b->p += n, b->gone += n;
+  b->n -= n, b->room -= n;
+  if (!b->n && b->gone) b->p -= b->gone, b->room += b->gone, b->gone = 0;
 }
 // Gives the memory back; the buffer is empty again.
 static inline void rdzv_bytes_free(RdzvBytes *b) {
-  free(b->p);
+  free(b->gone ? b->p - b->gone : b->p);
   *b = RdzvBytes{};
 }
 // A number in 8 bytes, little-endian.

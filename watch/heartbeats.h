@@ -60,11 +60,11 @@ struct LivenessFrame {
   };
 };
 // A connection; rank -1: it has proved nothing yet; claims: the rank that it says it is, -1: it has said nothing.
-// joined: a beat came, so the peer keeps this one. number: those made later have larger ones.
+// joined: a beat came, so the peer keeps this one.
 struct LivenessLink {
   int fd, rank, claims;
   bool joined;
-  uint64_t number;
+  NetGuest guest;
   uint8_t client[PROVE_NONCE], server[PROVE_NONCE];
   char in[sizeof(LivenessFrame)], out[sizeof(LivenessFrame)];
   size_t in_bytes, out_bytes, out_at;
@@ -81,8 +81,9 @@ struct LivenessPeer {
 // A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
 // MARGIN_TICKS more than --timeout ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
-       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, CONNECT_MS = 30000,
+       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, CONNECT_AGAIN_MS = 50,
        WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
+static double liveness_connect_ms = 30000;       // a rank tries to reach rank 0 for so long
 
 struct Liveness {
   int64_t timeout;                               // seconds, 0: never; atomic
@@ -101,14 +102,14 @@ struct Liveness {
   const uint32_t *device;                        // [MARKS] that the device writes; NULL: none
   LivenessPeer *peer;                            // [world]; other ranks but 0 use only their own and rank 0's
   LivenessLink *link;
-  int links, links_most, listener[2];
+  int links, links_most, listeners, listener[1 + NET_ADDRESSES_MOST];              // the first is on the host
   uint64_t links_made;
   char me[160];
   char flight[FLIGHT_PATH_BYTES];                // where the flight record goes; "": nowhere
   const char *version;
 };
 static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, {}, 0,
-                            NULL, NULL, NULL, 0, 0, {-1, -1}, 0, "", "", ""};
+                            NULL, NULL, NULL, 0, 0, 0, {}, 0, "", "", ""};
 
 // A text of another process ends, and does nothing to a terminal.
 static inline void peer_text(char *text, size_t bytes) {
@@ -155,20 +156,25 @@ static inline void link_close(Liveness *l, int i) {
   close(l->link[i].fd);
   l->link[i] = l->link[--l->links];
 }
-// Where all are taken the oldest that has proved nothing makes room: strangers that stay keep no rank out.
-static inline void link_add(Liveness *l, int fd, int rank) {
+// Closes one that has proved nothing: strangers, be they many or stay long, keep no rank out.
+static inline void link_make_room(Liveness *l) {
+  const NetGuest **guest = (const NetGuest **)calloc((size_t)l->links, sizeof(NetGuest *));
+  int *at = (int *)calloc((size_t)l->links, sizeof(int)), n = 0;
+  for (int i = 0; i < l->links; i++) if (l->link[i].rank < 0) guest[n] = &l->link[i].guest, at[n++] = i;
+  if (n) link_close(l, at[net_crowd(guest, n)]);
+  free(guest);
+  free(at);
+}
+// `link` has room for one more than links_most.
+static inline void link_add(Liveness *l, int fd, int rank, const NetAddress *from) {
   const int on = 1;
-  int oldest = -1;
-  for (int i = 0; i < l->links && l->links == l->links_most; i++)
-    if (l->link[i].rank < 0 && (oldest < 0 || l->link[i].number < l->link[oldest].number)) oldest = i;
-  if (oldest >= 0) link_close(l, oldest);
-  if (l->links == l->links_most) { close(fd); return; }
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);      // a goodbye must not wait for an answer to a beat
   LivenessLink *k = &l->link[l->links++];
   memset(k, 0, sizeof *k);
   k->fd = fd;
   k->rank = k->claims = rank;
-  k->number = l->links_made++;
+  k->guest = NetGuest{*from, l->links_made++};
+  if (l->links > l->links_most) link_make_room(l);
 }
 // What `who`, an end of this connection, proves with: the key, of the rank that it claims to be and both numbers.
 static inline void link_mac(const LivenessLink *k, const ProveKey *key, const char *who, uint8_t mac[PROVE_MAC]) {
@@ -439,10 +445,11 @@ static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame 
 }
 // Rank 0: takes connections, a few at a time, since strangers may make many.
 static inline void liveness_accept(Liveness *l) {
-  for (int i = 0; i < 2; i++)
-    for (int n = 0, fd; n < ACCEPTS_MOST && l->listener[i] >= 0; n++) {
-      if ((fd = accept4(l->listener[i], NULL, NULL, SOCK_CLOEXEC)) < 0) break;
-      if (i || net_peer_is_ours(fd, NULL)) link_add(l, fd, -1);
+  for (int i = 0; i < l->listeners; i++)
+    for (int n = 0, fd; n < ACCEPTS_MOST; n++) {
+      NetAddress from = {{}, sizeof from.to};
+      if ((fd = accept4(l->listener[i], (sockaddr *)&from.to, &from.bytes, SOCK_CLOEXEC)) < 0) break;
+      if (i || net_peer_is_ours(fd, NULL)) link_add(l, fd, -1, &from);
       else close(fd);
     }
 }
@@ -549,13 +556,13 @@ static inline void *liveness_life(void *to) {
   int polls_most = 0;
   for (double next_ms = now_ms() + TICK_MS; !WORD_GET(&l->closing);) {
     pthread_mutex_lock(&l->lock);
-    if (polls_most < 3 + l->links_most) {
+    if (polls_most < 1 + l->listeners + l->links_most) {
       free(polls);
-      polls = (pollfd *)calloc((size_t)(polls_most = 3 + l->links_most), sizeof(pollfd));
+      polls = (pollfd *)calloc((size_t)(polls_most = 1 + l->listeners + l->links_most), sizeof(pollfd));
     }
     int n = 0;
     polls[n++] = pollfd{l->wake, POLLIN, 0};
-    for (int fd : l->listener) if (fd >= 0) polls[n++] = pollfd{fd, POLLIN, 0};
+    for (int i = 0; i < l->listeners; i++) polls[n++] = pollfd{l->listener[i], POLLIN, 0};
     for (int i = 0; i < l->links; i++) polls[n++] = pollfd{l->link[i].fd, POLLIN, 0};
     pthread_mutex_unlock(&l->lock);
     const double wait_ms = next_ms - now_ms();
@@ -602,7 +609,7 @@ void liveness_close() {
   liveness_leave(false);                         // again where MPI is not finalized
   l->pid = 0;
   while (l->links) link_close(l, l->links - 1);
-  for (int &fd : l->listener) { if (fd >= 0) close(fd); fd = -1; }
+  while (l->listeners) close(l->listener[--l->listeners]);
   close(l->wake);
   free(l->link);
   free(l->peer);
@@ -648,37 +655,75 @@ void liveness_device(const uint32_t *marks) {
 // run 0: nobody listens.
 struct LivenessHub { uint64_t run; ProveKey key; NetAddress local; NetAddresses far; };
 
-// Rank 0's own addresses, with the port of its listener.
-static inline void liveness_addresses(LivenessHub *hub, in_port_t port, bool six) {
-  int count;
-  NetInterface *all = net_interfaces(&count);
-  for (int i = 0; i < count && hub->far.count < NET_ADDRESSES_MOST; i++)
-    if (all[i].leads && (six || all[i].at.to.ss_family == AF_INET))
-      hub->far.at[hub->far.count++] = net_address((const sockaddr *)&all[i].at.to, port);
-  free(all);
+// Whether `word`, of Open MPI's lists, is this interface: its name, or a network that it is in: 10.0.0.0/8, 10/8.
+static inline bool liveness_is_interface(const NetInterface *x, char *word) {
+  static const char rest[] = ".0.0.0";
+  char *slash = strchr(word, '/'), text[80];
+  NetAddress net;
+  size_t bytes, at = 0;
+  if (!slash) return !strcmp(x->name, word);
+  *slash = 0;
+  for (const char *c = word; *c; c++) at += *c == '.';
+  snprintf(text, sizeof text, "%.60s%s", word, strchr(word, ':') || at > 3 ? "" : rest + 2 * at);
+  if (!net_address_of(text, 0, &net) || net.to.ss_family != x->at.to.ss_family) return false;
+  const uint8_t *a = (const uint8_t *)net_bytes((const sockaddr *)&net.to, &bytes);
+  const uint8_t *b = (const uint8_t *)net_bytes((const sockaddr *)&x->at.to, &bytes);
+  const int bits = atoi(slash + 1);
+  bool same = bits >= 0 && bits <= 8 * (int)bytes;
+  for (int i = 0; i < bits && same; i++) same = !((a[i / 8] ^ b[i / 8]) >> (7 - i % 8) & 1);
+  return same;
 }
-// Rank 0: listens where ranks of this host come and, `far`, where those of others do. False and errno if that fails.
-static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far) {
+// Whether ranks shall use this interface, as the first of these variables says that is set; *by: that one, or NULL.
+static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
+  static const char *const names[] = {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude",
+                                      "OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_oob_tcp_if_exclude"};
+  *by = NULL;
+  for (int i = 0; i < 4 && !*by; i++) {
+    const char *list = getenv(names[i]);
+    if (!list || !*list) continue;
+    char *text = strdup(list), *rest = text;
+    bool is_in = false;
+    for (char *word; (word = strsep(&rest, ","));) is_in = is_in || liveness_is_interface(x, word);
+    free(text);
+    *by = names[i];
+    if (is_in == (i % 2 == 1)) return false;
+  }
+  return x->leads;
+}
+// Rank 0: listens at its addresses of the network that was chosen. False with one line in `error`.
+static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *error, size_t error_bytes) {
+  int count, fault = 0;
+  NetInterface *all = net_interfaces(&count);
+  const char *by = NULL;
+  for (int i = 0; i < count && hub->far.count < NET_ADDRESSES_MOST; i++) {
+    NetAddress at = all[i].at;
+    if (!liveness_is_chosen(&all[i], &by)) continue;
+    const int fd = net_listen(&at, 1024);
+    if (fd < 0) fault = errno;
+    else if (!getsockname(fd, (sockaddr *)&at.to, &at.bytes)) hub->far.at[hub->far.count++] = at;
+    if (fd >= 0) l->listener[l->listeners++] = fd;
+  }
+  free(all);
+  if (hub->far.count) return true;
+  snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) :
+           "no address of it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
+  return false;
+}
+// Rank 0: listens where ranks of this host come and, `far`, where those of others do. False with one line in `error`.
+static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, char *error, size_t error_bytes) {
   prove_random(&hub->run, sizeof hub->run);
   prove_random(&hub->key, sizeof hub->key);
   uint64_t name;
   prove_random(&name, sizeof name);
   hub->local = net_local("train_gpt_fsdp-%016llx", (unsigned long long)name);
-  int near_fd = net_listen(&hub->local, l->world, false), far_fd = -1;
-  bool ok = near_fd >= 0;
-  if (ok && far) {
-    NetAddress at = {};
-    net_address_of("::", 0, &at);
-    far_fd = net_listen(&at, l->world, true);
-    if (far_fd < 0 && net_address_of("0.0.0.0", 0, &at)) far_fd = net_listen(&at, l->world, true);
-    ok = far_fd >= 0 && !getsockname(far_fd, (sockaddr *)&at.to, &at.bytes);
-    if (ok) liveness_addresses(hub, net_port(&at), at.to.ss_family == AF_INET6);
-  }
+  const int fd = net_listen(&hub->local, l->world);
+  if (fd < 0)
+    return snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno)) < 0;
   pthread_mutex_lock(&l->lock);
   l->run = hub->run;
   l->key = hub->key;
-  l->listener[0] = near_fd;
-  l->listener[1] = far_fd;
+  l->listener[l->listeners++] = fd;
+  const bool ok = !far || liveness_listen_far(l, hub, error, error_bytes);
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
@@ -706,29 +751,28 @@ static inline void link_hello(LivenessLink *k) {
   memcpy(hello.proof.nonce, k->client, PROVE_NONCE);
   link_send(k, &hello);
 }
-// Another rank: asks all addresses at once and takes the first at which rank 0 answers. -1 if none does.
+// Another rank: asks all addresses at once, those again where it was turned away, until liveness_connect_ms are over,
+// and takes the first at which rank 0 answers. -1 if none does; at once where a local socket's name is not known here.
 static inline int liveness_connect(const ProveKey *key, const NetAddress *address, int count, int rank) {
   LivenessLink k[NET_ADDRESSES_MOST];
-  bool spoke[NET_ADDRESSES_MOST] = {};
+  bool spoke[NET_ADDRESSES_MOST];
+  double again_ms[NET_ADDRESSES_MOST] = {};
   int chosen = -1;
-  for (int i = 0; i < count; i++) {
-    k[i] = LivenessLink{};
-    k[i].claims = rank;
-    k[i].fd = net_begin(&address[i]);
-    for (int ms = 0; k[i].fd < 0 && errno == EAGAIN && ms < CONNECT_MS; ms += 10) {      // others stand before its door
-      usleep(10000);
-      k[i].fd = net_begin(&address[i]);
-    }
-  }
-  for (const double start = now_ms(); chosen < 0 && now_ms() - start < CONNECT_MS;) {
+  for (int i = 0; i < count; i++) k[i].fd = -1;
+  for (const double start = now_ms(); count > 0 && chosen < 0 && now_ms() - start < liveness_connect_ms;) {
     pollfd polls[NET_ADDRESSES_MOST];
-    int tried = 0;
     for (int i = 0; i < count; i++) {
-      polls[i] = pollfd{k[i].fd, (short)(spoke[i] ? POLLIN : POLLOUT), 0};     // fd -1 is passed over
-      tried += k[i].fd >= 0;
+      if (k[i].fd < 0 && now_ms() >= again_ms[i]) {
+        k[i] = LivenessLink{};
+        k[i].claims = rank;
+        k[i].fd = net_begin(&address[i]);
+        if (k[i].fd < 0 && errno == ECONNREFUSED && address[i].to.ss_family == AF_UNIX) return -1;
+        spoke[i] = false;
+        again_ms[i] = now_ms() + CONNECT_AGAIN_MS;
+      }
+      polls[i] = pollfd{k[i].fd, (short)(spoke[i] ? POLLIN : POLLOUT), 0};       // fd -1 is passed over
     }
-    if (!tried) break;
-    if (poll(polls, (nfds_t)count, 100) < 0) continue;           // a signal
+    if (poll(polls, (nfds_t)count, CONNECT_AGAIN_MS) < 0) continue;              // a signal
     for (int i = 0; i < count && chosen < 0; i++) {
       LivenessFrame f = {};
       int got = 0;
@@ -756,7 +800,8 @@ static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near)
   if (fd < 0) fd = liveness_connect(&hub->key, hub->far.at, hub->far.count, l->rank);
   if (fd < 0) return false;
   pthread_mutex_lock(&l->lock);
-  link_add(l, fd, 0);
+  const NetAddress none = {};
+  link_add(l, fd, 0, &none);
   l->link[0].joined = true;
   link_send(&l->link[0], &beat);
   pthread_mutex_unlock(&l->lock);
@@ -795,7 +840,7 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   l->peer = peer;
   l->reports = !rank || rank == first;
   l->links_most = rank ? 1 : 2 * world + LINKS_SPARE;
-  l->link = (LivenessLink *)calloc((size_t)l->links_most, sizeof(LivenessLink));
+  l->link = (LivenessLink *)calloc((size_t)l->links_most + 1, sizeof(LivenessLink));
   snprintf(l->me, sizeof l->me, "rank %d of %d on %s", rank, world, mine.name);
   pthread_mutex_unlock(&l->lock);
   return far;
@@ -804,8 +849,8 @@ void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
   Liveness *l = &liveness;
   LivenessHub hub = {};
   const bool far = liveness_meet(l, comm);
-  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far);
-  if (!ok) snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno));
+  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far, error, error_bytes);
+  if (!ok) hub.run = 0;
   const uint64_t one = 1;
   if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
   PMPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);

@@ -152,11 +152,11 @@ void net_keep_alive(int fd) {
   for (const auto &s : set) setsockopt(fd, s.level, s.name, &s.value, sizeof s.value);
 }
 static inline int net_socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
-int net_listen(const NetAddress *a, int backlog, bool both) {
-  const int fd = net_socket(a->to.ss_family), one = 1, only = !both;
+int net_listen(const NetAddress *a, int backlog) {
+  const int fd = net_socket(a->to.ss_family), one = 1;
   if (fd < 0) return -1;
   if (a->to.ss_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (a->to.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+  if (a->to.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
   return bind(fd, (const sockaddr *)&a->to, a->bytes) || listen(fd, backlog) ? net_close(fd, errno) : fd;
 }
 // A connection that is being made: it can be written to when that has ended.
@@ -173,7 +173,9 @@ static inline bool net_begun(int fd) {
   return !fault;
 }
 int net_connect(const NetAddress *a, double limit_ms) {
-  const int fd = net_begin(a);
+  int fd = net_begin(a);
+  for (const double begun = now_ms(); fd < 0 && errno == EAGAIN && now_ms() - begun < limit_ms; fd = net_begin(a))
+    usleep(10000);                               // as many wait to be let in as the kernel takes
   pollfd p = {fd, POLLOUT, 0};
   if (fd < 0) return -1;
   if (poll(&p, 1, (int)limit_ms) != 1) return net_close(fd, ETIMEDOUT);
@@ -181,4 +183,24 @@ int net_connect(const NetAddress *a, double limit_ms) {
   if (a->to.ss_family == AF_UNIX) return net_peer_is_ours(fd, NULL) ? fd : net_close(fd, EPERM);
   net_keep_alive(fd);
   return fd;
+}
+int net_crowd(const NetGuest *const *guest, int count) {
+  bool *seen = (bool *)calloc((size_t)count + 1, sizeof(bool));
+  int pick = 0, most = 0;
+  for (int i = 0; i < count; i++) {
+    const sockaddr *from = (const sockaddr *)&guest[i]->from.to;
+    int has = 0, oldest = i;
+    for (int j = i; j < count && !seen[i]; j++) {
+      const sockaddr *other = (const sockaddr *)&guest[j]->from.to;
+      const bool local = from->sa_family == AF_UNIX && other->sa_family == AF_UNIX;
+      if (i != j && !local && !net_same_host(from, other)) continue;
+      if (guest[j]->number < guest[oldest]->number) oldest = j;
+      has++;
+      seen[j] = j > i;
+    }
+    if (has < most || (has == most && guest[oldest]->number > guest[pick]->number)) continue;
+    most = has, pick = oldest;
+  }
+  free(seen);
+  return pick;
 }

@@ -125,17 +125,19 @@ void net_interface(const sockaddr *a, char *name, bool *loopback);
 void net_own_addresses(char *to, size_t room);
 // The addresses of a host; an empty list with one line in `error` where its name is unknown.
 bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes);
-// The local socket of a name, which begins with zero and so lies in no directory: the kernel forgets it with its last
-// user.
+// The local socket of a name that lies in no directory, since it begins with zero: the kernel forgets it with its user.
 __attribute__((format(printf, 1, 2))) NetAddress net_local(const char *fmt, ...);
 // Whether the process at the other end of a local socket is of this user. *pid: which it is.
 bool net_peer_is_ours(int fd, pid_t *pid);
 // A connection is given up when the other end has not answered for a minute and a half.
 void net_keep_alive(int fd);
-// both: at any address of IPv6, it takes IPv4 as well.
-int net_listen(const NetAddress *a, int backlog, bool both);
+int net_listen(const NetAddress *a, int backlog);
 // A local one must be of this user.
 int net_connect(const NetAddress *a, double limit_ms);
+// Where a connection comes from; later ones have larger numbers. The one of `count` that makes room for others: the
+// oldest of the address that has most, so that whoever makes many closes his own. All local ones are of one address.
+struct NetGuest { NetAddress from; uint64_t number; };
+int net_crowd(const NetGuest *const *guest, int count);
 
 // ---- prove.h --------------------------------------------------------------------------------------------------------
 enum { PROVE_NONCE = 32, PROVE_MAC = 32 };

@@ -512,28 +512,33 @@ TEST(liveness_large_files_in_pieces,
 }
 
 // ---- who is heard ---------------------------------------------------------------------------------------------------
+// Listens at a free port of 127.0.0.1.
+static inline int liveness_loopback(NetAddress *at) {
+  net_address_of("127.0.0.1", 0, at);
+  const int fd = net_listen(at, 1024);
+  EXPECT(fd >= 0 && !getsockname(fd, (sockaddr *)&at->to, &at->bytes), "no socket: %s", strerror(errno));
+  return fd;
+}
 // This process becomes rank 0 of a world whose other ranks are not there, with room for so many connections; its thread
 // listens on the host and by TCP. `tcp`: where the latter is.
 static inline void liveness_alone(LivenessHub *hub, int world, int links, NetAddress *tcp) {
   Liveness *l = &liveness;
   l->world = world;
   l->peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
-  l->link = (LivenessLink *)calloc((size_t)links, sizeof(LivenessLink));
+  l->link = (LivenessLink *)calloc((size_t)links + 1, sizeof(LivenessLink));
   l->links_most = links;
-  EXPECT(liveness_make_hub(l, hub, true), "%s", strerror(errno));
-  sockaddr_storage got = {};
-  sockaddr_in *to = (sockaddr_in *)&tcp->to;
-  socklen_t bytes = sizeof got;
-  getsockname(l->listener[1], (sockaddr *)&got, &bytes);
-  to->sin_family = AF_INET;
-  to->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to->sin_port = ((sockaddr_in *)&got)->sin_port;                // at one place in both families
-  tcp->bytes = sizeof *to;
+  char error[300] = "";
+  EXPECT(liveness_make_hub(l, hub, false, error, sizeof error), "%s", error);
+  l->listener[l->listeners++] = liveness_loopback(tcp);
   liveness_start(0);
 }
-static inline int liveness_stranger(const NetAddress *at) {
+// A connection; from: an address of this machine that it comes from, NULL: any.
+static inline int liveness_stranger(const NetAddress *at, const char *from = NULL) {
   const timeval patience = {60, 0};
   const int fd = socket(at->to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  NetAddress mine;
+  if (from && net_address_of(from, 0, &mine))
+    EXPECT(!bind(fd, (const sockaddr *)&mine.to, mine.bytes), "%s: %s", from, strerror(errno));
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   EXPECT(!connect(fd, (const sockaddr *)&at->to, at->bytes), "cannot connect: %s", strerror(errno));
   return fd;
@@ -617,6 +622,7 @@ TEST(liveness_hears_only_its_ranks,
   liveness_alone(&hub, 3, 8, &tcp);
   const ProveKey none = {};
   ProveKey guess = {};
+  const double patience_ms = liveness_connect_ms;
   memcpy(guess.bytes, &hub.run, sizeof hub.run);
   for (const NetAddress *at : {&hub.local, &tcp}) {
     for (const int kind : {(int)FRAME_END, (int)FRAME_PROOF, (int)FRAME_WELCOME, (int)FRAME_GOODBYE, 0, 99})
@@ -626,7 +632,9 @@ TEST(liveness_hears_only_its_ranks,
       liveness_is_refused(at, 1, FRAME_HELLO, kind, NULL);
     for (const ProveKey *key : {&none, (const ProveKey *)&guess}) {
       liveness_is_refused(at, 1, FRAME_HELLO, FRAME_PROOF, key);
+      liveness_connect_ms = 100;
       EXPECT(liveness_connect(key, at, 1, 1) < 0, "rank 1 takes it for rank 0, whose key is another");
+      liveness_connect_ms = patience_ms;
     }
   }
   liveness_refuses(FRAME_CHALLENGE, "rank 0", &guess, &hub.key);
@@ -655,18 +663,18 @@ TEST(liveness_hears_only_its_ranks,
   }
 }
 TEST(liveness_strangers_make_room,
-     "strangers that connect and say nothing keep no rank out: the oldest of them makes room, a rank never does; where "
+     "strangers that connect and say nothing keep no rank out: the oldest of an address makes room, a rank never; where "
      "as many wait to be let in as the kernel takes, a rank waits too") {
   enum { ROOM = 4, STRANGERS = 7 };
   LivenessHub hub = {};
   NetAddress tcp = {};
   LivenessFrame got, f = {};
-  int fd[2][STRANGERS], rank = -1;
+  int fd[2][STRANGERS], near[64], waiting = 0, rank = -1;
   liveness_alone(&hub, 2, ROOM, &tcp);
   pthread_mutex_lock(&liveness.lock);            // nobody is let in
-  for (int fault = 0, more; !fault;) {
-    more = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    fault = connect(more, (const sockaddr *)&hub.local.to, hub.local.bytes);
+  for (int fault = 0; !fault && waiting < 64;) {
+    near[waiting] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fault = connect(near[waiting++], (const sockaddr *)&hub.local.to, hub.local.bytes);
   }
   EXPECT(errno == EAGAIN, "a stranger cannot connect: %s", strerror(errno));
   fflush(NULL);
@@ -675,6 +683,12 @@ TEST(liveness_strangers_make_room,
   usleep(300000);
   pthread_mutex_unlock(&liveness.lock);
   EXPECT(liveness_exit_code(waits) == 0, "a rank that had to wait is not taken");
+  while (waiting) close(near[--waiting]);
+  for (int left = 1; left; usleep(1000)) {
+    pthread_mutex_lock(&liveness.lock);
+    left = liveness.links;
+    pthread_mutex_unlock(&liveness.lock);
+  }
   for (int turn = 0; turn < 2; turn++) {
     for (int i = 0; i < STRANGERS; i++) fd[turn][i] = liveness_stranger(&tcp);
     for (int i = 0; i < STRANGERS - ROOM; i++) EXPECT(!liveness_told(fd[turn][i], &got), "stranger %d is left", i);
@@ -691,6 +705,118 @@ TEST(liveness_strangers_make_room,
   liveness_tell(rank, &f);
   liveness_heard(FRAME_GOODBYE);
 }
+// One frame of a rank's own, by hand, with what it answers to `got`.
+static inline void liveness_say(LivenessLink *k, int fd, const ProveKey *key, const LivenessFrame *got) {
+  LivenessFrame f = {};
+  f.kind = got ? FRAME_PROOF : FRAME_HELLO;
+  f.rank = k->claims = 1;
+  if (got) memcpy(k->server, got->proof.nonce, PROVE_NONCE);
+  else memcpy(f.proof.nonce, k->client, PROVE_NONCE);
+  if (got) link_mac(k, key, "another rank", f.proof.mac);
+  liveness_tell(fd, &f);
+}
+TEST(liveness_a_flood_closes_its_own,
+     "a rank that is in the middle of its proof is let in, though ten times as many strangers as there is room come "
+     "from one other address meanwhile: these make room for each other") {
+  enum { ROOM = 4, FLOOD = 40 };
+  LivenessHub hub = {};
+  NetAddress tcp = {};
+  LivenessFrame got, first;
+  LivenessLink k = {};
+  int fd[FLOOD];
+  liveness_alone(&hub, 3, ROOM, &tcp);
+  const int rank = liveness_stranger(&tcp, "127.0.0.2");
+  liveness_say(&k, rank, &hub.key, NULL);
+  REQUIRE(liveness_told(rank, &first) == FRAME_CHALLENGE, "it got %d for a hello", first.kind);
+  for (int i = 0; i < FLOOD; i++) fd[i] = liveness_stranger(&tcp, "127.0.0.3");
+  for (int i = 0; i < FLOOD - ROOM + 1; i++) EXPECT(!liveness_told(fd[i], &got), "stranger %d is left", i);
+  liveness_say(&k, rank, &hub.key, &first);
+  EXPECT(liveness_told(rank, &got) == FRAME_WELCOME, "the rank had to go: %d", got.kind);
+  got = LivenessFrame{};
+  got.kind = FRAME_GOODBYE, got.rank = 1;
+  liveness_tell(rank, &got);
+  liveness_heard(FRAME_GOODBYE);
+}
+TEST(liveness_tries_again,
+     "a rank whose connection is closed three times before rank 0 has answered, by TCP and on the host, is let in the "
+     "fourth time; where a local socket's name is unknown it does not wait") {
+  const ProveKey key = {{1, 2, 3}};
+  for (int near = 0; near < 2; near++) {
+    NetAddress at = net_local("train_gpt_fsdp-test-%d", (int)getpid());
+    if (near) EXPECT(liveness_connect(&key, &at, 1, 1) < 0 && errno == ECONNREFUSED, "%s", strerror(errno));
+    const int listener = near ? net_listen(&at, 1024) : liveness_loopback(&at);
+    fflush(NULL);
+    const pid_t child = fork();
+    if (!child) {
+      liveness.key = key, liveness.world = 3;
+      int turn = 0, proved = 0;
+      for (pollfd p = {listener, POLLIN, 0}; turn < 4 && poll(&p, 1, 60000) == 1; turn++) {
+        LivenessLink k = {};
+        LivenessFrame f;
+        k.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), k.claims = k.rank = -1;
+        for (pollfd q = {k.fd, POLLIN, 0}; turn == 3 && k.rank < 0 && poll(&q, 1, 60000) == 1;)
+          if (link_read(&k, &f) > 0 && !link_prove(&liveness, &k, &f)) break;
+        proved += k.rank == 1;
+        if (turn < 3) close(k.fd);
+        else while (recv(k.fd, &f, sizeof f, 0) > 0) continue;
+      }
+      _exit(turn == 4 && proved == 1 ? 0 : 1);
+    }
+    const int fd = liveness_connect(&key, &at, 1, 1);
+    EXPECT(fd >= 0, "%s: it gave up", near ? "on the host" : "TCP");
+    close(fd);
+    EXPECT(liveness_exit_code(child) == 0, "it came another number of times, or proved nothing");
+    close(listener);
+  }
+}
+TEST(liveness_listens_where_it_was_told,
+     "rank 0 listens for ranks of other hosts at each of its addresses that leads to them, not at all interfaces, and "
+     "only at those of Open MPI's ..._if_include, or not of ..._if_exclude, by name or network; a choice that it has no "
+     "address of is refused by the variable's name") {
+  static const struct { const char *variable, *list; int chosen[3]; } table[] = {
+      {"", "", {1, 1, 1}}, {"btl_tcp_if_include", "eth1", {0, 1, 0}}, {"btl_tcp_if_include", "lo,eth0", {1, 0, 1}},
+      {"btl_tcp_if_include", "10.0.0.0/8", {1, 0, 0}}, {"btl_tcp_if_include", "10/8", {1, 0, 0}},
+      {"btl_tcp_if_include", "192.168.4.0/22,fd00::/8", {0, 1, 1}}, {"btl_tcp_if_include", "192.168.0.0/22", {0, 0, 0}},
+      {"btl_tcp_if_include", "10.0.0.6/32", {0, 0, 0}}, {"btl_tcp_if_include", "10.0.0.0/33", {0, 0, 0}},
+      {"btl_tcp_if_exclude", "lo,eth1", {1, 0, 1}}, {"oob_tcp_if_include", "eth0", {1, 0, 1}},
+      {"oob_tcp_if_exclude", "10.0.0.0/8", {0, 1, 1}}};
+  NetInterface x[3] = {{"eth0", {}, {}, false, true}, {"eth1", {}, {}, false, true}, {"eth0", {}, {}, false, true}};
+  for (int i = 0; i < 3; i++) {
+    static const char *const at[] = {"10.0.0.5", "192.168.5.1", "fd00:1::2"};
+    net_address_of(at[i], 0, &x[i].at);
+  }
+  for (const char *name : {"btl_tcp_if_include", "btl_tcp_if_exclude", "oob_tcp_if_include", "oob_tcp_if_exclude"}) {
+    char variable[64];
+    snprintf(variable, sizeof variable, "OMPI_MCA_%s", name);
+    unsetenv(variable);
+  }
+  for (const auto &row : table) {
+    char variable[64];
+    const char *by;
+    snprintf(variable, sizeof variable, "OMPI_MCA_%s", row.variable);
+    if (row.variable[0]) setenv(variable, row.list, 1);
+    for (int i = 0; i < 3; i++)
+      EXPECT(liveness_is_chosen(&x[i], &by) == (row.chosen[i] != 0) && !by == !row.variable[0], "%s=%s: address %d",
+             row.variable, row.list, i);
+    unsetenv(variable);
+  }
+  LivenessHub hub = {};
+  char error[300] = "", own[600];
+  net_own_addresses(own, sizeof own);
+  EXPECT(liveness_make_hub(&liveness, &hub, true, error, sizeof error) == (own[0] != 0), "at %s: %s", own, error);
+  EXPECT(liveness.listeners == 1 + hub.far.count, "%d sockets for %d addresses", liveness.listeners, hub.far.count);
+  for (int i = 0; i < hub.far.count; i++) {
+    char text[INET6_ADDRSTRLEN];
+    net_address_text((const sockaddr *)&hub.far.at[i].to, text, sizeof text);
+    EXPECT(strstr(own, text) && net_port(&hub.far.at[i]), "it listens at %s", text);
+  }
+  setenv("OMPI_MCA_btl_tcp_if_include", "none0", 1);
+  hub = LivenessHub{};
+  liveness.listeners = 0;
+  EXPECT(!liveness_make_hub(&liveness, &hub, true, error, sizeof error) && strstr(error,
+         "no address of it leads to them by the network of OMPI_MCA_btl_tcp_if_include"), "it says: %s", error);
+  unsetenv("OMPI_MCA_btl_tcp_if_include");
+}
 TEST(liveness_goodbye_reaches_all,
      "a goodbye is said to every rank, though one is gone, and to no stranger; while the connections are another "
      "thread's it is not said, and nobody waits for ever") {
@@ -699,10 +825,11 @@ TEST(liveness_goodbye_reaches_all,
   int pair[3][2];
   l->world = 3;
   l->links_most = 3;
-  l->link = (LivenessLink *)calloc(3, sizeof(LivenessLink));
+  l->link = (LivenessLink *)calloc(4, sizeof(LivenessLink));
+  const NetAddress none = {};
   for (int i = 0; i < 3; i++) {
     EXPECT(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair[i]), "%s", strerror(errno));
-    link_add(l, pair[i][0], i < 2 ? i + 1 : -1);
+    link_add(l, pair[i][0], i < 2 ? i + 1 : -1, &none);
   }
   close(pair[0][1]);
   l->pid = getpid();

@@ -141,6 +141,40 @@ TEST(rdzv_frames_arrive_as_they_were_sent,
   }
 }
 
+TEST(rdzv_frames_are_read_where_they_lie,
+     "a thousand frames that came at once are read in place, each behind the one before: none is moved for another") {
+  enum { FRAMES = 1000, BYTES = 100 };
+  RdzvLink client, server;
+  RdzvFrame f;
+  uint8_t text[BYTES] = {};
+  size_t used = 0;
+  rdzv_pair(&client, &server, "t", "t", 4096, NULL);
+  for (int i = 0; i < FRAMES; i++) {
+    text[0] = (uint8_t)i;
+    rdzv_link_send(&client, RDZV_INFO, text, BYTES);
+  }
+  rdzv_move(&client, &server, 1 << 20);
+  const uint8_t *first = server.in.p + RDZV_HEAD;
+  for (int i = 0; i < FRAMES; i++) {
+    const bool whole = rdzv_link_next(&server, &f, &used) == 1 && f.n == BYTES && f.payload[0] == (uint8_t)i;
+    EXPECT(whole && f.payload == first + (size_t)i * (RDZV_HEAD + BYTES + RDZV_MAC), "frame %d was moved", i);
+  }
+  EXPECT(rdzv_link_next(&server, &f, &used) == 0, "there is one more");
+  // What is added between does not move what is there again and again, nor does memory grow without end.
+  RdzvBytes b = {};
+  for (int i = 0; i < 1000; i++) rdzv_add(&b, text, 1);
+  for (int i = 0; i < 100000; i++) {
+    const uint8_t next = (uint8_t)(i % 251);
+    rdzv_add(&b, &next, 1);
+    EXPECT(i < 1000 || *b.p == (uint8_t)((i - 1000) % 251), "byte %d is another", i);
+    rdzv_drop(&b, 1);
+    EXPECT(b.room + b.gone <= 8192, "%zu bytes for a thousand", b.room + b.gone);
+  }
+  rdzv_bytes_free(&b);
+  rdzv_link_close(&client);
+  rdzv_link_close(&server);
+}
+
 TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes, long frames and known frames out of "
      "their order end the connection, which has kept no more than it was sent, and answered at most one frame") {
   uint64_t seed = 12345;
@@ -577,7 +611,7 @@ static inline void rdzv_gather_many(int hosts) {
   strcpy(me.machine, "here");
   net_address_of("127.0.0.1", 0, &at);
   rdzv_raise_files(hosts);
-  const int listener = net_listen(&at, 1024, false);
+  const int listener = net_listen(&at, 1024);
   REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
   fflush(NULL);
   const pid_t child = fork();
@@ -608,7 +642,7 @@ TEST(rdzv_slow_clients_are_closed,
   NetAddress at;
   w.members = 2, w.ranks = 1;
   net_address_of("127.0.0.1", 0, &at);
-  const int listener = net_listen(&at, 1024, false);
+  const int listener = net_listen(&at, 1024);
   REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
   rdzv_proof_ms = 100;
   rdzv_host_open(&h, &ask, &w, &me, &listener, 1);
@@ -631,6 +665,338 @@ TEST(rdzv_slow_clients_are_closed,
   rdzv_proof_ms = 10000;
   rdzv_host_end(&h, 0, "%s", "");
   rdzv_host_close(&h);
+}
+// ---- strangers, and those who leave ---------------------------------------------------------------------------------
+// What this process prints on stderr goes to a file of the test from here on, until rdzv_heard_of gives it back and
+// says how many of its lines have `what` in them.
+static int rdzv_stderr = -1;
+static inline void rdzv_hear_stderr() {
+  fflush(NULL);
+  rdzv_stderr = dup(STDERR_FILENO);
+  const int fd = open(cli_path("stderr"), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+  dup2(fd, STDERR_FILENO);
+  close(fd);
+}
+static inline int rdzv_heard_of(const char *what) {
+  fflush(NULL);
+  dup2(rdzv_stderr, STDERR_FILENO);
+  close(rdzv_stderr);
+  static char text[1 << 16];
+  FILE *f = fopen(cli_path("stderr"), "r");
+  const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+  if (f) fclose(f);
+  text[n] = 0;
+  return *what ? cli_count(text, what) : 0;
+}
+// Host 0 of two in the middle of a run, whose other member leads a machine: *theirs: its end of the connection.
+static inline void rdzv_two_hosts(RdzvHost *h, RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me, int *theirs, RdzvLink *link) {
+  int pair[2];
+  w->members = 2, w->ranks = 1;
+  rdzv_host_open(h, ask, w, me, NULL, 0);
+  EXPECT(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), "no sockets");
+  RdzvClient *c = (RdzvClient *)calloc(1, sizeof(RdzvClient));
+  c->fd = pair[0], c->member = 1;
+  *theirs = pair[1];
+  rdzv_pair(link, &c->link, "t", "t", 4096, NULL);
+  h->client = (RdzvClient **)calloc(1, sizeof(RdzvClient *));
+  h->client[h->clients++] = c;
+  RdzvMember *m = &h->member[1];
+  m->here = m->ready = m->lead = true;
+  m->client = c, m->ranks = 1, m->machine = 1;
+  snprintf(m->label, sizeof m->label, "host1");
+  h->planned = true;
+  const NetAddress a = rdzv_hand_address(h->job);
+  h->hand = net_listen(&a, 1024);
+  EXPECT(h->hand >= 0, "no local socket: %s", strerror(errno));
+}
+// mpirun's remote agent for that host, in a process of its own. waits: it hears the answer, its exit code. user: of
+// another one.
+static inline pid_t rdzv_agent_comes(const char *job, int times, bool waits, bool other) {
+  static char text[600];
+  char host[] = "host1";
+  fflush(NULL);
+  const pid_t child = fork();
+  if (child) return child;
+  if (other && (setgid(65534) || setuid(65534))) _exit(99);
+  snprintf(text, sizeof text, "%s", RDZV_ORTED);
+  RdzvWords w = rdzv_split(text);
+  char *words[RDZV_WORDS_MOST + 1] = {host};
+  for (int i = 0; i < w.count; i++) words[1 + i] = w.word[i];
+  if (waits) _exit(rdzv_hand_main(1 + w.count, words, job));
+  RdzvBytes b = {};
+  rdzv_add_text(&b, host);
+  rdzv_words_write(&b, &w);
+  const NetAddress a = rdzv_hand_address(job);
+  int came = 0;
+  for (int i = 0; i < times; i++) {
+    int fd = -1;
+    for (int turn = 0; turn < 60000 && fd < 0; turn++) {           // as many stand before the door as the kernel lets
+      fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (!connect(fd, (const sockaddr *)&a.to, a.bytes)) break;
+      close(fd);
+      fd = -1;
+      usleep(1000);
+    }
+    came += fd >= 0 && (other || send(fd, b.p, b.n, MSG_NOSIGNAL) == (ssize_t)b.n);
+    close(fd);
+  }
+  _exit(came == times ? 0 : 98);
+}
+// Host 0 goes on until the child has ended; its exit code.
+static inline int rdzv_look_until(RdzvHost *h, pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) != child) rdzv_host_look(h, 5);
+  for (pollfd p = {h->hand, POLLIN, 0}; h->hand >= 0 && poll(&p, 1, 0) == 1;) rdzv_host_look(h, 5);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+TEST(rdzv_a_leader_that_left_starts_nothing,
+     "the daemon's command goes to the process that leads its machine; when that one's connection ends while mpirun's "
+     "remote agent stands before the door, or before it comes, the agent is told no, and nothing is sent by a "
+     "connection that is gone") {
+  for (int turn = 0; turn < 3; turn++) {         // it is there; it leaves as the agent comes; it has left
+    RdzvAsk ask = {};
+    RdzvWhere w = {};
+    static RdzvInfo me;
+    static RdzvHost h;
+    RdzvLink link;
+    int theirs;
+    rdzv_two_hosts(&h, &ask, &w, &me, &theirs, &link);
+    rdzv_hear_stderr();
+    if (turn == 2) shutdown(theirs, SHUT_RDWR), rdzv_host_look(&h, 1000);
+    const pid_t child = rdzv_agent_comes(h.job, 1, true, false);
+    pollfd p = {h.hand, POLLIN, 0};
+    poll(&p, 1, 60000);
+    if (turn == 1) shutdown(theirs, SHUT_RDWR);
+    const int code = rdzv_look_until(&h, child);
+    RdzvFrame f = {};
+    size_t used = 0;
+    if (!turn) rdzv_receive(theirs, &link);
+    const bool told = !turn && rdzv_link_next(&link, &f, &used) == 1 && f.type == RDZV_DAEMON;
+    rdzv_heard_of("");
+    EXPECT(code == (turn ? 1 : 0) && told == !turn, "turn %d: the agent ended with %d, the leader was told %d", turn,
+           code, told);
+    EXPECT(h.over == (turn > 0) && (!turn || h.code == EXIT_LOST), "turn %d: over %d, code %d: %s", turn, h.over,
+           h.code, h.text);
+    EXPECT(!turn == (h.member[1].client != NULL), "turn %d: the leader's connection is not as it must be", turn);
+    close(theirs);
+    rdzv_link_close(&link);
+    rdzv_host_end(&h, 0, "%s", "");
+    h.said = true;
+    rdzv_host_close(&h);
+  }
+}
+TEST(rdzv_strangers_at_the_door_make_no_line,
+     "another user's process that connects 3,000 times to the name by which mpirun's remote agent comes makes no line "
+     "and ends nothing (where root runs this); an agent of ours that does not wait for its answer is told of once") {
+  RdzvAsk ask = {};
+  RdzvWhere w = {};
+  static RdzvInfo me;
+  static RdzvHost h;
+  RdzvLink link;
+  int theirs;
+  rdzv_two_hosts(&h, &ask, &w, &me, &theirs, &link);
+  if (!geteuid()) {
+    rdzv_hear_stderr();
+    const int code = rdzv_look_until(&h, rdzv_agent_comes(h.job, 3000, false, true));
+    const int lines = rdzv_heard_of("\n");
+    EXPECT(!code && !lines && !h.over, "code %d, %d lines, over %d", code, lines, h.over);
+  }
+  rdzv_hear_stderr();
+  const pid_t child = rdzv_agent_comes(h.job, 20, false, false);
+  int status = 0;
+  waitpid(child, &status, 0);                    // all have left before the first is heard
+  rdzv_host_look(&h, 1000);
+  for (pollfd p = {h.hand, POLLIN, 0}; poll(&p, 1, 0) == 1;) rdzv_host_look(&h, 5);
+  const int lines = rdzv_heard_of("mpirun's remote agent has gone\n");
+  EXPECT(lines == 1 && !status && !h.over, "%d lines, status %d, over %d", lines, status, h.over);
+  close(theirs);
+  rdzv_link_close(&link);
+  h.said = true;
+  rdzv_host_end(&h, 0, "%s", "");
+  rdzv_host_close(&h);
+}
+
+// A connection to host 0 that comes from an address of this machine.
+static inline int rdzv_come_from(const char *from, const NetAddress *to) {
+  NetAddress mine;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  net_address_of(from, 0, &mine);
+  EXPECT(!bind(fd, (const sockaddr *)&mine.to, mine.bytes) && !connect(fd, (const sockaddr *)&to->to, to->bytes),
+         "from %s: %s", from, strerror(errno));
+  return fd;
+}
+// Host 0 and this guest take turns until the guest's link has the phase or nothing comes for a look; host 0's answers
+// are there at once, since all are of one process.
+static inline void rdzv_take_turns(RdzvHost *h, int fd, RdzvLink *k, RdzvPhase until) {
+  RdzvFrame f;
+  size_t used = 0;
+  for (int turn = 0; turn < 100 && k->phase != until && k->phase != PHASE_BROKEN; turn++) {
+    if (!rdzv_send(fd, k)) return;
+    rdzv_host_look(h, 10);
+    if (!rdzv_receive(fd, k)) return;
+    rdzv_link_next(k, &f, &used);
+  }
+}
+TEST(rdzv_a_flood_closes_its_own,
+     "a host in the middle of its proof is let in, though three times as many connections as there is room come from "
+     "one other address meanwhile; after the plan eight that prove nothing are kept; who comes too late is told so") {
+  enum { FLOOD = 400 };
+  RdzvAsk ask = {};
+  RdzvWhere w = {};
+  static RdzvInfo me, late;
+  static RdzvHost h;
+  NetAddress at;
+  int fd[FLOOD + 20], strangers = 0;
+  w.members = 2, w.ranks = 1;
+  w.token = rdzv_token_key("token", 5);
+  net_address_of("127.0.0.1", 0, &at);
+  const int listener = net_listen(&at, 1024);
+  REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
+  rdzv_raise_files(FLOOD + 200);
+  rdzv_proof_ms = 1e9;                           // nobody goes for being slow
+  rdzv_host_open(&h, &ask, &w, &me, &listener, 1);
+  RdzvGuest guest[2] = {};
+  for (int turn = 0; turn < 2; turn++) {
+    RdzvGuest *g = &guest[turn];
+    g->fd = rdzv_come_from(turn ? "127.0.0.3" : "127.0.0.2", &at);
+    rdzv_link_open(&g->link, &w.token, true);
+    rdzv_take_turns(&h, g->fd, &g->link, PHASE_WELCOME);
+    EXPECT(g->link.phase == PHASE_WELCOME, "turn %d: no challenge", turn);
+    for (int i = turn ? 20 : FLOOD; i > 0; i--) {
+      fd[strangers++] = rdzv_come_from("127.0.0.1", &at);
+      if (i % 20 == 1) rdzv_host_look(&h, 10);
+    }
+    for (pollfd p = {listener, POLLIN, 0}; poll(&p, 1, 0) == 1;) rdzv_host_look(&h, 10);
+    EXPECT(h.clients == (turn ? 8 + 1 : 2 + RDZV_SPARE_CLIENTS), "turn %d: %d connections are kept", turn, h.clients);
+    rdzv_take_turns(&h, g->fd, &g->link, PHASE_OPEN);
+    EXPECT(g->link.phase == PHASE_OPEN, "turn %d: it had to go", turn);
+    if (turn) break;
+    h.client[h.clients] = NULL;                  // the first is counted, and the run begins
+    for (int i = 0; i < h.clients; i++) {
+      if (h.client[i]->link.phase != PHASE_OPEN) continue;
+      h.client[i]->member = 1;
+      h.member[1].here = true, h.member[1].client = h.client[i], h.here++;
+    }
+    h.planned = true;
+  }
+  RdzvFrame f = {};
+  RdzvEnd e = {};
+  rdzv_guest_tell(&guest[1], &late, 0, 1);
+  rdzv_hear_stderr();
+  for (int turn = 0; turn < 100 && rdzv_send(guest[1].fd, &guest[1].link); turn++) {
+    rdzv_host_look(&h, 10);
+    rdzv_receive(guest[1].fd, &guest[1].link);
+    if (rdzv_link_next(&guest[1].link, &f, &guest[1].used) == 1) break;
+  }
+  rdzv_heard_of("");
+  EXPECT(f.type == RDZV_END && rdzv_end_read(&e, f.payload, f.n) && e.text[0], "too late: frame %d", f.type);
+  for (int i = 0; i < strangers; i++) close(fd[i]);
+  for (RdzvGuest &g : guest) { close(g.fd); rdzv_link_close(&g.link); }
+  rdzv_proof_ms = 10000;
+  rdzv_host_end(&h, 0, "%s", "");
+  rdzv_host_close(&h);
+}
+
+// In a process of its own: host 0's address, at which `refusals` connections find another token, then one finds the
+// right one. Exit code 0: so many came.
+static inline pid_t rdzv_another_first(int listener, int refusals, const RdzvKey *right) {
+  const RdzvKey wrong = rdzv_token_key("wrong", 5);
+  fflush(NULL);
+  const pid_t child = fork();
+  if (child) return child;
+  int turn = 0;
+  for (pollfd p = {listener, POLLIN, 0}; turn <= refusals && poll(&p, 1, 60000) == 1; turn++) {
+    RdzvLink k;
+    RdzvFrame f;
+    size_t used = 0;
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    rdzv_link_open(&k, turn < refusals ? &wrong : right, false);
+    for (pollfd q = {fd, POLLIN, 0}; k.phase != PHASE_OPEN && k.phase != PHASE_BROKEN && poll(&q, 1, 60000) == 1;) {
+      if (!rdzv_receive(fd, &k)) break;
+      rdzv_link_next(&k, &f, &used);
+      rdzv_send(fd, &k);
+    }
+    if (turn == refusals && k.phase != PHASE_OPEN) _exit(2);
+    close(fd);
+  }
+  _exit(turn == refusals + 1 ? 0 : 1);
+}
+TEST(rdzv_a_refusal_is_tried_again,
+     "whoever has host 0's port first and refuses the token three times keeps no process out: that is said once, at "
+     "the first; where it goes on so, the line and exit code 2 come when the time for it is over") {
+  RdzvAsk ask = {};
+  static RdzvWhere w;
+  NetAddress at;
+  ask.timeout_s = 60;
+  w.members = 2, w.index = 1, w.ranks = 1;
+  w.token = rdzv_token_key("token", 5);
+  net_address_of("127.0.0.1", 0, &at);
+  const int listener = net_listen(&at, 1024);
+  REQUIRE(listener >= 0 && !getsockname(listener, (sockaddr *)&at.to, &at.bytes), "no socket: %s", strerror(errno));
+  w.port = ntohs(((sockaddr_in *)&at.to)->sin_port);
+  snprintf(w.host, sizeof w.host, "127.0.0.1");
+  snprintf(w.text, sizeof w.text, "this test");
+  for (int turn = 0; turn < 2; turn++) {
+    RdzvAgent a = {};
+    a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
+    rdzv_refused_ms = turn ? 0 : 600000;
+    const pid_t child = rdzv_another_first(listener, turn ? 1 : 3, &w.token);
+    rdzv_hear_stderr();
+    const bool met = rdzv_agent_meet(&a);
+    const int lines = rdzv_heard_of("host 0 at this test knows another token: give all processes the same");
+    EXPECT(met == !turn && lines == 1, "turn %d: met %d, %d lines", turn, met, lines);
+    EXPECT(!turn || (a.end.code == EXIT_USAGE && strstr(a.end.text, "host 0 at this test knows another token")),
+           "code %lld: %s", (long long)a.end.code, a.end.text);
+    EXPECT(turn || (!a.end.code && a.fd >= 0), "what was said of the first stays");
+    int status = 0;
+    if (turn) kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    EXPECT(turn || !status, "turn %d: connections came otherwise", turn);
+    if (a.fd >= 0) close(a.fd);
+    rdzv_link_close(&a.link);
+  }
+  rdzv_refused_ms = 60000;
+  close(listener);
+}
+TEST(rdzv_a_squatted_name_is_named,
+     "where another user's process has the local name at which processes of one machine meet (root runs this), host 0 "
+     "and the others say so, with the name; a rendezvous of one's own there is named as today") {
+  RdzvAsk ask = {};
+  static RdzvWhere w;
+  char error[1024] = "", name[64];
+  ask.timeout_s = 20;
+  w.members = 2, w.index = 1, w.ranks = 1, w.local = true, w.port = 20000 + getpid() % 40000;
+  snprintf(w.text, sizeof w.text, "this test");
+  snprintf(name, sizeof name, "has the name @train_gpt_fsdp/rdzv/%d/%d on", (int)getuid(), w.port);
+  const NetAddress at = rdzv_local_meeting(w.port);
+  const int ours = rdzv_listen(&w, error, sizeof error);
+  REQUIRE(ours >= 0, "%s", error);
+  EXPECT(rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, "is in use by another rendezvous"), "%s", error);
+  close(ours);
+  if (geteuid()) SKIP("another user's process takes root");
+  int ready[2];
+  REQUIRE(!pipe(ready), "no pipe");
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    const bool listens = !setgid(65534) && !setuid(65534) && net_listen(&at, 1024) >= 0;
+    if (write(ready[1], listens ? "1" : "0", 1) < 0) _exit(1);
+    for (;;) pause();
+  }
+  char listens = 0;
+  const bool told = read(ready[0], &listens, 1) == 1 && listens == '1';
+  EXPECT(told && rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, name), "%s", error);
+  RdzvAgent a = {};
+  a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
+  rdzv_refused_ms = 0;
+  rdzv_hear_stderr();
+  const bool met = rdzv_agent_meet(&a);
+  const int lines = rdzv_heard_of(name);
+  EXPECT(!met && a.end.code == EXIT_USAGE && strstr(a.end.text, name) && lines == 1, "code %lld, %d lines: %s",
+         (long long)a.end.code, lines, a.end.text);
+  rdzv_refused_ms = 60000;
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
 }
 TEST(rdzv_many_hosts_meet,
      "64 hosts that come at once, two processes on each machine, all get ranks of their own and hear of the end, "

@@ -243,7 +243,7 @@ TEST_WAITS(rdzv_hosts_are_refused_by_name,
 #define RDZV_TWO "$P --out " "$TEST_TMP/out" " $TCP --nnodes 2 --node_rank $HOST "
   static const RdzvRefusal table[] = {
       {"", "RDZV_TOKEN=0123456789abcdef$HOST; export RDZV_TOKEN; exec $P --out $TEST_TMP/out --rdzv tcp://$FIRST:29400 "
-       "--nnodes 2 --node_rank $HOST --timeout $((HOST ? 60 : 10))", "3 2",
+       "--nnodes 2 --node_rank $HOST --timeout 10", "3 2",
        "0: train_gpt_fsdp: a process on 10.79.0.2 came with another token",
        "1: train_gpt_fsdp: host 0 at 10.79.0.1 port 29400 knows another token"},
       {"", "exec " RDZV_TWO "--lr 0.0$((HOST+1))", "2 2", "0: train_gpt_fsdp: options differ: '--lr 0.02",

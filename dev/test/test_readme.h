@@ -216,7 +216,7 @@ static const struct { const char *part, *sizes; } readme_sizes[] = {
 static void readme_checkout() {
   static const char setup[] =
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
-      "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh dev/configure.sh $C/dev\n"
+      "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh dev/c*.sh $C/dev\n"
       "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base watch kernels fsdp launch run trainer $C\n"
       "for d in data/*/*.cc; do cp -rp ${d%%/*} $C/data; done; cp -p data/*.h data/*.cc data/*.sh $C/data\n"
       "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; "
