@@ -160,8 +160,8 @@ static const struct { const char *key, *gpt2, *other; bool needed; } gguf_fields
 static const struct { const char *key; double neutral; } gguf_neutral[] = {
     {"expert_count", 0}, {"attention.causal", 1}, {"attention.max_alibi_bias", 0}, {"attention.clamp_kqv", 0},
     {"attention.scale", 0}, {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_attn_factor", 1},
-    {"logit_scale", 1}, {"residual_scale", 1},
-    {"embedding_scale", 1}, {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}};
+    {"rope.scaling.alpha", 0}, {"logit_scale", 1}, {"residual_scale", 1}, {"embedding_scale", 1},
+    {"final_logit_softcapping", 0}, {"attn_logit_softcapping", 0}};
 
 enum { LAYERS_LISTED = 1001 };                   // one more than a model may have
 struct GgufName { char text[96]; };
@@ -170,46 +170,90 @@ static inline GgufName gguf_name(const char *architecture, const char *key) {
   snprintf(n.text, sizeof n.text, "%.24s.%s", architecture, key);
   return n;
 }
-// rope_scaling, where the keys have one. llama.cpp multiplies cosines and sines by what yarn has by default times
-// attn_factor; yarn_log_multiplier is transformers' mscale_all_dim where mscale is 1.
+// A number of the architecture; where the key is missing, what llama.cpp takes then.
+static inline double gguf_of(const GgufFile *g, const char *arch, const char *key, double absent) {
+  gguf_number(g, gguf_name(arch, key).text, &absent);
+  return absent;
+}
+// rope_scaling, where the keys have one: linear if none says otherwise, by the older key's factor if there is no other.
+// llama.cpp multiplies cosines and sines by what yarn has by default times attn_factor; yarn_log_multiplier is
+// transformers' mscale_all_dim where mscale is 1.
 static inline bool gguf_config_scaling(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
                                        size_t error_bytes) {
-  static const struct { const char *key, *field; double absent; } numbers[] = {
-      {"factor", "factor", 0}, {"original_context_length", "original_max_position_embeddings", 0},
-      {"yarn_beta_fast", "beta_fast", 32}, {"yarn_beta_slow", "beta_slow", 1}, {"attn_factor", NULL, 1},
-      {"yarn_log_multiplier", NULL, 0}};
   char *kind = gguf_string(g, gguf_name(arch, "rope.scaling.type").text);
-  double x[6] = {}, linear = 1;
-  const bool yarn = kind && !strcmp(kind, "yarn"), none = !kind || !*kind || !strcmp(kind, "none");
-  const bool known = none || yarn || !strcmp(kind, "linear");
+  const GgufName type = gguf_name(arch, "rope.scaling.type");
+  const bool yarn = kind && !strcmp(kind, "yarn"), none = kind && !strcmp(kind, "none");
+  const bool known = none || yarn || !gguf_find(g, type.text) || (kind && !strcmp(kind, "linear"));
   if (!known)
-    snprintf(error, error_bytes, "%s: %s.rope.scaling.type is %s, only none, linear and yarn are supported", path, arch,
-             safetensors_quoted(kind).text);
+    snprintf(error, error_bytes, "%s: %s is %s, only none, linear and yarn are supported", path, type.text,
+             kind ? safetensors_quoted(kind).text : "no text");
   free(kind);
-  gguf_number(g, gguf_name(arch, "rope.scale_linear").text, &linear);          // as older files say it
-  if (!known || (none && linear == 1)) return known;
+  if (!known) return false;
+  double factor = gguf_of(g, arch, "rope.scaling.factor", gguf_of(g, arch, "rope.scale_linear", 0));
+  const double grown = gguf_of(g, arch, "rope.scaling.attn_factor", 1), growth = strcmp(arch, "mistral3") ? 0 :
+               gguf_of(g, arch, "attention.temperature_scale", 0);
+  if (none || factor == 0) factor = 1;
+  REFUSE(!yarn && grown != 1, "%s: %s.rope.scaling.attn_factor is %g, only yarn may have another than 1", path, arch,
+         grown);
+  REFUSE(!yarn && growth != 0, "%s: %s.attention.temperature_scale is %g, only yarn may have another than 0", path,
+         arch, growth);
+  if (!yarn && factor == 1) return true;
   cJSON *to = cJSON_AddObjectToObject(c, "rope_scaling");
   cJSON_AddStringToObject(to, "rope_type", yarn ? "yarn" : "linear");
-  for (int i = 0; i < 6; i++) {
-    char key[64];
-    x[i] = numbers[i].absent;
-    snprintf(key, sizeof key, "rope.scaling.%s", numbers[i].key);
-    if (!gguf_number(g, gguf_name(arch, key).text, &x[i]) && i == 0 && !yarn) x[i] = linear;
-    if ((i == 0 || yarn) && numbers[i].field && x[i] != 0) cJSON_AddNumberToObject(to, numbers[i].field, x[i]);
-  }
-  const double wider = x[0] > 1 ? 0.1 * log(x[0]) : 0, usual = x[5] != 0 ? (1 + wider) / (1 + wider * x[5]) : 1 + wider;
-  double growth = 0;
+  cJSON_AddNumberToObject(to, "factor", factor);
+  if (!yarn) return true;
+  const double original = gguf_of(g, arch, "rope.scaling.original_context_length", 0);
+  const double all = gguf_of(g, arch, "rope.scaling.yarn_log_multiplier", 0);
+  const double wider = factor > 1 ? 0.1 * log(factor) : 0, usual = all != 0 ? (1 + wider) / (1 + wider * all) : 1 + wider;
   char text[32];
-  snprintf(text, sizeof text, "%.7g", usual * x[4]);             // of a factor in fp32
-  if (yarn) cJSON_AddNumberToObject(to, "attention_factor", x[4] == 1 ? usual : strtod(text, NULL));
-  if (gguf_number(g, gguf_name(arch, "attention.temperature_scale").text, &growth))
-    cJSON_AddNumberToObject(to, "llama_4_scaling_beta", growth);
+  if (original != 0) cJSON_AddNumberToObject(to, "original_max_position_embeddings", original);
+  cJSON_AddNumberToObject(to, "beta_fast", gguf_of(g, arch, "rope.scaling.yarn_beta_fast", 32));
+  cJSON_AddNumberToObject(to, "beta_slow", gguf_of(g, arch, "rope.scaling.yarn_beta_slow", 1));
+  snprintf(text, sizeof text, "%.7g", usual * grown);            // of a factor in fp32
+  cJSON_AddNumberToObject(to, "attention_factor", grown == 1 ? usual : strtod(text, NULL));
+  if (growth != 0) cJSON_AddNumberToObject(to, "llama_4_scaling_beta", growth);
+  return true;
+}
+// Heads: where keys are missing, the width is shared evenly by heads, and there are as many of k and v as of q. Those
+// of k, v, rope and windows must be alike.
+static inline bool gguf_config_heads(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
+                                     size_t error_bytes) {
+  const bool gpt2 = !strcmp(arch, "gpt2");
+  const double heads = gguf_of(g, arch, "attention.head_count", 1), even =
+               heads >= 1 ? floor(gguf_of(g, arch, "embedding_length", 0) / heads) : 0;
+  const double size = gpt2 ? even : gguf_of(g, arch, "attention.key_length", even);
+  const double of_v = gguf_of(g, arch, "attention.value_length", even), turned =
+               gguf_of(g, arch, "rope.dimension_count", size);
+  const struct { const char *key; double is, want; } same[] = {
+      {"attention.key_length", gguf_of(g, arch, "attention.key_length", even), size},
+      {"attention.value_length", of_v, size}, {"rope.dimension_count", gpt2 ? size : turned, size},
+      {"attention.key_length_swa", gguf_of(g, arch, "attention.key_length_swa", size), size},
+      {"attention.value_length_swa", gguf_of(g, arch, "attention.value_length_swa", of_v), size},
+      {"rope.dimension_count_swa", gguf_of(g, arch, "rope.dimension_count_swa", size), size},
+      {"attention.head_count_kv", gpt2 ? gguf_of(g, arch, "attention.head_count_kv", heads) : heads, heads}};
+  for (const auto &x : same) {
+    const GgufName key = gguf_name(arch, x.key);
+    REFUSE(x.is != x.want, "%s: %s is %s%g, only %.10g, all of a head, is supported", path, key.text,
+           gguf_find(g, key.text) ? "" : "missing, which means ", x.is, x.want);
+  }
+  if (gpt2) return true;
+  if (!cJSON_HasObjectItem(c, "head_dim")) cJSON_AddNumberToObject(c, "head_dim", even);
+  if (!cJSON_HasObjectItem(c, "num_key_value_heads")) cJSON_AddNumberToObject(c, "num_key_value_heads", heads);
+  if (!cJSON_HasObjectItem(c, "rope_theta")) cJSON_AddNumberToObject(c, "rope_theta", 1e4);
   return true;
 }
 static inline bool gguf_config_numbers(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
                                        size_t error_bytes) {
   const bool gpt2 = !strcmp(arch, "gpt2");
+  const size_t n = strlen(arch);
   double x = 0;
+  for (int i = 0; i < g->keys; i++) {            // those of attention and rope are numbers, but for these
+    const char *name = g->key[i].name, *of = name + n;
+    if (strncmp(name, arch, n) || (strncmp(of, ".attention.", 11) && strncmp(of, ".rope.", 6))) continue;
+    const bool other = !strcmp(of, ".rope.scaling.type") || !strcmp(of, ".attention.sliding_window_pattern");
+    REFUSE(!other && !gguf_number(g, name, &x), "%s: %s is not one number: layers that differ are not computed here",
+           path, name);
+  }
   for (const auto &f : gguf_fields) {
     const char *field = gpt2 ? f.gpt2 : f.other;
     const GgufName key = gguf_name(arch, f.key);
@@ -224,29 +268,19 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
     REFUSE(gguf_find(g, key.text) && (!gguf_number(g, key.text, &x) || x != f.neutral),
            "%s: %s is %g, only %g is supported", path, key.text, x, f.neutral);
   }
-  const cJSON *size = cJSON_GetObjectItemCaseSensitive(c, "head_dim");
-  for (const char *same : {"attention.value_length", "rope.dimension_count"}) {
-    const GgufName key = gguf_name(arch, same);
-    if (gpt2 || !gguf_number(g, key.text, &x)) continue;
-    REFUSE(size && size->valuedouble != x, "%s: %s is %g, only %.10g, all of a head, is supported", path,
-           key.text, x, size->valuedouble);
-    if (!size) size = cJSON_AddNumberToObject(c, "head_dim", x);
-  }
-  return gpt2 || gguf_config_scaling(g, path, arch, c, error, error_bytes);
+  return gguf_config_heads(g, path, arch, c, error, error_bytes) &&
+         (gpt2 || gguf_config_scaling(g, path, arch, c, error, error_bytes));
 }
 // Llama 3's scaling has no keys but a tensor of divisors. All published ones have low 1, high 4 and a power of two for
 // the positions, mostly 8192, which is found by what it gives.
 static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *error, size_t error_bytes) {
-  static const char *const names[] = {"head_dim", "rope_theta", "hidden_size", "num_attention_heads"};
   int in = 0;
   float want[ROPE_HEAD_MOST / 2], got[ROPE_HEAD_MOST / 2];
   const SafetensorsTensor *t = set_entry(s, "rope_freqs.weight", &in);
-  const cJSON *x[4];
   if (!t) return true;
-  for (int i = 0; i < 4; i++) x[i] = cJSON_GetObjectItemCaseSensitive(c, names[i]);
   const char *path = s->shard[in].path;
   ModelShape m = {};
-  const double hs = x[0] ? x[0]->valuedouble : x[2]->valuedouble / x[3]->valuedouble;
+  const double hs = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "head_dim"));
   REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MOST) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
          t->shape[0] != (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head",
          path, t->dtype_text, import_shape_text(t->ndim, t->shape).text);
@@ -255,7 +289,7 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   if (fd >= 0) close(fd);
   REFUSE(!read, "%s: cannot read it: %s", path, strerror(errno));
   m.head_size = (int64_t)hs;
-  m.block.rope_theta = x[1] ? x[1]->valuedouble : families[0].theta;
+  m.block.rope_theta = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "rope_theta"));
   bool fits = false;
   for (int power = 3; !fits && power <= 20; power++) {
     m.block.rope_scaling = RopeScaling{ROPE_LLAMA3, want[t->shape[0] - 1], 1, 4, 1 << (power == 3 ? 13 : power), 0, 0};
@@ -268,8 +302,8 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   char text[200];
   snprintf(text, sizeof text, "{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":1,\"high_freq_factor\":4,"
            "\"original_max_position_embeddings\":%lld}", r->factor, (long long)r->original);
-  REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and rope.scaling.type: one is "
-         "supported", path);
+  REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and keys of rope.scaling: "
+         "one is supported", path);
   cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }
@@ -281,16 +315,17 @@ static inline double gguf_gemma_scale(const cJSON *c) {
   for (int i = 0; i < 4; i++) x[i] = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, names[i]));
   return x[0] == 62 ? floor(x[1] / x[2]) : x[3];
 }
-// Which layers have a window, and rope's base in them, where the keys say so: else the class's default, which is
-// llama.cpp's.
-static inline void gguf_config_layers(const GgufFile *g, const char *arch, const Family *f, cJSON *c) {
+// Which layers have a window, if the keys say how long it is, and rope's base in them, where the keys say so: else the
+// class's default, which is llama.cpp's.
+static inline void gguf_config_layers(const GgufFile *g, const char *arch, const Family *f, bool window, cJSON *c) {
   const GgufKey *pattern = gguf_find(g, gguf_name(arch, "attention.sliding_window_pattern").text);
-  const cJSON *theta = cJSON_GetObjectItemCaseSensitive(c, "rope_theta");
-  double x = theta ? theta->valuedouble : 0;
+  double x = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "rope_theta"));
+  cJSON_AddBoolToObject(c, "use_sliding_window", window);
   if (!f || !f->full_every) return;
   if (f->gemma) cJSON_AddNumberToObject(c, "query_pre_attn_scalar", gguf_gemma_scale(c));
+  if (!window) return;
   const bool own = gguf_number(g, gguf_name(arch, "rope.freq_base_swa").text, &x);
-  if (own || (f->window_theta == f->theta && theta)) cJSON_AddNumberToObject(c, "rope_local_base_freq", x);
+  if (own || f->window_theta == f->theta) cJSON_AddNumberToObject(c, "rope_local_base_freq", x);
   if (gguf_number(g, gguf_name(arch, "attention.sliding_window_pattern").text, &x))
     cJSON_AddNumberToObject(c, "sliding_window_pattern", x);
   if (!pattern || !pattern->is_array || pattern->type != GGUF_BOOL) return;
@@ -323,9 +358,7 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
     cJSON_AddBoolToObject(c, "tie_word_embeddings", !set_entry(s, "output.weight", NULL));
     cJSON_AddBoolToObject(c, "attention_bias", set_entry(s, "blk.0.attn_q.bias", NULL) != NULL);
     cJSON_AddBoolToObject(c, "mlp_bias", set_entry(s, "blk.0.ffn_up.bias", NULL) != NULL);
-    if (!family || !family->windows || !family->full_every)
-      cJSON_AddBoolToObject(c, "use_sliding_window", window > 0);
-    gguf_config_layers(g, arch, family, c);
+    gguf_config_layers(g, arch, family, window > 0, c);
     for (const char *name : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) cJSON_AddNumberToObject(c, name, 0);
   }
   free(arch);
@@ -334,21 +367,26 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
 }
 // What import_published finds in a directory; NULL: nothing. To be deleted by the caller.
 static inline cJSON *gguf_published(const GgufFile *g) {
-  static const struct { const char *key, *id, *text; } tokens[] = {
-      {"bos", "bos_token_id", "bos_token"}, {"eos", "eos_token_id", "eos_token"}, {"eot", "eos_token_id", NULL},
-      {"padding", "pad_token_id", "pad_token"}, {"unknown", NULL, "unk_token"}};
+  static const struct { const char *key, *id, *text; double of_scores; } tokens[] = {       // llama.cpp's defaults
+      {"bos", "bos_token_id", "bos_token", 1}, {"eos", "eos_token_id", "eos_token", 2},
+      {"eot", "eos_token_id", NULL, -1}, {"padding", "pad_token_id", "pad_token", -1},
+      {"unknown", NULL, "unk_token", 0}};
   const GgufKey *texts = gguf_find(g, "tokenizer.ggml.tokens");
   if (!texts || !texts->is_array || texts->type != GGUF_STRING) return NULL;
   cJSON *all = cJSON_CreateObject(), *config = cJSON_AddObjectToObject(all, "config");
   cJSON *words = cJSON_AddObjectToObject(all, "tokenizer_config");
+  char *text = gguf_string(g, "tokenizer.ggml.model");
+  const bool scores = text && !strcmp(text, "llama");
+  free(text);
   for (const auto &t : tokens) {
     char key[64];
-    double id;
+    double id = scores ? t.of_scores : -1;
     snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", t.key);
-    if (!gguf_number(g, key, &id) || !(id >= 0 && id < (double)texts->count)) continue;
+    gguf_number(g, key, &id);
+    if (!(id >= 0 && id < (double)texts->count)) continue;
     if (t.text) {
       const GgufText word = gguf_text_at(texts, (uint64_t)id);
-      char *text = strndup(word.at, word.bytes);
+      text = strndup(word.at, word.bytes);
       cJSON_AddStringToObject(words, t.text, text);
       free(text);
     }
@@ -359,7 +397,7 @@ static inline cJSON *gguf_published(const GgufFile *g) {
       cJSON_AddItemToArray(list, cJSON_CreateNumber(id));
     } else if (t.id) cJSON_AddNumberToObject(config, t.id, id);
   }
-  char *text = gguf_string(g, "tokenizer.chat_template");
+  text = gguf_string(g, "tokenizer.chat_template");
   if (text) cJSON_AddStringToObject(words, "chat_template", text);
   free(text);
   return all;

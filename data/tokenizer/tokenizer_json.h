@@ -1045,8 +1045,9 @@ static inline bool bpe_read_gguf(BpeLoad *l, const GgufFile *g) {
   const bool said = gguf_number(g, "tokenizer.ggml.add_bos_token", &adds);
   gguf_number(g, "tokenizer.ggml.bos_token_id", &id);
   const bool has = id >= 0 && id < (double)x.count;
-  if (said && adds != 0 && !has)
-    return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is true, but bos_token_id is no token");
+  if (adds != 0 && !has)
+    return BPE_REFUSE(l, "tokenizer.ggml.add_bos_token is %s, but bos_token_id is %s", said ? "true"
+                      : "missing, which means true", id < 0 ? "missing" : "no token");
   x.bos = has && adds != 0 ? gguf_text_at(x.tokens, (uint64_t)id) : GgufText{};
   x.bos_id = x.bos.at ? (int32_t)id : -1;
   FILE *f = open_memstream(&l->file, &l->file_bytes);

@@ -347,6 +347,133 @@ TEST(gguf_refuses_by_key,
   free(third.bytes);
 }
 
+// A GGUF of 2 blocks, 4 heads and a width of 32 with no more keys than llama.cpp needs, and those of `keys`, "NAME:VALUE
+// NAME:VALUE ...": floats, texts where the value begins with a letter. It has an embedding and no other tensor.
+static inline void gguf_make_keys(const char *path, const char *arch, const char *keys) {
+  static const struct { const char *key; int64_t value; } needed[] = {
+      {".block_count", 2}, {".attention.head_count", 4}, {".embedding_length", 32}, {".feed_forward_length", 128},
+      {".context_length", 512}};
+  char *header = NULL, list[512], *rest = list;
+  size_t bytes = 0;
+  GgufKeys k = {open_memstream(&header, &bytes), 0, arch};
+  gguf_key_text(&k, "general.architecture", arch);
+  for (const auto &x : needed) gguf_key_u32(&k, x.key, x.value);
+  gguf_key_float(&k, strcmp(arch, "gpt2") ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon", 1e-5);
+  snprintf(list, sizeof list, "%s", keys);
+  for (char *word; (word = strtok_r(rest, " ", &rest));) {
+    char *value = strchr(word, ':');
+    *value++ = 0;
+    if (isalpha((unsigned char)*value) || !*value) gguf_key_text(&k, word, value);
+    else gguf_key_float(&k, word, strtod(value, NULL));
+  }
+  fclose(k.f);
+  FILE *f = fopen(path, "wb");
+  if (!f) die_missing("cannot write %s", path);
+  fwrite("GGUF\3\0\0", 1, 8, f);
+  gguf_u64(f, 1);
+  gguf_u64(f, k.count);
+  fwrite(header, 1, bytes, f);
+  gguf_tensor_info(f, "token_embd.weight", 32, 61, 0, 0);
+  gguf_pad(f, ftello(f));
+  for (int i = 0; i < 32 * 61; i++) fwrite("\0\0\0", 1, 4, f);
+  fclose(f);
+  free(header);
+}
+TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
+     "keys that a GGUF leaves out mean what llama.cpp takes for them, in each architecture: linear rope, base 10000, as "
+     "many heads of k and v, even heads, no window; keys that would then be passed over are refused by name") {
+  static const struct { const char *arch, *keys, *is; } cases[] = {      // kv, columns, base, scaling, window, its base
+      {"llama", "", "4 8 10000 none 0 0"}, {"qwen2", "", "4 8 10000 none 0 0"}, {"qwen3", "", "4 8 10000 none 0 0"},
+      {"olmo2", "", "4 8 10000 none 0 0"}, {"gemma3", "", "4 8 10000 none 0 0"},
+      {"mistral3", "", "4 8 10000 none 0 0"}, {"gpt2", "", "4 8 0 none 0 0"},
+      {"gemma3", ".attention.sliding_window:16 .rope.freq_base:1e6", "4 8 1e+06 none 16 10000"},
+      {"gemma3", ".attention.sliding_window:16", "4 8 10000 none 16 0"},
+      {"gemma3", ".rope.freq_base:1e6 .rope.freq_base_swa:5e3", "4 8 1e+06 none 0 0"},
+      {"olmo2", ".attention.sliding_window:16", "4 8 10000 none 16 0"},
+      {"olmo2", ".attention.sliding_window:16 .rope.freq_base:5e5", "4 8 500000 none 16 0"},
+      {"llama", ".rope.scaling.factor:4", "4 8 10000 linear:4 0 0"},
+      {"qwen3", ".rope.scaling.factor:4", "4 8 10000 linear:4 0 0"},
+      {"llama", ".rope.scale_linear:2", "4 8 10000 linear:2 0 0"},
+      {"llama", ".rope.scale_linear:2 .rope.scaling.factor:4", "4 8 10000 linear:4 0 0"},
+      {"llama", ".rope.scaling.type:none .rope.scaling.factor:4", "4 8 10000 none 0 0"},
+      {"llama", ".rope.scaling.type:none .rope.scale_linear:4", "4 8 10000 none 0 0"},
+      {"llama", ".rope.scaling.type:linear", "4 8 10000 none 0 0"},
+      {"llama", ".rope.scaling.type:linear .rope.scaling.factor:0", "4 8 10000 none 0 0"},
+      {"llama", ".rope.scaling.type:yarn .rope.scaling.factor:4", "4 8 10000 yarn:4,1,32,512,1.138629436 0 0"},
+      {"llama", ".rope.scaling.type:yarn .rope.scale_linear:4", "4 8 10000 yarn:4,1,32,512,1.138629436 0 0"},
+      {"qwen3", ".attention.key_length:16 .attention.value_length:16", "4 16 10000 none 0 0"},
+      {"llama", ".rope.scaling.type:", "llama.rope.scaling.type is \"\", only none"},
+      {"llama", ".rope.scaling.type:4", "llama.rope.scaling.type is no text"},
+      {"llama", ".rope.scaling.factor:four", "llama.rope.scaling.factor is not one number"},
+      {"llama", ".rope.scaling.attn_factor:1.2", "llama.rope.scaling.attn_factor is 1.2, only yarn"},
+      {"mistral3", ".attention.temperature_scale:0.1", "mistral3.attention.temperature_scale is 0.1, only yarn"},
+      {"qwen3", ".attention.key_length:16", "qwen3.attention.value_length is missing, which means 8, only 16"},
+      {"qwen3", ".rope.dimension_count:4", "qwen3.rope.dimension_count is 4, only 8"},
+      {"gemma3", ".attention.key_length_swa:4", "gemma3.attention.key_length_swa is 4, only 8"},
+      {"gpt2", ".attention.head_count_kv:2", "gpt2.attention.head_count_kv is 2, only 4"},
+      {"gpt2", ".attention.key_length:16", "gpt2.attention.key_length is 16, only 8"},
+      {"llama", ".rope.scaling.alpha:1000", "llama.rope.scaling.alpha is 1000, only 0"}};
+  char path[1100], error[2048], scaling[160], got[256];
+  ix_path(path, test_tmp(), "keys.gguf");
+  for (const auto &k : cases) {
+    Import s;
+    gguf_make_keys(path, k.arch, k.keys);
+    if (isalpha((unsigned char)*k.is)) { ix_refused(path, k.is, path, NULL); continue; }
+    const bool open = import_open(&s, path, error, sizeof error);
+    EXPECT(open, "%s %s: %s", k.arch, k.keys, error);
+    if (!open) continue;
+    const Block *b = &s.shape.block;
+    rope_scaling_print(scaling, sizeof scaling, &b->rope_scaling);
+    snprintf(got, sizeof got, "%lld %lld %g %s %lld %g", (long long)s.shape.n_kv_head, (long long)s.shape.head_size,
+             b->rope_theta, scaling, (long long)b->window, b->window_theta);
+    EXPECT(!strcmp(got, k.is), "%s %s is %s, not %s", k.arch, k.keys, got, k.is);
+    import_close(&s);
+  }
+}
+
+// The file of a tokenizer without one of its keys, where it has that.
+static inline void gguf_drop_key(const TokText *file, const char *key, const char *path) {
+  TokText copy = {(uint8_t *)malloc(file->count), file->count};
+  memcpy(copy.bytes, file->bytes, file->count);
+  uint8_t *at = (uint8_t *)memmem(copy.bytes, copy.count, key, strlen(key));
+  if (at) at[strlen(key) - 1] = 'X';
+  tok_write(path, copy.bytes, copy.count);
+  free(copy.bytes);
+}
+TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
+     "a SentencePiece tokenizer of a GGUF without ids of its begin, end and unknown tokens has 1, 2 and 0; Llama 3's "
+     "without a begin token, which it puts before each text, is refused by the key") {
+  char path[1100], dropped[1100], error[2048] = "";
+  GgufFile g;
+  TokText file = tok_fixture("fallback.gguf");
+  ix_path(dropped, test_tmp(), "dropped.gguf");
+  static const struct { const char *key, *text; int id; } cases[] = {
+      {"tokenizer.ggml.bos_token_id", "bos_token", 1}, {"tokenizer.ggml.eos_token_id", "eos_token", 2},
+      {"tokenizer.ggml.unknown_token_id", "unk_token", 0}};
+  for (const auto &k : cases) {
+    gguf_drop_key(&file, k.key, dropped);
+    REQUIRE(gguf_open(&g, dropped, error, sizeof error), "%s", error);
+    cJSON *published = gguf_published(&g);
+    const GgufText want = gguf_text_at(gguf_find(&g, "tokenizer.ggml.tokens"), (uint64_t)k.id);
+    const char *text = published_text(published, k.text);
+    EXPECT(text && strlen(text) == want.bytes && !memcmp(text, want.at, want.bytes), "%s is %s", k.text,
+           text ? text : "absent");
+    EXPECT(!k.id || published_id(published, k.id == 1 ? "bos_token_id" : "eos_token_id") == k.id, "%s", k.key);
+    cJSON_Delete(published);
+    gguf_close(&g);
+  }
+  free(file.bytes);
+  Tokenizer t;
+  tok_load_fixture(&t, "tokenizer_llama3.json");
+  gguf_write_tokenizer(&t, 0, "begin", path, sizeof path);
+  tokenizer_free(&t);
+  file = tok_read("/", path);
+  gguf_drop_key(&file, "tokenizer.ggml.bos_token_id", dropped);
+  free(file.bytes);
+  EXPECT(!tokenizer_load_any(&t, dropped, error, sizeof error) && strstr(error, "bos_token_id is missing"), "'%s'",
+         error);
+}
+
 TEST(gguf_refuses_damage,
      "a GGUF that is cut short, or lies in counts, lengths, types, places or names, is refused in one line that says "
      "what and where") {
