@@ -472,6 +472,9 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
     return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
   c->tokenizer.divides &= !o->undivided;
   int missing = 0;
+  if (c->tokenizer.ignored)
+    data_notice(&c->notices, "tokenizer %s has %s, which is ignored, as by transformers: texts are encoded whole",
+                o->tokenizer, c->tokenizer.ignored);
   for (int32_t id : c->tokenizer.byte_id) missing += id < 0;
   if (missing)
     data_notice(&c->notices, "tokenizer %s has no token for %d of the 256 bytes: they are left out of a text, as by "

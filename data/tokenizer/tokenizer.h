@@ -58,6 +58,7 @@ struct Tokenizer {
                                // those of each token that is one character
   char *file;                  // the tokenizer.json it was read from, which is what is saved; NULL: none
   size_t file_bytes;
+  const char *ignored;         // what the file asks of batches, which transformers leaves in it and does not follow
 };
 // realloc; the rank ends where there is no memory.
 void *bpe_resize(void *old, size_t count, size_t each_bytes);

@@ -372,9 +372,8 @@ static inline bool bpe_check_model(BpeLoad *l, const cJSON *model) {
 static inline bool bpe_check_settings(BpeLoad *l) {
   const cJSON *root = l->root, *x = bpe_field(root, "version");
   if (x && !(cJSON_IsString(x) && strcmp(x->valuestring, "1.0") == 0)) return BPE_REFUSE(l, "version must be \"1.0\"");
-  static const char *const must_be_null[] = {"truncation", "padding"};
-  for (const char *name : must_be_null)
-    if (bpe_field(root, name)) return BPE_REFUSE(l, "has a %s; only tokenizers without one are supported", name);
+  const bool truncates = bpe_field(root, "truncation") != NULL, pads = bpe_field(root, "padding") != NULL;
+  l->t->ignored = truncates && pads ? "truncation and padding" : truncates ? "truncation" : pads ? "padding" : NULL;
   const cJSON *model = bpe_field(root, "model");
   if ((x = bpe_field(model, "byte_fallback")) && !cJSON_IsBool(x))
     return bpe_refuse_value(l, "model.byte_fallback", x, "true and false");

@@ -608,6 +608,49 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
   free(json.bytes);
 }
 
+TEST(tokenizer_truncation_and_padding_are_ignored,
+     "a tokenizer.json with truncation and padding, as transformers leaves them there, gives the ids of one without, is "
+     "named so, and is saved as it was") {
+  static const struct { const char *truncation, *padding, *ignored; } cases[] = {
+      {"null", "null", NULL}, {"{}", "null", "truncation"}, {"null", "{\"strategy\":\"BatchLongest\"}", "padding"},
+      {"{\"direction\":\"Right\",\"max_length\":4}", "{\"strategy\":{\"Fixed\":9}}", "truncation and padding"}};
+  char path[1100], error[1024];
+  const TokText text = tok_fixture("tokenizer_hostile.txt");
+  int32_t *ids[2];
+  int64_t n[2];
+  for (const auto &k : cases) {
+    Tokenizer t;
+    TokText json = tok_fixture("tokenizer_added.json");
+    const char *const parts[] = {"\"truncation\": ", k.truncation, "\"padding\": ", k.padding};
+    snprintf(path, sizeof path, "%s/ignored.json", test_tmp());
+    FILE *f = fopen(path, "wb");
+    const char *at = (const char *)json.bytes;
+    for (int i = 0; i < 4; i += 2) {
+      const char *next = (const char *)memmem(at, json.count - (size_t)(at - (const char *)json.bytes), parts[i],
+                                              strlen(parts[i]));
+      REQUIRE(next && !strncmp(next + strlen(parts[i]), "null", 4), "the fixture has no %s", parts[i]);
+      fwrite(at, 1, (size_t)(next - at), f);
+      fprintf(f, "%s%s", parts[i], parts[i + 1]);
+      at = next + strlen(parts[i]) + 4;
+    }
+    fwrite(at, 1, json.count - (size_t)(at - (const char *)json.bytes), f);
+    fclose(f);
+    free(json.bytes);
+    REQUIRE(tokenizer_load_any(&t, path, error, sizeof error), "%s", error);
+    EXPECT(!t.ignored == !k.ignored && (!k.ignored || !strcmp(t.ignored, k.ignored)), "%s is named for %s", t.ignored,
+           k.ignored);
+    const int i = k.ignored != NULL;
+    ids[i] = (int32_t *)malloc((tokenizer_ids_most(&t, text.count) + 1) * sizeof(int32_t));
+    n[i] = tokenizer_encode(&t, text.bytes, text.count, ids[i], 1);
+    if (i) {
+      EXPECT(n[0] == n[1] && !memcmp(ids[0], ids[1], (size_t)n[0] * sizeof(int32_t)), "%s: other ids", k.ignored);
+      free(ids[1]);
+    }
+    tokenizer_free(&t);
+  }
+  free(ids[0]);
+  free(text.bytes);
+}
 TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE are refused by name") {
   tok_expect_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
                      "\"Prepend\", \"prepend\": \"_\"}]}", "normalizer is {\"type\":\"Sequence\",\"normalizers\":[{");
@@ -615,7 +658,6 @@ TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE
                      "normalizer is {\"type\":\"NFKC\"}");
   tok_expect_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "where byte_fallback is true");
   tok_expect_refused("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"", "decoder is {");
-  tok_expect_refused("\"truncation\": null", "\"truncation\": {}", "truncation");
   tok_expect_refused("\"version\": \"1.0\"", "\"version\": \"2.0\"", "version");
   tok_expect_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "add_prefix_space");
   tok_expect_refused("\"use_regex\": true", "\"use_regex\": false", "use_regex");
