@@ -49,6 +49,7 @@
 #include "dev/test/test_report.h"
 #include "dev/test/test_gpu_day.h"
 #include "dev/test/test_own_files.h"
+#include "dev/test/test_weights.h"
 #include "dev/test/test_harness.h"
 
 TestCase *test_cases;

@@ -1214,6 +1214,14 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   free(all);
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
 }
+// Ends all ranks where what a run is for is not finite, though its weights are (start_load). Collective.
+static void expect_finite(const Trainer *t, bool finite, const char *what) {
+  char error[256];
+  if (finite) return;
+  snprintf(error, sizeof error, "%s are not finite, though the weights are: activations overflow in %s%s", what,
+           dtype_name(t->dtype), t->dtype == F16 ? ": --buffer_dtype bf16 or fp32" : "");
+  agree_no_error(fsdp_comm(&t->fsdp), error, EXIT_NOT_FINITE);
+}
 #include "trainer/generate.h"
 #include "trainer/interactive.h"
 #include "trainer/evaluate.h"
@@ -1329,7 +1337,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   terminal_last_signal(SIGINT);
   terminal_last_signal(SIGTERM);
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
-  if (o->eval_only) evaluate(t, log, SPLIT_VALID);
+  if (o->eval_only) expect_finite(t, isfinite(evaluate(t, log, SPLIT_VALID).loss), "losses of --eval_only");
   if (t->run.corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
     evaluate(t, log, SPLIT_TEST);
   if (o->eval[0]) trainer_eval_files(t, log);
@@ -1398,6 +1406,7 @@ static int train(Call *call) {
   print_start_notices(&t.run);
   liveness_phase("loading");
   start_load(&start, &t.run, &saver);
+  if (start.kind != START_FRESH) start_check_finite(&start, &t.run);
   catch_stop_signals();
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");

@@ -378,13 +378,13 @@ static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, 
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;
   return x ^ x >> 31;
 }
-uint64_t fsdp_weights_hash(Fsdp *f) {
+uint64_t fsdp_weights_hash(Fsdp *f, bool beside) {
   uint64_t sum = 0, all = 0, number = 0;
   uint32_t values[1024];
   Run run;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
-    if (param_trains_beside(q)) continue;
+    if (param_trains_beside(q) && !beside) continue;
     number = hash_mixed(number + 1);
     for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
       k = min64(min64(1024, run.numel), param_numel(q) - run.in_range);        // without padding rows
@@ -396,6 +396,30 @@ uint64_t fsdp_weights_hash(Fsdp *f) {
   }
   MPI_Allreduce(&sum, &all, 1, MPI_UINT64_T, MPI_SUM, f->mesh.comm);
   return all;
+}
+bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element, float *value) {
+  enum : int64_t { ELEMENTS = 1LL << 40, ALL = INT64_MAX };      // which one and which kind, in order of elements
+  static const float kinds[] = {NAN, INFINITY, -INFINITY};
+  int64_t first = ALL, lowest;
+  float values[1024];
+  Run run;
+  for (int p = 0; p < f->lay.params && first == ALL; p++) {
+    const Param *q = &f->lay.param[p];
+    for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
+      k = min64(min64(1024, run.numel), param_numel(q) - run.in_range);        // without padding rows
+      if (k <= 0 || f->mesh.replicate.me || first != ALL) break;
+      fsdp_get_own(f, STATE_MASTER, p, at, values, k);
+      float sum = 0;
+      for (int64_t i = 0; i < k; i++) sum += values[i] * 0;      // NaN of one that is not
+      for (int64_t i = 0; sum != 0 && i < k && first == ALL; i++)
+        if (!isfinite(values[i]))
+          first = (p * ELEMENTS + run.in_range + i) * 3 + (isnan(values[i]) ? 0 : values[i] > 0 ? 1 : 2);
+    }
+  }
+  MPI_Allreduce(&first, &lowest, 1, MPI_INT64_T, MPI_MIN, f->mesh.comm);
+  if (lowest == ALL) return true;
+  *param = (int)(lowest / 3 / ELEMENTS), *element = lowest / 3 % ELEMENTS, *value = kinds[lowest % 3];
+  return false;
 }
 
 // Adapters have numbers of their own, so that a model has the same weights with and without them.

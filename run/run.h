@@ -130,6 +130,9 @@ int64_t start_step(const Start *s, const Options *o);
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
 void start_load(Start *s, RunView *run, Saver *saver);
+// Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
+// numbers or files. Collective.
+void start_check_finite(const Start *s, RunView *run);
 void start_free(Start *s);
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.

@@ -314,8 +314,15 @@ static bool start_find_base(Start *s, const Options *o, char *error, size_t erro
   text_add(error, error_bytes, "; the adapters of %.300s need these weights: --init_from says where they are", s->path);
   return false;
 }
+// Whether a checkpoint is one of the run in OUT.
+static bool start_is_in(const char *out, const char *checkpoint) {
+  char ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
+  path_join(ours, sizeof ours, out, "ckpt");
+  return realpath(ours, here) && realpath(checkpoint, there) && !strncmp(here, there, strlen(here)) &&
+         there[strlen(here)] == '/';
+}
 bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
-  char found[MAP_PATH_BYTES - 64] = "", ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
+  char found[MAP_PATH_BYTES - 64] = "";
   const bool automatic = !strcmp(o->resume, "auto");
   const char *path = automatic ? o->out : o->resume;
   s->resume = path[0] != 0;
@@ -327,9 +334,7 @@ bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
     return false;
   }
   if (found[0]) {
-    path_join(ours, sizeof ours, o->out, "ckpt");
-    s->here = realpath(ours, here) && realpath(found, there) && !strncmp(here, there, strlen(here)) &&
-              there[strlen(here)] == '/';
+    s->here = start_is_in(o->out, found);
     return start_open_checkpoint(s, found, error, error_bytes) && start_find_base(s, o, error, error_bytes);
   }
   if (s->resume)
@@ -743,7 +748,22 @@ static void start_load_import(Start *s, RunView *run) {
   char error[2048] = "";
   if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, error, sizeof error);
   start_load_map(run, &map, error, sizeof error);
-  if (!fsdp_rank(f)) import_close(&s->import);
+}
+void start_check_finite(const Start *s, RunView *run) {
+  Fsdp *f = run->fsdp;
+  int p;
+  int64_t element;
+  float value;
+  char error[2048], name[128] = "";
+  if (fsdp_weights_finite(f, &p, &element, &value)) return;
+  const Param *q = fsdp_param(f, p);
+  const Start *from = s->on_base && !q->adapter ? s->base : s;
+  const bool adapter = q->adapter && !s->on_base && run->opt->lora_from[0];
+  if (from->kind == START_IMPORT && !q->adapter && !fsdp_rank(f)) import_element_name(name, &from->import, q, element);
+  snprintf(error, sizeof error, "%.900s: these weights are not finite: element %lld of parameter %s%s%s%s is %s: fetch "
+           "or write them again", adapter ? run->opt->lora_from : from->path, (long long)element, q->name,
+           name[0] ? " (tensor " : "", name, name[0] ? ")" : "", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  agree_no_error(fsdp_comm(f), error, EXIT_NOT_FINITE);
 }
 // Loads what adapters are for, where they come from a checkpoint.
 static void start_load_base(Start *s, RunView *run) {
@@ -813,6 +833,7 @@ void start_load(Start *s, RunView *run, Saver *saver) {
 }
 void start_free(Start *s) {
   if (s->base) start_free(s->base);
+  import_close(&s->import);
   free(s->base);
   free(s->text);
   cJSON_Delete(s->json);
@@ -1047,6 +1068,46 @@ SamplerOptions sampler_options(const Options *o) {
                         o->drop_last == OPT_drop_last_on, (uint64_t)o->seed};
 }
 
+// Whether two names are of one file or directory, also by links.
+static bool start_same(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+// Rank 0: the run replaces no file of weights that it reads and that checkpoints of adapters need later, and moves none
+// aside.
+static bool start_spares(const Start *s, const Options *o, char *error, size_t error_bytes) {
+  const bool adapter = o->lora && !o->merge, gguf = o->export_gguf != OPT_export_gguf_off;
+  const struct { const char *option, *name; } written[] = {
+      {gguf ? "--export_gguf" : NULL, adapter ? "adapter.gguf" : "model.gguf"},
+      {o->save_model ? "--save_model" : NULL, "model.safetensors"}};
+  REFUSE(o->export_hf[0] && o->lora_from[0] && start_same(o->export_hf, o->lora_from), "--export_hf %.900s would "
+         "replace the adapter that this run reads: name another directory", o->export_hf);
+  REFUSE(s->kind == START_CHECKPOINT && !s->resume && o->lora && run_trains(o) && start_is_in(o->out, s->path),
+         "a new run in --out %.600s would move %.600s aside, which checkpoints of its adapters need: name another "
+         "directory by --out", o->out, s->path);
+  for (const Start *from : {s, (const Start *)s->base}) {
+    const int files = !from || from->kind != START_IMPORT ? 0 : from->import.kind == IMPORT_LLMC ? 1
+                      : from->import.set.count;
+    for (int i = 0; i < files; i++) {
+      char path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES];
+      const char *file = from->import.kind == IMPORT_LLMC ? from->import.path : from->import.set.shard[i].path;
+      const char *needed = o->lora ? ", and which checkpoints of its adapters need" : "";
+      snprintf(directory, sizeof directory, "%s", file);
+      char *slash = strrchr(directory, '/');
+      if (slash) slash[slash == directory] = 0;
+      for (const auto &w : written) {
+        path_join(path, sizeof path, o->out, w.name);
+        REFUSE(w.option && start_same(path, file), "%s would replace %.900s, which this run reads%s: name another "
+               "directory by --out", w.option, file, needed);
+      }
+      path_join(path, sizeof path, o->export_hf, "model.safetensors");
+      const bool inside = from->import.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, slash ? directory : ".");
+      REFUSE(o->export_hf[0] && (inside || start_same(path, file)), "--export_hf %.900s has the weights that this run "
+             "reads%s: name another directory", o->export_hf, needed);
+    }
+  }
+  return true;
+}
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
 // them unresolved. Collective.
 static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
@@ -1070,7 +1131,7 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   if (error[0]) config_name_source(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   agree_on_run(comm, o);
-  if (!rank) overwrite_refuse(o, error, sizeof error);
+  if (!rank && start_spares(start, o, error, sizeof error)) overwrite_refuse(o, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   code = EXIT_MISSING;
   if (!rank && saver_check(o, error, sizeof error)) code = check_out(o, error, sizeof error);

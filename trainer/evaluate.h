@@ -296,6 +296,7 @@ static void trainer_score(Trainer *t, EvalFile *f) {
   }
   MPI_Allreduce(MPI_IN_PLACE, sums, fsdp_mpi_count(2 * f->requests), MPI_DOUBLE, MPI_SUM, fsdp_comm(&t->fsdp));
   for (int64_t i = 0; i < f->requests; i++) f->request[i].sum = sums[2 * i], f->request[i].wrong = sums[2 * i + 1];
+  for (int64_t i = 0; i < f->requests; i++) expect_finite(t, isfinite(sums[2 * i]), "log-probabilities of --eval");
   free(order);
   free(sums);
 }

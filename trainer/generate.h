@@ -177,10 +177,12 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   if (sink && until > x->told) sink(to, x->said + x->told, (int)(until - x->told));
   x->told = until;
 }
-// Draws the next token of a text from the first V. Its uniforms follow from --seed, the text's number and the token's
-// place.
+// Draws the next token of a text from the first V; NOT_DRAWN where these are not all finite. Its uniforms follow from
+// --seed, the text's number and the token's place.
+enum : int32_t { NOT_DRAWN = INT32_MAX };
 static int32_t text_draw(const Trainer *t, const Continued *x, const float *logits, int64_t V) {
   const Options *o = &t->opt;
+  for (int64_t i = 0; i < V; i++) if (!isfinite(logits[i])) return NOT_DRAWN;
   const Philox r = philox4x32((uint64_t)o->seed, Philox{x->made, x->number, 0, 0xfffffffeu});
   uint8_t *seen = o->repetition_penalty == 1 ? NULL : (uint8_t *)calloc((size_t)t->model.V, 1);
   const int64_t from = o->sampler == OPT_sampler_llama_cpp ? max64(0, x->count - 64) : 0;
@@ -234,6 +236,8 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
     MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
     for (int i = 0; i < n; i++) {
+      if (drawn[i] == NOT_DRAWN) say_bytes(NULL, 0);
+      expect_finite(t, drawn[i] != NOT_DRAWN, "logits of a sample");
       if (ends[i]) continue;
       text[i].ids[text[i].count++] = drawn[i];
       text[i].made++;

@@ -1,9 +1,10 @@
 // preference.h: the reference of --loss dpo and its kin: log-probabilities of every answer by the weights that the
-// training began with; of a run with adapters, by the weights that these are for. A part of train_gpt_fsdp.cu.
+// training began with, adapters of --lora_from included; of new adapters, and with --reference base, by the weights
+// that they are for (bare). A part of train_gpt_fsdp.cu.
 //
 // They are computed once, in batches of --test_batch_size without dropout, before the first step, whose loss is then
 // known: each answer's sum is the one that training computes. OUT/reference-HASH.bin keeps them, under a hash of
-// weights and tokens, for a run that goes on; where adapters alone train they can be computed again at any time.
+// weights and tokens, for a run that goes on; bare ones can be computed again at any time where adapters alone train.
 #pragma once
 
 // What a file of them begins with. weights: fsdp_weights_hash of the reference. sums: hash of what follows, the sums of
@@ -16,14 +17,14 @@ struct ReferenceHead {
 };
 
 // The sums of one split into its packing, each by the rank that computes its sequence. Collective.
-static void reference_compute(Trainer *t, Packing *p) {
+static void reference_compute(Trainer *t, Packing *p, bool bare) {
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
   float *sums = (float *)calloc((size_t)p->split->documents + 1, sizeof(float));
   HostBuffers *h = &t->host;
   trainer_carve(t, E, T, PASS_EVAL);
   fsdp_step_begin(&t->fsdp, false);
-  t->bare = true;
+  t->bare = bare;
   double told_ms = now_ms();
   for (int64_t round = 0; round < rounds; round++) {
     const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
@@ -91,10 +92,17 @@ static void trainer_reference(Trainer *t, const Start *start) {
   if (!answers || !preference_compares(t->model.preference.loss)) return;
   const double began = now_ms();
   const bool frozen = fsdp_has_adapters(f) && !t->model.shape.lora.row_end;      // rows may train beside adapters
-  const bool again = frozen || !start->resume;   // whether the weights are there
+  const bool base = o->reference == OPT_reference_base;
   liveness_phase("the reference");
-  head.weights = again ? fsdp_weights_hash(&t->fsdp) : 0;
-  if (!again) json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
+  const uint64_t bare_hash = fsdp_weights_hash(&t->fsdp);
+  bool bare = fsdp_has_adapters(f) && (base || !o->lora_from[0]);
+  head.weights = bare ? bare_hash : fsdp_weights_hash(&t->fsdp, true);
+  if (start->resume) {                           // a reference that is recorded, or another in an evaluation
+    json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
+    bare = frozen && (head.weights == bare_hash || (base && !run_trains(o)));
+    if (bare) head.weights = bare_hash;
+  }
+  const bool again = bare || !start->resume;     // whether the weights are there
   t->run.store.reference_hash = head.weights;
   snprintf(name, sizeof name, "reference-%016llx.bin", (unsigned long long)data_hash(0, &head, sizeof head));
   path_join(path[0], MAP_PATH_BYTES, o->out, name);
@@ -110,7 +118,7 @@ static void trainer_reference(Trainer *t, const Start *start) {
   for (Packing &p : t->run.packing)
     if (p.reference && found)
       MPI_Bcast(p.reference, fsdp_mpi_count(p.split->documents), MPI_FLOAT, 0, fsdp_comm(f));
-    else if (p.reference) reference_compute(t, &p);
+    else if (p.reference) reference_compute(t, &p, bare);
   const bool writes = run_trains(o) && !fsdp_rank(f);
   const bool there = found && !access(path[0], F_OK);
   if (writes && !there && !reference_write(t, path[0], head))
@@ -118,6 +126,6 @@ static void trainer_reference(Trainer *t, const Start *start) {
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
   if (!fsdp_rank(f))
     say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)answers,
-        found ? "of the run before" : fsdp_has_adapters(f) ? "by the weights without adapters" : "by the first weights",
+        found ? "of the run before" : bare ? "by the weights without adapters" : "by the first weights",
         (now_ms() - began) / 1e3);
 }

@@ -472,7 +472,11 @@ const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault
     if (given && !named) named = &f;
     if (found && f.kind == FORM_TEXT) continue;                // beside another form it is that, rendered
     two = two || found;
-    if (found)
+    if (found && (found->kind == FORM_PREFERENCE || f.kind == FORM_PREFERENCE))
+      record_fail(fault, "it is a preference (chosen and rejected) beside %s: --loss dpo trains on it; --fields names "
+                  "the members of the other form to train on that alone, such as messages=messages",
+                  found->kind == FORM_PREFERENCE ? f.name : found->name);
+    else if (found)
       record_fail(fault, "it has two forms, %s and %s: name the members of one by --fields, such as messages=messages",
                   found->name, f.name);
     else found = &f;

@@ -204,7 +204,8 @@ static inline bool gguf_config_scaling(const GgufFile *g, const char *path, cons
   if (!yarn) return true;
   const double original = gguf_of(g, arch, "rope.scaling.original_context_length", 0);
   const double all = gguf_of(g, arch, "rope.scaling.yarn_log_multiplier", 0);
-  const double wider = factor > 1 ? 0.1 * log(factor) : 0, usual = all != 0 ? (1 + wider) / (1 + wider * all) : 1 + wider;
+  const double wider = factor > 1 ? 0.1 * log(factor) : 0;
+  const double usual = all != 0 ? (1 + wider) / (1 + wider * all) : 1 + wider;
   char text[32];
   if (original != 0) cJSON_AddNumberToObject(to, "original_max_position_embeddings", original);
   cJSON_AddNumberToObject(to, "beta_fast", gguf_of(g, arch, "rope.scaling.yarn_beta_fast", 32));

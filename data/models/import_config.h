@@ -16,7 +16,8 @@ static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
 }
 
 // What is wrong with a file's tensors: the first three in words, the rest counted.
-struct ImportComplaints { char text[1024]; int count; };
+// instead: names of tensors that are no model's, where others are missing.
+struct ImportComplaints { char text[1024], instead[256]; int count, missing, extra; };
 // Adds one: printf's arguments.
 __attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
   if (++c->count > 3) return;
@@ -26,12 +27,24 @@ __attribute__((format(printf, 2, 3))) static inline void import_complain(ImportC
   text_add_list(c->text, sizeof c->text, fmt, ap);
   va_end(ap);
 }
+static inline void import_missing(ImportComplaints *c, const char *name, const char *words = "") {
+  c->missing++;
+  import_complain(c, "tensor %s is missing%s", name, words);
+}
+// One that the file has and the model not. what: "this model's".
+static inline void import_extra(ImportComplaints *c, const char *name, const char *what) {
+  if (c->extra++ < 2 && c->count >= 3)
+    text_add(c->instead, sizeof c->instead, "%s%.110s", c->instead[0] ? ", " : "", safetensors_quoted(name).text);
+  import_complain(c, "tensor %s is not one of %s", safetensors_quoted(name).text, what);
+}
 // Whether there were none; else they are in `error`.
 static inline bool import_settle(const ImportComplaints *c, const char *path, char *error, size_t error_bytes) {
   if (!c->count) return true;
   char more[32] = "";
   if (c->count > 3) snprintf(more, sizeof more, "; and %d more", c->count - 3);
   snprintf(error, error_bytes, "%.600s: %s%s", path, c->text, more);
+  if (c->missing && c->instead[0])
+    text_add(error, error_bytes, "; the file has instead %s%s", c->instead, c->extra > 2 ? " and others" : "");
   return false;
 }
 

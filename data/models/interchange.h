@@ -275,16 +275,73 @@ static inline void import_find_tokenizer(Import *s, const char *directory) {
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
+// Adds to what the user is told of the weights.
+__attribute__((format(printf, 2, 3))) static inline void import_note(Import *s, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  if (s->notice[0]) text_add(s->notice, sizeof s->notice, "; ");
+  text_add_list(s->notice, sizeof s->notice, fmt, ap);
+  va_end(ap);
+}
+// What wrappers of PyTorch put into names: torch.compile, FSDP, checkpointed activations. Before all names: `cut`, such
+// as DDP's "module.", instead of which `put` stands before all but lm_head's.
+static const char *const import_wrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+struct ImportNames { char cut[128]; const char *put; };
+static inline bool import_unwrap(char *name) {
+  bool any = false;
+  for (const char *w : import_wrappers)
+    for (char *at; (at = strstr(name, w)); any = true) memmove(at, at + strlen(w), strlen(at + strlen(w)) + 1);
+  return any;
+}
+static inline void import_rename(char *name, const void *names) {
+  const ImportNames *n = (const ImportNames *)names;
+  import_unwrap(name);
+  const size_t cut = strncmp(name, n->cut, strlen(n->cut)) ? 0 : strlen(n->cut);
+  const size_t put = strcmp(name + cut, "lm_head.weight") ? strlen(n->put) : 0;
+  memmove(name + put, name + cut, strlen(name + cut) + 1);
+  memcpy(name, n->put, put);
+}
+// Whether a name ends in `end`, a part of its own.
+static inline bool import_ends(const char *name, size_t n, const char *end) {
+  const size_t k = strlen(end);
+  return n >= k && !strncmp(name + n - k, end, k) && (n == k || name[n - k - 1] == '.');
+}
+// Names become those that transformers writes, by where the embedding's is, if all tensors share what is before it.
+static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t error_bytes) {
+  ImportNames names = {"", ""};
+  bool wrapped = false, found = false, shared = true;
+  char name[256];
+  for (int pass = 0; pass < 2; pass++)
+    for (int k = 0; k < set->count; k++)
+      for (int i = 0; i < set->shard[k].file.count; i++) {
+        snprintf(name, sizeof name, "%s", set->shard[k].file.tensor[i].name);
+        wrapped = import_unwrap(name) || wrapped;
+        const bool head = names.put[0] && !strcmp(name, "lm_head.weight");
+        if (pass) shared = shared && (head || !strncmp(name, names.cut, strlen(names.cut)));
+        for (const char *end : {"embed_tokens.weight", "wte.weight"}) {
+          size_t n = strlen(name) - strlen(end);
+          if (pass || found || !import_ends(name, strlen(name), end) || n >= sizeof names.cut) continue;
+          const char *usual = *end == 'w' ? import_hf_prefix : "model.";
+          found = true;
+          if (import_ends(name, n, "language_model.model.")) usual = "language_model.model.";
+          if (import_ends(name, n, usual)) n -= strlen(usual);
+          else if (*end == 'e') names.put = usual;
+          snprintf(names.cut, sizeof names.cut, "%.*s", (int)n, name);
+        }
+      }
+  if (!shared) names.cut[0] = 0, names.put = "";
+  return (!wrapped && !names.cut[0] && !names.put[0]) ||
+         set_rename(set, strlen(names.put), import_rename, &names, error, error_bytes);
+}
 // Maps s->path, or the files of the index in directory `index_in`, and finds out whether names have the prefix.
 static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
   const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
                              : set_open(&s->set, s->path, error, error_bytes);
-  if (!open) return false;
+  if (!open || !import_usual_names(&s->set, error, error_bytes)) return false;
   const int nf4 = nf4_count(&s->set);
-  const size_t n = strlen(s->notice);
   if (nf4)
-    snprintf(s->notice + n, sizeof s->notice - n, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are "
-             "read, and kept in --param_dtype", n ? "; " : "", nf4);
+    import_note(s, "%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and kept in --param_dtype",
+                nf4);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
       s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
@@ -408,6 +465,12 @@ void import_close(Import *s) {
   memset(s, 0, sizeof *s);
 }
 
+// What a directory has of an adapter, which is for weights that lie elsewhere; NULL: nothing.
+static inline const char *import_adapter_in(const char *directory) {
+  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"})
+    if (import_exists(directory, name)) return name;
+  return NULL;
+}
 // The work of import_open; on failure it leaves open what it opened.
 static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
   struct stat st;
@@ -416,6 +479,12 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
          "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
          strerror(errno));
   snprintf(s->path, sizeof s->path, "%s", path);
+  const char *adapter = S_ISDIR(st.st_mode) ? import_adapter_in(path) : NULL;
+  const bool weights = import_exists(path, "model.safetensors") || import_exists(path, set_index_name);
+  REFUSE(adapter && !weights, "%s: is an adapter (%s), no model: name it by --lora_from, and by --init_from the model "
+         "that it is for", path, adapter);
+  REFUSE(import_ends(path, strlen(path), "safetensors") && strstr(path_base(path), "adapter"), "%s: is an adapter, no "
+         "model: name its directory by --lora_from, and by --init_from the model that it is for", path);
   if (S_ISDIR(st.st_mode)) {
     snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
     if (import_exists(path, "config.json")) {
@@ -426,6 +495,7 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
              "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
       if (!import_open_file(s, path, error, error_bytes)) return false;
     }
+    if (adapter) import_note(s, "its directory has an adapter too (%s), which --lora_from reads", adapter);
     return true;
   }
   REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
@@ -512,6 +582,15 @@ static inline void import_tensor_name(const Import *s, char to[FAMILY_NAME_BYTES
   family_tensor_name(name, p, i, &s->shape);
   snprintf(to, FAMILY_NAME_BYTES, "%.*s%.79s", (int)n, import_images_prefix, name);
 }
+void import_element_name(char to[128], const Import *s, const Param *p, int64_t element) {
+  char name[FAMILY_NAME_BYTES];
+  int part = 0;
+  for (int64_t row = element / max64(1, p->ndim == 2 ? p->shape[1] : 1); part < p->matrices - 1; part++)
+    if ((row -= p->matrix_rows[part]) < 0) break;
+  if (s->family || s->kind == IMPORT_GGUF) import_tensor_name(s, name, p, s->family ? part : 0);
+  snprintf(to, 128, "%s%s", s->family || s->kind == IMPORT_GGUF || !s->prefixed || !strcmp(p->name, "lm_head.weight")
+           ? "" : import_hf_prefix, s->family || s->kind == IMPORT_GGUF ? name : p->name);
+}
 // How many tensors a parameter is there.
 static inline int import_parts(const Import *s, const Param *p) {
   return p->adapter ? 0 : s->family ? p->matrices : 1;
@@ -553,7 +632,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
       TensorPlace *place = tensor_place(map, 0, p) + i;
       used += t != NULL;
       const int64_t rows = parts > 1 ? param[p].matrix_rows[i] : import_rows(s, &param[p]);
-      if (!t) import_complain(complaints, "tensor %s is missing", name);
+      if (!t) import_missing(complaints, name);
       else if (!nf4_entry(&s->set, name, nf4_state, NULL))
         import_place(s, &param[p], rows, t, file, place, complaints);
       else import_place_nf4(s, &param[p], rows, t, file, map, place, complaints);
@@ -573,7 +652,7 @@ static inline void import_map_family(const Import *s, const Param *param, int pa
     for (int i = 0; i < s->set.shard[k].file.count; i++) {
       const char *name = s->set.shard[k].file.tensor[i].name;
       if (!import_ignores(s, name) && !import_has_tensor(s, name, param, params))
-        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(name).text);
+        import_extra(complaints, name, "this model's");
     }
 }
 
@@ -583,6 +662,9 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
   const SafetensorsTensor **found = (const SafetensorsTensor **)calloc((size_t)params, sizeof *found), *head = NULL;
   int *file = (int *)calloc((size_t)params, sizeof *file), head_file = 0;
   const bool foreign = s->kind == IMPORT_HF_DIRECTORY;
+  int tensors = 1, extras = 0;
+  for (int k = 0; k < s->set.count; k++) tensors += s->set.shard[k].file.count;
+  const char **extra = (const char **)calloc((size_t)tensors, sizeof *extra);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count; i++) {
       const SafetensorsTensor *t = &s->set.shard[k].file.tensor[i];
@@ -591,15 +673,17 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
       if (p) { found[p - param] = t; file[p - param] = k; }
       else if (local && foreign && s->shape.tied && !strcmp(local, "lm_head.weight")) { head = t; head_file = k; }
       else if (!local || !foreign || !import_is_mask(local))
-        import_complain(complaints, "tensor %s is not one of this model's", safetensors_quoted(t->name).text);
+        extra[extras++] = t->name;
     }
   for (int p = 0; p < params; p++) {
     if (param[p].adapter) continue;
-    if (!found[p]) import_complain(complaints, "tensor %s is missing", param[p].name);
+    if (!found[p]) import_missing(complaints, param[p].name);
     else
       import_place(s, &param[p], import_rows(s, &param[p]), found[p], file[p], tensor_place(map, 0, p), complaints);
   }
+  for (int i = 0; i < extras; i++) import_extra(complaints, extra[i], "this model's");
   if (head) import_check_head(s, head, head_file, complaints);
+  free(extra);
   free(found);
   free(file);
 }

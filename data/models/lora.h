@@ -135,6 +135,27 @@ static inline bool lora_is_path(const char *name) {
   for (; (name = strchr(name, '.')); name++) if (isdigit((unsigned char)name[1])) return true;
   return false;
 }
+// Names become PEFT's: without an adapter's own behind lora_A and its like, as get_peft_model's state has them, and in
+// blocks with all of base_model.model. before.
+static inline void lora_rename(char *name, const void *) {
+  import_unwrap(name);
+  for (const char *of : {".lora_A.", ".lora_B.", ".trainable_tokens_delta."}) {
+    char *at = strstr(name, of), *end = at ? strrchr(name, '.') : NULL;
+    if (at && of[1] == 't') at[strlen(of) - 1] = 0;
+    else if (at && !strcmp(end, ".weight")) memmove(at + strlen(of) - 1, end, strlen(end) + 1);
+  }
+  for (const char *block : {"model.layers.", "transformer.h."}) {
+    char *own = strstr(name, strchr(block, '.') + 1);
+    if (!own || (own != name && own[-1] != '.') || !strstr(name, ".lora_")) continue;
+    char rest[256];
+    snprintf(rest, sizeof rest, "%s", own);
+    sprintf(name, "base_model.model.%.15s%s", block, rest + strlen(strchr(block, '.') + 1));
+    return;
+  }
+}
+static inline bool lora_open(SafetensorsSet *set, const char *path, char *error, size_t error_bytes) {
+  return set_open(set, path, error, error_bytes) && set_rename(set, 64, lora_rename, NULL, error, error_bytes);
+}
 // Where target_modules is a pattern or has whole paths: the modules whose factors are in the file, by their names in a
 // block.
 static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, const char *dir, char *error,
@@ -142,7 +163,7 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
   SafetensorsSet set = {};
   char path[MAP_PATH_BYTES];
   snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
-  const bool open = set_open(&set, path, error, error_bytes);
+  const bool open = lora_open(&set, path, error, error_bytes);
   for (int i = 0; open && i < set.shard[0].file.count; i++) {
     char name[160];
     snprintf(name, sizeof name, "%s", set.shard[0].file.tensor[i].name);
@@ -168,6 +189,9 @@ bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *
                                     "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
                                     "trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"};
   char path[MAP_PATH_BYTES];
+  REFUSE(gguf_is(dir), "%.900s: is llama.cpp's, only PEFT's directories of adapters are read", dir);
+  REFUSE(import_exists(dir, "config.json") && !import_adapter_in(dir), "%.900s: is a model, no adapter: name it by "
+         "--init_from", dir);
   snprintf(path, sizeof path, "%.1200s/adapter_config.json", dir);
   cJSON *root = import_read_json(path, 1 << 20, error, error_bytes);
   if (!root) return false;
@@ -301,7 +325,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
   char path[MAP_PATH_BYTES];
   int count;
   snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
-  if (!set_open(&set, path, error, error_bytes)) { set_close(&set); return false; }
+  if (!lora_open(&set, path, error, error_bytes)) { set_close(&set); return false; }
   const SafetensorsFile *file = &set.shard[0].file;
   const char *digits = safetensors_metadata(file, lora_hash_key);
   *hash = digits ? strtoull(digits, NULL, 16) : 0;
@@ -316,7 +340,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
     const SafetensorsTensor *t = safetensors_entry(file, of[i].name);
     if (p->row_end && !t) continue;              // rows begin as the weights have them
     if (!t)
-      import_complain(&complaints, "tensor %s is missing: adapters of some blocks alone are not supported", of[i].name);
+      import_missing(&complaints, of[i].name, ": adapters of some blocks alone are not supported");
     else if (t->ndim != 2 || t->shape[0] != want[0] || t->shape[1] != want[1])
       import_complain(&complaints, "tensor %s is %s, expected %s", of[i].name,
                       import_shape_text(t->ndim, t->shape).text, import_shape_text(2, want).text);
@@ -328,8 +352,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
   }
   for (int i = 0; i < file->count; i++)
     if (!bsearch(file->tensor[i].name, of, (size_t)count, sizeof *of, lora_compare_name))
-      import_complain(&complaints, "tensor %s is not one of these adapters'",
-                      safetensors_quoted(file->tensor[i].name).text);
+      import_extra(&complaints, file->tensor[i].name, "these adapters'");
   free(of);
   set_close(&set);
   if (import_settle(&complaints, path, error, error_bytes)) return true;

@@ -114,6 +114,8 @@ bool import_open(Import *s, const char *path, char *error, size_t error_bytes);
 // The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
 // three tensors that are missing, extra, of another shape or of a dtype that is not read.
 bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes);
+// What the file calls the tensor that has an element of a parameter.
+void import_element_name(char to[128], const Import *s, const Param *p, int64_t element);
 // The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
 // as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
 bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,

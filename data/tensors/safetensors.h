@@ -381,6 +381,7 @@ void safetensors_close(SafetensorsFile *s) {
   free(s->by_name);
   free(s->metadata);
   free(s->text);
+  free(s->names);
   memset(s, 0, sizeof *s);
 }
 

@@ -31,6 +31,7 @@ struct SafetensorsFile {
   SafetensorsPair *metadata;                     // (metadata_count) sorted by key
   int metadata_count;
   char *text;                                    // the header; its strings are unescaped in place
+  char *names;                                   // other names of the tensors (set_rename); NULL: those in the header
   char error[1400];
 };
 // A name from a file, fit to print on a terminal: in quotes, bytes outside printable ASCII as \xNN, a long one cut.
@@ -140,6 +141,10 @@ SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);
 bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes);
 // The tensor `name`, of whatever dtype, and which file has it; NULL: none has.
 const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard);
+// Gives each tensor the name that `to` makes of its own, in memory for `more` bytes more. False, and one line in
+// `error`: two have the same then.
+bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const void *with), const void *with,
+                char *error, size_t error_bytes);
 // Opens all files of DIRECTORY/model.safetensors.index.json.
 bool set_open_index(SafetensorsSet *s, const char *directory, char *error, size_t error_bytes);
 void set_close(SafetensorsSet *s);

@@ -182,7 +182,7 @@ TEST(chat_lines_are_checked,
       {"{\"instruction\": \"x\", \"outpt\": \"y\"}", "line 3: it has no form that is known: nearest is Alpaca, with "
        "instruction and output; its members: instruction, outpt"},
       {"{\"prompt\": [], \"completion\": \"x\"}", "its prompt and completion are neither texts nor messages"},
-      {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "it has two forms, messages and preferences"},
+      {"{\"messages\": [], \"chosen\": [], \"rejected\": []}", "(chosen and rejected) beside messages: --loss dpo"},
       {"{\"chosen\": \"a\", \"rejected\": \"b\"}", "line 3: it is a preference"},
       {"{\"question\": 1, \"answer\": \"b\"}", "line 3: its question or answer is no text"},
       {"{\"conversations\": [{\"from\": \"function_call\", \"value\": \"b\"}]}", "line 3: a call is not {"},

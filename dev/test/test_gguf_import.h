@@ -347,8 +347,8 @@ TEST(gguf_refuses_by_key,
   free(third.bytes);
 }
 
-// A GGUF of 2 blocks, 4 heads and a width of 32 with no more keys than llama.cpp needs, and those of `keys`, "NAME:VALUE
-// NAME:VALUE ...": floats, texts where the value begins with a letter. It has an embedding and no other tensor.
+// A GGUF of 2 blocks, 4 heads and a width of 32 with no more keys than llama.cpp needs, and those of `keys`,
+// "NAME:VALUE NAME:VALUE ...": floats, texts where the value begins with a letter. It has one tensor, the embedding.
 static inline void gguf_make_keys(const char *path, const char *arch, const char *keys) {
   static const struct { const char *key; int64_t value; } needed[] = {
       {".block_count", 2}, {".attention.head_count", 4}, {".embedding_length", 32}, {".feed_forward_length", 128},
@@ -358,7 +358,8 @@ static inline void gguf_make_keys(const char *path, const char *arch, const char
   GgufKeys k = {open_memstream(&header, &bytes), 0, arch};
   gguf_key_text(&k, "general.architecture", arch);
   for (const auto &x : needed) gguf_key_u32(&k, x.key, x.value);
-  gguf_key_float(&k, strcmp(arch, "gpt2") ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon", 1e-5);
+  const bool gpt2 = !strcmp(arch, "gpt2");
+  gguf_key_float(&k, gpt2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", 1e-5);
   snprintf(list, sizeof list, "%s", keys);
   for (char *word; (word = strtok_r(rest, " ", &rest));) {
     char *value = strchr(word, ':');
@@ -380,8 +381,8 @@ static inline void gguf_make_keys(const char *path, const char *arch, const char
   free(header);
 }
 TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
-     "keys that a GGUF leaves out mean what llama.cpp takes for them, in each architecture: linear rope, base 10000, as "
-     "many heads of k and v, even heads, no window; keys that would then be passed over are refused by name") {
+     "keys that a GGUF leaves out mean what llama.cpp takes for them, in each architecture: linear rope, base 10000, "
+     "as many heads of k and v, even heads, no window; keys that would then be passed over are refused by name") {
   static const struct { const char *arch, *keys, *is; } cases[] = {      // kv, columns, base, scaling, window, its base
       {"llama", "", "4 8 10000 none 0 0"}, {"qwen2", "", "4 8 10000 none 0 0"}, {"qwen3", "", "4 8 10000 none 0 0"},
       {"olmo2", "", "4 8 10000 none 0 0"}, {"gemma3", "", "4 8 10000 none 0 0"},
@@ -441,7 +442,7 @@ static inline void gguf_drop_key(const TokText *file, const char *key, const cha
   free(copy.bytes);
 }
 TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
-     "a SentencePiece tokenizer of a GGUF without ids of its begin, end and unknown tokens has 1, 2 and 0; Llama 3's "
+     "a SentencePiece tokenizer of a GGUF without ids of begin, end and unknown tokens has 1, 2 and 0; Llama 3's "
      "without a begin token, which it puts before each text, is refused by the key") {
   char path[1100], dropped[1100], error[2048] = "";
   GgufFile g;

@@ -240,3 +240,82 @@ TEST(cli_preferences,
     cli_free(&r);
   }
 }
+
+TEST(cli_reference,
+     "dpo on an adapter of --lora_from compares with that adapter: the first loss is ln 2 to fp32's last digit, on 1 "
+     "and 3 ranks with the same bits, also after a stop; without its sums such a run is refused; --reference base "
+     "compares with the weights without it, and can do so again; without a reference or a base it is refused") {
+  CliRun r;
+  char shape[2048], data[600], sft[600];
+  snprintf(data, sizeof data, "%s", preference_file());
+  snprintf(sft, sizeof sft, "%s", cli_path("sft.jsonl"));
+  CLI_RUN(&r, "sed 's/\"chosen\"/\"completion\"/; s/, \"rejected.*/}/' %s >%s", data, sft);
+  cli_free(&r);
+  snprintf(shape, sizeof shape, "--seq_len 256 --threads 1 --batch_size 1 --global_batch 3 --sample_tokens 0 --cache= "
+           "--report off --test_batch_size 3 --data %s --val_data %s", data, data);
+  CLI_RUN(&r, "%s --n_layer 2 --n_head 2 --n_embd 24 --n_positions 256 %s --tokenizer dev/fixtures/chat_qwen2.5 "
+          "--loss dpo --max_steps 1 --export_hf %s --out %s && %s %s --init_from %s --data %s --val_data %s --lora 2 "
+          "--lr 0.02 --max_steps 12 --eval_every -1 --export_hf %s --out %s", cli_program(), shape, cli_path("model"),
+          cli_path("made"), cli_program(), shape, cli_path("model"), sft, sft, cli_path("adapter"), cli_path("sft"));
+  cli_expect_done(&r, "an adapter");
+  cli_free(&r);
+  text_add(shape, sizeof shape, " --loss dpo --lr 0.01 --init_from %s", cli_path("model"));
+  for (int ranks : {1, 3}) {
+    char out[600];
+    snprintf(out, sizeof out, "%s", cli_path(ranks == 1 ? "one" : "three"));
+    CLI_RUN(&r, "%s %s --lora_from %s --max_steps 4 --save_every 2 --export_hf %s.hf --out %s", cli_ranks(ranks), shape,
+            cli_path("adapter"), out, out);
+    cli_expect_done(&r, "from the adapter");
+    for (const char *says : {"the reference is these weights with the", "step's loss is 0.6931",
+                             "answers by the first weights"})
+      EXPECT(strstr(r.text, says), "'%s' is not in\n%.4000s", says, r.text);
+    cli_free(&r);
+    preference_expect_first(out, "from the adapter");
+  }
+  const char *const step_2 = cli_expand("--resume @/one/ckpt/step_00000002 --max_steps 4");
+  CLI_RUN(&r, "%s %s %s --export_hf %s --out %s", cli_ranks(3), shape, step_2, cli_path("again.hf"), cli_path("again"));
+  cli_expect_done(&r, "resumed");
+  EXPECT(strstr(r.text, "answers of the run before"), "it goes on:\n%.3000s", r.text);
+  cli_free(&r);
+  for (const char *other : {"three.hf", "again.hf"}) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", cli_path(other));
+    cli_expect_same_file(other, cli_path("one.hf/adapter_model.safetensors"), path);
+  }
+  CLI_RUN(&r, "rm %s/reference-*; %s %s %s --out %s", cli_path("one"), cli_program(), shape, step_2, cli_path("none"));
+  EXPECT(r.code && strstr(r.text, "was trained beside a reference whose sums are not there"), "without sums:\n%.2000s",
+         r.text);
+  cli_free(&r);
+  // By the base, whose sums may be lost.
+  CLI_RUN(&r, "%s %s --lora_from %s --reference base --max_steps 2 --save_every 1 --export_hf %s --out %s && rm "
+          "%s/reference-*", cli_program(), shape, cli_path("adapter"), cli_path("base.hf"), cli_path("base"),
+          cli_path("base"));
+  cli_expect_done(&r, "the base");
+  EXPECT(strstr(r.text, "the reference is these weights without") &&
+         strstr(r.text, "by the weights without adapters") && !strstr(r.text, "first step's loss is"),
+         "the base:\n%.4000s", r.text);
+  cli_free(&r);
+  CliMetrics m;
+  cli_metrics(&m, cli_path("base"));
+  double first = 0;
+  for (int i = m.lines - 1; i >= 0; i--)
+    if (cli_is_kind(m.line[i], "step")) first = cJSON_GetNumberValue(cJSON_GetObjectItem(m.line[i], "loss"));
+  EXPECT(fabs(first - M_LN2) > 0.01, "the first loss is %.9g", first);
+  cli_metrics_free(&m);
+  CLI_RUN(&r, "%s %s --resume %s/ckpt/step_00000001 --max_steps 2 --export_hf %s --out %s", cli_program(), shape,
+          cli_path("base"), cli_path("base2.hf"), cli_path("base2"));
+  cli_expect_done(&r, "the base again");
+  cli_free(&r);
+  cli_expect_same_file("the base again", cli_path("base.hf/adapter_model.safetensors"),
+                       cli_path("base2.hf/adapter_model.safetensors"));
+  static const struct { const char *options, *says; } bad[] = {
+      {"--reference base", "--reference base is the weights without adapters"},
+      {"--loss orpo --reference base --lora 2", "--loss orpo has no reference"},
+      {"--loss tokens --reference start", "--reference belongs to --loss dpo and its kin"}};
+  for (const auto &x : bad) {
+    CLI_RUN(&r, "%s %s --out %s %s", cli_program(), shape, cli_path("bad"), x.options);
+    EXPECT(r.code == EXIT_USAGE && cli_count(r.text, x.says) == 1, "%s: exit code %d:\n%.2000s", x.options, r.code,
+           r.text);
+    cli_free(&r);
+  }
+}

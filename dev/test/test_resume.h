@@ -11,7 +11,8 @@ static const OptionClass option_classes[] = {
      "norm_weight norm_embedding norm_eps position rope_theta rope_scaling rope_skip window window_skip window_theta "
      "attention_scale embedding_scale qk_norm mlp bias logit_softcap"},
     {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
-            "loss dpo_beta dpo_smoothing simpo_gamma lora lora_alpha lora_targets lora_scale base_dtype train_rows"},
+            "loss dpo_beta dpo_smoothing simpo_gamma reference lora lora_alpha lora_targets lora_scale base_dtype "
+            "train_rows"},
     {"KOO", "global_batch optimizer freeze"},
     {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
             "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "

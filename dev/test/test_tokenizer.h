@@ -609,8 +609,8 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
 }
 
 TEST(tokenizer_truncation_and_padding_are_ignored,
-     "a tokenizer.json with truncation and padding, as transformers leaves them there, gives the ids of one without, is "
-     "named so, and is saved as it was") {
+     "a tokenizer.json with truncation and padding, as transformers leaves them there, gives the ids of one without, "
+     "is named so, and is saved as it was") {
   static const struct { const char *truncation, *padding, *ignored; } cases[] = {
       {"null", "null", NULL}, {"{}", "null", "truncation"}, {"null", "{\"strategy\":\"BatchLongest\"}", "padding"},
       {"{\"direction\":\"Right\",\"max_length\":4}", "{\"strategy\":{\"Fixed\":9}}", "truncation and padding"}};

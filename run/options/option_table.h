@@ -98,6 +98,7 @@ enum { LAYERS_MOST = 1000 };
   NUM(dpo_smoothing, 0.0, 0.0, 0.5, ORDER, "dpo, simpo: probability that a preference is the wrong way round", \
       "label_smoothing dpo_label_smoothing") \
   NUM(simpo_gamma, 1.0, 0.0, 1e6, ORDER, "simpo: margin by which the chosen answer is to win") \
+  CHOICE(reference, start, (start, base), ORDER, "dpo, ipo, hinge: by what the run starts from, or without adapters") \
   CHOICE(on_nan, stop, (stop, skip, dump), STEP, "loss or gradient not finite: stop; skip the step; or dump it") \
   INT(seed, 1, 0, INT64_MAX, ORDER, "seed of initialisation, data order, dropout and sampling", \
       "random_seed manual_seed random_state") \

@@ -111,7 +111,7 @@ static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
 
 // What belongs to preferences, and what they do not go with.
 static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
-  static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma};
+  static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma, OPT_reference};
   const char *word = option_word(o, OPT_loss);
   for (OptionId k : of_preferences)
     REFUSE(o->given[k] && o->loss == PREFERENCE_NONE, "--%s belongs to --loss dpo and its kin: give that too, or "
@@ -124,6 +124,10 @@ static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
   REFUSE(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
   REFUSE(o->given[OPT_simpo_gamma] && o->loss != PREFERENCE_SIMPO, "--simpo_gamma belongs to --loss simpo, not to %s",
          word);
+  REFUSE(o->given[OPT_reference] && (o->loss == PREFERENCE_SIMPO || o->loss == PREFERENCE_ORPO), "--loss %s has no "
+         "reference: leave --reference out", word);
+  REFUSE(o->given[OPT_reference] && o->reference == OPT_reference_base && !o->lora, "--reference base is the weights "
+         "without adapters: give --lora or --lora_from, or leave it out");
   REFUSE(o->pack != OPT_pack_whole, "--loss %s packs both answers of a pair whole: leave --pack stream out", word);
   REFUSE(o->given[OPT_too_long] && o->too_long == OPT_too_long_cut, "--loss %s leaves pairs out that are longer than "
          "--seq_len: leave --too_long cut out", word);

@@ -368,12 +368,14 @@ static void training_words(FILE *to, const RunView *run) {
 // The loss of pairs, and what it must be before anything is learned.
 static void preference_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
-  const bool same = !o->lora_from[0] && o->dropout == 0 && !o->resume[0];
+  const bool base = o->lora && (!o->lora_from[0] || o->reference == OPT_reference_base);
+  const bool same = (!o->lora_from[0] || (!base && o->lora_dropout == 0)) && o->dropout == 0 && !o->resume[0];
   fprintf(to, "--loss %s, beta %g", option_word(o, OPT_loss), o->dpo_beta);
   if (o->dpo_smoothing > 0) fprintf(to, ", label smoothing %g", o->dpo_smoothing);
   if (o->loss == PREFERENCE_SIMPO) fprintf(to, ", gamma %g", o->simpo_gamma);
   if (!preference_compares(o->loss)) { fprintf(to, "; there is no reference"); return; }
-  fprintf(to, "; the reference is these weights %s", o->lora ? "without their adapters" : "as they begin");
+  fprintf(to, "; the reference is %s", o->resume[0] ? "what this run began with" : base ? "these weights without their "
+          "adapters" : o->lora ? "these weights with the adapters of --lora_from" : "these weights as they begin");
   double unused[2];
   if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
 }
