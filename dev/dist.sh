@@ -5,16 +5,18 @@
 #   dev/dist.sh archive [x86_64|aarch64]   OUT/train_gpt_fsdp-VERSION-linux-ARCH.tar.gz
 #   dev/dist.sh wheel [x86_64|aarch64]     the same for pip, OUT/train_gpt_fsdp-VERSION-py3-none-manylinux_2_31_ARCH.whl
 #
-# OUT is dist. Libraries and headers are those of Debian 11, the oldest release that deb.debian.org still has: glibc
-# 2.31, so the program starts on Debian 11, Ubuntu 20.04, RHEL 9 and later. The compiler is this machine's, because that
-# of Debian 11 knows no AMX. Nothing is installed; packages are unpacked in build/dist. Needs Debian or Ubuntu, g++ (or
-# g++-aarch64-linux-gnu), make, patchelf, and python3 for the wheel. CUDA code is compiled for all GPUs since sm_80
-# where nvcc is here, on x86_64 only; ARCHS= chooses, CUDA=0 leaves it out.
+# OUT is dist. Libraries and headers are those of Debian 11 with its security updates, the oldest release that Debian's
+# mirrors still have: glibc 2.31, so the program starts on Debian 11, Ubuntu 20.04, RHEL 9 and later. The compiler is
+# this machine's, because that of Debian 11 knows no AMX. Nothing is installed; packages are unpacked in build/dist.
+# They come from MIRROR=URL, a mirror of Debian, and from the security updates beside it, URL-security or
+# MIRROR_SECURITY=URL; without MIRROR from where this machine's own packages come from, if it is a Debian. Needs Debian
+# or Ubuntu, g++ (or g++-aarch64-linux-gnu), make, patchelf, and python3 for the wheel. CUDA code is compiled for all
+# GPUs since sm_80 where nvcc is here, on x86_64 only; ARCHS= chooses, CUDA=0 leaves it out.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 work=$top/build/dist
 out=${OUT:-$top/dist}
-suite=bullseye glibc=2_31
+suite=bullseye glibc=2_31 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 refuse() { echo "dist: $1" >&2; exit 3; }
 
 what=${1:-} arch=${2:-$(uname -m)}
@@ -33,12 +35,28 @@ name=train_gpt_fsdp-$version-linux-$arch
 root=$work/$debian lib=usr/lib/$triple packed=lib/$triple tree=$work/$name
 
 # ---- the libraries to build with -------------------------------------------------------------------------------------
+# This machine's own source of Debian's packages; $1: of its security updates. Nothing where it is no Debian.
+own_source() {
+  apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+    sed -n "s|^Debian \(.*/debian${1:-}\)/*\$|\1|p" | sort -u | head -n 1
+}
+find_mirror() {
+  if [ -z "${MIRROR:-}" ]; then
+    MIRROR=$(own_source)
+    MIRROR_SECURITY=${MIRROR_SECURITY:-$(own_source -security)}
+  fi
+  [ -n "$MIRROR" ] ||
+    refuse "apt knows no source of Debian's packages here: name a mirror of it, MIRROR=http://HOST/debian"
+  MIRROR=${MIRROR%/}
+  MIRROR_SECURITY=${MIRROR_SECURITY:-$MIRROR-security}
+}
 # An apt of its own, which knows $suite only and thinks that nothing is installed.
 own_apt() {
   local apt=$root.apt
   mkdir -p "$apt"/{lists/partial,archives/partial,etc/parts,etc/preferences.d} "$root.debs"
   : >"$apt/status"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" \
+  [ -e $keys ] || refuse "no $keys: apt-get install debian-archive-keyring"
+  printf 'deb [signed-by=%s] %s main\n' $keys "$MIRROR $suite" $keys "${MIRROR_SECURITY%/} $suite-security" \
     >"$apt/etc/sources.list"
   cat >"$apt/apt.conf" <<C
 Dir::State "$apt"; Dir::State::status "$apt/status"; Dir::State::lists "$apt/lists";
@@ -49,18 +67,30 @@ Acquire::Check-Valid-Until "false";
 C
   export APT_CONFIG=$apt/apt.conf
 }
+# Headers are not packed: where the mirror lacks an update of theirs, those of the release serve, and a line says so.
+download() {
+  cd "$root.debs"
+  apt-get -qq download "$1" 2>"$root.log" || case $1 in
+    lib*-10-dev | libc6-dev | *[!v]) refuse "$1 cannot be downloaded: $(grep -m 1 '^E:' "$root.log")" ;;
+    *) apt-get -qq download "$1/$suite" 2>"$root.log" || refuse "$1 cannot be downloaded: $(head -n 1 "$root.log")"
+      echo "dist: $1 is that of $suite: its security update cannot be downloaded" >&2 ;;
+  esac
+  cd "$OLDPWD"
+}
 fetch_libraries() {
-  local packages deb link to
+  local packages package deb link to
   [ ! -e "$root/.whole" ] || return 0
+  find_mirror
   own_apt
-  apt-get -qq update || refuse "$suite cannot be read"
+  # Without its security updates old libraries would be packed: both must be there.
+  apt-get -qq -o APT::Update::Error-Mode=any update ||
+    refuse "$suite or $suite-security cannot be read: MIRROR= and MIRROR_SECURITY= name others"
   # All that a machine on which nothing is installed would get, of which these names.
   packages=$(apt-get -s install --no-install-recommends openmpi-bin libopenmpi-dev libhwloc-dev libcjson-dev \
     libssl-dev libc6-dev libstdc++-10-dev 2>/dev/null | awk '/^Inst/ { print $2 }' | grep -E \
     -e '^(openmpi-|linux-libc-dev|zlib1g$)' -e '^lib(openmpi|cjson|ssl|c6|crypt|nsl|pmix|udev1|numa1|ltdl7)' \
     -e '^lib(gcc|stdc\+\+)-10-dev' -e '^lib(event-(core|pthreads)|hwloc(-dev|[0-9]))')
-  # shellcheck disable=SC2086  # names
-  (cd "$root.debs" && apt-get -qq download $packages) || refuse "packages cannot be downloaded"
+  for package in $packages; do download "$package"; done
   unset APT_CONFIG
   for deb in "$root.debs"/*.deb; do dpkg -x "$deb" "$root"; done
   # Links from the root lead out of the directory.

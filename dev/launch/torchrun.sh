@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # torchrun as the launcher, on every host: HOSTS of them, this is number NODE, host 0 is MASTER. RDZV_TOKEN must be set
-# to the same secret everywhere (on one host it is not needed).
+# to the same secret everywhere, or --rdzv_token FILE be one of the options (on one host it is not needed).
 #
 #   HOSTS=2 NODE=0 MASTER=10.0.0.1 dev/launch/torchrun.sh 8 --model small
 #

@@ -379,7 +379,8 @@ TEST(first_not_finite_is_no_overflow, "a gradient that is not finite in fp32: no
 // ---- what breaks unnoticed ------------------------------------------------------------------------------------------
 // Nothing here is listed by hand: goals come from the Makefile's .PHONY, sources and scripts from the directories.
 // These tests run in the repository's root, as `make test` does. The environment hides from make that another make runs
-// it.
+// it. What was built before changes no result: recipes are asked for with -B, as if nothing were built, and what names
+// other tools has a build directory of its own.
 static const char plain_make[] = "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u T make";
 static inline void first_need_repository() {
   if (access("Makefile", R_OK) || access("dev/fuzz.cc", R_OK)) SKIP("this is not the root of the repository");
@@ -417,8 +418,10 @@ TEST(first_every_goal_of_make_works,
   }
   cli_free(&r);
   cli_free(&help);
-  CLI_RUN(&r, "%s -n %s", plain_make, goals);
+  CLI_RUN(&r, "%s -nB %s", plain_make, goals);
   cli_expect_done(&r, goals);
+  for (const char *recipe : {"-o build/bench_ops.o", "-o build/launch.o", "alone/LAUNCH/base/base.h"})
+    EXPECT(strstr(r.text, recipe), "no recipe says %s", recipe);
   cli_free(&r);
   CLI_RUN(&r, "mkdir -p %s/build && cd %s && touch train_gpt_fsdp build/object && cp $OLDPWD/Makefile . && %s clean && "
           "[ ! -e build ] && [ ! -e train_gpt_fsdp ] && [ -e Makefile ]", cli_path("clean"), cli_path("clean"),
@@ -531,9 +534,9 @@ TEST(first_another_machine_is_refused, "a compiler for RISC-V or macOS: make and
   for (const char *target : {"riscv64-linux-gnu", "arm64-apple-darwin23.0"}) {
     CliRun r;
     char line[256];
-    CLI_RUN(&r, "printf '#!/bin/sh\necho %s\n' >%s; chmod +x %s; for goal in all train test; do %s CXX=%s $goal; "
+    CLI_RUN(&r, "printf '#!/bin/sh\necho %s\n' >%s; chmod +x %s; for goal in all train test; do %s B=%s CXX=%s $goal; "
             "[ $? -eq 2 ] || echo not refused; done; CXX=%s dev/setup.sh; [ $? -eq 1 ] || echo not refused", target,
-            cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("cxx"), cli_path("cxx"));
+            cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("b"), cli_path("cxx"), cli_path("cxx"));
     snprintf(line, sizeof line, "train_gpt_fsdp needs x86-64 with AVX2 or aarch64, and Linux; this is %s, by %s",
              target, cli_path("cxx"));
     EXPECT(cli_count(r.text, line) == 4 && cli_count(r.text, "") == 4, "not four lines:\n%.3000s", r.text);
@@ -576,11 +579,12 @@ TEST(first_make_knows_its_goals_where_something_is_missing,
   }
   cli_free(&r);
   CLI_RUN(&r, "printf '#!/bin/sh\n[ $1 = -dumpmachine ] && echo x86_64-linux-gnu\n' >%s; chmod +x %s; %s -k CUDA=0 "
-          "CXX=%s %s build/none", cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("cxx"), goals);
+          "B=%s CXX=%s %s build/none", cli_path("cxx"), cli_path("cxx"), plain_make, cli_path("b"), cli_path("cxx"),
+          goals);
   EXPECT(r.code == 2 && cli_count(r.text, "not found: a C++17 compiler") == builds + 1 &&
              !strstr(r.text, "No rule"), "%s: exit code %d:\n%.3000s", goals, r.code, r.text);
   cli_free(&r);
-  CLI_RUN(&r, "%s CUDA=0 CXX=%s foo", plain_make, cli_path("cxx"));
+  CLI_RUN(&r, "%s CUDA=0 B=%s CXX=%s foo", plain_make, cli_path("b"), cli_path("cxx"));
   EXPECT(r.code == 2 && cli_count(r.text, "No rule to make target") == 1 && !strstr(r.text, "not found"),
          "foo: exit code %d:\n%.2000s", r.code, r.text);
   cli_free(&r);
@@ -622,7 +626,7 @@ TEST(first_every_laboratory_source_compiles,
   for (int i = 0; i < count; i++) {
     const char *name = strrchr(word[i], '/') + 1;
     const int stem = (int)strcspn(name, ".");
-    CLI_RUN(&r, "line=$(%s -n build/%.*s.o 2>/dev/null | sed -n \"s/.*'; \\(.*\\) -MMD -MP -c \\(.*\\) -o .*/"
+    CLI_RUN(&r, "line=$(%s -nB build/%.*s.o 2>/dev/null | sed -n \"s/.*'; \\(.*\\) -MMD -MP -c \\(.*\\) -o .*/"
             "\\1 -fsyntax-only \\2/p\" | sed 's/^clang++[^ ]*/g++/; s/ -f\\(no-\\)\\?sanitize[^ ]*//g; s/ -O[0-9]//'); "
             "case $line in *%s*) echo \"$line\"; eval \"$line\"; exit ;; esac; command -v nvcc >/dev/null || "
             "{ echo needs nvcc; exit 77; }; grep -q 'nvcc .*%s' %s && exec nvcc -std=c++17 -O0 -arch=sm_80 -I. -ptx "
@@ -632,6 +636,54 @@ TEST(first_every_laboratory_source_compiles,
     cli_free(&r);
   }
   cli_free(&files);
+}
+
+TEST(first_launch_files_keep_what_is_secret_and_saved,
+     "both Kubernetes files let only the job's pods in and save to a claim that outlives them; no token is on a "
+     "command line, or in the environment that srun hands on; no file names a host of packages") {
+  first_need_repository();
+  static const char check[] =
+      "for f in dev/launch/kubernetes_*.yaml; do for kind in NetworkPolicy PersistentVolumeClaim; do "
+      "grep -q \"^kind: $kind\" $f || echo $f has no $kind; done; "
+      "[ $(grep -c 'matchLabels: {' $f) -ge 2 ] || echo $f selects no pods; "
+      "grep -A 1 'name: out$' $f | grep -q 'persistentVolumeClaim: {claimName: train-out}' || "
+      "echo $f saves into something else; grep -q -- '--out\\W* \\W*/out\\b' $f || echo $f saves elsewhere; done\n"
+      "grep -n -e '--from-literal' -e 'export RDZV_TOKEN' -e 'name: RDZV_TOKEN' -r dev/launch docs README.md\n"
+      "grep -q 'rdzv_token' dev/launch/slurm_rdzv.sbatch dev/launch/kubernetes_indexed_job.yaml || echo no token\n"
+      "grep -rnE '[a-z]+[.](debian|ubuntu|pypi)[.](org|com)|pythonhosted' dev docs README.md Makefile .github "
+      "--exclude-dir=test --exclude-dir=fixtures; true";
+  CliRun r;
+  CLI_RUN(&r, "%s", check);
+  EXPECT(!r.text[0], "%.3000s", r.text);
+  cli_free(&r);
+}
+
+TEST(first_packages_come_from_a_mirror,
+     "dev/dist.sh takes Debian's packages and security updates from MIRROR=, else from the machine's own source of "
+     "them; where there is none it asks for MIRROR= in one line, and without the security updates nothing is packed") {
+  first_need_repository();
+  static const struct { const char *own, *environment, *words, *sources; } table[] = {
+      {"Ubuntu http://a.invalid/ubuntu/", "MIRROR=", "name a mirror of it, MIRROR=http://HOST/debian", ""},
+      {"Debian http://a.invalid/debian-security/\nDebian http://a.invalid/debian/", "MIRROR=", "be read: MIRROR=",
+       "http://a.invalid/debian bullseye main\nhttp://a.invalid/debian-security bullseye-security main\n"},
+      {"Debian http://a.invalid/debian/", "MIRROR=http://b.invalid/x/debian/", "cannot be read: MIRROR=",
+       "http://b.invalid/x/debian bullseye main\nhttp://b.invalid/x/debian-security bullseye-security main\n"},
+      {"", "MIRROR=http://b.invalid/d MIRROR_SECURITY=http://c.invalid/s/", "cannot be read: MIRROR=",
+       "http://b.invalid/d bullseye main\nhttp://c.invalid/s bullseye-security main\n"}};
+  for (const auto &row : table) {
+    if (row.sources[0] && access("/usr/share/keyrings/debian-archive-keyring.gpg", R_OK)) continue;
+    CliRun r;
+    const char *dir = cli_path("dist");
+    CLI_RUN(&r, "rm -rf %s; mkdir -p %s/dev %s/bin %s/run/options; cp dev/dist.sh %s/dev; cp run/options/version.h "
+            "%s/run/options; cd %s; for tool in dpkg make patchelf; do ln -s /bin/true bin/$tool; done; printf "
+            "'#!/bin/sh\ncase $1 in indextargets) printf \"%s\\n\" ;; *) exit 100 ;; esac\n' >bin/apt-get; "
+            "chmod +x bin/apt-get; PATH=$PWD/bin:$PATH %s dev/dist.sh archive; echo code $?; "
+            "sed 's/.*gpg\\] //' build/dist/*.apt/etc/sources.list 2>/dev/null", dir, dir, dir, dir, dir, dir, dir,
+            row.own, row.environment);
+    EXPECT(strstr(r.text, row.words) && strstr(r.text, "code 3\n") && strstr(r.text, row.sources) &&
+           cli_count(r.text, "") == (row.sources[0] ? 4 : 2), "%s, %s:\n%.2000s", row.own, row.environment, r.text);
+    cli_free(&r);
+  }
 }
 
 TEST(first_fuzzers_run_all,

@@ -663,8 +663,8 @@ TEST(liveness_hears_only_its_ranks,
   }
 }
 TEST(liveness_strangers_make_room,
-     "strangers that connect and say nothing keep no rank out: the oldest of an address makes room, a rank never; where "
-     "as many wait to be let in as the kernel takes, a rank waits too") {
+     "strangers that connect and say nothing keep no rank out: the oldest of an address makes room, a rank never; "
+     "where as many wait to be let in as the kernel takes, a rank waits too") {
   enum { ROOM = 4, STRANGERS = 7 };
   LivenessHub hub = {};
   NetAddress tcp = {};
@@ -771,8 +771,8 @@ TEST(liveness_tries_again,
 }
 TEST(liveness_listens_where_it_was_told,
      "rank 0 listens for ranks of other hosts at each of its addresses that leads to them, not at all interfaces, and "
-     "only at those of Open MPI's ..._if_include, or not of ..._if_exclude, by name or network; a choice that it has no "
-     "address of is refused by the variable's name") {
+     "only at those of Open MPI's ..._if_include, or not of ..._if_exclude, by name or network; a choice that it has "
+     "no address of is refused by the variable's name") {
   static const struct { const char *variable, *list; int chosen[3]; } table[] = {
       {"", "", {1, 1, 1}}, {"btl_tcp_if_include", "eth1", {0, 1, 0}}, {"btl_tcp_if_include", "lo,eth0", {1, 0, 1}},
       {"btl_tcp_if_include", "10.0.0.0/8", {1, 0, 0}}, {"btl_tcp_if_include", "10/8", {1, 0, 0}},
