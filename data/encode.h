@@ -17,6 +17,7 @@
 //
 // Defines: encode_run, encode_is_packed.
 #pragma once
+#include "base/newfile/newfile.h"
 #include <dirent.h>
 #include "data.h"
 #include "kernels/cpu/threads.h"
@@ -254,7 +255,7 @@ static inline bool encode_fail(const char *path, DataError *e) {
 static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataError *e) {
   char part[PATH_MAX];
   encode_shard_path(c, s, ".part", part);
-  if (s->fd < 0) s->fd = open(part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (s->numel ? 0 : O_TRUNC), 0666);
+  if (s->fd < 0) s->fd = file_make(part, O_RDWR | (s->numel ? 0 : O_TRUNC), 0666);
   return s->fd >= 0 || encode_fail(part, e);
 }
 // Of conversations: tokens of a .part that are trained on have this bit.
@@ -293,7 +294,7 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
   if (!encode_shard_open(c, s, e)) return false;
   bool ok;
   if (c->chats) {
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    const int fd = file_make_new(temporary, 0666);
     ok = fd >= 0 && encode_mask(c, s, fd, part, temporary);
     if (fd >= 0 && close(fd)) ok = false;
     ok = ok && file_rename(temporary, path);

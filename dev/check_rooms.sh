@@ -5,7 +5,9 @@
 #
 # ROOMS, each above those before it; `kernels` with the directories below it, and the trainer above all of them. No file
 # includes a room above its own, itself in a circle, or of another room anything but its door, which has at most 200
-# lines; nothing below the trainer knows it. fsdp/ has its door at the top, and it is a page. One line for each fault.
+# lines; nothing below the trainer knows it. fsdp/ has its door at the top, and it is a page. Only base/newfile/ makes
+# files (and data/files/disk.h links), so that none is made where another user's link leads: all other calls that can are
+# rejected, also fopen with another mode than "r" or "rb" on its line. One line for each fault.
 set -u
 rooms=$1 doors=$2
 shift 2
@@ -23,6 +25,14 @@ awk -F'"' -v rooms="$rooms trainer" -v doors="$doors" '
   FNR == 1 { here = room(FILENAME) }
   FNR == 201 && here != "fsdp" && here in door && FILENAME == door[here] { bad("a door of more than 200 lines") }
   here != "trainer" && /(^|[^A-Za-z_])Trainer([^A-Za-z_]|$)/ { bad("names Trainer") }
+  here && here != "base/newfile" {
+    code = $0; sub("//.*", "", code)
+    if (code ~ /O_CREAT|O_TMPFILE|SYS_(open|creat|mknod|link|symlink)|ofstream/ ||
+        code ~ /(^|[^a-z_])(creat|freopen|tmpfile|mk[od]*s?temps?|mknod|mkfifo|link)(at|64)? *\(/ ||
+        (FILENAME != "data/files/disk.h" && code ~ /(^|[^a-z_])symlink(at)? *\(/) ||
+        (code ~ /(^|[^a-z_])fopen(64)? *\(/ && code !~ /fopen *\(.*, "rb?"\)/))
+      bad("makes a file: base/newfile/newfile.h has the functions for that")
+  }
   /^ *#include "/ && here && ($2 ~ "/" || $2 == "fsdp.h") {
     there = room($2)
     if (!there) bad("includes " $2 ", which is in no room")

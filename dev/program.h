@@ -3,6 +3,7 @@
 #define TRAINER_AS_LIBRARY 1
 #include "kernels/cpu/threads.cc"
 #include "kernels/kernels.cc"
+#include "base/newfile/newfile.cc"
 #include "base/base.cc"
 #include "watch/watch.cc"
 #include "launch/launch.cc"

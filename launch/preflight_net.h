@@ -9,6 +9,7 @@
 // for: a pair to measure, its clock, whether it sees a file. A rank that hears nothing of rank 0 says so on stderr,
 // which mpirun carries by another way.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "launch.h"
 #include "preflight.h"
 
@@ -187,7 +188,7 @@ static inline void preflight_ask_out(PreflightFound *f, const char *out, double 
   }
   if (!statvfs(f->out, &s)) f->out_free = (int64_t)(s.f_bavail * s.f_frsize);
   snprintf(c.text, sizeof c.text, "%s/.preflight-%.36s-%d", f->out, f->facts[0].boot, (int)getpid());
-  const int fd = open(c.text, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  const int fd = file_make(c.text, O_WRONLY | O_EXCL, 0600);
   if (fd < 0 || write(fd, "preflight\n", 10) != 10 || fsync(fd))
     snprintf(f->out_fault, sizeof f->out_fault, "%s", strerror(errno));
   for (int h = 1; h < f->hosts && !f->out_fault[0]; h++) {

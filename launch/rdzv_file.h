@@ -14,6 +14,7 @@
 // to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads
 // again until a fresh one is there. The files are for their owner only (0600), and those of other users are not read.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "launch.h"
 #include "rdzv_where.h"
 #include <dirent.h>
@@ -53,8 +54,7 @@ static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
 static inline bool rdzv_file_write(const char *path, const char *text) {
   char fresh[1400];
   snprintf(fresh, sizeof fresh, "%s.%d.new", path, (int)getpid());
-  unlink(fresh);
-  const int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int fd = file_make_new(fresh, 0600);
   const size_t n = strlen(text);
   const bool written = fd >= 0 && write(fd, text, n) == (ssize_t)n && !fsync(fd);
   const int fault = errno;

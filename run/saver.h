@@ -6,6 +6,7 @@
 //   saver_give_up                  ends it without a checkpoint
 //   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
+#include "base/newfile/newfile.h"
 #include "run.h"
 #include "run/report/report.h"
 
@@ -74,7 +75,7 @@ static int saver_streaming_ranks(const Saver *s) {
   char probe[MAP_PATH_BYTES];
   snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->run->opt->out, file_nonce());
   MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
-  const int fd = m->rank ? -1 : open(probe, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  const int fd = m->rank ? -1 : file_make(probe, O_WRONLY | O_EXCL, 0666);
   MPI_Barrier(m->comm);
   int blind = m->hosts > 1 && !m->replicate.me && access(probe, F_OK), all = 0;
   MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);

@@ -13,6 +13,7 @@
 // ordered. begun: collectives of the step so far; in: the one it waits for, or 0. stage: 0 outside the blocks, 1 + l
 // block l, -1 none. microbatch: -1 none.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "watch.h"
 #include "flight.h"
 #include "base/base.h"
@@ -95,8 +96,7 @@ static inline int flight_write(const char *path, const FlightWho *who) {
     mkdir(directory, 0777);
   }
   *s = FlightSink{};
-  unlink(temporary);                             // of a start before
-  s->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  s->fd = file_make_new(temporary, 0666);
   if (s->fd < 0) return errno;
   const FlightEnds ends = {{__atomic_load_n(&flight.events.count, __ATOMIC_ACQUIRE),
                             __atomic_load_n(&flight.ops.count, __ATOMIC_ACQUIRE)}};

@@ -5,6 +5,7 @@
 //   - false (or -1) is a failure; errno says why.
 //   - a name that readers look for appears only by rename, after everything under it has reached the disk.
 #pragma once
+#include "base/newfile/newfile.h"
 #include <dirent.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -38,7 +39,7 @@ static inline int file_sync_flag(const char *path) {
 
 int file_create(const char *path, const char *directory) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
-  return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | file_sync_flag(directory), 0666);
+  return file_make(path, O_WRONLY | O_EXCL | file_sync_flag(directory), 0666);
 }
 int file_open(const char *path) {
   if (!file_allowed(FILE_CREATE, path)) return -1;
@@ -46,7 +47,7 @@ int file_open(const char *path) {
 }
 int file_lock(const char *path) {
   if (!file_allowed(FILE_LOCK, path)) return -1;
-  const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  const int fd = file_make(path, O_RDWR, 0666);
   if (fd < 0 || !flock(fd, LOCK_EX | LOCK_NB)) return fd;
   const int fault = errno;
   close(fd);
@@ -239,10 +240,8 @@ char *file_get(const char *path, int64_t most, int64_t *bytes) {
 
 // ---- whose file it is
 FILE *file_own(const char *path, bool fresh) {
-  struct stat st;
-  const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode)) errno = EEXIST;
-  else if (fd >= 0 && (!fresh || !ftruncate(fd, 0)))
+  const int fd = file_make(path, O_RDWR | O_APPEND, 0666);
+  if (fd >= 0 && (!fresh || !ftruncate(fd, 0)))
     if (FILE *f = fdopen(fd, "a+")) return f;
   const int fault = errno;
   if (fd >= 0) close(fd);

@@ -8,6 +8,7 @@
 // All numbers are little endian. A file is a header, keys with values, the names and shapes of tensors (fastest
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "models.h"
 #include "lora.h"
 
@@ -337,7 +338,8 @@ bool gguf_write(const char *path, const char *weights, const Param *param, int p
   GgufTensor *t = (GgufTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   const int count = gguf_tensors(t, param, params, s, type);
   const int64_t factors = s->lora.rank ? 0 : gguf_rope_factors(factor, s);
-  FILE *f = fopen(temporary, "wb");
+  unlink(temporary);                             // of a run that was killed
+  FILE *f = file_make_stream(temporary);
   bool ok = f != NULL;
   if (ok) {
     gguf_header(f, t, count, factors, s, k, ends, type);

@@ -3,6 +3,7 @@
 #define PART_LAUNCH 1
 #define TRAINER_AS_LIBRARY 1
 #include "kernels/all.h"
+#include "base/newfile/newfile.cc"
 #include "base/base.cc"
 #include "watch/watch.cc"
 #include "fsdp/op_calls.h"

@@ -32,6 +32,28 @@ TEST(doors_are_where_rooms_are_entered,
   doors_check("run/start.h", "struct Trainer;", "names Trainer");
 }
 
+TEST(doors_files_are_made_in_one_place,
+     "any call that can make a file fails by name outside base/newfile/: open with O_CREAT, fopen to write, to add or "
+     "to change, over two lines too, creat, temporary files, links; what reads passes") {
+  static const struct { const char *file, *line; bool passes; } cases[] = {
+      {"data/models/gguf.h", "FILE *f = fopen(path, \"rb\");", true},
+      {"data/models/gguf.h", "FILE *f = fopen(path, \"wb\");", false},
+      {"run/report/log.h", "FILE *f = fopen(path, \"a\");", false},
+      {"watch/net.h", "FILE *f = fopen(path, \"r+\");", false},
+      {"trainer/generate.h", "FILE *f = fopen(path,\n                \"w\");", false},
+      {"launch/rdzv_file.h", "int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);", false},
+      {"base/text.h", "int fd = open(path, O_RDWR | O_TMPFILE, 0600);", false},
+      {"train_gpt_fsdp.cu", "int fd = creat(path, 0666);", false},
+      {"fsdp/gather.h", "int fd = mkstemp(path);", false},
+      {"kernels/loss.cuh", "freopen(path, \"w\", stdout);", false},
+      {"run/saver.h", "symlink(target, path);", false},
+      {"data/files/disk.h", "symlink(target, path); unlink(path);", true},
+      {"data/files/disk.h", "link(target, path);", false},
+      {"launch/machine.h", "unlink(path);  // O_CREAT is told of here", true}};
+  readme_checkout();
+  for (const auto &c : cases) doors_check(c.file, c.line, c.passes ? NULL : "makes a file: base/newfile/");
+}
+
 TEST(doors_are_what_objects_export,
      "a function that an object exports and no door declares, one that a door declares and nobody has, and one that "
      "nobody else calls: each fails by name; variables, pointers to functions and attributes are read too") {

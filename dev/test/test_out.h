@@ -62,15 +62,17 @@ TEST_WAITS(out_of_another_run,
   cli_free(&r);
 }
 TEST(out_without_a_lock, "where OUT/.lock cannot be locked a notice says so and the run goes on; a link that lies "
-     "where report.html is written first stays unwritten") {
+     "where report.html or a GGUF is written first stays unwritten") {
   CliRun r;
   CLI_RUN(&r, "cd %s && mkdir -p out/.lock && echo mine >victim && ln -s ../victim out/report.html.part && "
-          "exec %s %s --max_steps 2 --sample_tokens 0 --out out", test_tmp(), cli_program(), cli_small());
+          "ln -s ../victim out/model.gguf.tmp && exec %s %s --max_steps 2 --sample_tokens 0 --export_gguf f32 "
+          "--out out", test_tmp(), cli_program(), cli_small());
   cli_expect_done(&r, "without a lock");
   EXPECT(cli_count(r.text, "notice: out/.lock cannot be locked: Is a directory; let no other run write to --out") == 1,
          "it printed:\n%.3000s", r.text);
   cli_free(&r);
-  CLI_RUN(&r, "cd %s && [ \"$(cat victim)\" = mine ] && test -f out/report.html -a ! -L out/report.html", test_tmp());
+  CLI_RUN(&r, "cd %s && [ \"$(cat victim)\" = mine ] && test -f out/report.html -a ! -L out/report.html && "
+          "test -f out/model.gguf -a ! -L out/model.gguf && [ \"$(head -c4 out/model.gguf)\" = GGUF ]", test_tmp());
   cli_expect_done(&r, "a link as temporary file");
   cli_free(&r);
 }
@@ -87,6 +89,11 @@ TEST(out_temporaries_are_made_afresh,
   REQUIRE(!symlink(victim, path), "no link");
   EXPECT(file_create(path, test_tmp()) < 0 && errno == EEXIST, "a link is opened as a new file");
   EXPECT(file_open(path) < 0 && errno == ELOOP, "a link is opened as another rank's file");
+  EXPECT(file_make(path, O_RDWR | O_TRUNC, 0666) < 0 && errno == ELOOP, "a link is followed to be emptied");
+  EXPECT(!file_make_stream(path) && errno == EEXIST, "a link is opened as a new stream");
+  unlink(path);
+  REQUIRE(!mkfifo(path, 0666), "no pipe");
+  EXPECT(file_make(path, O_RDWR, 0666) < 0 && errno == EEXIST, "a pipe is opened as a file");
   unlink(path);
   REQUIRE(!symlink(cli_path("nothing"), path), "no link");
   EXPECT(file_create(path, test_tmp()) < 0 && access(cli_path("nothing"), F_OK), "a link makes a file elsewhere");

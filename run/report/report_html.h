@@ -9,6 +9,7 @@
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "report.h"
 #include "report_page.h"
 #include <time.h>
@@ -310,7 +311,7 @@ static inline bool report_write(const char *path, const ReportRun *const *run, i
   char part[REPORT_PATH_BYTES + 64];
   snprintf(part, sizeof part, "%.1020s.part", path);
   unlink(part);                                  // of a run that was killed
-  FILE *to = fopen(part, "wbx");                 // O_EXCL: not through a link that somebody has put there
+  FILE *to = file_make_stream(part);
   if (!to) return false;
   const char *comma = "";
   fputs(report_page_head, to);

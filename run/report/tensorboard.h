@@ -13,6 +13,7 @@
 // The first event has the file's version. A run that goes on at step S begins its file with START at S: readers then
 // forget what earlier files have of S and later steps. They read the files of a directory in the order of their names.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "report.h"
 #include <dirent.h>
 #include <limits.h>
@@ -118,7 +119,7 @@ static inline bool tensorboard_open(Tensorboard *b, const char *directory, int64
   const int n = snprintf(b->path, sizeof b->path, "%s/%s%010lld.%s.%d", directory, TENSORBOARD_FILE,
                          now > newest ? now : newest + 1, host, (int)getpid());
   if (n < 0 || n >= (int)sizeof b->path) return errno = ENAMETOOLONG, false;
-  b->file = fopen(b->path, "wbx");
+  b->file = file_make_stream(b->path);
   if (!b->file) return false;
   Proto p = tensorboard_event();
   proto_bytes(&p, 3, "brain.Event:2", 13);

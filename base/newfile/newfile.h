@@ -1,0 +1,15 @@
+// newfile.h: the door of base/newfile/, the one place where this program makes files. `make check-rooms` refuses any
+// other call that can make one, so no file is made where a link of somebody else's leads. It is the lowest room: all
+// others may make files.
+#pragma once
+#include <stdio.h>
+
+// Opens the regular file PATH, which is made where it is not there. A symbolic link of that name is not followed
+// (ELOOP), a named pipe is not waited for (EEXIST). flags, mode: as of open(2), with the umask; O_CREAT, O_NOFOLLOW and
+// O_CLOEXEC are added here. Returns the descriptor, or -1 with errno.
+int file_make(const char *path, int flags, unsigned mode);
+// Makes PATH anew for writing: a leftover of that name, or what somebody else has put there, loses the name first and
+// keeps its content. Returns the descriptor, or -1 with errno.
+int file_make_new(const char *path, unsigned mode);
+// Makes PATH, which must not be there, as a stream to write to. NULL with errno.
+FILE *file_make_stream(const char *path);
