@@ -1152,6 +1152,12 @@ static StepResult train_step(Trainer *t, int stop) {
 }
 
 // ================================================================================================ 6 eval, sample
+// The highest stop request of any rank so far. Collective.
+static Stop agree_on_stop(MPI_Comm comm) {
+  int asked = stop_asked;
+  MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
+  return (Stop)asked;
+}
 // A batch of E windows of T tokens, from t->host to t->host.
 static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   Acts *x = &t->acts;
@@ -1165,7 +1171,8 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
 }
 // Mean loss and next-token accuracy over every token of a split, or over its pairs. Windows of T tokens, E of them a
 // batch, batches dealt to the ranks in turn; per-window sums are added in order of windows, so the result depends on
-// neither N nor E (except with --fp8 matmul, which scales a batch's activations together). Collective.
+// neither N nor E (except with --fp8 matmul, which scales a batch's activations together). A signal to any rank ends it
+// before the next batch. Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
@@ -1178,7 +1185,8 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   liveness_phase("evaluation");
   trainer_carve(t, E, T, PASS_EVAL);
   fsdp_step_begin(&t->fsdp, false);
-  for (int64_t round = 0; round < rounds; round++) {
+  Stop stop = STOP_NOT;
+  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
     const int64_t batch = round * N + fsdp_rank(&t->fsdp);
     for (int e = 0; e < E; e++)
       if (packed)
@@ -1212,7 +1220,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   }
   free(mine);
   free(all);
-  return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start};
+  return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start, stop};
 }
 // Ends all ranks where what a run is for is not finite, though its weights are (start_load). Collective.
 static void expect_finite(const Trainer *t, bool finite, const char *what) {
@@ -1241,15 +1249,18 @@ static EvalResult evaluate(Trainer *t, Log *log, int split) {
   const int64_t began = now_ns();
   const EvalResult e = trainer_eval(t, &t->run.corpus->split[split]);
   trace_told(t->run.trace, TOLD_EVALUATION, began);
-  log_eval(log, &t->run, split_names[split], &t->run.corpus->split[split], &e);
+  if (!e.stop) log_eval(log, &t->run, split_names[split], &t->run.corpus->split[split], &e);
   return e;
 }
-
-// The highest stop request of any rank since the last step. Collective.
-static Stop agree_on_stop(MPI_Comm comm) {
-  int asked = stop_asked;
-  MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
-  return (Stop)asked;
+// Evaluates the state after the last step if that is due and not done, and notes how good it is in the checkpoint of
+// this step; the best so far, if it has none, gets one with --keep_best. Returns what a signal has asked for meanwhile:
+// the evaluation is due then as before, and a resumed run begins with it. Collective.
+static Stop trainer_evaluate(Trainer *t, Log *log, Saver *saver) {
+  if (!step_is_due(t, t->opt.eval_every) || saver->evaluated_step == t->run.step) return STOP_NOT;
+  const EvalResult e = evaluate(t, log, SPLIT_VALID);
+  if (!e.stop && saver_see(saver, log, e.loss) && t->opt.keep_best && !saver_has(saver))
+    saver_save(saver, log, t->opt.save_async, true);
+  return e.stop;
 }
 static void trainer_again_begin(void *trainer) { trainer_step_begin((Trainer *)trainer); }
 static void trainer_again(void *trainer, int a) { trainer_microbatch((Trainer *)trainer, a); }
@@ -1281,15 +1292,25 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   log_close(log, &t->run, "not finite");
   return EXIT_NOT_FINITE;
 }
+// Ends the run as a signal has asked for. Returns the exit code. Collective.
+static int trainer_stop(Trainer *t, Log *log, Saver *saver, Stop stop) {
+  if (!run_trains(&t->opt)) {                    // there is nothing to save
+    log_close(log, &t->run, "signal");
+    if (!fsdp_rank(&t->fsdp)) say("stopped by signal\n");
+    return EXIT_STOPPED;
+  }
+  if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
+  const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
+  if (stop == STOP_SAVE) log_close(log, &t->run, saved ? "saved" : "not saved");
+  saver_print_stop(saver);
+  return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
+}
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
 static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
   const Options *o = &t->opt;
-  Stop stop = STOP_NOT;
   int skipped_in_a_row = 0;
-  // A run that a signal ended has saved without the evaluation that was due: do it now.
-  if (t->run.step && step_is_due(t, o->eval_every) && saver->evaluated_step != t->run.step &&
-      saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss) && o->keep_best)
-    saver_save(saver, log, o->save_async, true);
+  // What was due when the run was saved: a signal ended it, or it was killed while it evaluated.
+  Stop stop = t->run.step ? trainer_evaluate(t, log, saver) : STOP_NOT;
   while (t->run.step < t->run.steps_total && !stop) {
     const double start = now_ms();
     const bool traced = trace_wants(t->run.trace, t->run.step);
@@ -1308,18 +1329,13 @@ static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
     }
     stop = r.stop;
     if (stop) break;
-    const bool best = step_is_due(t, o->eval_every) && saver_see(saver, log, evaluate(t, log, SPLIT_VALID).loss);
-    if (step_is_due(t, o->save_every) || (best && o->keep_best)) saver_save(saver, log, o->save_async, best);
+    if (step_is_due(t, o->save_every)) saver_save(saver, log, o->save_async, false);     // first: a kill loses no step
+    stop = trainer_evaluate(t, log, saver);
     if (traced && !trace_wants(t->run.trace, t->run.step)) log_trace(log, &t->run);
   }
   log_trace(log, &t->run);                       // a run that ends before its last step to trace
   if (!stop) stop = agree_on_stop(fsdp_comm(&t->fsdp));            // a signal during the last evaluation or save
-  if (!stop) return -1;
-  if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
-  const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
-  if (stop == STOP_SAVE) log_close(log, &t->run, saved ? "saved" : "not saved");
-  saver_print_stop(saver);
-  return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
+  return stop ? trainer_stop(t, log, saver, stop) : -1;
 }
 
 // The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
@@ -1337,18 +1353,22 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   terminal_last_signal(SIGINT);
   terminal_last_signal(SIGTERM);
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
-  if (o->eval_only) expect_finite(t, isfinite(evaluate(t, log, SPLIT_VALID).loss), "losses of --eval_only");
-  if (t->run.corpus->split[SPLIT_TEST].tokens_numel > 0 && !o->sample_only && (o->eval_every >= 0 || o->eval_only))
-    evaluate(t, log, SPLIT_TEST);
-  if (o->eval[0]) trainer_eval_files(t, log);
+  if (o->interactive) signal(SIGUSR1, SIG_IGN);  // nothing waits to be ended
+  const EvalResult e = o->eval_only ? evaluate(t, log, SPLIT_VALID) : EvalResult{};
+  expect_finite(t, e.stop || isfinite(e.loss), "losses of --eval_only");
+  Stop stop = e.stop;
+  const bool tests = !o->sample_only && (o->eval_every >= 0 || o->eval_only);
+  if (!stop && tests && t->run.corpus->split[SPLIT_TEST].tokens_numel > 0) stop = evaluate(t, log, SPLIT_TEST).stop;
+  if (!stop && o->eval[0]) stop = trainer_eval_files(t, log);
   if (o->interactive) written = trainer_talk(t, answers);
-  const bool sampled = sample_file(o) && (o->prompts[0] ? print_samples(t) : print_sample(t));
+  const bool sampled = sample_file(o) && !stop && (o->prompts[0] ? print_samples(t, &stop) : print_sample(t));
+  if (stop) return trainer_stop(t, log, saver, stop);
   written = written && (sampled || !sample_file(o));
   const size_t taken = run_device_bytes(&t->run);
   if (taken && !fsdp_rank(&t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->run.plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
-  catch_stop_signals();                          // a file that is being written is finished first
+  catch_stop_signals(run_trains(o));                          // a file that is being written is finished first
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->run.corpus->has_tokenizer && trained;
   if (!fsdp_rank(&t->fsdp))
@@ -1407,12 +1427,12 @@ static int train(Call *call) {
   liveness_phase("loading");
   start_load(&start, &t.run, &saver);
   if (start.kind != START_FRESH) start_check_finite(&start, &t.run);
-  catch_stop_signals();
+  catch_stop_signals(run_trains(o));
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
-  trainer_reference(&t, &start);
-  const int code = trainer_run(&t, &log, &saver, answers);
+  const bool stopped = trainer_reference(&t, &start) != STOP_NOT;
+  const int code = stopped ? trainer_stop(&t, &log, &saver, STOP_END) : trainer_run(&t, &log, &saver, answers);
   line_end();
   liveness_phase("end");
   trainer_close(&t);

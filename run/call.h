@@ -35,7 +35,7 @@ void call_join(Call *call) {
   MPI_Init_thread(&call->argc, &call->argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  alone = !call->launched && world == 1;
+  alone = !call->launched && world == 1, behind_first = rank > 0;
   if (alone && !o->config[0]) launch_refuse_alone(o->rdzv, false);
   gethostname(host, sizeof host - 1);
   snprintf(who, sizeof who, "rank %d of %d on %s", rank, world, host);

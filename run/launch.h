@@ -2,14 +2,17 @@
 //
 //   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
 //   launch_forget         what a rank does not need to know of that
-//   catch_stop_signals    which signals end training after its step, and which of them with a checkpoint
+//   catch_stop_signals    which signals end training after its step or within an evaluation, and which of them with a
+//                         checkpoint
 #pragma once
 #include "run.h"
+#include <poll.h>
 #include "run/options/options.h"
 
 volatile sig_atomic_t stop_asked;
 bool under_mpirun;
 static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
+static bool behind_first, saves_nothing;         // a rank other than 0; a run that trains nothing
 
 // The options of the group "ranks" differ between processes that meet, and say nothing about the run.
 // In a rank that took its place at a meeting: as if these options had not been given.
@@ -73,31 +76,46 @@ int launch_rendezvous(Call *call) {
   return rdzv_main(&ask);
 }
 
-// mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank without a launcher has time to save.
-static void on_stop_signal(int signal) {
+// Says at once what a signal asks for, if it can be printed without waiting: mpirun stops reading what its ranks print
+// before it passes SIGINT and SIGTERM on. In a handler.
+static void stop_say(int signal, bool saves) {
+  char line[192];
+  pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+  strcpy(line, signal == SIGUSR1 ? "SIGUSR1" : signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGHUP");
+  strcat(line, ": the run ends after this step, or this batch of an evaluation, ");
+  strcat(line, saves ? "with a checkpoint" : "without a new checkpoint");
+  strcat(line, signal == SIGINT && alone ? "; Ctrl-C again ends it at once\n" : "\n");
+  terminal_end_line_at_once();
+  if (poll(&out, 1, 0) != 1 || !(out.revents & POLLOUT)) return;
+  if (write(STDOUT_FILENO, line, strlen(line)) < 0) return;      // nobody reads it
+}
+// mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank without a launcher has time to save. If
+// all ranks get the signal, from their parent or a terminal, rank 0 says it.
+static void on_stop_signal(int signal, siginfo_t *from, void *) {
+  const int fault = errno;
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;
   const int asked = signal == SIGUSR1 || has_time ? STOP_SAVE : STOP_END;
-  if (asked > stop_asked) stop_asked = asked;
+  const bool news = asked > stop_asked, to_this = from->si_pid && from->si_pid != getppid();
+  if (news) stop_asked = asked;
   if (signal != SIGUSR1) liveness_quiet();       // whoever is killed now was to end
   if (signal == SIGINT || (signal == SIGTERM && under_mpirun)) {
     if (under_mpirun) terminal_end_line_at_once();               // it may end us any moment
     terminal_last_signal(signal);
   }
-  static const char word[] = "stopping after this step, with a checkpoint; Ctrl-C again ends at once\n";
-  if (signal != SIGINT || !alone || !terminal.out) return;
-  terminal_end_line_at_once();
-  if (write(STDOUT_FILENO, word, sizeof word - 1) < 0) return;   // nobody reads it
+  if (news && (to_this || !behind_first)) stop_say(signal, asked == STOP_SAVE && !saves_nothing);
+  errno = fault;
 }
-// A signal asks the training loop to end after its step. A second SIGINT ends the process at once; other signals
-// may come any number of times. SIGINT and SIGTERM interrupt a write that waits for a terminal: mpirun stops reading
-// what its ranks print before it passes these signals on.
+// A signal asks the training loop to end after its step, or after this batch of an evaluation. A second SIGINT ends the
+// process at once; other signals may come any number of times. SIGINT and SIGTERM interrupt a write that waits for a
+// terminal: mpirun stops reading what its ranks print before it passes these signals on.
 static void catch_signal(int signal, int flags) {
   struct sigaction a = {};
-  a.sa_handler = on_stop_signal;
-  a.sa_flags = flags;
+  a.sa_sigaction = on_stop_signal;
+  a.sa_flags = flags | SA_SIGINFO;
   sigaction(signal, &a, NULL);
 }
-void catch_stop_signals() {
+void catch_stop_signals(bool trains) {
+  saves_nothing = !trains;
   catch_signal(SIGINT, 0);
   catch_signal(SIGTERM, 0);                      // schedulers send it twice while we save
   if (signal(SIGHUP, SIG_IGN) != SIG_IGN) catch_signal(SIGHUP, 0);               // nohup: stays ignored

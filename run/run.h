@@ -12,8 +12,8 @@ static inline int launch_hidden(Call *call) { return rdzv_hidden(call->argc, cal
 // The command --rdzv: this process is to meet others, and what follows is the whole run of ranks in their places. The
 // file of --config is read for what it says about this; whether it is right is found out later.
 int launch_rendezvous(Call *call);
-// From here on SIGINT and SIGTERM ask for an end between steps, and set stop_asked.
-void catch_stop_signals();
+// From here on signals ask for an end between steps, or batches of an evaluation. trains: there is something to save.
+void catch_stop_signals(bool trains);
 
 // ---- agree.h --------------------------------------------------------------------------------------------------------
 // Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
@@ -40,17 +40,18 @@ bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t byte
 // What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
 struct Saver {
   RunView *run;
-  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32];
+  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32], whole_path[MAP_PATH_BYTES];   // of saved_step
   bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
   bool opened;                                   // the directory is ours
-  bool best;                                     // this save is the best so far
+  bool best;                                     // this save is the best so far, as far as is known
   bool pending;                                  // a save has begun and its end is not reported yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
   bool pruned;                                   // rank 0: older checkpoints were removed
-  int64_t serial, in_flight_step, saved_step;    // saved_step: of the newest whole one, -1: none
+  int64_t serial, in_flight_step;
+  int64_t saved_step, evaluated_step;            // of the newest whole one, and of the last validation; -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
   double best_before;                            // what best_loss was before the last one that was lower
-  int64_t evaluated_step;                        // of the last one
+  CheckpointQuality note;                        // of a save that had begun before, until it is written there
   double start_ms, pause_ms;
   char *head, *tokenizer, *header[CHECKPOINT_FILES];
   size_t head_bytes, tokenizer_bytes;
@@ -71,10 +72,11 @@ void saver_give_up(Saver *s);
 bool saver_save(Saver *s, Log *log, bool background, bool best);
 // The same at once, unless the newest checkpoint is of this step already.
 bool saver_save_now(Saver *s, Log *log);
-// The last line of a run that a signal has ended, on rank 0.
+// The last line of a run that a signal has ended, on rank 0. And whether the last step has a checkpoint, or one in flight.
 void saver_print_stop(const Saver *s);
-// Records a validation loss; returns whether it is the lowest so far. With --keep_best only losses whose checkpoint was
-// saved count, so that a failed save does not prevent the next. Collective.
+bool saver_has(const Saver *s);
+// Records the validation loss of the state after the last step, also in its checkpoint once that is whole. Returns
+// whether it is the lowest so far; with --keep_best, of those whose checkpoint was saved. Collective.
 bool saver_see(Saver *s, Log *log, double loss);
 // Writes the weights alone.
 bool save_model(RunView *run);

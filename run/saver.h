@@ -4,6 +4,7 @@
 //   saver_save, saver_save_now     a checkpoint of the state after the last step
 //   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
 //   saver_give_up                  ends it without a checkpoint
+//   saver_see                      the validation loss of a step, which is evaluated after it was saved
 //   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
 #include "base/newfile/newfile.h"
@@ -60,10 +61,12 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
   return true;
 }
 
+enum { NO_STEP = -2 };                           // of a note: there is none
 void saver_init(Saver *s, RunView *run) {
   memset(s, 0, sizeof *s);
   s->run = run;
   s->saved_step = s->evaluated_step = -1;
+  s->note.evaluated_step = NO_STEP;
   s->whole = true;
   s->best_loss = s->valid_loss = INFINITY;
   path_join(s->directory, sizeof s->directory, run->opt->out, "ckpt");
@@ -245,6 +248,30 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
   return begun;
 }
+// Rank 0, no save in flight: links and checkpoints become those that --keep and --keep_best ask for. A run that was
+// killed need not have left these. A run that has gone back to an older checkpoint removes none before it saves.
+static void saver_tidy(Saver *s) {
+  char damaged[1024];
+  int count;
+  directory_sweep(s->directory, checkpoint_leftovers);
+  Listed *list = checkpoint_list(s->directory, &count, damaged, sizeof damaged);
+  const bool newest = count && !strcmp(list[0].name, path_base(s->whole_path));
+  checkpoint_prune(s->directory, newest ? s->run->opt->keep : 0, s->run->opt->keep_best);
+  free(list);
+}
+// Writes the note that is due into the newest checkpoint, unless that is still in flight. One that cannot be written is
+// tried again before the next save, which could remove the best checkpoint without it.
+static void saver_note(Saver *s, Log *log) {
+  char error[2048] = "";
+  if (fsdp_rank(s->run->fsdp) || s->pending || s->note.evaluated_step != s->saved_step) return;
+  if (s->note.best && !s->best) log_best(log, s->run, s->saved_step, s->whole_path);   // first: a kill may repeat it
+  if (!checkpoint_note(s->whole_path, s->note, error, sizeof error)) {
+    say_error("notice: %s; a run that is resumed there evaluates its step again\n", error);
+    return;
+  }
+  if (s->note.best) saver_tidy(s);
+  s->note.evaluated_step = NO_STEP;
+}
 // Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
   const StoreRecord *r = s->run->store.result;
@@ -257,14 +284,21 @@ static bool saver_report(Saver *s, Log *log) {
   const double ms = fmax(0, s->run->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
   s->pending = false;
-  if (!r->failed) s->saved_step = s->in_flight_step;
-  if (!r->failed) restarts_saved(s->saved_step);
+  if (!r->failed) {
+    s->saved_step = s->in_flight_step;
+    snprintf(s->whole_path, sizeof s->whole_path, "%s", path);
+    restarts_saved(s->saved_step);
+  } else {
+    if (s->best && s->run->opt->keep_best) s->best_loss = s->best_before;
+    s->best = false;
+  }
   const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
   log_checkpoint(log, s->run, &report);
   if (!r->failed && !s->pruned && !fsdp_rank(s->run->fsdp))
     say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
             (long long)s->run->opt->keep, s->directory);
   saver_free_texts(s);
+  saver_note(s, log);
   return !r->failed;
 }
 void saver_poll(Saver *s, Log *log) {
@@ -286,6 +320,7 @@ void saver_give_up(Saver *s) {
 bool saver_save(Saver *s, Log *log, bool background, bool best) {
   const int64_t began = now_ns();
   saver_finish(s, log);
+  saver_note(s, log);
   s->pending = true;
   const bool begun = saver_begin(s, background, best);
   if (!begun) s->whole = saver_report(s, log);
@@ -303,16 +338,18 @@ void saver_print_stop(const Saver *s) {
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
+bool saver_has(const Saver *s) { return s->run->step == (s->pending ? s->in_flight_step : s->saved_step); }
 bool saver_see(Saver *s, Log *log, double loss) {
-  const bool keeps = s->run->opt->keep_best;
-  if (keeps && !saver_finish(s, log) && s->best) s->best_loss = s->best_before;
-  if (keeps) s->best = false;
+  if (s->run->opt->keep_best && !saver_has(s)) saver_finish(s, log);           // was the best so far saved?
+  const bool best = loss < s->best_loss;
   s->valid_loss = loss;
   s->evaluated_step = s->run->step;
-  if (!(loss < s->best_loss)) return false;
-  s->best_before = s->best_loss;
-  s->best_loss = loss;
-  return true;
+  if (best) s->best_before = s->best_loss, s->best_loss = loss;
+  if (!saver_has(s)) return best;
+  s->note = CheckpointQuality{loss, s->best_loss, s->evaluated_step, best};
+  saver_note(s, log);
+  s->best = best;                                // told by now, or as soon as it is whole
+  return best;
 }
 
 // ---- weights alone, export ------------------------------------------------------------------------------------------

@@ -818,6 +818,8 @@ void start_load(Start *s, RunView *run, Saver *saver) {
     if (trains) {
       saver->continues = s->here;
       saver->saved_step = s->here ? c.step : -1;
+      snprintf(saver->whole_path, sizeof saver->whole_path, "%s", s->path);
+      if (s->here && !fsdp_rank(f) && run->opt->save_every >= 0) saver_tidy(saver);
       start_check_device(s, run);
     }
   } else start_load_import(s, run);

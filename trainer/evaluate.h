@@ -259,8 +259,8 @@ static int eval_longest_first(const void *a, const void *b) {
   const int64_t longer = eval_sorted[y].count - eval_sorted[x].count;
   return longer ? (longer > 0 ? 1 : -1) : x < y ? -1 : 1;
 }
-// Fills sum and wrong of every request, on every rank. Collective.
-static void trainer_score(Trainer *t, EvalFile *f) {
+// Fills sum and wrong of every request, on every rank; or returns what a signal has asked for. Collective.
+static Stop trainer_score(Trainer *t, EvalFile *f) {
   const int64_t N = fsdp_world(&t->fsdp), E = t->opt.test_batch_size, batches = (f->requests + E - 1) / E;
   int64_t *order = (int64_t *)malloc(sizeof *order * (size_t)f->requests);
   double *sums = (double *)calloc((size_t)f->requests * 2, sizeof *sums);
@@ -269,7 +269,8 @@ static void trainer_score(Trainer *t, EvalFile *f) {
   qsort(order, (size_t)f->requests, sizeof *order, eval_longest_first);
   liveness_phase("evaluation");
   fsdp_step_begin(&t->fsdp, false);
-  for (int64_t round = 0; round * N < batches; round++) {
+  Stop stop = STOP_NOT;
+  for (int64_t round = 0; round * N < batches && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
     const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
     const int64_t longest = first < f->requests ? f->request[order[first]].count - 1 : 1;
     const int T = (int)min64(t->model.T, round_up(longest, 16));
@@ -299,6 +300,7 @@ static void trainer_score(Trainer *t, EvalFile *f) {
   for (int64_t i = 0; i < f->requests; i++) expect_finite(t, isfinite(sums[2 * i]), "log-probabilities of --eval");
   free(order);
   free(sums);
+  return stop;
 }
 // Whether the choice with the largest sum, the first of equal ones, is the right one. by: 1, 2: the sum for a
 // character, for a byte; 0: the sum.
@@ -330,14 +332,16 @@ static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
   memcpy(to, f->task == EVAL_LAMBADA ? lambada : f->task == EVAL_WIKITEXT ? wikitext : choices,
          sizeof(EvalNumber) * EVAL_NUMBERS);
 }
-// Evaluates the files of --eval, set apart by commas; numbers go to the terminal and metrics.jsonl. Collective.
-static void trainer_eval_files(Trainer *t, Log *log) {
+// Evaluates the files of --eval, set apart by commas; numbers go to the terminal and metrics.jsonl. Returns what a
+// signal has asked for: that file and those after it have no numbers. Collective.
+static Stop trainer_eval_files(Trainer *t, Log *log) {
   const int rank = fsdp_rank(&t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;
   MPI_Comm comm = fsdp_comm(&t->fsdp);
   char names[OPTION_TEXT_BYTES], error[1536] = "", *save = NULL;
+  Stop stop = STOP_NOT;
   strcpy(names, t->opt.eval);
-  for (char *path = strtok_r(names, ",", &save); path; path = strtok_r(NULL, ",", &save)) {
+  for (char *path = strtok_r(names, ",", &save); path && !stop; path = strtok_r(NULL, ",", &save)) {
     EvalFile f = {};
     EvalNumber number[EVAL_NUMBERS];
     const double began = now_ms();
@@ -350,11 +354,13 @@ static void trainer_eval_files(Trainer *t, Log *log) {
     if (rank) f.request = (EvalRequest *)malloc(sizeof(EvalRequest) * (size_t)counts[1] + 1);
     MPI_Bcast(f.ids, fsdp_mpi_count(counts[0]), MPI_INT32_T, 0, comm);
     MPI_Bcast(f.request, fsdp_mpi_count(counts[1] * (int64_t)sizeof(EvalRequest)), MPI_BYTE, 0, comm);
-    trainer_score(t, &f);
-    eval_numbers(&f, number);
+    stop = trainer_score(t, &f);
+    if (!rank) eval_numbers(&f, number);
     const double seconds = (now_ms() - began) / 1000;
-    if (!rank) log_eval_file(log, &t->run, path, eval_tasks[f.task].name, llmc && f.task == EVAL_HELLASWAG, f.docs,
-                             f.ids_count, number, seconds);
+    if (!rank && !stop)
+      log_eval_file(log, &t->run, path, eval_tasks[f.task].name, llmc && f.task == EVAL_HELLASWAG, f.docs, f.ids_count,
+                    number, seconds);
     eval_free(&f);
   }
+  return stop;
 }

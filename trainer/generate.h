@@ -397,8 +397,8 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
   free(k.trained);
 }
 // Continues --prompts, as many at once as sample_sequences on each rank. Each answer is added to OUT/samples.jsonl, in
-// their order. Returns whether all were written. Collective.
-static bool print_samples(Trainer *t) {
+// their order, until a signal asks for an end (*stop). Returns whether all were written. Collective.
+static bool print_samples(Trainer *t, Stop *stop) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(&t->fsdp), most = (int)sample_sequences(t) * fsdp_world(&t->fsdp);
   char **prompt = NULL, error[1536] = "", path[OPTION_TEXT_BYTES + 32];
@@ -411,6 +411,7 @@ static bool print_samples(Trainer *t) {
   const double began = now_ms();
   double first_ms = 0;                           // of all texts
   for (int64_t first = 0; first < count; first += most) {
+    if ((*stop = agree_on_stop(fsdp_comm(&t->fsdp)))) { count = first; break; }
     const int n = (int)min64(count - first, most);
     for (int i = 0; i < n; i++) {
       text[i] = Continued{};
@@ -440,7 +441,7 @@ static bool print_samples(Trainer *t) {
   free(prompt[0]);
   free(prompt);
   say("samples: %lld texts, %lld tokens in %.1f s, the first of a text after %.3f s, %.1f tokens/s%s: %s\n",
-      (long long)count, (long long)made, seconds, first_ms / 1000 / (double)count, (double)made / seconds,
+      (long long)count, (long long)made, seconds, first_ms / 1000 / (double)max64(1, count), (double)made / seconds,
       positions_words(t, longest), written ? path : "not all are written");
   return written;
 }

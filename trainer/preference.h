@@ -16,8 +16,9 @@ struct ReferenceHead {
   uint64_t sums;
 };
 
-// The sums of one split into its packing, each by the rank that computes its sequence. Collective.
-static void reference_compute(Trainer *t, Packing *p, bool bare) {
+// The sums of one split into its packing, each by the rank that computes its sequence. Returns what a signal has asked
+// for: then they are not all there. Collective.
+static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
   const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
   float *sums = (float *)calloc((size_t)p->split->documents + 1, sizeof(float));
@@ -26,7 +27,8 @@ static void reference_compute(Trainer *t, Packing *p, bool bare) {
   fsdp_step_begin(&t->fsdp, false);
   t->bare = bare;
   double told_ms = now_ms();
-  for (int64_t round = 0; round < rounds; round++) {
+  Stop stop = STOP_NOT;
+  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
     const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
     for (int e = 0; e < E; e++)
       packing_fill(p, first + e, h->inputs + e * T, h->targets + e * T, h->starts + e * T, h->weights + e * T);
@@ -50,6 +52,7 @@ static void reference_compute(Trainer *t, Packing *p, bool bare) {
   t->bare = false;
   MPI_Allreduce(sums, p->reference, fsdp_mpi_count(p->split->documents), MPI_FLOAT, MPI_SUM, fsdp_comm(&t->fsdp));
   free(sums);
+  return stop;
 }
 // Rank 0: the sums of a file. False: it is not there, or is not whole, or of something else.
 static bool reference_read(Trainer *t, const char *path, const ReferenceHead *want) {
@@ -80,8 +83,9 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
   return ok;
 }
 // Has the sums: computed, or of the run that this one goes on with, from OUT or from where its checkpoint lies. Ends
-// all ranks with one line where whole weights have been trained and their file is not there. Collective.
-static void trainer_reference(Trainer *t, const Start *start) {
+// all ranks with one line where whole weights have been trained and their file is not there. Returns what a signal has
+// asked for: then the sums are not there. Collective.
+static Stop trainer_reference(Trainer *t, const Start *start) {
   const Fsdp *f = &t->fsdp;
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
@@ -89,7 +93,8 @@ static void trainer_reference(Trainer *t, const Start *start) {
   int64_t answers = 0;
   for (int i = 0; i < SPLIT_COUNT; i++)
     if (t->run.packing[i].reference) answers += head.documents[i] = t->run.packing[i].split->documents;
-  if (!answers || !preference_compares(t->model.preference.loss)) return;
+  Stop stop = STOP_NOT;
+  if (!answers || !preference_compares(t->model.preference.loss)) return stop;
   const double began = now_ms();
   const bool frozen = fsdp_has_adapters(f) && !t->model.shape.lora.row_end;      // rows may train beside adapters
   const bool base = o->reference == OPT_reference_base;
@@ -118,7 +123,8 @@ static void trainer_reference(Trainer *t, const Start *start) {
   for (Packing &p : t->run.packing)
     if (p.reference && found)
       MPI_Bcast(p.reference, fsdp_mpi_count(p.split->documents), MPI_FLOAT, 0, fsdp_comm(f));
-    else if (p.reference) reference_compute(t, &p, bare);
+    else if (p.reference && !stop) stop = reference_compute(t, &p, bare);
+  if (stop) return stop;
   const bool writes = run_trains(o) && !fsdp_rank(f);
   const bool there = found && !access(path[0], F_OK);
   if (writes && !there && !reference_write(t, path[0], head))
@@ -128,4 +134,5 @@ static void trainer_reference(Trainer *t, const Start *start) {
     say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)answers,
         found ? "of the run before" : bare ? "by the weights without adapters" : "by the first weights",
         (now_ms() - began) / 1e3);
+  return stop;
 }

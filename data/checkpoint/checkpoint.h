@@ -139,11 +139,14 @@ struct CheckpointState {
 };
 // How good it is. INFINITY, -1: not known. best: its validation loss is the lowest so far.
 struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
-// Its first part, made when the save begins. Ends inside the object.
+// trainer.json's first part, made when the save begins. Ends inside the object.
 void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q);
 // Its second part, when all tensors are written.
 void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
                            int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
+// Notes in the whole checkpoint in `directory`, whose step has been evaluated since it was saved, how good it is:
+// trainer.json is replaced durably, or stays as it was. False and one line in `error`. Rank 0.
+bool checkpoint_note(const char *directory, CheckpointQuality q, char *error, size_t error_bytes);
 // Text with its checksum as the last line, malloc'ed.
 char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
 // A member that is a whole number from lo to hi; a hash as 16 hexadecimal digits. False: it is not there, or not that.
@@ -167,8 +170,8 @@ static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "lat
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};
 void directory_sweep(const char *directory, const char *const *starts);
 // Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best is
-// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing. Returns whether all
-// others were removed.
+// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing. The newest need not
+// be evaluated yet: the best before it stays until checkpoint_note decides. Returns whether all others were removed.
 bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
 // Adds to an error which checkpoint to take instead.
 void checkpoint_hint(const char *directory, char *error, size_t error_bytes);

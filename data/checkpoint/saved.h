@@ -76,6 +76,13 @@ void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, cha
 }
 
 // ================================================================================================ 2 trainer.json
+// How a checkpoint's quality begins, where it is part of the text: no string of JSON has a line's end.
+static const char checkpoint_quality[] = "\n\"quality\":{\"loss\":";
+static void checkpoint_write_quality(FILE *f, CheckpointQuality q) {
+  json_number(f, "valid_loss", q.valid_loss);
+  json_number(f, "best_valid_loss", q.best_loss);
+  fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
+}
 void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q) {
   const StepState *s = saved->state;
   const int64_t step = *saved->step, epoch = max64(1, saved->steps_per_epoch);
@@ -95,10 +102,8 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
   json_number(f, "loss_scale", s->loss_scale);
   json_number(f, "beta1_power", s->beta1_power);
   json_number(f, "beta2_power", s->beta2_power);
-  fprintf(f, "},\n\"quality\":{\"loss\":%.17g", isfinite(s->loss) ? s->loss : 0);
-  json_number(f, "valid_loss", q.valid_loss);
-  json_number(f, "best_valid_loss", q.best_loss);
-  fprintf(f, ",\"evaluated_step\":%lld,\"best\":%s", (long long)q.evaluated_step, q.best ? "true" : "false");
+  fprintf(f, "},%s%.17g", checkpoint_quality, isfinite(s->loss) ? s->loss : 0);
+  checkpoint_write_quality(f, q);
   fprintf(f, "},\n\"corpus\":{\"hash\":\"%016llx\",\"source\":", (unsigned long long)saved->corpus->hash);
   json_text(f, saved->corpus->source);
   fprintf(f, ",\"vocab_size_asked\":%lld", (long long)saved->vocab_size_asked);
@@ -253,6 +258,33 @@ char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t
   char *text = file_get(path, TRAINER_JSON_MOST_BYTES, bytes);
   if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
   return text;
+}
+bool checkpoint_note(const char *directory, CheckpointQuality q, char *error, size_t error_bytes) {
+  static const char *const leftovers[] = {"trainer.json.tmp", NULL};
+  char path[MAP_PATH_BYTES], *noted = NULL;
+  int64_t bytes;
+  size_t noted_bytes = 0;
+  path_join(path, sizeof path, directory, "trainer.json");
+  char *text = checkpoint_text(directory, &bytes, error, error_bytes);
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
+  const char *from = json ? strstr(text, checkpoint_quality) : NULL, *to = from ? strchr(from + 1, '}') : NULL;
+  if (to) from = strchr(from + sizeof checkpoint_quality - 1, ',');            // the training loss stays
+  if (json && !to) snprintf(error, error_bytes, "%s has no quality", path);
+  if (FILE *f = to ? open_memstream(&noted, &noted_bytes) : NULL) {
+    fwrite(text, 1, (size_t)(from - text), f);
+    checkpoint_write_quality(f, q);
+    fwrite(to, 1, (size_t)(text + bytes - to) - CHECKPOINT_SEAL_BYTES, f);
+    fclose(f);
+    char *sealed = checkpoint_sealed(noted, noted_bytes, &noted_bytes);
+    directory_sweep(directory, leftovers);       // of a process that was killed here
+    if (!file_put(path, directory, sealed, (int64_t)noted_bytes))
+      snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
+    free(sealed);
+    free(noted);
+  }
+  cJSON_Delete(json);
+  free(text);
+  return !error[0];
 }
 // Whether a file of a checkpoint has the size that trainer.json records in `file`.
 static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, char *error,

@@ -1059,15 +1059,18 @@ TEST_MPI(checkpoints_rotate, 1,
   test_corpus(&corpus, 97, 2000, 32);
   Options o;
   test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 97 --batch_size 2 --keep 2 "
-               "--keep_best --out %s", ckpt_path("out"));
+               "--keep_best --save_async --out %s", ckpt_path("out"));
   make_directories(o.out);
   trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 1);
   saver_init(&saver, &t.run);
   const char *const directory = ckpt_path("out/ckpt");
   const double losses[] = {5, 6, 4, 4.5, 4.25};
-  for (t.run.step = 1; t.run.step <= 5; t.run.step++)
-    EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, losses[t.run.step - 1])), "%s",
-           t.run.store.result->error);
+  for (t.run.step = 1; t.run.step <= 5; t.run.step++)              // evaluated before and after they are saved
+    if (t.run.step % 2) EXPECT(saver_save(&saver, &log, t.run.step == 3, false) &&
+                               saver_see(&saver, &log, losses[t.run.step - 1]) == (t.run.step < 5), "%s",
+                               t.run.store.result->error);
+    else EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, losses[t.run.step - 1])), "%s",
+                t.run.store.result->error);
   dir_expect("five saves", dir_names(directory), "best latest step_00000003 step_00000004 step_00000005 ");
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000005");
   dir_expect("best", dir_link(ckpt_path("out/ckpt/best")), "step_00000003");
@@ -1107,12 +1110,21 @@ TEST_MPI(checkpoints_rotate, 1,
              "best latest step_00000002 step_00000003 step_00000005 ");
   EXPECT(saver.serial == 1 || saver.serial > serial, "serial %lld", (long long)saver.serial);
 
+  t.run.step = 2;
   lent_file_hook(resume_no_space);
   EXPECT(!saver_save(&saver, &log, false, saver_see(&saver, &log, 3)), "saved on a disk without space");
   lent_file_hook(NULL);
   EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, 3.5)) && saver.best,
          "a loss below all that were saved is not the best: a lower one was lost");
   EXPECT(!saver_see(&saver, &log, 3.75), "3.75 is the best although 3.5 is saved");
+  t.run.step = 3;
+  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  lent_file_hook(resume_no_space);               // the note of the best has no space: it comes before the next save
+  EXPECT(saver_see(&saver, &log, 3) && saver.note.evaluated_step == 3, "3 is not the best, or its note is written");
+  lent_file_hook(NULL);
+  for (t.run.step = 4; t.run.step <= 6; t.run.step++)
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  dir_expect("the best noted late", dir_link(ckpt_path("out/ckpt/best")), "step_00000003");
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

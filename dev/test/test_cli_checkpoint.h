@@ -105,6 +105,8 @@ TEST(cli_sigusr1_saves_and_another_number_of_ranks_goes_on,
     EXPECT(r.code == EXIT_SAVED, "%s: exit code %d, must be 85:\n%.3000s", what, r.code, r.text);
     EXPECT(cli_count(r.text, "; --resume auto continues from step ") == 1, "%s: it does not say how to go on:\n%.3000s",
            what, r.text);
+    EXPECT(cli_count(r.text, "SIGUSR1: the run ends after this step, or this batch of an evaluation, with a "
+                     "checkpoint") == 1, "%s: not one rank says that the signal was received:\n%.3000s", what, r.text);
     cli_expect_end(what, out, "saved");
     cli_free(&r);
     CLI_RUN(&r, "%s %s --resume auto --out %s", cli_ranks(row.next), cli_resumes, out);
@@ -138,11 +140,53 @@ TEST(cli_sigusr1_before_the_first_step,
       EXPECT(r.code == EXIT_SAVED, "%d ranks: exit code %d, must be 85:\n%.3000s", ranks, r.code, r.text);
       snprintf(directory, sizeof directory, "%s/ckpt", out);
       first = !strcmp(cli_checkpoints(directory), "step_00000001 ");
+      const char *at_once = strstr(r.text, "SIGUSR1: the run ends after this step"), *step = strstr(r.text, "step 1/");
+      EXPECT(!first || (at_once && step && at_once < step), "%d ranks: no line says at once that rank 1 was asked to "
+             "end:\n%.3000s", ranks, r.text);
       cli_free(&r);
     }
     EXPECT(first, "%d ranks: the first step was not saved", ranks);
   }
   cli_expect_nothing_left("after SIGUSR1");
+}
+
+// A run whose evaluation takes minutes, if nothing ends it: 2 steps, then every token of 4 MB is validated, window by
+// window. The caller waits for it.
+static inline void cli_start_slow_eval(CliRun *r, int ranks, const char *options) {
+  cli_start(r, "cd %s && if [ ! -e slow ]; then mkdir slow && cp %s/train.txt slow && "
+            "yes \"$(head -c 1000 slow/train.txt)\" | head -c 4000000 >slow/valid.txt; fi; "
+            "exec %s %s --data slow --test_batch_size 1 %s", test_tmp(), cli_text(60), cli_ranks(ranks), cli_small(),
+            options);
+}
+TEST(cli_signals_are_served_in_an_evaluation,
+     "SIGTERM, SIGINT and SIGUSR1 in an evaluation of minutes end it: the step was saved before, exit code 85; ranks "
+     "of mpirun by SIGUSR1; the resumed run evaluates first, and there SIGKILL loses nothing either; --eval_only ends "
+     "with exit code 130; a line says at once which signal was received") {
+  static const struct { int ranks, signal; const char *options; int code; } rows[] = {
+      {0, SIGTERM, "--max_steps 2 --global_batch 4 --eval_every 2", EXIT_SAVED},
+      {0, SIGINT, "--resume auto", EXIT_SAVED},
+      {2, SIGUSR1, "--resume auto", EXIT_SAVED},
+      {0, SIGKILL, "--resume auto", 128 + SIGKILL},
+      {0, SIGUSR1, "--resume @/out/ckpt/latest --eval_only", EXIT_STOPPED}};
+  CliRun r;
+  for (const auto &row : rows) {
+    char options[600], directory[600];
+    snprintf(options, sizeof options, "%s --out %s", cli_expand(row.options), cli_path("out"));
+    snprintf(directory, sizeof directory, "%s", cli_path("out/ckpt"));
+    cli_start_slow_eval(&r, row.ranks, options);
+    if (!cli_wait_for(&r, &row == rows ? "checkpoint: " : "from: ", 1)) return;
+    if (!row.ranks) cli_catches(r.pid, SIGHUP);  // from here on signals are the run's
+    kill(r.pid, row.signal);
+    cli_wait(&r, CLI_LIMIT_S);
+    EXPECT(r.code == row.code, "signal %d, %s: exit code %d, must be %d:\n%.3000s", row.signal, options, r.code,
+           row.code, r.text);
+    EXPECT(!strstr(r.text, "valid: loss"), "signal %d: the evaluation came to its end:\n%.3000s", row.signal, r.text);
+    EXPECT(!strcmp(cli_checkpoints(directory), "step_00000002 "), "signal %d: the step was not saved", row.signal);
+    EXPECT(row.signal == SIGKILL || cli_count(r.text, ": the run ends after this step, or this batch") == 1,
+           "signal %d: no line says that it was received:\n%.3000s", row.signal, r.text);
+    cli_free(&r);
+  }
+  cli_expect_nothing_left("after signals in evaluations");
 }
 
 TEST(cli_sigterm_to_each_rank_saves_where_no_mpirun_counts_the_seconds,

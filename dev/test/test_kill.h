@@ -506,6 +506,115 @@ TEST_MPI(kill_ends_one_rank_at_every_call, 1,
   kill_world_close(&fresh);
 }
 
+// ---- killed while it evaluates --------------------------------------------------------------------------------------
+// In place of the op `copy`: the `left`-th copy of evaluations ends the process; `step` is the parent's, too.
+static struct { Trainer *t; void (*copy)(Ctx *c, void *to, const void *from, size_t bytes); int left; int64_t *step; }
+    kill_eval;
+static void kill_copy_of_eval(Ctx *c, void *to, const void *from, size_t bytes) {
+  if (kill_eval.t->carved == PASS_EVAL && !--kill_eval.left) {
+    *kill_eval.step = kill_eval.t->run.step;
+    kill(getpid(), SIGKILL);
+  }
+  kill_eval.copy(c, to, from, bytes);
+}
+// Runs the loop in a child, from where OUT's newest checkpoint is or from the beginning, until the plan's call or the
+// eval_at-th copy of evaluations ends it. Returns whether that was so; w stays at the beginning.
+static inline bool kill_loop(KillWorld *w, const char *out, KillPlan plan, int eval_at) {
+  int status;
+  fflush(NULL);
+  const pid_t child = fork();
+  if (!child) {
+    static Ops table;
+    Start s;
+    KillPath found;
+    char error[2048] = "";
+    snprintf(w->t.opt.out, sizeof w->t.opt.out, "%s", out);
+    saver_init(&w->saver, &w->t.run);
+    kill_newest(out, found, &s);
+    if (found[0]) {
+      s = Start{};
+      s.resume = s.here = true;
+      if (!start_open_checkpoint(&s, found, error, sizeof error)) _exit(44);
+      start_share(&s, w->comm);
+      start_load(&s, &w->t.run, &w->saver);
+    }
+    log_open(&w->log, &w->t.run, found[0], "", error, sizeof error);
+    table = *w->t.ctx.ops;
+    kill_eval.t = &w->t, kill_eval.copy = table.copy, kill_eval.left = eval_at;
+    table.copy = kill_copy_of_eval;
+    w->t.ctx.ops = &table;
+    kill_arm(plan, 0);
+    const int code = trainer_loop(&w->t, &w->log, &w->saver);
+    const bool whole = saver_finish(&w->saver, &w->log);
+    log_close(&w->log, &w->t.run, "done");
+    _exit(code < 0 && whole ? 42 : 43);
+  }
+  waitpid(child, &status, 0);
+  const bool died = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT(died || (WIFEXITED(status) && WEXITSTATUS(status) == 42), "call %lld, copy %d: status %x",
+         (long long)plan.die_at, eval_at, status);
+  return died;
+}
+// What a run has left: names in ckpt, where the links lead, the quality of each checkpoint, and the last record in
+// metrics.jsonl of each evaluation and step, without times.
+static inline void kill_left(const char *out, char *to, size_t bytes) {
+  CliRun r;
+  CLI_RUN(&r, "cd %s && ls ckpt && readlink ckpt/best ckpt/latest && grep -h quality ckpt/step_*/trainer.json; "
+          "grep -E '\"kind\":\"(step|eval)\"' metrics.jsonl | sed -E 's/,\"(ms|tokens_per_s)\":[0-9.]+//g' | "
+          "tac | awk -F, '!seen[$1, $2, $3]++' | sort", out);
+  snprintf(to, bytes, "%s", r.text);
+  cli_free(&r);
+}
+TEST_MPI(kill_in_an_evaluation_loses_no_step, 1,
+         "SIGKILL at calls of the files and within evaluations of a run that saves and evaluates after each step, with "
+         "--keep 1 --keep_best, at once and in the background, where the last step is the best and where it is not: "
+         "what was saved before its evaluation is there; resumed, checkpoints, best and metrics.jsonl equal those of a "
+         "run that was not killed") {
+  static const char *const rows[] = {"--lr 0.05", "--lr 10", "--lr 10 --save_async"};
+  static char want[1 << 16], got[1 << 16];
+  kill_eval.step = (int64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(kill_eval.step != MAP_FAILED, "no memory");
+  for (const char *row : rows) {
+    static KillWorld w;
+    KillPath out, whole, found;
+    Start s;
+    int calls = 0, in_evals = 0;
+    char options[256];
+    snprintf(options, sizeof options, "--max_steps 2 --eval_every 1 --save_every 1 --keep 1 --keep_best "
+             "--optimizer sgd --report off %s", row);
+    kill_path(whole, "%s/whole", test_tmp());
+    kill_path(out, "%s/out", test_tmp());
+    kill_remove(whole);
+    kill_world_open(&w, MPI_COMM_WORLD, whole, kill_shapes, options);
+    EXPECT(!kill_loop(&w, whole, KillPlan{}, 0), "%s: the whole run ended", row);
+    kill_left(whole, want, sizeof want);
+    EXPECT(cli_count(want, "\"kind\":\"eval\"") == 2 && strstr(want, "\"evaluated_step\":2,"), "%s: it left\n%s", row,
+           want);
+    const bool rises = strstr(row, "0.05") != NULL;                // the loss: random tokens teach nothing
+    EXPECT(!strstr(want, "step_00000001\n") == !rises, "%s: best is another:\n%s", row, want);
+    for (bool evals : {false, true})
+      for (bool died = true; died && calls < 1000;) {
+        KillPlan plan = {};
+        if (evals) in_evals += 17;
+        else plan.die_at = calls += 5;
+        kill_remove(out);
+        mkdir(out, 0777);
+        died = kill_loop(&w, out, plan, in_evals);
+        kill_newest(out, found, &s);
+        const int64_t step = found[0] ? atoll(kill_name(found) + 5) : 0;
+        EXPECT(!evals || !died || strstr(row, "async") || step == *kill_eval.step, "%s, copy %d: killed in the "
+               "evaluation of step %lld, the newest checkpoint is of step %lld", row, in_evals,
+               (long long)*kill_eval.step, (long long)step);
+        if (!died) break;
+        EXPECT(!kill_loop(&w, out, KillPlan{}, 0), "%s: the resumed run ended", row);
+        kill_left(out, got, sizeof got);
+        EXPECT(!strcmp(got, want), "%s, call %d, copy %d:\n%s\nmust be\n%s", row, calls, in_evals, got, want);
+      }
+    EXPECT(calls > 60 && in_evals > 30, "%s: only %d calls, %d copies", row, calls, in_evals);
+    kill_world_close(&w);
+  }
+}
+
 // The test below starts this under mpirun: two saves, the second with the rank and call of the environment's KILL_AT
 // ("RANK CALL"), at which that rank is killed; then, without it, a load.
 TEST_MPI(kill_two_ranks_save_and_load, 2, "two ranks save, train, save, and load either checkpoint to the bit") {

@@ -431,20 +431,24 @@ static struct {
   Trainer *t;
   void (*copy)(Ctx *c, void *to, const void *from, size_t bytes);
   int signal;                                    // 0: none, or it was raised
+  int copies;                                    // of that evaluation on this rank
 } first_eval;
 static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
   const Trainer *t = first_eval.t;
   const bool last_eval = t->carved != PASS_TRAIN && t->run.step == t->run.steps_total;
   const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
   if (signal) { first_eval.signal = 0; raise(signal); }
+  first_eval.copies += last_eval;
   first_eval.copy(c, to, from, bytes);
 }
 TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
-         "SIGTERM to one rank while the last validation runs ends all: with a checkpoint where there is time for one, "
-         "without under mpirun; without a signal the run goes on to its end") {
+         "SIGTERM to one rank while the last validation runs ends it within two batches on all ranks: with a "
+         "checkpoint where there is time for one, without under mpirun; what is resumed there validates first; "
+         "without a signal the run goes on to its end") {
   static const struct { int signal; bool under_mpirun; const char *options; int code; const char *reason; } rows[] = {
       {0, false, "", -1, NULL}, {SIGTERM, false, "--save_every -1", EXIT_SAVED, "saved"},
       {SIGTERM, true, "--save_every -1", EXIT_STOPPED, "signal"}};
+  int whole = 0;                                 // copies of the evaluation that no signal ends
   for (const auto &row : rows) {
     static Trainer t;
     static Corpus corpus;
@@ -465,19 +469,37 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     const Ops *ops = t.ctx.ops;
     table = *ops;
     first_eval.t = &t, first_eval.copy = ops->copy, first_eval.signal = row.signal;
+    first_eval.copies = 0;
     table.copy = first_copy_and_raise;
     t.ctx.ops = &table;
     stop_asked = STOP_NOT;
     under_mpirun = row.under_mpirun;
-    catch_stop_signals();
+    catch_stop_signals(true);
     const int code = trainer_loop(&t, &log, &saver);
     t.ctx.ops = ops;
     EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
-    EXPECT(t.run.step == 2 && saver.evaluated_step == 2, "signal %d: step %lld, evaluated %lld", row.signal,
-           (long long)t.run.step, (long long)saver.evaluated_step);
-    if (row.code < 0) log_close(&log, &t.run, "done");
+    EXPECT(t.run.step == 2 && saver.evaluated_step == (row.signal ? -1 : 2), "signal %d: step %lld, evaluated %lld",
+           row.signal, (long long)t.run.step, (long long)saver.evaluated_step);
+    if (row.code < 0) whole = first_eval.copies, log_close(&log, &t.run, "done");
+    else EXPECT(first_eval.copies && first_eval.copies * 3 <= whole, "signal %d: %d copies of the %d of 6 batches",
+                row.signal, first_eval.copies, whole);
     MPI_Barrier(MPI_COMM_WORLD);
     if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
+    if (row.code == EXIT_SAVED) {
+      stop_asked = STOP_NOT;
+      EXPECT(trainer_loop(&t, &log, &saver) == -1 && saver.evaluated_step == 2, "it does not go on");
+      CheckpointState c = {};
+      cJSON *json = NULL;
+      int64_t bytes;
+      char *text = checkpoint_text(cli_path("saved/ckpt/best"), &bytes, error, sizeof error);
+      if (text) json = checkpoint_parse("best", text, (size_t)bytes, error, sizeof error);
+      EXPECT(json && checkpoint_state("best", json, &c, error, sizeof error) && c.evaluated_step == 2 &&
+             c.valid_loss == saver.valid_loss && c.best_loss == c.valid_loss, "noted: evaluated %lld; %s",
+             (long long)c.evaluated_step, error);
+      cJSON_Delete(json);
+      free(text);
+      MPI_Barrier(MPI_COMM_WORLD);
+    }
     EXPECT(!access(cli_path("saved/ckpt/step_00000002/trainer.json"), F_OK) || row.code != EXIT_SAVED, "not saved");
     trainer_close(&t);
     free((void *)corpus.split[SPLIT_TRAIN].tokens);

@@ -363,6 +363,14 @@ void log_eval_file(Log *log, const RunView *run, const char *path, const char *t
   log_flush(log, run);
 }
 
+void log_best(Log *log, const RunView *run, int64_t step, const char *path) {
+  say("checkpoint: %s is the best so far\n", path);
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"best\",\"step\":%lld,\"path\":", (long long)step);
+  json_text(log->metrics, path);
+  fprintf(log->metrics, "}\n");
+  log_flush(log, run);
+}
 void log_checkpoint(Log *log, const RunView *run, const SaveReport *s) {
   if (fsdp_rank(run->fsdp)) return;
   const bool ok = !s->error[0];

@@ -53,8 +53,8 @@ struct ModelFigures {
 // rewards: of pairs, as in StepState. skipped: not finite. untrained: targets that a mask left out; where all are, the
 // step changed nothing either.
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; int64_t untrained; double rewards[3]; };
-// Of pairs `tokens` counts them, and accuracy is the share that is told apart.
-struct EvalResult { double loss, accuracy; int64_t tokens; double ms; };
+// Of pairs `tokens` counts them, and accuracy is the share that is told apart. stop: a signal ended it: no numbers.
+struct EvalResult { double loss, accuracy; int64_t tokens; double ms; Stop stop; };
 // What --eval makes of a file; name NULL: there is no such number.
 struct EvalNumber { const char *name; double x; };
 enum { EVAL_NUMBERS = 3 };
@@ -185,7 +185,8 @@ void report_open_trace(const RunView *run, char *error, size_t error_bytes);
 // append: after what an earlier run wrote. from: what the run starts from, or "".
 // One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
 void log_open(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes);
-// A record of a save, and a line.
+// A record of a save, and a line; of one whose step, evaluated since then, is the best so far.
+void log_best(Log *log, const RunView *run, int64_t step, const char *path);
 void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
 
 // ---- flight_report.h ------------------------------------------------------------------------------------------------
