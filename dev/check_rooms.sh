@@ -6,8 +6,8 @@
 # ROOMS, each above those before it; `kernels` with the directories below it, and the trainer above all of them. No file
 # includes a room above its own, itself in a circle, or of another room anything but its door, which has at most 200
 # lines; nothing below the trainer knows it. fsdp/ has its door at the top, and it is a page. Only base/newfile/ makes
-# files (and data/files/disk.h links), so that none is made where another user's link leads: all other calls that can are
-# rejected, also fopen with another mode than "r" or "rb" on its line. One line for each fault.
+# files (and data/files/disk.h links), so that none is made where another user's link leads: all other calls that can
+# are rejected, also fopen with another mode than "r" or "rb" on its line. One line for each fault.
 set -u
 rooms=$1 doors=$2
 shift 2
