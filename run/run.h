@@ -72,7 +72,7 @@ void saver_give_up(Saver *s);
 bool saver_save(Saver *s, Log *log, bool background, bool best);
 // The same at once, unless the newest checkpoint is of this step already.
 bool saver_save_now(Saver *s, Log *log);
-// The last line of a run that a signal has ended, on rank 0. And whether the last step has a checkpoint, or one in flight.
+// The last line of a run that a signal has ended, on rank 0; whether the last step has a checkpoint, or one in flight.
 void saver_print_stop(const Saver *s);
 bool saver_has(const Saver *s);
 // Records the validation loss of the state after the last step, also in its checkpoint once that is whole. Returns
