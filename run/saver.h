@@ -341,7 +341,8 @@ void saver_print_stop(const Saver *s) {
 bool saver_has(const Saver *s) { return s->run->step == (s->pending ? s->in_flight_step : s->saved_step); }
 bool saver_see(Saver *s, Log *log, double loss) {
   if (s->run->opt->keep_best && !saver_has(s)) saver_finish(s, log);           // was the best so far saved?
-  const bool best = loss < s->best_loss;
+  const bool lost = s->run->opt->keep_best && !saver_has(s) && s->in_flight_step == s->run->step;        // it failed
+  const bool best = loss < s->best_loss && !lost;
   s->valid_loss = loss;
   s->evaluated_step = s->run->step;
   if (best) s->best_before = s->best_loss, s->best_loss = loss;

@@ -1114,17 +1114,19 @@ TEST_MPI(checkpoints_rotate, 1,
   lent_file_hook(resume_no_space);
   EXPECT(!saver_save(&saver, &log, false, saver_see(&saver, &log, 3)), "saved on a disk without space");
   lent_file_hook(NULL);
+  EXPECT(!saver_see(&saver, &log, 3.25), "the best has no checkpoint: its save has failed before");
+  t.run.step = 3;
   EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, 3.5)) && saver.best,
          "a loss below all that were saved is not the best: a lower one was lost");
   EXPECT(!saver_see(&saver, &log, 3.75), "3.75 is the best although 3.5 is saved");
-  t.run.step = 3;
+  t.run.step = 4;
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
   lent_file_hook(resume_no_space);               // the note of the best has no space: it comes before the next save
-  EXPECT(saver_see(&saver, &log, 3) && saver.note.evaluated_step == 3, "3 is not the best, or its note is written");
+  EXPECT(saver_see(&saver, &log, 3) && saver.note.evaluated_step == 4, "3 is not the best, or its note is written");
   lent_file_hook(NULL);
-  for (t.run.step = 4; t.run.step <= 6; t.run.step++)
+  for (t.run.step = 5; t.run.step <= 7; t.run.step++)
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
-  dir_expect("the best noted late", dir_link(ckpt_path("out/ckpt/best")), "step_00000003");
+  dir_expect("the best noted late", dir_link(ckpt_path("out/ckpt/best")), "step_00000004");
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

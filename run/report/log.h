@@ -364,7 +364,7 @@ void log_eval_file(Log *log, const RunView *run, const char *path, const char *t
 }
 
 void log_best(Log *log, const RunView *run, int64_t step, const char *path) {
-  say("checkpoint: %s is the best so far\n", path);
+  say("best so far: %s\n", path);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"best\",\"step\":%lld,\"path\":", (long long)step);
   json_text(log->metrics, path);
