@@ -366,7 +366,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
 // beside: with what trains beside them, adapters and rows. Collective.
 uint64_t fsdp_weights_hash(Fsdp *f, bool beside = false);
 // Whether all weights are finite; else the first that is not, by its parameter. Every rank gets the same. Collective.
-bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element, float *value);
+bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element);
 // Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
 // not depend on the number of ranks. Collective; ends with a barrier.
 void fsdp_init_params(Fsdp *f, uint64_t seed);

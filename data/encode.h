@@ -802,11 +802,8 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (*o->tokenizer && o->vocab_given && c->tokenizer.vocab_size > o->vocab_size)
     return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: leave that out",
                      o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
-  if (c->tokenizer.ignored && o->out) {
-    data_format(why, sizeof why, "notice: tokenizer %s has %s, which is ignored, as by transformers", o->tokenizer,
-                c->tokenizer.ignored);
-    o->say(why);
-  }
+  if (c->tokenizer.ignored && o->out)
+    o->say("notice: the tokenizer's truncation and padding are ignored, as by transformers: texts are encoded whole");
   if (!encode_inputs_hash(c, e)) return false;
   const uint64_t inputs = c->hash;
   if (*o->tokenizer) encode_hash(c);

@@ -397,9 +397,8 @@ uint64_t fsdp_weights_hash(Fsdp *f, bool beside) {
   MPI_Allreduce(&sum, &all, 1, MPI_UINT64_T, MPI_SUM, f->mesh.comm);
   return all;
 }
-bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element, float *value) {
-  enum : int64_t { ELEMENTS = 1LL << 40, ALL = INT64_MAX };      // which one and which kind, in order of elements
-  static const float kinds[] = {NAN, INFINITY, -INFINITY};
+bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element) {
+  enum : int64_t { ELEMENTS = 1LL << 40, ALL = INT64_MAX };
   int64_t first = ALL, lowest;
   float values[1024];
   Run run;
@@ -412,14 +411,12 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element, float *value) {
       float sum = 0;
       for (int64_t i = 0; i < k; i++) sum += values[i] * 0;      // NaN of one that is not
       for (int64_t i = 0; sum != 0 && i < k && first == ALL; i++)
-        if (!isfinite(values[i]))
-          first = (p * ELEMENTS + run.in_range + i) * 3 + (isnan(values[i]) ? 0 : values[i] > 0 ? 1 : 2);
+        if (!isfinite(values[i])) first = p * ELEMENTS + run.in_range + i;
     }
   }
   MPI_Allreduce(&first, &lowest, 1, MPI_INT64_T, MPI_MIN, f->mesh.comm);
-  if (lowest == ALL) return true;
-  *param = (int)(lowest / 3 / ELEMENTS), *element = lowest / 3 % ELEMENTS, *value = kinds[lowest % 3];
-  return false;
+  *param = (int)(lowest / ELEMENTS), *element = lowest % ELEMENTS;
+  return lowest == ALL;
 }
 
 // Adapters have numbers of their own, so that a model has the same weights with and without them.

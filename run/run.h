@@ -133,8 +133,8 @@ int64_t start_step(const Start *s, const Options *o);
 // they cannot be read.
 void start_load(Start *s, RunView *run, Saver *saver);
 // Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
-// numbers or files. Collective.
-void start_check_finite(const Start *s, RunView *run);
+// numbers or files. Closes the files of other programs' weights. Collective.
+void start_check_finite(Start *s, RunView *run);
 void start_free(Start *s);
 // Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
 // tokenizer reached. Collective.

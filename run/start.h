@@ -749,21 +749,22 @@ static void start_load_import(Start *s, RunView *run) {
   if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, error, sizeof error);
   start_load_map(run, &map, error, sizeof error);
 }
-void start_check_finite(const Start *s, RunView *run) {
+void start_check_finite(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   int p;
   int64_t element;
-  float value;
-  char error[2048], name[128] = "";
-  if (fsdp_weights_finite(f, &p, &element, &value)) return;
-  const Param *q = fsdp_param(f, p);
-  const Start *from = s->on_base && !q->adapter ? s->base : s;
-  const bool adapter = q->adapter && !s->on_base && run->opt->lora_from[0];
-  if (from->kind == START_IMPORT && !q->adapter && !fsdp_rank(f)) import_element_name(name, &from->import, q, element);
-  snprintf(error, sizeof error, "%.900s: these weights are not finite: element %lld of parameter %s%s%s%s is %s: fetch "
-           "or write them again", adapter ? run->opt->lora_from : from->path, (long long)element, q->name,
-           name[0] ? " (tensor " : "", name, name[0] ? ")" : "", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  char error[2048] = "", name[128] = "";
+  if (!fsdp_weights_finite(f, &p, &element)) {
+    const Param *q = fsdp_param(f, p);
+    const Start *from = s->on_base && !q->adapter ? s->base : s;
+    const bool own = q->adapter || from->kind != START_IMPORT || fsdp_rank(f);
+    if (!own) import_element_name(name, &from->import, q, element);
+    snprintf(error, sizeof error, "%.900s: these weights are not finite, first element %lld of parameter %s%s%s%s: "
+             "fetch or write them again", q->adapter && !s->on_base ? run->opt->lora_from : from->path,
+             (long long)element, q->name, own ? "" : " (tensor ", name, own ? "" : ")");
+  }
   agree_no_error(fsdp_comm(f), error, EXIT_NOT_FINITE);
+  import_close(s->on_base ? &s->base->import : &s->import);
 }
 // Loads what adapters are for, where they come from a checkpoint.
 static void start_load_base(Start *s, RunView *run) {
@@ -835,7 +836,6 @@ void start_load(Start *s, RunView *run, Saver *saver) {
 }
 void start_free(Start *s) {
   if (s->base) start_free(s->base);
-  import_close(&s->import);
   free(s->base);
   free(s->text);
   cJSON_Delete(s->json);

@@ -223,11 +223,11 @@ static inline bool gguf_config_heads(const GgufFile *g, const char *path, const 
   const double heads = gguf_of(g, arch, "attention.head_count", 1), even =
                heads >= 1 ? floor(gguf_of(g, arch, "embedding_length", 0) / heads) : 0;
   const double size = gpt2 ? even : gguf_of(g, arch, "attention.key_length", even);
-  const double of_v = gguf_of(g, arch, "attention.value_length", even), turned =
-               gguf_of(g, arch, "rope.dimension_count", size);
+  const double of_v = gguf_of(g, arch, "attention.value_length", even);
   const struct { const char *key; double is, want; } same[] = {
       {"attention.key_length", gguf_of(g, arch, "attention.key_length", even), size},
-      {"attention.value_length", of_v, size}, {"rope.dimension_count", gpt2 ? size : turned, size},
+      {"attention.value_length", of_v, size},
+      {"rope.dimension_count", gpt2 ? size : gguf_of(g, arch, "rope.dimension_count", size), size},
       {"attention.key_length_swa", gguf_of(g, arch, "attention.key_length_swa", size), size},
       {"attention.value_length_swa", gguf_of(g, arch, "attention.value_length_swa", of_v), size},
       {"rope.dimension_count_swa", gguf_of(g, arch, "rope.dimension_count_swa", size), size},

@@ -275,14 +275,6 @@ static inline void import_find_tokenizer(Import *s, const char *directory) {
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
-// Adds to what the user is told of the weights.
-__attribute__((format(printf, 2, 3))) static inline void import_note(Import *s, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  if (s->notice[0]) text_add(s->notice, sizeof s->notice, "; ");
-  text_add_list(s->notice, sizeof s->notice, fmt, ap);
-  va_end(ap);
-}
 // What wrappers of PyTorch put into names: torch.compile, FSDP, checkpointed activations. Before all names: `cut`, such
 // as DDP's "module.", instead of which `put` stands before all but lm_head's.
 static const char *const import_wrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
@@ -340,8 +332,8 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, char
   if (!open || !import_usual_names(&s->set, error, error_bytes)) return false;
   const int nf4 = nf4_count(&s->set);
   if (nf4)
-    import_note(s, "%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and kept in --param_dtype",
-                nf4);
+    text_add(s->notice, sizeof s->notice, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and "
+             "kept in --param_dtype", s->notice[0] ? "; " : "", nf4);
   for (int k = 0; k < s->set.count; k++)
     for (int i = 0; i < s->set.shard[k].file.count && !s->prefixed; i++)
       s->prefixed = !strncmp(s->set.shard[k].file.tensor[i].name, import_hf_prefix, sizeof import_hf_prefix - 1);
@@ -495,7 +487,9 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
              "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
       if (!import_open_file(s, path, error, error_bytes)) return false;
     }
-    if (adapter) import_note(s, "its directory has an adapter too (%s), which --lora_from reads", adapter);
+    if (adapter)
+      text_add(s->notice, sizeof s->notice, "%sits directory has an adapter too (%s), which --lora_from reads",
+               s->notice[0] ? "; " : "", adapter);
     return true;
   }
   REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
