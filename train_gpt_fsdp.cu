@@ -1037,7 +1037,7 @@ static void trainer_update(Trainer *t) {
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
               StepRule{fsdp_world(f), A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
-                       t->opt.global_batch * t->model.T, trainer_values(t)});
+                       M * t->opt.batch_size * t->model.T, trainer_values(t)});
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
   if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
   fsdp_update(f, optimizer_args(&t->opt));
@@ -1147,7 +1147,8 @@ static StepResult train_step(Trainer *t, int stop) {
   const StepState *s = t->host.state;
   record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
   t->run.loss_scale = s->loss_scale;
-  return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained,
+  const int64_t empty = ((int64_t)A * N * B - t->opt.global_batch) * T;          // targets of --fill_step
+  return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained - empty,
                     {s->rewards[0], s->rewards[1], s->rewards[2]}};
 }
 
@@ -1411,8 +1412,9 @@ static int train(Call *call) {
   if (o->batch_auto) {
     trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
     asked.batch_size = o->batch_size, asked.given[OPT_batch_size] = true;
-    restarts_batch(o->global_batch, o->batch_size);
   }
+  if (o->fill_step) asked.fill_step = asked.given[OPT_fill_step] = true;
+  restarts_batch(o->global_batch, o->batch_size);
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
   t.run.cores = &cores, t.run.crowded = cores_are_crowded(&cores);
   t.run.name = start_model_name(&start, o), t.run.published = start_published(&start);

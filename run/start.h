@@ -354,10 +354,10 @@ static bool start_check_ranks(const Start *s, const Options *o, int world, char 
   REFUSE(G % B, "--batch_size %lld does not divide the %lld sequences a step that %.900s was trained with",
          (long long)B, (long long)G, s->path);
   const long long M = (long long)(G / B);
-  REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M,
+  REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M && !o->fill_step,
          "%.900s was trained with %lld microbatch%s a step: with %d rank%s leave --grad_accum %lld out", s->path, M,
          M > 1 ? "es" : "", world, world > 1 ? "s" : "", (long long)o->grad_accum);
-  if (!(M % world)) return true;
+  if (!(M % world) || o->fill_step) return true;
   char smaller[192] = "";
   while (B > 1 && G % (B * world)) B--;
   if (!(G % (B * world)))
@@ -1013,8 +1013,9 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   if (alone) c.data = o->val_data;
   c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
   DataError e = {};
-  int rank, code = 0;
+  int rank, world, code = 0;
   MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
   struct sigaction before[LOADING_SIGNALS];
   loading_catch_signals(rank, before);
   if (!rank && o->sample_only && !tokenizer[0]) {
@@ -1057,6 +1058,7 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
     say("notice: %.*s\n", (int)(end - line), line);
   tuning_fit_length(o, corpus);
+  tuning_fit_step(o, corpus, world);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "

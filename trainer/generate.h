@@ -317,20 +317,40 @@ static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
   MPI_Bcast(&written, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
   return written;
 }
+// The first question for validation, of a run that is tuned on conversations: what a sample answers that nobody named a
+// prompt for. All of its conversation before the first answer, with room for `more` tokens; the caller frees it. NULL:
+// there is none, as where nothing stands before what is trained on.
+static int32_t *sample_question(const Trainer *t, int64_t more, int64_t *count) {
+  const Options *o = &t->opt;
+  const Split *split = t->run.corpus->split, *s = &split[split[SPLIT_VALID].documents ? SPLIT_VALID : SPLIT_TRAIN];
+  if (!run_trains(o) || !s->documents || o->prompt[0] || o->prompt_as == OPT_prompt_as_text) return NULL;
+  int64_t n = 1;
+  while (n < s->tokens_numel && !split_begins(s, n) && !split_trained(s, n)) n++;
+  if (n < 2 || n == s->tokens_numel || split_begins(s, n)) return NULL;
+  int32_t *ids = (int32_t *)calloc((size_t)(n + more), sizeof *ids);
+  for (int64_t i = 0; i < n; i++) ids[i] = split_token(s, i);
+  *count = n;
+  return ids;
+}
 // Streams a sample to the terminal and OUT/sample.txt. Returns whether the file was written. Collective.
 static bool print_sample(Trainer *t) {
   const Options *o = &t->opt;
   const bool first = fsdp_rank(&t->fsdp) == 0;
   int64_t count;
-  int32_t *ids = prompt_ids(t, o->prompt, o->sample_tokens, &count);
+  int32_t *ids = sample_question(t, o->sample_tokens, &count);
+  const bool asks = ids != NULL;
+  if (!asks) ids = prompt_ids(t, o->prompt, o->sample_tokens, &count);
   FILE *file = NULL;
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/sample.txt", o->out);
   if (first) {
     file = file_own(path, true);
-    const bool chat = prompt_is_chat(o);
+    const bool chat = asks || prompt_is_chat(o);
+    const Split *valid = &t->run.corpus->split[SPLIT_VALID];
     say("sample (temperature %g, top-k %lld%s%s%s):\n", o->temperature, (long long)o->top_k,
-        chat ? ", the prompt as a user's message by " : "", chat ? o->chat_template : "",
+        !chat ? "" : !asks ? ", the prompt as a user's message by "
+        : valid->documents ? ", the first question for validation" : ", the first question trained on",
+        chat && !asks ? o->chat_template : "",
         positions_words(t, count + o->sample_tokens));
     if (!chat) sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
     for (int64_t i = 0; chat && i < count; i++) {

@@ -254,18 +254,20 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
     snprintf(error, sizeof error, "--batch_size auto needs equally many ranks on each host: give a number");
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  const int64_t each = o->global_batch / world;
+  const int64_t each = (o->global_batch + world - 1) / world;
+  bool more = false;                             // and larger ones did not fit
   for (int64_t B = device.ops->nccl ? min64(each, CUDA_MAX_BATCH) : each; B >= 1; B--) {
-    if (each % B) continue;
+    if (each % B || o->global_batch % B) continue;
     o->batch_size = B, o->grad_accum = each / B;
     if (!o->given[OPT_test_batch_size]) o->test_batch_size = B;
     if (B == 1 || batch_fits(o, corpus, device, threads, host_bytes, comm, node)) break;
+    more = true;
   }
   MPI_Comm_free(&node);
   if (!rank)
     say("notice: --batch_size auto is %lld: a step's %lld sequences are %lld microbatch%s%s\n",
         (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
-        o->global_batch > o->batch_size ? "es" : "", o->batch_size < each ? "; larger ones do not fit" : "");
+        o->global_batch > o->batch_size ? "es" : "", more ? "; larger ones do not fit" : "");
 }
 static Param *params_of_shape(const ModelShape *s, int *params) {
   const Model m = model_of_shape(s, 1);

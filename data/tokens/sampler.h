@@ -199,22 +199,23 @@ static inline int64_t sampler_first(const Sampler *s, int64_t p) {
 void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs, int32_t *targets,
                      int32_t *starts, float *weights) {
   const SamplerOptions *o = &s->options;
-  CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0 && m < o->microbatches,
+  CHECK(step_in_epoch >= 0 && step_in_epoch < s->steps_per_epoch && m >= 0,
         "microbatch_fill: step %lld of %lld, microbatch %lld of %lld", (long long)step_in_epoch,
         (long long)s->steps_per_epoch, (long long)m, (long long)o->microbatches);
   for (int64_t b = 0; b < o->batch; b++) {
     const int64_t p = (step_in_epoch * o->microbatches + m) * o->batch + b, to = b * o->seq_len;
-    if (s->packing) {
-      packing_fill(s->packing, sampler_first(s, p), inputs + to, targets + to, starts + to,
+    const int64_t first = m < o->microbatches ? sampler_first(s, p) : -1;
+    if (s->packing)
+      packing_fill(s->packing, first < 0 ? s->packing->rows : first, inputs + to, targets + to, starts + to,
                    weights ? weights + to : NULL);
-      continue;
-    }
-    split_read_sample(s->split, sampler_first(s, p), o->seq_len, inputs + to, targets + to);
+    else if (first >= 0) split_read_sample(s->split, first, o->seq_len, inputs + to, targets + to);
+    else for (int64_t t = to; t < to + o->seq_len; t++) inputs[t] = 0, targets[t] = -1;
   }
 }
 void microbatch_read_ahead(const Sampler *s, int64_t step_in_epoch, int64_t m) {
   const SamplerOptions *o = &s->options;
-  for (int64_t b = 0; b < o->batch && s->split->files && step_in_epoch < s->steps_per_epoch; b++)
+  const bool any = s->split->files && step_in_epoch < s->steps_per_epoch && m < o->microbatches;
+  for (int64_t b = 0; b < o->batch && any; b++)
     split_read_ahead(s->split, sampler_first(s, (step_in_epoch * o->microbatches + m) * o->batch + b), o->seq_len + 1);
 }
 

@@ -131,8 +131,8 @@ void sampler_set_epoch(Sampler *s, int64_t epoch);
 bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
                   const Packing *packing = NULL);
 static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
-// Microbatch m (0 <= m < M) of a step of the current epoch. inputs, targets: (B,T), overwritten; and starts of packed
-// conversations, weights of pairs.
+// Microbatch m of a step of the current epoch; those after the step's M are empty, without targets. inputs, targets:
+// (B,T), overwritten; and starts of packed conversations, weights of pairs.
 void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs, int32_t *targets,
                      int32_t *starts = NULL, float *weights = NULL);
 // Has the kernel read what microbatch m of a step of the current epoch needs, while another step computes.

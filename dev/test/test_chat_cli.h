@@ -149,7 +149,7 @@ TEST(cli_chat_exports_its_template,
   cJSON_Delete(after);
   snprintf(name, sizeof name, "\n  model     gpt2 of %s, ", cli_path("exported"));
   EXPECT(strstr(r.text, name) && strstr(r.text, "\n  tuning    what no option says is chosen for weights that") &&
-             strstr(r.text, " 2e-05 (") && strstr(r.text, "decay 0 (") &&
+             strstr(r.text, " 1e-05 (") && strstr(r.text, "decay 0 (") &&
              strstr(r.text, "--batch_size auto is 8: "), "it says:\n%.3000s", r.text);
   cli_free(&r);
 }

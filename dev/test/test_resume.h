@@ -13,7 +13,7 @@ static const OptionClass option_classes[] = {
     {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
             "loss dpo_beta dpo_smoothing simpo_gamma reference lora lora_alpha lora_targets lora_scale base_dtype "
             "train_rows"},
-    {"KOO", "global_batch optimizer freeze"},
+    {"KOO", "global_batch fill_step optimizer freeze"},
     {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
             "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "
             "min_p repetition_penalty sampler save_every save_async keep keep_best"},

@@ -175,3 +175,105 @@ TEST(tuning_evaluates_what_is_named,
          r.text);
   cli_free(&r);
 }
+
+// A run's steps as its start names them, "STEPS steps of ROWS x"; "" if it does not.
+static const char *tuning_steps(const CliRun *r, char to[64]) {
+  const char *at = strstr(r->text, "\n  training  ");
+  snprintf(to, 64, "%.*s", at ? (int)strcspn(at + 13, "x") : 0, at ? at + 13 : "");
+  return to;
+}
+TEST(tuning_step_is_of_conversations,
+     "a step of a tuning on conversations is of about 8 of them, by their mean number a sequence and never more "
+     "sequences than there are, the same on any number of ranks; there are 5 epochs at 1e-5, of adapters 3 at 2e-4; "
+     "what was given is not replaced; texts keep 8 sequences a rank, one epoch and 2e-5") {
+  static Options saved, o;
+  static int length[400];
+  char error[2048];
+  options_typed(&saved, "--model gpt2 --vocab_size 500", error, sizeof error);
+  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  static const struct { int documents, tokens, sequences; const char *words; } cases[] = {
+      {400, 250, 8, ""}, {400, 120, 4, ""}, {400, 60, 2, ""}, {400, 17, 1, ""}, {3, 250, 2, ""}, {1, 250, 1, ""},
+      {400, 60, 2, "--epochs 1"}, {400, 60, 2, "--lora 4"}, {400, 60, 2, "--lr 0.5"},
+      {400, 60, 2, "--max_steps 5"}, {400, 60, 6, "--global_batch 6"},
+      {400, 60, 6, "--batch_size 3"}, {400, 60, 32, "--grad_accum 2"}, {0, 60, 16, ""}};
+  for (const auto &x : cases)
+    for (int world = 2; world <= 6; world += 2) {
+      static Corpus corpus;
+      corpus = Corpus{};
+      for (int d = 0; d < x.documents; d++) length[d] = x.tokens;
+      if (x.documents) corpus.split[SPLIT_TRAIN] = chat_split(length, x.documents, 500);
+      tuning_options(&o, &saved, false, x.words);
+      tuning_fit_length(&o, &corpus);
+      tuning_fit_step(&o, &corpus, world);
+      const bool chosen = x.documents && !strstr(x.words, "batch") && !strstr(x.words, "accum");
+      const bool none = !x.documents || strstr(x.words, "steps");
+      const int epochs = none ? 0 : strstr(x.words, "epochs") ? 1 : o.lora ? 3 : 5;
+      const double rate = strstr(x.words, "lr") ? 0.5 : o.lora ? 2e-4 : x.documents ? 1e-5 : 2e-5;
+      EXPECT(o.global_batch == x.sequences && o.fill_step == chosen && (o.conversations > 0) == chosen &&
+                 o.epochs == epochs && o.lr == rate,
+             "%d of %d tokens, %s, %d ranks: %lld sequences a step, %lld epochs", x.documents, x.tokens, x.words, world,
+             (long long)o.global_batch, (long long)o.epochs);
+      lent_split_free(&corpus.split[SPLIT_TRAIN]);
+    }
+}
+TEST(tuning_of_few_conversations_is_the_same_on_any_ranks,
+     "a tuning on conversations has the same steps on 1, 2 and 3 ranks; 1 rank and 4, two of which have no sequence in "
+     "a step, write the same weights, and so do 4 that begin and 1 that ends; the start says how many steps there are "
+     "and that few teach little; the sample answers the first question for validation, unless a prompt is given; a "
+     "plan says what it assumes; --fill_step without a global batch, or with one that is no multiple, is refused") {
+  CliRun r;
+  char base[600], tuned[1200], first[64];
+  static const char first_question[] = "<|im_start|>user\nAre you an AI?<|im_end|>\n<|im_start|>assistant\n";
+  CLI_RUN(&r, "%s --n_layer 1 --n_head 2 --n_embd 16 --n_positions 256 --seq_len 256 --max_steps 1 --eval_every -1 "
+          "--sample_tokens 0 --threads 1 --cache= --report off --save_every -1 --data dev/fixtures/identity_91.jsonl "
+          "--tokenizer dev/fixtures/chat_smollm2 --export_hf %s --out %s", cli_program(), cli_path("base"),
+          cli_path("out"));
+  cli_expect_done(&r, "the base");
+  cli_free(&r);
+  snprintf(base, sizeof base, "%s", cli_path("base"));
+  snprintf(tuned, sizeof tuned, "--init_from %s --data dev/fixtures/identity_91.jsonl --threads 1 --cache= --report "
+           "off --eval_every -1 --save_model", base);
+  static const char two[] = "--fill_step --global_batch 2 --batch_size 1 --max_steps 6 --sample_tokens 0 --lr 0.01";
+  static const struct { int ranks; const char *out, *options, *says, *lacks; } runs[] = {
+      {1, "a", "--sample_tokens 4", ", the first question for validation):\n", "which is few"},
+      {2, "b", "--sample_tokens 4 --prompt Hi", "<|im_start|>user\nHi<|im_end|>", first_question},
+      {3, "c", "--sample_tokens 4 --prompt_as text", " 5 epochs;", first_question},
+      {1, "one", "", "6 steps come of it, which is few: below", " 5 epochs;"},
+      {4, "four", "", "moved", "do not fit"},
+      {4, "both", "--save_every 3", "saves", "do not fit"},
+      {1, "both", "--resume", "resum", "replaces"}};
+  for (const auto &x : runs) {
+    char steps[64];
+    const bool chosen = !x.out[1], resumed = !strcmp(x.options, "--resume");
+    if (resumed) {                               // from its third step
+      char six[600];
+      snprintf(six, sizeof six, "rm -r %s/ckpt/step_00000006", cli_path("both"));
+      EXPECT(!system(six), "%s", six);
+    }
+    CLI_RUN(&r, "%s %s %s %s --out %s", cli_ranks(x.ranks), tuned, chosen ? "" : two, x.options, cli_path(x.out));
+    cli_expect_done(&r, x.out);
+    EXPECT(strstr(r.text, x.says) && !strstr(r.text, x.lacks), "%s:\n%.4000s", x.out, r.text);
+    tuning_steps(&r, steps);
+    if (x.out[0] == 'a') strcpy(first, steps);
+    if (x.out[0] == 'a') EXPECT(strstr(r.text, first_question), "it asks:\n%.4000s", r.text);
+    EXPECT(!chosen || (strlen(steps) > 9 && !strcmp(steps, first)), "%s: '%s', 1 rank '%s'", x.out, steps, first);
+    cli_free(&r);
+  }
+  for (const char *same : {"four", "both"}) {
+    char a[600], b[600];
+    snprintf(a, sizeof a, "%s/model.safetensors", cli_path("one"));
+    snprintf(b, sizeof b, "%s/model.safetensors", cli_path(same));
+    cli_expect_same_file(same, a, b);
+  }
+  static const struct { const char *options, *says; bool tuned; } others[] = {
+      {"--plan", "of conversations it is about 8 in all", true},
+      {"--plan --batch_size 2", "not read: the vocabulary is that of --init_from step ", true},
+      {"--data generated --fill_step", "--fill_step needs --global_batch, a multiple of --batch_size 8", false},
+      {"--fill_step --batch_size 2 --global_batch 3", "a multiple of --batch_size 2", true}};
+  for (const auto &x : others) {
+    CLI_RUN(&r, "%s %s %s --out %s | tr '\\n' ' ' | tr -s ' '", cli_ranks(0), x.tuned ? tuned : "", x.options,
+            cli_path("no"));
+    EXPECT(strstr(r.text, x.says), "%s:\n%.2000s", x.options, r.text);
+    cli_free(&r);
+  }
+}

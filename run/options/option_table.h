@@ -81,7 +81,7 @@ enum { LAYERS_MOST = 1000 };
       "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \
   GROUP(TRAINING, "training") \
-  INT(epochs, 0, 1, 1000000, STEP, "passes over the training tokens (default: 1, or as many as --max_steps needs)", \
+  INT(epochs, 0, 1, 1000000, STEP, "passes over the training tokens (default: 1, of chats 5, or by --max_steps)", \
       "num_epochs num_train_epochs n_epochs max_epochs") \
   INT(max_steps, 0, 1, 1LL << 40, STEP, "stop after this many steps, whatever the epoch (default: --epochs decides)", \
       "max_iters max_train_steps num_iterations train_iters num_steps -x") \
@@ -90,6 +90,7 @@ enum { LAYERS_MOST = 1000 };
   INT(grad_accum, 0, 1, 1 << 20, OWN, "microbatches per step and rank (default: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 1, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
       "global_batch_size") \
+  FLAG(fill_step, STATE, "ranks that --global_batch has no sequences for compute empty ones (fine-tuning: chosen)") \
   ENUM(loss, PreferenceLoss, PREFERENCE_NONE, ((tokens, PREFERENCE_NONE), (dpo, PREFERENCE_DPO), \
       (ipo, PREFERENCE_IPO), (hinge, PREFERENCE_HINGE), (simpo, PREFERENCE_SIMPO), (orpo, PREFERENCE_ORPO)), ORDER, \
       "of every token; or of preferences, records with chosen and rejected", "pref_loss rl") \
@@ -377,6 +378,7 @@ struct Options {
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then
   bool tuning;                                   // weights are there: options that were not given are a tuning's
   int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
+  double conversations;                          // of a step, where they decided global_batch; else 0
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
   uint8_t base_types[BASE_MATRICES_MOST];        // with --base_dtype file: of each matrix, in order of parameters

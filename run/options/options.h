@@ -131,6 +131,12 @@ void preset_fill(Options *o, const char *list);
 // A tuning's sequences are as long as its longest conversation, and not too short for a sample; the preset's length is
 // the most. Every rank has the corpus, and decides the same.
 void tuning_fit_length(Options *o, const Corpus *corpus);
+// A tuning on conversations has TUNING_EPOCHS, or with whole weights TUNING_EPOCHS_WHOLE at a rate of 1e-5, and a step
+// of about TUNING_CONVERSATIONS, in whole sequences, unless these were given: chosen by an experiment
+// (docs/results.md). What a step has depends on no number of ranks: those without sequences compute empty ones
+// (--fill_step). Call tuning_fit_length first; every rank decides the same.
+enum { TUNING_EPOCHS = 3, TUNING_EPOCHS_WHOLE = 5, TUNING_CONVERSATIONS = 8, TUNING_STEPS_FEW = 20 };
+void tuning_fit_step(Options *o, const Corpus *corpus, int world);
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
 // Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.

@@ -150,7 +150,7 @@ static void tuning_resolve(Options *o, int world, int ranks_per_host) {
   if (!o->given[OPT_warmup]) o->warmup = 0.03;
   if (o->given[OPT_batch_size] || o->given[OPT_grad_accum] || !ranks_per_host) return;
   if (!o->global_batch) o->global_batch = o->batch_size * world;
-  if (o->global_batch % world == 0) o->batch_size = 0;           // auto
+  if (o->global_batch % world == 0 || o->fill_step) o->batch_size = 0;         // auto
 }
 void tuning_fit_length(Options *o, const Corpus *corpus) {
   enum { LENGTH_LEAST = 256, LENGTH_STEP = 64 };
@@ -160,6 +160,31 @@ void tuning_fit_length(Options *o, const Corpus *corpus) {
   const int64_t length = max64(LENGTH_LEAST, round_up(longest - 1, LENGTH_STEP));
   if (longest && length < o->seq_len) o->seq_len = length, o->longest = longest;
 }
+void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
+  const Split *train = &corpus->split[SPLIT_TRAIN];
+  if (!o->tuning || !train->documents) return;
+  const bool whole = !o->lora && o->loss == PREFERENCE_NONE;
+  if (!o->given[OPT_epochs] && !o->given[OPT_max_steps]) o->epochs = whole ? TUNING_EPOCHS_WHOLE : TUNING_EPOCHS;
+  if (!o->given[OPT_lr] && whole) o->lr = 1e-5;
+  if (o->given[OPT_batch_size] || o->given[OPT_grad_accum] || o->given[OPT_global_batch]) return;
+  double rows = (double)split_targets_numel(train) / (double)o->seq_len, count = (double)train->documents;
+  if (o->pack == OPT_pack_whole) {
+    Packing p;
+    packing_make(&p, train, o->seq_len, o->too_long == OPT_too_long_drop);
+    rows = (double)p.rows, count = (double)p.kept;
+    packing_free(&p);
+  }
+  if (rows < 1 || count < 1) return;             // refused below, by name
+  const double mean = count / rows;
+  o->global_batch = 1;                           // a power of two: sums of 1, 2, 4, 8 ranks have the same bits
+  while (o->global_batch * 2 <= (int64_t)rows && mean * (double)o->global_batch * M_SQRT2 < TUNING_CONVERSATIONS)
+    o->global_batch *= 2;
+  o->conversations = mean * (double)o->global_batch;
+  o->fill_step = true;
+  if (o->batch_auto) return;                     // decided by what fits
+  o->batch_size = 1;
+  o->grad_accum = (o->global_batch + world - 1) / world;
+}
 
 // --batch_size auto: what a step is must not depend on memory.
 static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes) {
@@ -168,8 +193,8 @@ static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes
   REFUSE(!o->global_batch, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into "
          "how many microbatches they are cut");
   REFUSE(o->grad_accum, "--batch_size auto decides how many microbatches there are: leave --grad_accum out");
-  REFUSE(o->global_batch % world, "--global_batch %lld is not divisible by %d ranks", (long long)o->global_batch,
-         world);
+  REFUSE(o->global_batch % world && !o->fill_step, "--global_batch %lld is not divisible by %d ranks: change it, or "
+         "give --fill_step", (long long)o->global_batch, world);
   o->batch_auto = true, o->batch_size = 1;
   return true;
 }
@@ -259,13 +284,16 @@ bool options_resolve(Options *o, int world, int ranks_per_host, char *error, siz
          "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
   const int64_t per_round = o->batch_size * world;
   const char *s = world > 1 ? "s" : "";
-  REFUSE(o->global_batch && o->global_batch % per_round,
+  REFUSE(o->fill_step && (!o->global_batch || o->global_batch % o->batch_size),
+         "--fill_step needs --global_batch, a multiple of --batch_size %lld", (long long)o->batch_size);
+  REFUSE(o->global_batch && o->global_batch % per_round && !o->fill_step,
          "--global_batch %lld is not divisible by batch_size %lld x %d rank%s", (long long)o->global_batch,
          (long long)o->batch_size, world, s);
-  REFUSE(o->global_batch && o->grad_accum && o->global_batch != per_round * o->grad_accum,
+  const int64_t rounds = (o->global_batch + per_round - 1) / per_round;
+  REFUSE(o->global_batch && o->grad_accum && rounds != o->grad_accum,
          "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: leave --grad_accum out",
          (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
-  if (!o->grad_accum) o->grad_accum = o->global_batch ? o->global_batch / per_round : 1;
-  o->global_batch = per_round * o->grad_accum;
+  if (!o->grad_accum) o->grad_accum = o->global_batch ? rounds : 1;
+  if (!o->fill_step) o->global_batch = per_round * o->grad_accum;
   return report_refuse(o, error, error_bytes) && sharding_resolve(o, world, ranks_per_host, error, error_bytes);
 }

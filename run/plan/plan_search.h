@@ -460,6 +460,8 @@ static bool plan_take_weights(Options *o, char *name, size_t name_bytes, char *e
   if (ok && s.kind == START_IMPORT) {
     const char *words = start_model_name(&s, o);
     snprintf(name, name_bytes, "%s", words ? words : "");
+    if (!o->given[OPT_batch_size] && !o->given[OPT_grad_accum] && !o->given[OPT_global_batch])
+      o->conversations = TUNING_CONVERSATIONS;   // assumed: a start reads them
     o->given[OPT_batch_size] = true;             // else it is as many as fit
     if (!o->json) start_print_notices(&s);
   }

@@ -64,6 +64,9 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
 // Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
 // reach less than was asked for. NULL: what is asked for is taken.
 static inline const char *plan_data_words(const Options *o) {
+  if (o->tuning && o->conversations > 0 && o->given[OPT_data])
+    return "not read: the vocabulary is that of --init_from; a step is taken to be 8 sequences of each rank, as of "
+           "texts: of conversations it is about 8 in all, in fewer and often shorter sequences";
   if (o->tuning) return "not read: the vocabulary is that of --init_from";
   if (o->tokenizer[0]) return "not read: the vocabulary is that of --tokenizer, if --vocab_size says it";
   if (!strcmp(o->data, "generated")) return "the generated text";

@@ -394,7 +394,16 @@ static void tuning_words(FILE *to, const RunView *run) {
   if (o->batch_auto && !o->given[OPT_batch_size])
     fprintf(to, " microbatches of %lld sequence%s (the most of a step's that fit);", (long long)o->batch_size,
             o->batch_size > 1 ? "s" : "");
-  fprintf(to, " docs/finetune.md");
+  if (o->conversations > 0)
+    fprintf(to, " a step of %lld sequence%s (about %.3g %s, on any number of ranks);", (long long)o->global_batch,
+            o->global_batch > 1 ? "s" : "", o->conversations, o->loss == PREFERENCE_NONE ? "conversations" : "pairs");
+  if (!o->given[OPT_epochs] && o->epochs && !o->max_steps) fprintf(to, " %lld epochs;", (long long)o->epochs);
+  fprintf(to, " %lld step%s come%s of it", (long long)run->steps_total, run->steps_total == 1 ? "" : "s",
+          run->steps_total == 1 ? "s" : "");
+  if (run->steps_total < TUNING_STEPS_FEW)
+    fprintf(to, ", which is few: below %d little is learned; raise --epochs%s", TUNING_STEPS_FEW,
+            o->global_batch > 1 ? ", or lower --global_batch" : "");
+  fprintf(to, "; docs/finetune.md");
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
 static void owned_name(char *to, size_t bytes, const Param *p) {
