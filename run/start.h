@@ -1096,16 +1096,14 @@ static bool start_spares(const Start *s, const Options *o, char *error, size_t e
       char path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES];
       const char *file = from->import.kind == IMPORT_LLMC ? from->import.path : from->import.set.shard[i].path;
       const char *needed = o->lora ? ", and which checkpoints of its adapters need" : "";
-      snprintf(directory, sizeof directory, "%s", file);
-      char *slash = strrchr(directory, '/');
-      if (slash) slash[slash == directory] = 0;
+      snprintf(directory, sizeof directory, "%s%.*s", *file == '/' ? "" : "./", (int)(path_base(file) - file), file);
       for (const auto &w : written) {
         path_join(path, sizeof path, o->out, w.name);
         REFUSE(w.option && start_same(path, file), "%s would replace %.900s, which this run reads%s: name another "
                "directory by --out", w.option, file, needed);
       }
       path_join(path, sizeof path, o->export_hf, "model.safetensors");
-      const bool inside = from->import.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, slash ? directory : ".");
+      const bool inside = from->import.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, directory);
       REFUSE(o->export_hf[0] && (inside || start_same(path, file)), "--export_hf %.900s has the weights that this run "
              "reads%s: name another directory", o->export_hf, needed);
     }

@@ -236,7 +236,6 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
     MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
     for (int i = 0; i < n; i++) {
-      if (drawn[i] == NOT_DRAWN) say_bytes(NULL, 0);
       expect_finite(t, drawn[i] != NOT_DRAWN, "logits of a sample");
       if (ends[i]) continue;
       text[i].ids[text[i].count++] = drawn[i];

@@ -215,8 +215,7 @@ static inline bool gguf_config_scaling(const GgufFile *g, const char *path, cons
   if (growth != 0) cJSON_AddNumberToObject(to, "llama_4_scaling_beta", growth);
   return true;
 }
-// Heads: where keys are missing, the width is shared evenly by heads, and there are as many of k and v as of q. Those
-// of k, v, rope and windows must be alike.
+// Heads: where keys are missing, the width is shared evenly, and there are as many of k and v. All must be alike.
 static inline bool gguf_config_heads(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
                                      size_t error_bytes) {
   const bool gpt2 = !strcmp(arch, "gpt2");

@@ -308,8 +308,8 @@ static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t e
       for (int i = 0; i < set->shard[k].file.count; i++) {
         snprintf(name, sizeof name, "%s", set->shard[k].file.tensor[i].name);
         wrapped = import_unwrap(name) || wrapped;
-        const bool head = names.put[0] && !strcmp(name, "lm_head.weight");
-        if (pass) shared = shared && (head || !strncmp(name, names.cut, strlen(names.cut)));
+        if (pass && (!names.put[0] || strcmp(name, "lm_head.weight")))
+          shared = shared && !strncmp(name, names.cut, strlen(names.cut));
         for (const char *end : {"embed_tokens.weight", "wte.weight"}) {
           size_t n = strlen(name) - strlen(end);
           if (pass || found || !import_ends(name, strlen(name), end) || n >= sizeof names.cut) continue;
@@ -472,9 +472,8 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
          strerror(errno));
   snprintf(s->path, sizeof s->path, "%s", path);
   const char *adapter = S_ISDIR(st.st_mode) ? import_adapter_in(path) : NULL;
-  const bool weights = import_exists(path, "model.safetensors") || import_exists(path, set_index_name);
-  REFUSE(adapter && !weights, "%s: is an adapter (%s), no model: name it by --lora_from, and by --init_from the model "
-         "that it is for", path, adapter);
+  REFUSE(adapter && !import_exists(path, "model.safetensors") && !import_exists(path, set_index_name), "%s: is an "
+         "adapter (%s), no model: name it by --lora_from, and by --init_from the model that it is for", path, adapter);
   REFUSE(import_ends(path, strlen(path), "safetensors") && strstr(path_base(path), "adapter"), "%s: is an adapter, no "
          "model: name its directory by --lora_from, and by --init_from the model that it is for", path);
   if (S_ISDIR(st.st_mode)) {

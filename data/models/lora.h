@@ -135,8 +135,7 @@ static inline bool lora_is_path(const char *name) {
   for (; (name = strchr(name, '.')); name++) if (isdigit((unsigned char)name[1])) return true;
   return false;
 }
-// Names become PEFT's: without an adapter's own behind lora_A and its like, as get_peft_model's state has them, and in
-// blocks with all of base_model.model. before.
+// Names become PEFT's: no adapter's own behind lora_A and its like, base_model.model. before all of blocks.
 static inline void lora_rename(char *name, const void *) {
   import_unwrap(name);
   for (const char *of : {".lora_A.", ".lora_B.", ".trainable_tokens_delta."}) {

@@ -67,14 +67,13 @@ bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const voi
     SafetensorsFile *f = &s->shard[k].file;
     size_t bytes = 1;
     for (int i = 0; i < f->count; i++) bytes += strlen(f->tensor[i].name) + 1 + more;
-    char *before = f->names, *at = f->names = (char *)malloc(bytes);
+    char *at = f->names = (char *)malloc(bytes);
     if (!at) die_missing("no memory for the names of %d tensors", f->count);
     for (int i = 0; i < f->count; i++, at += strlen(at) + 1) {
       strcpy(at, f->tensor[i].name);
       to(at, with);
       f->tensor[i].name = at;
     }
-    free(before);
     if (f->count) qsort(f->by_name, (size_t)f->count, sizeof *f->by_name, safetensors_order_names);
     for (int i = 1; i < f->count; i++)
       REFUSE(!strcmp(f->by_name[i - 1]->name, f->by_name[i]->name), "%s: two tensors are %s but for what was put "

@@ -141,7 +141,7 @@ SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);
 bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes);
 // The tensor `name`, of whatever dtype, and which file has it; NULL: none has.
 const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard);
-// Gives each tensor the name that `to` makes of its own, in memory for `more` bytes more. False, and one line in
+// Gives each tensor, once, the name that `to` makes of its own, in memory for `more` bytes more. False, and one line in
 // `error`: two have the same then.
 bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const void *with), const void *with,
                 char *error, size_t error_bytes);
