@@ -1246,6 +1246,11 @@ static bool step_is_due(const Trainer *t, int64_t every) {
   if (every < 0) return false;
   return t->run.step == t->run.steps_total || t->run.step % (every ? every : t->run.steps_per_epoch) == 0;
 }
+// Whether a split has something to evaluate on.
+static bool trainer_evaluates(const Trainer *t, int split) {
+  const Packing *p = &t->run.packing[split];
+  return t->run.corpus->split[split].tokens_numel > 0 && (!p->split || p->trained);
+}
 static EvalResult evaluate(Trainer *t, Log *log, int split) {
   const int64_t began = now_ns();
   const EvalResult e = trainer_eval(t, &t->run.corpus->split[split]);
@@ -1359,7 +1364,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   expect_finite(t, e.stop || isfinite(e.loss), "losses of --eval_only");
   Stop stop = e.stop;
   const bool tests = !o->sample_only && (o->eval_every >= 0 || o->eval_only);
-  if (!stop && tests && t->run.corpus->split[SPLIT_TEST].tokens_numel > 0) stop = evaluate(t, log, SPLIT_TEST).stop;
+  if (!stop && tests && trainer_evaluates(t, SPLIT_TEST)) stop = evaluate(t, log, SPLIT_TEST).stop;
   if (!stop && o->eval[0]) stop = trainer_eval_files(t, log);
   if (o->interactive) written = trainer_talk(t, answers);
   const bool sampled = sample_file(o) && !stop && (o->prompts[0] ? print_samples(t, &stop) : print_sample(t));
@@ -1391,13 +1396,14 @@ static int train(Call *call) {
   static Cores cores;
   Log log;
   MPI_Comm node;
-  int rank;
+  int rank, ranks;
   Options *o = &call->o;
   char *error = call->error;
   train_options(call, &asked, &start);
   FILE *const answers = call->first ? talk_answers(o) : NULL;
   preflight(o, true);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   liveness_phase("looking for devices");
   const Device device = agree_on_device(o, MPI_COMM_WORLD, node);
@@ -1409,6 +1415,7 @@ static int train(Call *call) {
   if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   liveness_phase("start-up");
+  trainer_fit_batch(o, &asked, &corpus, ranks);
   if (o->batch_auto) {
     trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
     asked.batch_size = o->batch_size, asked.given[OPT_batch_size] = true;

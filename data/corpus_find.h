@@ -26,41 +26,38 @@
 // document: where documents behind the first begin.
 // What a file is asked for as: text; lines of JSON; bytes that are text whatever they look like (--data_as text).
 enum TextWant { WANT_TEXT, WANT_LINES, WANT_BYTES };
-// part: of records, the files one behind another. Each ends before byte `end`, was lines of JSON or another container,
-// has so many records; `line` of the file's lines come before the first.
-struct TextPart { char path[DATA_PATH_BYTES]; size_t end; DataContainer container; int64_t line, records; };
 struct Text {
   const uint8_t *bytes;
   size_t numel, mapped_bytes;
   void *mapped, *owned;
   double nats;
   size_t *document, documents;
-  TextPart *part;
-  int parts;
-  DataContainer container;                       // of the file that was opened last
 };
+// A file of conversations that was read: the form of its first record, how many are trained on, and held out, of how
+// many of its bytes; whether they are its last.
+struct RecordPart { char form[24]; DataContainer container; int64_t records, held, held_bytes, bytes; bool last; };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
   DataNames tokens[SPLIT_COUNT];                 // token files, or of records; none: text, or not looked for yet
+  bool records;                                  // they are files of conversations
+  RecordPart *part;                              // of those that are trained on
   int sources, source_files[SOURCES_MOST];       // of a mixture: how many of the training files are each one's
   SplitSource mixed[SOURCES_MOST];               // their names and weights
   const char *val_data;                          // --val_data, or ""
   TextWant want;                                 // of texts
-  char chats[SPLIT_COUNT][DATA_PATH_BYTES];      // the files of the texts, if they hold conversations; else ""
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
-  RecordUnread unread;                           // columns of tables
 };
 static inline void text_free(Text *t) {
   free(t->owned);
   if (t->mapped) data_unmap(t->mapped, t->mapped_bytes);
   free(t->document);
-  free(t->part);
   *t = {};
 }
 static inline void found_free(Found *f) {
   for (Text &t : f->text) text_free(&t);
   for (DataNames &n : f->tokens) data_names_free(&n);
+  free(f->part);
 }
 
 // ================================================================================================ 1 text
@@ -200,26 +197,6 @@ static inline bool text_check_words(const char *path, const uint8_t *p, size_t n
   }
   return true;
 }
-// Makes lines of JSON of a text in another container.
-static inline bool text_take_records(Text *t, const char *path, DataError *e) {
-  const FileForm form = form_of(path_base(path), t->bytes, t->numel < 65536 ? t->numel : 65536);
-  char fault[256] = "", *made;
-  size_t bytes = 0;
-  t->container = form.container;
-  if (form.container == CONTAINER_JSON_LINES || form.container == CONTAINER_TEXT) return true;
-  const size_t bad = text_bad_utf8(t->bytes, t->numel, 0);       // before a record of it is named
-  if (bad < t->numel)
-    return data_fail(e, EXIT_MISSING, "%s: byte %zu, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
-                     "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", path, bad + 1, t->bytes[bad], path,
-                     strrchr(path, '.'));
-  uint8_t *copy = (uint8_t *)data_alloc(t->numel, 1);
-  memcpy(copy, t->bytes, t->numel);
-  const bool ok = records_of(&form, copy, t->numel, &made, &bytes, RecordFault{fault, sizeof fault});
-  if (made) free(copy);
-  t->bytes = (const uint8_t *)(t->owned = made ? made : (char *)copy);
-  if (made) t->numel = bytes;
-  return ok || data_fail(e, EXIT_MISSING, "%s: %s", path, fault);
-}
 // Opens a text. looks: of text_check, for the caller's notice.
 static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, DataError *e, TextWant want,
                                   const char **looks) {
@@ -229,14 +206,13 @@ static inline bool text_open_file(Text *t, const char *path, DataNotices *notice
   t->bytes = (const uint8_t *)t->mapped;
   t->numel = t->mapped_bytes;
   bool ok = t->mapped && text_check(path, t->bytes, t->numel, want, looks, e);
-  if (ok && want != WANT_LINES) {                // a line of JSON is refused by its number
+  if (ok) {
     text_count_bad(&bad, t->bytes, t->numel);
     ok = text_check_bad(&bad, path, want, words, sizeof words, e) && text_check_words(path, t->bytes, t->numel, e);
   }
-  else if (ok) ok = text_take_records(t, path, e);
   if (!ok) { text_free(t); return false; }
   if (words[0]) data_notice(notices, "%s", words);
-  if (want != WANT_LINES) text_find_articles(t);
+  text_find_articles(t);
   return true;
 }
 static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e,
@@ -404,7 +380,6 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
   const size_t cut = text_cut(t->bytes, t->numel, &how);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
   v->numel = t->numel - cut;
-  v->container = t->container;
   t->numel = cut;
   size_t kept = 0;
   for (size_t k = 0; k < t->documents; k++)
@@ -498,68 +473,20 @@ bool data_is_chats(const char *path, bool as_text) {
   return chats_find_train(path, inside, sizeof inside) ||
          (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
-// Ends a file's part of a text of records at the end of the text. line: of the file's lines before it. Returns its own.
-static inline int64_t text_end_part(Text *t, const char *path, int64_t line) {
-  const uint8_t *p = t->bytes + (t->parts ? t->part[t->parts - 1].end : 0), *const end = t->bytes + t->numel;
-  t->part = (TextPart *)realloc(t->part, sizeof *t->part * (size_t)(t->parts + 1));
-  if (!t->part) die_missing("data: no memory for the names of files");
-  TextPart *part = &t->part[t->parts++];
-  *part = TextPart{"", t->numel, t->container, line, 0};
-  data_format(part->path, sizeof part->path, "%s", path);
-  int64_t lines = 0;
-  for (const uint8_t *next; p < end; p = next, lines++) {
-    const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
-    next = newline ? newline + 1 : end;
-    while (p < next && strchr(" \t\r\n", *p)) p++;
-    part->records += p < next;
-  }
-  return lines;
-}
-// Where records for validation begin where there are none: the last twentieth of the bytes, one at least. 0: there are
-// less than two.
-static inline size_t records_cut(const uint8_t *p, size_t n) {
-  size_t end = n, cut = n - n / 20;
-  while (end && strchr(" \t\r\n", p[end - 1])) end--;
-  if (cut > end) cut = end;
-  while (cut && p[cut - 1] != '\n') cut--;
-  if (cut) return cut;
-  const uint8_t *newline = (const uint8_t *)memchr(p, '\n', end);
-  return newline ? (size_t)(newline - p) + 1 : 0;
-}
-static inline bool chats_hold_out(Found *f, DataError *e) {
-  Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
-  const size_t cut = records_cut(t->bytes, t->numel);
-  if (!cut)
-    return data_fail(e, EXIT_USAGE, "%s has less than two records: too few to hold some out for validation; give a "
-                     "directory with train.jsonl and valid.jsonl", f->chats[SPLIT_TRAIN]);
-  v->bytes = t->bytes + cut;                     // the training text still owns the memory
-  v->numel = t->numel - cut;
-  v->container = t->container;
-  t->numel = cut;
-  memcpy(f->chats[SPLIT_VALID], f->chats[SPLIT_TRAIN], sizeof f->chats[SPLIT_VALID]);
-  data_notice(f->notices, "%s: there are no conversations for validation: its last records (%.1f %% of its bytes) are "
-              "held out for it and not trained on", f->chats[SPLIT_TRAIN],
-              100.0 * (double)v->numel / (double)(v->numel + cut));
-  return true;
-}
 static inline bool find_chats(Found *f, const char *path, DataError *e) {
   struct stat st;
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
+  char file[DATA_PATH_BYTES];
+  f->records = true;
   for (int i = 0; i < SPLIT_COUNT; i++) {
-    char *to = f->chats[i];
     const bool given = i == SPLIT_VALID && *f->val_data;
-    const bool there = directory && !given ? chats_find(path, i, to, DATA_PATH_BYTES)
-                       : (!i || given) && data_format(to, DATA_PATH_BYTES, "%s", given ? f->val_data : path);
-    if (!there) to[0] = 0;
-    if (there && !text_open(&f->text[i], to, f->notices, e, WANT_LINES)) return false;
+    if (given) snprintf(file, sizeof file, "%s", f->val_data);
+    else if (directory ? !chats_find(path, i, file, sizeof file) : i) continue;
+    else if (!directory) snprintf(file, sizeof file, "%s", path);
+    data_names_add(&f->tokens[i], file);
   }
   data_format(f->source, sizeof f->source, "conversations in %s (--data)", path);
-  const bool held = !f->chats[SPLIT_VALID][0];
-  if (held && !chats_hold_out(f, e)) return false;
-  int64_t lines = 0;
-  for (int i = 0; i < SPLIT_COUNT; i++)
-    if (f->chats[i][0]) lines = text_end_part(&f->text[i], f->chats[i], held && i == SPLIT_VALID ? lines : 0);
-  return true;
+  return f->tokens[SPLIT_TRAIN].count || data_fail(e, EXIT_MISSING, "--data %s: %s", path, strerror(ENOENT));
 }
 
 // ================================================================================================ 2 token files

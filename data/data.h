@@ -39,6 +39,12 @@ bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL, ch
 // Whether o->data names conversations that find_records reads, in *are: not one plain file or directory of them, which
 // corpus_find knows. False: a file cannot be read.
 bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e);
+// What conversations take while they are read, beside their tokens, at most, on so many threads; of lines of up to
+// RECORDS_BLOCK_BYTES: a longer one takes its own length as often again. It is given back before training begins.
+enum { RECORDS_BLOCK_BYTES = 512 << 10 };
+static inline size_t records_reading_bytes(int threads) {
+  return (size_t)(8 << 20) + (size_t)threads * 32 * RECORDS_BLOCK_BYTES;
+}
 
 // ---- dataloader.h ---------------------------------------------------------------------------------------------------
 // A tokenizer trained on the text ends with so many tokens: each word is one then. A plan knows it without the text.

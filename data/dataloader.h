@@ -1,7 +1,7 @@
 // dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found and turns text into tokens.
 // data/tokens/ has those that are tokens already, and cuts tokens into samples and validation windows.
 //
-//   1 text              words and lines, encoding; conversations
+//   1 text              words and lines, encoding
 //   2 generated text    a source of sentences whose entropy is known exactly
 //   3 cache             tokenizer and ids of a text, found again by its hash
 //   4 corpus            the order of the search; hashing, passing to other processes
@@ -111,75 +111,6 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
   s->tokens = s->owned = fitted ? fitted : out;
   s->tokens_numel = n;
   s->hash = split_hash(s);
-}
-
-// Tokens of conversations before they are a Split's. flags: 1 trained on, 2 a conversation begins.
-struct ChatStream { int32_t *ids; uint8_t *flags; int64_t count, room; };
-static inline void chat_stream_add(ChatStream *s, const ChatTokens *k) {
-  if (s->count + k->count > s->room) {
-    s->room = 2 * (s->count + k->count);
-    s->ids = (int32_t *)bpe_resize(s->ids, (size_t)s->room, sizeof *s->ids);
-    s->flags = (uint8_t *)bpe_resize(s->flags, (size_t)s->room, 1);
-  }
-  memcpy(s->ids + s->count, k->ids, (size_t)k->count * sizeof *k->ids);
-  for (int64_t i = 0; i < k->count; i++)
-    s->flags[s->count + i] = (uint8_t)(k->trained[i] | (i && i != k->second ? 0 : 2));
-  s->count += k->count;
-}
-// Encodes lines of conversations into memory that the split owns.
-static inline bool split_encode_chats(Split *s, const Chat *c, const Text *text, int threads, RecordsSeen *seen,
-                                      DataError *e) {
-  enum { LINES = 4096 };
-  ChatTokens *const k = (ChatTokens *)calloc(LINES, sizeof *k);
-  const uint8_t **const at = (const uint8_t **)data_alloc(LINES + 1, sizeof *at), *p = text->bytes;
-  const uint8_t *const end = p + text->numel;
-  const TextPart *part = text->part;             // of the file whose line is next
-  int64_t line = part->line;
-  ChatStream all = {};
-  bool ok = k != NULL;
-  while (ok && p < end) {
-    int count = 0;
-    for (at[0] = p; count < LINES && p < end; at[++count] = p) {
-      const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
-      p = newline ? newline + 1 : end;
-    }
-    parallel_for(threads, 0, count, 1, [=](int64_t i) {
-      size_t n = (size_t)(at[i + 1] - at[i]);
-      while (n && strchr(" \t\r\n", at[i][n - 1])) n--;
-      if (n) chat_line(c, &k[i], at[i], n);
-    });
-    for (int i = 0; i < count; i++) {
-      while ((size_t)(at[i] - text->bytes) >= part->end) line = (++part)->line;
-      line++;
-      if (ok && k[i].fault[0])
-        ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", part->path, name_ends(part->path, ".parquet") ? "row"
-                       : part->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)line, k[i].fault);
-      if (ok && k[i].count) chat_stream_add(&all, &k[i]), s->documents += k[i].second ? 2 : 1;
-      records_seen_add(seen, k[i].unread, k[i].fields_seen);
-      for (void *p : {(void *)k[i].ids, (void *)k[i].trained, (void *)k[i].unread}) free(p);
-      k[i] = ChatTokens{};
-    }
-    liveness_progress();
-  }
-  if (ok && !s->documents) ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", text->part[0].path);
-  if (ok) {
-    s->masked = true;
-    s->token_bytes = c->tokenizer->vocab_size <= 65536 ? 2 : 4;
-    s->tokens_numel = all.count;
-    s->tokens = s->owned = data_alloc(split_bytes(s), 1);
-    memset(split_bits(s, false), 0, (size_t)(all.count + 7) / 8 * 2);
-    for (int64_t i = 0; i < all.count; i++) {
-      if (s->token_bytes == 2) ((uint16_t *)s->owned)[i] = (uint16_t)all.ids[i];
-      else ((uint32_t *)s->owned)[i] = (uint32_t)all.ids[i];
-      split_bits(s, false)[i / 8] |= (uint8_t)((all.flags[i] & 1) << i % 8);
-      split_bits(s, true)[i / 8] |= (uint8_t)((all.flags[i] >> 1) << i % 8);
-    }
-  }
-  free(all.ids);
-  free(all.flags);
-  free(k);
-  free(at);
-  return ok;
 }
 
 // ================================================================================================ 2 generated text
@@ -391,8 +322,9 @@ static inline bool cache_read_ids(Split *splits, const CacheHeader *h, bool chat
 
 // Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
 // ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
-static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, bool chats,
+static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, Found *found,
                                      bool divided) {
+  const bool chats = found;
   static char why[512];
   const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FILE *f = fd >= 0 ? fdopen(fd, "rb") : NULL;
@@ -411,10 +343,12 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
     const Split s = cache_split(&h, i, chats);
     payload += (int64_t)split_bytes(&s);
   }
-  if (chats) payload += (int64_t)sizeof c->seen;
+  if (chats) payload += (int64_t)(sizeof c->seen + sizeof *found->part * (size_t)found->tokens[SPLIT_TRAIN].count);
   if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
   if (!fault && !cache_read_ids(c->split, &h, chats, f)) fault = "its checksum does not match";
-  if (!fault && chats && fread(&c->seen, sizeof c->seen, 1, f) != 1) fault = "it is cut short";
+  const size_t parts = chats ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
+  if (!fault && chats && (fread(&c->seen, sizeof c->seen, 1, f) != 1 ||
+                          fread(found->part, sizeof *found->part, parts, f) != parts)) fault = "it is cut short";
   fclose(f);
   if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
@@ -431,8 +365,8 @@ static char cache_temporary[2][PATH_MAX + 64];
 void corpus_abandon() {
   for (const char *path : cache_temporary) if (path[0]) unlink(path);
 }
-static inline bool cache_write(const Corpus *c, const char *dir, const char *json, const char *bin, uint64_t key,
-                               char *why, size_t why_bytes) {
+static inline bool cache_write(const Corpus *c, const Found *f, const char *dir, const char *json, const char *bin,
+                               uint64_t key, char *why, size_t why_bytes) {
   char *temporary = cache_temporary[1];
   CacheHeader h = {};
   data_format(cache_temporary[0], sizeof cache_temporary[0], "%s.tmp%d", json, (int)getpid());         // file_put's
@@ -454,7 +388,9 @@ static inline bool cache_write(const Corpus *c, const char *dir, const char *jso
     ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
     at += bytes;
   }
-  if (ok && c->split[SPLIT_TRAIN].documents) ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at);
+  if (ok && f) ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at) &&
+                    file_write(fd, temporary, f->part, (int64_t)sizeof *f->part * f->tokens[SPLIT_TRAIN].count,
+                               at + (int64_t)sizeof c->seen);
   int fault = errno;
   if (fd >= 0 && close(fd) && ok) { ok = false; fault = errno; }
   if (ok && !(ok = file_rename(temporary, bin))) fault = errno;
@@ -482,39 +418,44 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
   return c->has_tokenizer = true;
 }
 
-// Makes the tokenizer, unless it was given, and the ids of texts or conversations.
-static inline bool corpus_encode(Corpus *c, const Text *texts, const char (*chats)[DATA_PATH_BYTES],
+// Makes the tokenizer, unless it was given, and the ids of texts or, as `f` has them, conversations.
+static inline bool corpus_encode(Corpus *c, const Text *texts, Found *f, const EncodeOptions *of_records,
                                  const CorpusOptions *o, DataError *e) {
   const double start = now_ms();
   if (!c->has_tokenizer)
     tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads,
                     c->generated);
   const double trained = now_ms();
-  Chat chat = chats ? chat_open(&o->chat, &c->tokenizer) : Chat{};
-  chat.notes = true;
-  for (int i = 0; i < SPLIT_COUNT; i++) {
-    Split *s = &c->split[i];
-    if (!texts[i].numel) continue;
-    if (!chats) split_encode(s, &c->tokenizer, &texts[i], o->threads);
-    else if (!split_encode_chats(s, &chat, &texts[i], o->threads, &c->seen, e)) return false;
-  }
+  if (f && !records_encode(c, f, of_records, e)) return false;
+  for (int i = 0; i < SPLIT_COUNT && !f; i++)
+    if (texts[i].numel) split_encode(&c->split[i], &c->tokenizer, &texts[i], o->threads);
   c->tokenizer_ms = c->has_tokenizer ? 0 : trained - start;
   c->encode_ms = now_ms() - trained;
   return true;
 }
 // Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
-// is a notice, never an error. chats: the files' names, if they hold conversations; else NULL.
-static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*chats)[DATA_PATH_BYTES],
-                                   const CorpusOptions *o, DataError *e) {
+// is a notice, never an error. f: the conversations that were found, in place of texts; else NULL.
+static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const CorpusOptions *o, DataError *e) {
+  const bool chats = f;
+  EncodeOptions of_records = {};
+  of_records.column = o->column, of_records.chat = o->chat, of_records.threads = o->threads;
+  of_records.block_bytes = (int64_t)o->threads * RECORDS_BLOCK_BYTES;
   const bool divided = c->has_tokenizer ? c->tokenizer.divides : !c->generated;
   uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats, divided), sizeof cache_magic);
   const char *how[CHAT_HOW];
   chat_how(&o->chat, how);
   for (const char *word : how) if (chats && *word) key = data_hash(key, word, strlen(word));
   key = data_mix(key ^ (c->has_tokenizer ? tokenizer_hash(&c->tokenizer) : (uint64_t)o->vocab_size));
-  for (int i = 0; i < SPLIT_COUNT; i++) {
+  bool tables;
+  if (f) {
+    for (const DataNames &names : f->tokens) if (!encode_check(&names, &of_records, &tables, e)) return false;
+    f->part = (RecordPart *)calloc((size_t)f->tokens[SPLIT_TRAIN].count, sizeof *f->part);
+    key = data_hash(key, o->column, strlen(o->column));
+    if (!f->part || !records_hash(f, &key, e)) return false;
+  }
+  for (int i = 0; i < SPLIT_COUNT && !f; i++) {
     key = data_hash(key, texts[i].bytes, texts[i].numel);
-    if (divided && !chats) key = data_hash(key, texts[i].document, texts[i].documents * sizeof(size_t));
+    if (divided) key = data_hash(key, texts[i].document, texts[i].documents * sizeof(size_t));
   }
   char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
   bool cached = o->cache_dir && *o->cache_dir;
@@ -527,23 +468,24 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, const char (*ch
   if (cached) {
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
-    fault = cache_read(c, json, bin, key, chats != NULL, divided);
+    fault = cache_read(c, json, bin, key, f, divided);
     if (fault && *fault)
       data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
-    if (!corpus_encode(c, texts, chats, o, e)) return false;
-    if (cached && !cache_write(c, o->cache_dir, json, bin, key, why, sizeof why))
+    if (!corpus_encode(c, texts, f, &of_records, o, e)) return false;
+    if (cached && !cache_write(c, f, o->cache_dir, json, bin, key, why, sizeof why))
       data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why);
   }
   c->has_tokenizer = true;
   c->vocab_size = c->tokenizer.vocab_size;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     Split *s = &c->split[i];
-    if (!texts[i].numel) continue;
+    if (f ? !s->tokens_numel : !texts[i].numel) continue;
     s->pairs = chats && o->chat.preferences;
-    if (chats && !split_check_mask(s, chats[i], e)) return false;
+    const bool given = f && f->tokens[i].count;  // else it was held out
+    if (given && !split_check_mask(s, f->tokens[i].name[0], e)) return false;
     s->hash = split_hash(s);
     if (chats) continue;
     s->has_context = true;
@@ -614,35 +556,36 @@ static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOpti
          corpus_open_tokens(&c->split[SPLIT_VALID], f, SPLIT_VALID, o->vocab_size, e);
 }
 // Adds to the source which container conversations were in, and which form the first has; of several files to `words`
-// what each one has.
-static inline void corpus_say_form(Corpus *c, const Text *t, const ChatOptions *o) {
+// what each one has; and what is held out.
+static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOptions *o) {
   static const char *const containers[] = {"lines", "lines", "an array", "objects", "a table", "a table"};
-  char fault[256], words[DATA_PATH_BYTES] = "", more[64] = "";
-  const uint8_t *p = t->bytes;
-  for (int i = 0; i < t->parts && !more[0]; i++) {
-    const TextPart *part = &t->part[i];
-    const uint8_t *const end = t->bytes + part->end, *line;
-    for (; p < end && strchr(" \t\r\n", *p); p++) {}
-    line = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
-    cJSON *json = cJSON_ParseWithLength((const char *)p, (size_t)((line ? line : end) - p));
-    const RecordForm *f = record_form(json, o->fields, RecordFault{fault, sizeof fault});
-    const char *form = o->preferences ? "preferences" : f ? f->name : NULL;
-    const size_t n = strlen(words), source = strlen(c->source);
-    if (t->parts == 1 && form)
-      snprintf(c->source + source, sizeof c->source - source, ": %s of %s", containers[part->container], form);
-    else if (!data_format(words + n, sizeof words - n, "%s%s: %lld as %s of %s", i ? "; " : "", path_base(part->path),
-                          (long long)part->records, containers[part->container], form ? form : "no form")) {
-      words[n] = 0;
-      snprintf(more, sizeof more, "; and %d files more", t->parts - i);
-    }
-    cJSON_Delete(json);
-    p = end;
+  const DataNames *names = &f->tokens[SPLIT_TRAIN];
+  const RecordPart *part = f->part;
+  char words[DATA_PATH_BYTES] = "", more[64] = "";
+  int64_t held = 0;
+  for (int i = 0; i < names->count; i++) held += part[i].held;
+  if (held && names->count == 1)
+    data_notice(&c->notices, "%s: there are no conversations for validation: %s (%.1f %% of its bytes) %s held out for "
+                "it and not trained on", names->name[0], part->last ? "its last records" : "one of its records",
+                100.0 * (double)part->held_bytes / (double)part->bytes, part->last ? "are" : "is");
+  else if (held)
+    data_notice(&c->notices, "--data %s: there are no conversations for validation: the last records of each file (a "
+                "twentieth of its bytes) are held out for it and not trained on", o->data);
+  if (names->count == 1)
+    text_add(c->source, sizeof c->source, ": %s of %s", containers[part->container], part->form);
+  for (int i = 0; i < names->count && !more[0]; i++) {
+    const size_t n = strlen(words);
+    if (data_format(words + n, sizeof words - n, "%s%s: %lld as %s of %s", i ? "; " : "", path_base(names->name[i]),
+                    (long long)part[i].records, containers[part[i].container], part[i].form)) continue;
+    words[n] = 0;
+    snprintf(more, sizeof more, "; and %d files more", names->count - i);
   }
-  if (t->parts > 1) data_notice(&c->notices, "conversations of %d files, in this order: %s%s", t->parts, words, more);
+  if (names->count > 1)
+    data_notice(&c->notices, "conversations of %d files, in this order: %s%s", names->count, words, more);
 }
 // Where the sources of a mixture of conversations lie in the stream: one behind another, by how many each has.
 static inline void corpus_place_sources(Split *s, const Found *f) {
-  const TextPart *part = f->text[SPLIT_TRAIN].part;
+  const RecordPart *part = f->part;
   int64_t at = 0;
   for (int k = 0; k < f->sources; k++) {
     SplitSource *source = &s->source[s->sources++];
@@ -682,12 +625,9 @@ static inline void corpus_notice_empty(Corpus *c) {
                 "end there; take them out, or give these answers \"weight\": 0", (long long)empty,
                 (long long)s->documents);
 }
-// What conversations have beside their forms, in a notice; --fields with a member that none has is refused. columns:
-// of tables.
-static inline bool corpus_check_seen(Corpus *c, const RecordUnread *columns, const CorpusOptions *o, DataError *e) {
+// What conversations have beside their forms, in a notice; --fields with a member that none has is refused.
+static inline bool corpus_check_seen(Corpus *c, const CorpusOptions *o, DataError *e) {
   char words[1024];
-  for (int i = 0; i < columns->names; i++)
-    record_unread_add(&c->seen.unread, columns->of[i].name, columns->of[i].records);
   if (record_fields_missing(o->chat.fields, c->seen.fields, words, sizeof words))
     return data_fail(e, EXIT_USAGE, "--fields %s: no record of --data %s has that member", words, o->data);
   if (record_unread_say(&c->seen.unread, words, sizeof words))
@@ -696,17 +636,16 @@ static inline bool corpus_check_seen(Corpus *c, const RecordUnread *columns, con
 }
 // Loads the texts or token files that were found, and frees f.
 static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
-  const bool tokens = f->tokens[SPLIT_TRAIN].count;
+  const bool chats = f->records, tokens = f->tokens[SPLIT_TRAIN].count && !chats;
   bool ok = tokens ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
-  const bool chats = f->chats[SPLIT_TRAIN][0];
   if (ok && chats && !c->has_tokenizer)
     ok = data_fail(e, EXIT_USAGE, "--data %s: conversations are encoded by a model's own tokenizer: name the model by "
                    "--init_from, or the tokenizer by --tokenizer", o->data);
-  if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f->chats : NULL, o, e);
+  if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
-  if (ok && chats) ok = corpus_check_seen(c, &f->unread, o, e);
+  if (ok && chats) ok = corpus_check_seen(c, o, e);
   if (ok && chats) {
-    corpus_say_form(c, &f->text[SPLIT_TRAIN], &o->chat);
+    corpus_say_form(c, f, o);
     corpus_place_sources(&c->split[SPLIT_TRAIN], f);
     corpus_notice_empty(c);
   }
@@ -788,7 +727,7 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);
   if (!directory && !strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
   if (directory ? find_directory(&f, directory, asked, e)
-      : o->records ? find_records(&f, o->data, o->column, o->chat.fields, e) : corpus_find(&f, o->data, e))
+      : o->records ? find_records(&f, o->data, e) : corpus_find(&f, o->data, e))
     return corpus_load_found(c, &f, o, e);
   found_free(&f);
   return false;

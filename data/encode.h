@@ -220,6 +220,64 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
 }
 
 // ================================================================================================ 2 writing
+// Of conversations: tokens of a .part that are trained on have this bit.
+enum { ENCODE_TRAINED = 1 << 30, ENCODE_COPY_NUMEL = 1 << 16 };
+// A piece of a document, at most about ENCODE_PIECE_BYTES long: where it may be cut. A line or a row is one, whole.
+// text: of a line, malloc'ed.
+struct EncodePiece {
+  const uint8_t *p;
+  int64_t from, to, second;                      // its line in the text of its file; of a preference, ids of what was
+                                                 // chosen
+  size_t bytes;
+  bool begins, ends;
+  TextKind kind;
+  char *text;
+  int32_t *ids;
+  int64_t count, number;                         // number: of the line
+  char *fault, *unread;                          // malloc'ed; NULL: none; and for records_seen_add
+  uint64_t fields_seen;
+};
+// Conversations in memory as they come, and where each record lies in the text of its file.
+struct RecordPlace { int64_t from, to; };
+struct ChatStream {
+  uint8_t *tokens, *trained, *begins;            // the last two: a bit for each token
+  int token_bytes;
+  int64_t count, room, documents, records, places_room, text_end;    // text_end: of the last record
+  RecordPlace *place;                            // (records)
+};
+static inline void chat_stream_free(ChatStream *s) {
+  for (void *p : {(void *)s->tokens, (void *)s->trained, (void *)s->begins, (void *)s->place}) free(p);
+  *s = {};
+}
+static inline void chat_stream_bit(uint8_t *bits, int64_t i, bool on) {
+  bits[i / 8] = (uint8_t)((bits[i / 8] & ~(1 << i % 8)) | on << i % 8);
+}
+static inline void chat_stream_room(ChatStream *s, int64_t more) {
+  if (s->count + more <= s->room) return;
+  s->room = (s->count + more + (s->count + more) / 4) / 8 * 8 + 4096;
+  s->tokens = (uint8_t *)bpe_resize(s->tokens, (size_t)s->room, (size_t)s->token_bytes);
+  s->trained = (uint8_t *)bpe_resize(s->trained, (size_t)s->room / 8, 1);
+  s->begins = (uint8_t *)bpe_resize(s->begins, (size_t)s->room / 8, 1);
+}
+static inline void chat_stream_put(ChatStream *s, int64_t i, uint32_t id, bool trained, bool begins) {
+  const uint16_t half = (uint16_t)id;
+  memcpy(s->tokens + i * s->token_bytes, s->token_bytes == 2 ? (const void *)&half : &id, (size_t)s->token_bytes);
+  chat_stream_bit(s->trained, i, trained);
+  chat_stream_bit(s->begins, i, begins);
+}
+// Adds a record: ids with their bit, `second` as a ChatTokens has it.
+static inline void chat_stream_add(ChatStream *s, const EncodePiece *p) {
+  if (!p->count) return;
+  chat_stream_room(s, p->count);
+  for (int64_t i = 0; i < p->count; i++, s->count++)
+    chat_stream_put(s, s->count, (uint32_t)p->ids[i] % ENCODE_TRAINED, p->ids[i] / ENCODE_TRAINED,
+                    !i || i == p->second);
+  s->documents += p->second ? 2 : 1;
+  if (s->records == s->places_room)
+    s->place = (RecordPlace *)bpe_resize(s->place, (size_t)(s->places_room = 2 * s->records + 64), sizeof *s->place);
+  s->place[s->records++] = RecordPlace{p->from, p->to};
+  s->text_end = p->from + (int64_t)p->bytes;
+}
 // The shards of a split. numel: tokens in the last one, which is open; id tokens are appended.
 struct EncodeShards { const char *name; int number, fd; int64_t numel, total; };
 struct Encoding {
@@ -233,6 +291,9 @@ struct Encoding {
   DataNames files[2];                            // trained on; for validation
   bool chats;                                    // they are conversations
   RecordsSeen records;                           // what was seen of them
+  ChatStream *sink;                              // they go there instead of into files; NULL: into files
+  DataContainer container;                       // of the file at the place
+  char form[24];                                 // of its first record, in memory
   Chat chat;
   uint64_t hash;                                 // of all that decides the bytes
   EncodeShards shards[2];
@@ -258,8 +319,6 @@ static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataErr
   if (s->fd < 0) s->fd = file_make(part, O_RDWR | (s->numel ? 0 : O_TRUNC), 0666);
   return s->fd >= 0 || encode_fail(part, e);
 }
-// Of conversations: tokens of a .part that are trained on have this bit.
-enum { ENCODE_TRAINED = 1 << 30, ENCODE_COPY_NUMEL = 1 << 16 };
 // Writes the last shard as llmq's file into `fd`: tokens without that bit, and behind them the mask.
 static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd, const char *part, const char *path) {
   int32_t header[256] = {0, 0, 2, 4, (int32_t)s->numel, c->tokenizer.vocab_size, 1};
@@ -329,19 +388,6 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
 }
 
 // ================================================================================================ 3 encoding
-// A piece of a document, at most about ENCODE_PIECE_BYTES long: where it may be cut. A line or a row is one, whole.
-// text: of a line, malloc'ed.
-struct EncodePiece {
-  const uint8_t *p;
-  size_t bytes;
-  bool begins, ends;
-  TextKind kind;
-  char *text;
-  int32_t *ids;
-  int64_t count, number;                         // number: of the line
-  char *fault, *unread;                          // malloc'ed; NULL: none; and for records_seen_add
-  uint64_t fields_seen;
-};
 struct EncodePieces { EncodePiece *piece; int64_t count, room; };
 static inline EncodePiece *encode_piece(EncodePieces *l) {
   if (l->count == l->room) {
@@ -385,7 +431,8 @@ static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kin
     if (kind == TEXT_JSONL ? !bytes : bytes == 1 && p[at] == 0xff) continue;   // blank; a row without a value
     EncodePiece *piece = encode_piece(l);
     piece->p = p + at, piece->bytes = bytes, piece->begins = piece->ends = true;
-    piece->kind = kind, piece->number = c->line;
+    piece->kind = kind, piece->number = c->line, piece->from = c->at + (int64_t)at;
+    piece->to = c->at + (end - p) + 1;
   }
   return at;
 }
@@ -418,6 +465,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count, p->unread = k.unread, p->fields_seen = k.fields_seen;
+    p->second = k.second;
     free(k.trained);
     return;
   }
@@ -443,21 +491,28 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     bpe_encoder_close(&encoder);
   });
   bool ok = true;
+  if (c->sink && count && !c->form[0]) {
+    char fault[256];
+    cJSON *json = cJSON_ParseWithLength((const char *)piece->p, piece->bytes);
+    const RecordForm *f = record_form(json, c->o->chat.fields, RecordFault{fault, sizeof fault});
+    snprintf(c->form, sizeof c->form, "%s", c->o->chat.preferences ? "preferences" : f ? f->name : "no form");
+    cJSON_Delete(json);
+  }
   const bool holds_out = !c->split && !c->files[1].count;
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
     if (ok && p->fault)
       ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, name_ends(path, ".parquet") ? "row"
-                     : form_of_file(path).container > CONTAINER_JSON_LINES ? "record" : "line",
-                     (long long)p->number, p->fault);
-    if (p->begins) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
+                     : c->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)p->number, p->fault);
+    if (ok && c->sink) chat_stream_add(c->sink, p);
+    if (p->begins && !c->sink) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
-    const bool marks = c->document_id >= 0;
+    const bool marks = c->document_id >= 0 && !c->sink;
     const bool begun = p->count && p->ids[0] == c->document_id;  // rendered before
     const bool ended = p->count && p->ids[p->count - 1] == c->document_id;
     if (ok && marks && p->begins && !begun && c->o->documents == DOCUMENTS_BEFORE)
       ok = encode_append(c, to, &c->document_id, 1, e);
-    ok = ok && encode_append(c, to, p->ids, p->count, e);
+    ok = ok && (c->sink || encode_append(c, to, p->ids, p->count, e));
     if (ok && marks && p->ends && !ended && c->o->documents == DOCUMENTS_BEHIND)
       ok = encode_append(c, to, &c->document_id, 1, e);
     records_seen_add(&c->records, p->unread, p->fields_seen);
@@ -660,6 +715,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
     while (n < room && got > 0 && (got = text_stream_read(&s, block + n, (int64_t)(room - n), e)) > 0) n += (size_t)got;
     if ((ok = got >= 0) && !c->at && n)
       c->articles = s.kind == TEXT_PLAIN && c->tokenizer.divides && text_first_title(block, block + n) != NULL;
+    c->container = text_stream_container(&s);
     size_t used = 0, cut = 1;
     ok = ok && encode_check_block(c, &s, block + seen, n - seen, &bad, e);
     seen = n;
@@ -677,12 +733,12 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
     }
     memmove(block, block + used, n - used);
     n -= used, seen -= used;
-    if (ok && unsaved && (unsaved >= c->o->save_bytes || now_ms() - c->saved_ms >= c->o->save_ms))
+    if (ok && unsaved && !c->sink && (unsaved >= c->o->save_bytes || now_ms() - c->saved_ms >= c->o->save_ms))
       unsaved = 0, ok = encode_save(c, e);
-    encode_progress(c, &s, false);
+    if (!c->sink) encode_progress(c, &s, false);
     if (ok && got == 0 && !used) break;
   }
-  ok = ok && encode_unchanged(c, &s, e);
+  ok = ok && (c->sink || encode_unchanged(c, &s, e));
   if (ok) encode_notice(c, &s, &bad);
   text_stream_close(&s);
   free(block);

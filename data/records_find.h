@@ -1,8 +1,8 @@
 // records_find.h: conversations in several files, packed ones and tables, named by a list with commas, patterns and
-// directories, and mixed by weights: as lines of JSON in memory, where they can be packed whole. Each file may be
-// another form and another container.
+// directories, and mixed by weights: encoded in memory, where they can be packed whole, as they are read, by encode.h's
+// way. Each file may be another form and another container.
 //
-// Defines: records_are_meant, find_records.
+// Defines: records_are_meant, find_records, records_encode, records_hash.
 #pragma once
 #include "data.h"
 #include "encode.h"
@@ -39,82 +39,130 @@ bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
   return ok;
 }
 
-// Appends the records of a file to a text; room: of its memory. line: of the file's lines before them, counted on.
-static inline void records_append(Text *t, size_t *room, const uint8_t *p, size_t n, const char *path, int64_t *line) {
-  if (t->numel + n > *room) t->owned = bpe_resize(t->owned, *room = t->numel + n + (t->numel + n) / 2, 1);
-  memcpy((uint8_t *)t->owned + t->numel, p, n);
-  t->bytes = (const uint8_t *)t->owned;
-  t->numel += n;
-  *line += text_end_part(t, path, *line);
-}
-// Reads a file, unpacked, as lines that end in a newline: *n bytes in *to, of which *room are there. before: bytes of
-// other files, which stay in memory.
-static inline bool records_read(uint8_t **to, size_t *n, size_t *room, const char *path, size_t before,
-                                const EncodeOptions *o, DataContainer *container, RecordUnread *unread,
-                                DataError *e) {
-  const int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  const FileForm named = form_of(path_base(path), NULL, 0);
-  TextStream s;
-  int64_t got = 1;
-  *n = 0;
-  if (!text_stream_open(&s, path, o->column, e, false, o->chat.fields)) return false;
-  bool ok = s.kind == TEXT_JSONL || data_fail(e, EXIT_MISSING, "%s has no conversations, which others of --data have: "
-                                              "train on it apart", path);
-  parquet_unread(&s.rows, unread);
-  while (ok && got > 0) {
-    if (*room < *n + FILE_PIECE_BYTES + 1) *to = (uint8_t *)bpe_resize(*to, *room = 2 * *n + FILE_PIECE_BYTES + 1, 1);
-    got = text_stream_read(&s, *to + *n, FILE_PIECE_BYTES, e);
-    *n += got > 0 ? (size_t)got : 0;
-    ok = got >= 0 && ((int64_t)(before + *n) < memory / 2 ||
-                      data_fail(e, EXIT_MISSING, "%s: conversations up to here have %zu MB, more than half of this "
-                                "machine's memory: --pack stream encodes them to files", path, (before + *n) >> 20));
-  }
-  *container = s.rows.columns || named.container ? CONTAINER_CSV : !s.filtered ? CONTAINER_JSON_LINES
-               : s.lines.array ? CONTAINER_JSON_ARRAY : CONTAINER_JSON_SPREAD;
-  text_stream_close(&s);
-  if (ok && *n && (*to)[*n - 1] != '\n') (*to)[(*n)++] = '\n';
-  return ok;
-}
-// Finds and reads the conversations that `list` names, as Found has it for one file: f is as corpus_find takes it.
-// column, fields: of tables, of records. Without files for validation the last records of each are held out. False: one
-// line in e.
-static inline bool find_records(Found *f, const char *list, const char *column, const char *fields, DataError *e) {
-  EncodeOptions o = {};
-  bool tables;
-  uint8_t *memory = NULL;
-  size_t n, room = 0, rooms[2] = {};
-  o.column = column, o.chat.fields = fields;
-  bool ok = find_list(f, list, false, records_add, e) &&
-            (!*f->val_data || find_list(f, f->val_data, true, records_add, e));
-  const bool held = !f->tokens[SPLIT_VALID].count;
-  for (int i = SPLIT_TRAIN; ok && i <= SPLIT_VALID; i++) {
-    const DataNames *names = &f->tokens[i];
-    Text *to[] = {&f->text[i], &f->text[SPLIT_VALID]};
-    ok = encode_check(names, &o, &tables, e);
-    for (int k = 0; ok && k < names->count; k++) {
-      DataContainer container = CONTAINER_JSON_LINES;
-      int64_t line = 0;
-      const size_t before = f->text[SPLIT_TRAIN].numel + f->text[SPLIT_VALID].numel;
-      if (!(ok = records_read(&memory, &n, &room, names->name[k], before, &o, &container,
-                             &f->unread, e))) break;
-      const size_t cut = i || !held ? n : records_cut(memory, n), at = cut ? cut : n;    // of one record nothing
-      to[0]->container = to[1]->container = container;
-      records_append(to[0], &rooms[i], memory, at, names->name[k], &line);
-      if (at < n) records_append(to[1], &rooms[1], memory + at, n - at, names->name[k], &line);
-    }
-  }
-  free(memory);
-  if (ok && !f->text[SPLIT_VALID].numel)
-    ok = data_fail(e, EXIT_USAGE, "--data %s: no file has two records: too few to hold some out for validation; name "
-                   "some by --val_data", list);
-  if (ok && held)
-    data_notice(f->notices, "--data %s: there are no conversations for validation: the last records of each file (a "
-                "twentieth of its bytes) are held out for it and not trained on", list);
+// Finds the conversations that `list` names: f is as corpus_find takes it. False: one line in e.
+static inline bool find_records(Found *f, const char *list, DataError *e) {
+  f->records = true;
+  const bool ok = find_list(f, list, false, records_add, e) &&
+                  (!*f->val_data || find_list(f, f->val_data, true, records_add, e));
   data_format(f->source, sizeof f->source, "conversations in %d file%s, %s (--data)", f->tokens[SPLIT_TRAIN].count,
               f->tokens[SPLIT_TRAIN].count > 1 ? "s" : "", list);
-  for (int i = SPLIT_TRAIN; i <= SPLIT_VALID; i++) {
-    data_format(f->chats[i], sizeof f->chats[i], "%s", i && *f->val_data ? f->val_data : list);
-    data_names_free(&f->tokens[i]);              // it is text now
-  }
   return ok;
+}
+
+// ---- reading
+// Takes tokens [begin, end) of a stream, which begin `documents` of its documents, to the end of another one.
+static inline void records_move(ChatStream *from, ChatStream *to, int64_t begin, int64_t end, int64_t documents) {
+  auto put = [=](ChatStream *s, int64_t at, int64_t i) {
+    uint32_t id = 0;
+    memcpy(&id, from->tokens + i * from->token_bytes, (size_t)from->token_bytes);
+    chat_stream_put(s, at, id, from->trained[i / 8] >> i % 8 & 1, from->begins[i / 8] >> i % 8 & 1);
+  };
+  chat_stream_room(to, end - begin);
+  for (int64_t i = begin; i < end; i++) put(to, to->count++, i);
+  for (int64_t i = end; i < from->count; i++) put(from, begin + i - end, i);
+  from->count -= end - begin, from->documents -= documents, to->documents += documents;
+}
+// Which records of a file are held out, [*first, *stop) of them: those in the last twentieth of its `bytes` bytes, one
+// at least. A record that the twentieth begins in stays where more than a fifth would be held out with it; a last one
+// that is most of the file stays too, and one of at most the mean is held out. False: there are less than two.
+static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *first, int64_t *stop) {
+  const RecordPlace *r = s->place;
+  const int64_t n = s->records, cut = min64(bytes - bytes / 20, s->text_end);
+  int64_t i = 0;
+  if (n < 2) return false;
+  while (i + 1 < n && r[i].to <= cut) i++;
+  if (!i) i = 1;
+  *stop = n;
+  const int64_t last = r[n - 1].to - r[n - 1].from;
+  if (i + 1 < n && bytes - r[i].from > bytes / 5) i++;
+  else if (i + 1 == n && (last > bytes / 2 || (last > bytes / 4 && last * n > 2 * bytes))) {
+    while (i && (r[i].to - r[i].from) * n > bytes) i--;
+    *stop = i + 1;
+  }
+  *first = i;
+  return true;
+}
+// Holds records of the file that was read last out, whose tokens begin at `begin`.
+static inline void records_hold_out(ChatStream *from, ChatStream *to, int64_t begin, int64_t bytes, int64_t each,
+                                    RecordPart *part) {
+  int64_t first, stop, at = begin;
+  if (!records_held(from, bytes, &first, &stop)) return;
+  auto skip = [&](int64_t documents) {
+    for (; documents > 0; documents--) do at++; while (at < from->count && !(from->begins[at / 8] >> at % 8 & 1));
+    return at;
+  };
+  const int64_t a = skip(first * each), b = skip((stop - first) * each);
+  records_move(from, to, a, b, (stop - first) * each);
+  part->held = stop - first, part->records -= part->held, part->last = stop == from->records;
+  part->held_bytes = part->last ? bytes - from->place[first].from : from->place[first].to - from->place[first].from;
+}
+// Makes a split of a stream, whose memory it takes.
+static inline void records_split(ChatStream *s, Split *to) {
+  const size_t bits = (size_t)(s->count + 7) / 8;
+  if (s->count) {
+    to->masked = true, to->documents = s->documents, to->token_bytes = s->token_bytes, to->tokens_numel = s->count;
+    to->tokens = to->owned = bpe_resize(s->tokens, split_bytes(to), 1);
+    for (uint8_t *of : {s->trained, s->begins}) {
+      if (s->count % 8) of[bits - 1] &= (uint8_t)((1 << s->count % 8) - 1);
+      memcpy(split_bits(to, of == s->begins), of, bits);
+    }
+    s->tokens = NULL;
+  }
+  chat_stream_free(s);
+}
+// Reads and encodes the conversations that were found, as streams, into splits. Without files for validation some of
+// each file are held out. False: one line in e.
+static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, DataError *e) {
+  static Encoding x;
+  EncodePieces pieces = {};
+  ChatStream to[SPLIT_COUNT] = {};
+  const bool held = !f->tokens[SPLIT_VALID].count;
+  bool ok = true;
+  x = Encoding{};
+  x.o = o, x.column = o->column, x.chats = true, x.tokenizer = c->tokenizer;
+  x.chat = chat_open(&o->chat, &c->tokenizer);
+  for (ChatStream &s : to) s.token_bytes = c->tokenizer.vocab_size <= 65536 ? 2 : 4;
+  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
+    const DataNames *names = &f->tokens[i];
+    x.sink = &to[i], x.split = i != SPLIT_TRAIN, x.files[x.split] = *names;
+    for (x.file = 0; ok && x.file < names->count; x.file++) {
+      const int64_t begin = to[i].count;
+      RecordPart *part = &f->part[x.file];
+      x.at = x.line = to[i].records = 0, x.form[0] = 0;
+      ok = encode_file(&x, &pieces, e);
+      if (!ok || i != SPLIT_TRAIN) continue;
+      *part = RecordPart{"", x.container, to[i].records, 0, 0, x.at, true};
+      memcpy(part->form, x.form, sizeof part->form);
+      const bool counted = names->count > 1 && to[i].records && to[i].place[to[i].records - 1].to > x.at;
+      if (held) records_hold_out(&to[i], &to[SPLIT_VALID], begin, x.at + counted, o->chat.preferences ? 2 : 1, part);
+    }
+    if (ok && names->count && !to[i].count)
+      ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", names->name[0]);
+  }
+  for (int i = 0; i < SPLIT_COUNT; i++) if (ok) records_split(&to[i], &c->split[i]); else chat_stream_free(&to[i]);
+  c->seen = x.records;
+  free(pieces.piece);
+  return ok;
+}
+// Adds all bytes of the files to a hash, and what their names say of them.
+static inline bool records_hash(const Found *f, uint64_t *hash, DataError *e) {
+  for (int i = 0; i < SPLIT_COUNT; i++) for (int k = 0; k < f->tokens[i].count; k++) {
+    const char *name = f->tokens[i].name[k], *end = strchr(path_base(name), '.');
+    size_t bytes;
+    const int fd = data_open(name, &bytes, e);
+    if (fd < 0) return false;
+    uint8_t *block = (uint8_t *)data_alloc(FILE_PIECE_BYTES, 1);
+    *hash = data_hash(*hash ^ (uint64_t)i, end, end ? strlen(end) : 0);
+    bool ok = true;
+    for (int64_t at = 0, n; ok && at < (int64_t)bytes; at += n) {
+      n = min64((int64_t)bytes - at, FILE_PIECE_BYTES);
+      if ((ok = file_read(fd, block, n, at))) *hash = data_hash(*hash, block, (size_t)n);
+      else data_fail(e, EXIT_MISSING, "cannot read %s: %s", name, errno == ENODATA ? "it has become shorter"
+                                                                                     : strerror(errno));
+    }
+    free(block);
+    close(fd);
+    if (!ok) return false;
+  }
+  return true;
 }

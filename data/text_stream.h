@@ -34,8 +34,12 @@ struct TextStream {
   bool frame_open;                               // the file may not end here
   bool begun, filtered;                          // of TEXT_JSONL: its container is known; it is an array or spread
   RecordLines lines;
-  char *table;                                   // or a table: all of it, as lines
-  size_t table_bytes, table_at;
+  ValueTable table;                             // or a table; what is read of its lines; what it is made of
+  size_t table_at;
+  bool table_ended;
+  uint8_t *raw, character[4];                    // the beginning of a character that a block ends in
+  int character_bytes;
+  int64_t checked;                               // bytes that are UTF-8
 };
 enum { PACKED_BYTES = 1 << 20 };
 static inline void text_stream_close(TextStream *s) {
@@ -43,7 +47,8 @@ static inline void text_stream_close(TextStream *s) {
   if (s->gzip.state) libraries.inflateEnd(&s->gzip);
   if (s->zstd) libraries.ZSTD_freeDStream(s->zstd);
   free(s->packed);
-  free(s->table);
+  free(s->raw);
+  records_table_free(&s->table);
   parquet_close(&s->rows);
   *s = {};
   s->fd = -1;
@@ -74,6 +79,7 @@ static inline bool text_stream_open(TextStream *s, const char *path, const char 
     return false;
   }
   if (s->rows.records) s->kind = TEXT_JSONL;
+  if (s->kind == TEXT_JSONL && form.container) s->table.separator = form.container == CONTAINER_CSV ? ',' : '\t';
   if (s->packing && !(s->packed = (uint8_t *)malloc(PACKED_BYTES))) die_missing("no memory to unpack %s", path);
   if (s->packing == TEXT_GZIP && libraries.inflateInit2_(&s->gzip, ZLIB_GZIP, "1.2.0", (int)sizeof s->gzip))
     die_missing("no memory to unpack %s", path);
@@ -132,42 +138,67 @@ static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t byte
   liveness_progress();
   return n;
 }
-// A table of values is read whole, once: at most a gibibyte, of text. -1: one line in e.
-static inline int64_t text_stream_table(TextStream *s, const FileForm *form, uint8_t *to, int64_t bytes,
-                                        DataError *e) {
+// Refuses bytes that are no UTF-8, of a text that comes in blocks, whose characters may lie in two. False: e.
+static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, DataError *e) {
+  const int64_t from = s->checked;
+  size_t k = 0, bad = n;
+  s->checked += (int64_t)n;
+  for (; k < n && s->character_bytes; k++) {     // the rest of one
+    s->character[s->character_bytes++] = p[k];
+    const int want = s->character[0] >= 0xf0 ? 4 : s->character[0] >= 0xe0 ? 3 : 2;
+    if ((p[k] & 0xc0) == 0x80 && s->character_bytes < want) continue;
+    if (text_bad_utf8(s->character, (size_t)s->character_bytes, 0) < (size_t)s->character_bytes) { bad = 0; break; }
+    s->character_bytes = 0;
+  }
+  size_t end = n;
+  for (size_t back = 1; back < 4 && back + k <= n; back++) {
+    const uint8_t c = p[n - back];
+    if (c >= 0xc0 && (size_t)(c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2) > back) end = n - back;
+    if (c >= 0xc0 || c < 0x80) break;
+  }
+  if (bad == n && (bad = text_bad_utf8(p, end, k)) == end) bad = n;
+  if (bad == n && n) memcpy(s->character, p + end, n - end), s->character_bytes += (int)(n - end);
+  if (bad == n && (n || !s->character_bytes)) return true;
+  const bool before = bad == 0 && s->character_bytes;            // it began in the block before
+  return data_fail(e, EXIT_MISSING, "%s: byte %lld, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
+                   "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", s->path,
+                   (long long)(from + (int64_t)bad + 1 - (before ? s->character_bytes - (n > 0) : 0)),
+                   before ? s->character[0] : p[bad], s->path, strrchr(s->path, '.'));
+}
+// A table of values, as lines of JSON. -1: one line in e.
+static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+  enum { RAW_BYTES = 1 << 16 };
   char fault[256] = "";
-  uint8_t *all = NULL;
-  size_t n = 0, room = 0;
-  for (int64_t got = 1; !s->table && got; n += (size_t)got) {
-    if (room - n < FILE_PIECE_BYTES) all = (uint8_t *)bpe_resize(all, room = 2 * room + 2 * FILE_PIECE_BYTES, 1);
-    if ((got = text_stream_bytes(s, all + n, FILE_PIECE_BYTES, e)) < 0) { free(all); return -1; }
-    const char *why = n > (size_t)1 << 30 ? "has more than 1 GiB" : memchr(all + n, 0, (size_t)got)
-                                          ? "has a NUL character" : NULL;
-    if (!why) continue;
-    free(all);
-    return data_fail(e, EXIT_MISSING, "%s %s, which a table of values cannot have: make JSON lines of it", s->path,
-                     why) - 1;
+  if (!s->raw) s->raw = (uint8_t *)data_alloc(RAW_BYTES, 1);
+  while (!s->table_ended && (s->table.row <= 1 || s->table_at == s->table.bytes)) {
+    if (s->table.row > 1) s->table.bytes = s->table_at = 0;
+    const int64_t n = text_stream_bytes(s, s->raw, RAW_BYTES, e);
+    if (n < 0 || !text_stream_check(s, s->raw, (size_t)n, e)) return -1;
+    s->table_ended = !n;
+    if (!records_of_table(&s->table, s->raw, (size_t)n, !n, RecordFault{fault, sizeof fault}))
+      return data_fail(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
   }
-  if (!s->table && !records_of(form, all, n, &s->table, &s->table_bytes, RecordFault{fault, sizeof fault})) {
-    free(all);
-    return data_fail(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
-  }
-  free(all);
-  const int64_t some = min64(bytes, (int64_t)(s->table_bytes - s->table_at));
-  memcpy(to, s->table + s->table_at, (size_t)some);
+  if (s->table.row <= 1) return 0;               // names alone
+  const int64_t some = min64(bytes, (int64_t)(s->table.bytes - s->table_at));
+  memcpy(to, s->table.out + s->table_at, (size_t)some);
   s->table_at += (size_t)some;
   return some;
+}
+// The container of what was read.
+static inline DataContainer text_stream_container(const TextStream *s) {
+  return s->rows.columns || s->table.separator ? CONTAINER_CSV : !s->filtered ? CONTAINER_JSON_LINES
+         : s->lines.array ? CONTAINER_JSON_ARRAY : CONTAINER_JSON_SPREAD;
 }
 // Reads at most `bytes` bytes of text, records as lines of JSON. 0: the file has ended; -1: one line in e.
 static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
   if (s->kind != TEXT_JSONL) return text_stream_bytes(s, to, bytes, e);
-  const FileForm named = form_of(path_base(s->path), NULL, 0);
-  if (named.container) return text_stream_table(s, &named, to, bytes, e);
+  if (s->table.separator) return text_stream_table(s, to, bytes, e);
   const int64_t n = text_stream_bytes(s, to, bytes, e);
   if (!s->begun && n > 0) {
     const DataContainer is = form_of(path_base(s->path), to, (size_t)n).container;
     s->begun = true, s->filtered = is == CONTAINER_JSON_ARRAY || is == CONTAINER_JSON_SPREAD;
   }
+  if (n >= 0 && s->filtered && !text_stream_check(s, to, (size_t)n, e)) return -1;
   if (n > 0 && s->filtered && !records_of_json(&s->lines, to, (size_t)n))
     return data_fail(e, EXIT_MISSING, "%s: more stands behind the end of its array", s->path) - 1;
   if (!n && s->filtered && (s->lines.depth || s->lines.string || s->lines.ended != s->lines.array))

@@ -9,7 +9,7 @@
 #   dev/bench.sh muon           Newton-Schulz beside the matrix multiplies of its shapes; the optimizer's step of Muon
 #                               and AdamW beside torch.optim's (dev/bench_muon.py)
 #   dev/bench.sh data           --encode of WikiText-2 many times over, on one thread and on all, beside tokenizers and
-#                               tiktoken; reading token files
+#                               tiktoken; reading token files; conversations, from bytes to records
 #   dev/bench.sh tokenizer      BPE training and encoding of WikiText-2 on one thread and on all
 #   dev/bench.sh checkpoint     saving and loading, against dd to the same disk and torch.distributed.checkpoint
 #   dev/bench.sh generate       tokens/s of text beside transformers.generate (dev/bench_generate.py)
@@ -258,6 +258,19 @@ data() {
     "$MPIRUN" --oversubscribe -np $ranks "$here/../build/bench_ops" reading --data "$run/tokens" --vocab_size 32768 \
       --model gpt2
   done
+  # Conversations, from bytes to records: lines and an array of messages, lines and a table of questions.
+  awk -v to="$run" 'function json(x) { gsub(/["\\\\]/, "\\\\&", x); return "\"" x "\"" }
+    function csv(x) { gsub(/"/, "\"\"", x); return "\"" x "\"" }
+    BEGIN { print "question,answer" > (to "/table.csv"); printf "[" > (to "/array.json") }
+    length($0) < 9 { next }
+    { q = $1 " " $2 " " $3 " " $4
+      m = "{\"messages\": [{\"role\": \"user\", \"content\": " json(q)
+      m = m "}, {\"role\": \"assistant\", \"content\": " json($0) "}]}"
+      print m > (to "/messages.jsonl"); print (n++ ? "," : "") m > (to "/array.json")
+      print "{\"question\": " json(q) ", \"answer\": " json($0) "}" > (to "/questions.jsonl")
+      print csv(q) "," csv($0) > (to "/table.csv") }
+    END { print "]" > (to "/array.json") }' "$dir/train.txt"
+  "$here/../build/bench_ops" records "$run/messages.jsonl" "$run/array.json" "$run/questions.jsonl" "$run/table.csv"
 }
 
 # ---- checkpoint -----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@
 // The figures of a rank for --plan --on cpu,...: what it reaches at least while all measure.
 //
 //   build/bench_ops reading --data 'OUT/train_*.bin' --vocab_size 5000
+//   build/bench_ops records FILE...        MB/s of a core from bytes to records of conversations, the best of three
 // Reading alone: microbatches of token files in the order of an epoch, without a step between them, once to warm the
 // page cache and once timed: tokens/s and GB/s of the files' bytes.
 //
@@ -289,6 +290,61 @@ static void bench_reading(const Options *o) {
          (long long)train->tokens_numel, train->files, (loaded - start) / 1e3, rate * 1e-6,
          rate * train->token_bytes * 1e-9);
 }
+// Time of the processors, which neighbours do not slow.
+static double bench_cpu_ms() {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+// Reads a file once. Returns its records; -1: one line was printed.
+static int64_t bench_records_read(const char *path) {
+  enum { BLOCK_BYTES = 1 << 20 };
+  TextStream s;
+  DataError e = {};
+  char fault[256] = "";
+  static uint8_t *block;
+  static size_t room;
+  size_t n = 0;
+  int64_t got = 1, records = 0;
+  if (!room) block = (uint8_t *)data_alloc(room = 2 * BLOCK_BYTES, 1);
+  if (!text_stream_open(&s, path, "", &e)) { fprintf(stderr, "%s\n", e.text); return -1; }
+  while (got > 0 && !fault[0]) {
+    if (room < n + BLOCK_BYTES) block = (uint8_t *)bpe_resize(block, room *= 2, 1);
+    if ((got = text_stream_read(&s, block + n, BLOCK_BYTES, &e)) > 0) n += (size_t)got;
+    size_t at = 0;
+    for (const uint8_t *end; !fault[0] && at < n && (end = (const uint8_t *)memchr(block + at, '\n', n - at));
+         at = (size_t)(end - block) + 1) {
+      ChatRecord r = {};
+      if (end - block - at < 2) continue;
+      cJSON *json = record_parse(block + at, (size_t)(end - block) - at, fault);
+      records += json && record_read(&r, json, "", false, false, true, RecordFault{fault, sizeof fault});
+      record_free(&r);
+      cJSON_Delete(json);
+    }
+    memmove(block, block + at, n -= at);
+  }
+  text_stream_close(&s);
+  if (got < 0 || fault[0]) fprintf(stderr, "%s: %s\n", path, fault[0] ? fault : e.text);
+  return got < 0 || fault[0] ? -1 : records;
+}
+// Files of conversations become records: bytes, container, lines, JSON, form; without template and tokenizer.
+static int bench_records(char **path, int count) {
+  for (int i = 0; i < count; i++) {
+    struct stat st;
+    double best = 1e30;
+    int64_t records = 0;
+    if (stat(path[i], &st)) { fprintf(stderr, "%s: %s\n", path[i], strerror(errno)); return 3; }
+    for (int round = 0; round < 3; round++) {
+      const double start = bench_cpu_ms();
+      if ((records = bench_records_read(path[i])) < 0) return 3;
+      if (bench_cpu_ms() - start < best) best = bench_cpu_ms() - start;
+    }
+    printf("%-28s %8.1f MB %9lld records %8.1f MB/s\n", path_base(path[i]), (double)st.st_size * 1e-6,
+           (long long)records, (double)st.st_size / best * 1e-3);
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   static Options o;
   static Start start;
@@ -302,6 +358,7 @@ int main(int argc, char **argv) {
     bench_gpu_ops();
     return 0;
   }
+  if (argc > 2 && !strcmp(argv[1], "records")) return bench_records(argv + 2, argc - 2);
   die_hook = die_everywhere;
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
   const bool peaks = argc > 1 && !strcmp(argv[1], "peaks"), blocks = argc > 1 && !strcmp(argv[1], "blocks");

@@ -1057,6 +1057,10 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   const char *line = corpus->notices.text;
   for (const char *end; !rank && (end = strchr(line, '\n')); line = end + 1)
     say("notice: %.*s\n", (int)(end - line), line);
+  if (!rank && corpus->split[SPLIT_TRAIN].documents && !corpus->cache_used)
+    say("conversations were read in at most %.1f MiB: %.1f MiB beside their tokens twice, given back before the memory "
+        "below is taken\n", (double)(2 * corpus_block_bytes(corpus) + records_reading_bytes(threads)) / 0x1p20,
+        (double)records_reading_bytes(threads) / 0x1p20);
   tuning_fit_length(o, corpus);
   tuning_fit_step(o, corpus, world);
   if (start->kind != START_FRESH) return;

@@ -269,6 +269,28 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
         (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
         o->global_batch > o->batch_size ? "es" : "", more ? "; larger ones do not fit" : "");
 }
+// What the program chose follows the data: a step has no more sequences than there are, as far as ranks can share them.
+// Changes o, and what is saved of it in `asked`.
+static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, int world) {
+  const Split *train = &corpus->split[SPLIT_TRAIN];
+  if (!run_trains(o) || train->files) return;
+  for (OptionId k : {OPT_batch_size, OPT_global_batch, OPT_grad_accum}) if (asked->given[k]) return;
+  Packing packing = {};
+  if (train->documents && o->pack == OPT_pack_whole)
+    packing_make(&packing, train, o->seq_len, o->too_long == OPT_too_long_drop);
+  const int64_t n = packing.split ? packing.rows : split_targets_numel(train) / o->seq_len;
+  const int64_t most = max64(1, n / world) * world;
+  packing_free(&packing);
+  if (most >= o->global_batch) return;
+  o->global_batch = most;
+  o->batch_size = o->batch_auto ? 1 : most / world, o->grad_accum = most / world / o->batch_size;
+  asked->global_batch = most, asked->batch_size = o->batch_size;
+  asked->given[OPT_global_batch] = asked->given[OPT_batch_size] = true;
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (!rank)
+    say("notice: a step has %lld sequence%s: the data have %lld\n", (long long)most, most > 1 ? "s" : "", (long long)n);
+}
 static Param *params_of_shape(const ModelShape *s, int *params) {
   const Model m = model_of_shape(s, 1);
   return model_params(&m, params);
@@ -335,6 +357,35 @@ static void trainer_fill_rope(Trainer *t) {
     free(table);
   }
 }
+// Refuses conversations none of which fits into --seq_len. Of those for validation, unless they were named, nothing is
+// evaluated then, as where there are none.
+static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, size_t error_bytes) {
+  const Options *o = &t->opt;
+  for (int i = 0; i < SPLIT_COUNT; i++) {
+    const Packing *p = &t->run.packing[i];
+    const bool held = i != SPLIT_TRAIN && !(i == SPLIT_VALID && o->val_data[0]) && run_trains(o);
+    char longer[128];
+    if (!p->split || p->trained || held) continue;
+    snprintf(longer, sizeof longer, o->seq_len < o->n_positions ? "raise it, to --n_positions %lld at most" :
+             "--n_positions %lld lets it be no longer", (long long)o->n_positions);
+    snprintf(error, error_bytes, "%s: no conversation %s has a token to train on within --seq_len %lld: %s%s",
+             i == SPLIT_VALID && o->val_data[0] ? o->val_data : corpus->source,
+             i == SPLIT_TRAIN ? "to train on" : i == SPLIT_VALID ? "for validation" : "of the test split",
+             (long long)o->seq_len, longer, p->dropped && !p->reference ? ", or --too_long cut" : "");
+    return;
+  }
+  const bool trains = run_trains(o), valid = trainer_evaluates(t, SPLIT_VALID);
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (valid || o->sample_only) return;
+  if (!trains)
+    snprintf(error, error_bytes, "%s: nothing is there for validation: name it by --val_data", corpus->source);
+  else if (!rank)
+    say("notice: nothing is evaluated: %s; --val_data names what is\n", corpus->split[SPLIT_VALID].tokens_numel
+        ? "no conversation that is held out for validation has a token to train on within --seq_len"
+        : "the data have too few records to hold some out for validation");
+  t->opt.eval_every = -1;
+}
 // Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
 // Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
@@ -349,11 +400,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
     if (corpus->split[i].documents)
       packing_make(&t->run.packing[i], &corpus->split[i], o->seq_len, o->too_long == OPT_too_long_drop);
   char error[1536] = "";
-  for (const Packing &p : t->run.packing)
-    if (p.split && !p.trained)
-      snprintf(error, sizeof error, "%s: no %s conversation has a token to train on within --seq_len %lld; raise it%s",
-               corpus->source, split_names[&p - t->run.packing], (long long)o->seq_len,
-               p.dropped && !p.reference ? ", or --too_long cut" : "");
+  trainer_check_fits(t, corpus, error, sizeof error);
   agree_no_error(comm, error, EXIT_USAGE);
   const Packing *packing = t->run.packing[SPLIT_TRAIN].split ? &t->run.packing[SPLIT_TRAIN] : NULL;
   t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so, packing);

@@ -1,8 +1,8 @@
 // chat.h: the door of data/chat/: records in the forms that people keep, and conversations as tokens with a mask, by a
 // model's template.
 //
-// form_of and records_of make lines of JSON of what a file has. chat_open takes a template and a tokenizer; chat_line
-// then gives the ids and the mask of a record, chat_prompt the ids before an answer.
+// form_of, records_of_json and records_of_table make lines of JSON of what a file has. chat_open takes a template and a
+// tokenizer; chat_line then gives the ids and the mask of a record, chat_prompt the ids before an answer.
 #pragma once
 #include "data/tokenizer/tokenizer.h"
 
@@ -66,9 +66,20 @@ const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault
 // Makes lines of the `n` bytes at p that follow, in place: blanks for the brackets of the one array and for the ends of
 // lines within a record, an end of a line for each comma between records. False: more stands behind the array.
 bool records_of_json(RecordLines *s, uint8_t *p, size_t n);
-// Makes lines of JSON of a text whose container is another: in place, or (a table) in *made, malloc'ed, of *bytes
-// bytes. False: `fault`.
-bool records_of(const FileForm *f, uint8_t *p, size_t n, char **made, size_t *bytes, RecordFault fault);
+// A table of values, which is made lines of JSON as it comes: an object of texts for each row. separator: set it. out:
+// lines, or what there is of them yet; the caller takes them and sets bytes to 0. row: of the table's, from 1.
+struct ValueTable {
+  char separator, words[24];
+  bool begun, filled, quoted, closed, waits, ended;              // of the value; waits: for what is behind a " or a \r
+  int column, names;
+  int64_t row;
+  char **name;
+  uint8_t *out;
+  size_t bytes, room;
+};
+// Takes the bytes that follow; ends: they are the last. False: `fault`.
+bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, RecordFault fault);
+void records_table_free(ValueTable *t);
 
 // ---- chat_template.h ------------------------------------------------------------------------------------------------
 // How tools, calls and answers of tools stand in a text. QWEN3: arguments that are a text as it is.

@@ -484,23 +484,25 @@ static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, 
 }
 
 bool chat_check_line(const uint8_t *line, size_t bytes, char fault[256]) {
+  const uint8_t *const end = line + bytes, *p = line;
   const size_t bad = text_bad_utf8(line, bytes, 0);
+  bool nul = memchr(line, 0, bytes);
   fault[0] = 0;
   if (bad < bytes) snprintf(fault, 256, "byte %zu is not UTF-8", bad + 1);
-  else if (memchr(line, 0, bytes) || bpe_has_nul((const char *)line, bytes))
-    snprintf(fault, 256, "it has a NUL character");
-  for (size_t at = 0; !fault[0] && at + 6 <= bytes; at++) {
-    const uint8_t *p = line + at;
-    if (*p != '\\') continue;
-    const bool half = p[1] == 'u' && (p[2] | 32) == 'd' && strchr("89abAB", p[3]) && p[3];
-    const bool other = p[1] == 'u' && (p[2] | 32) == 'd' && strchr("cdefCDEF", p[3]) && p[3];
-    const bool whole = half && at + 12 <= bytes && p[6] == '\\' && p[7] == 'u' && (p[8] | 32) == 'd' &&
+  for (int step; bad == bytes && !nul && !fault[0] && p < end; p += step) {
+    if (!(p = (const uint8_t *)memchr(p, '\\', (size_t)(end - p)))) break;
+    step = 2;
+    if (end - p < 6 || p[1] != 'u') continue;
+    step = 6, nul = !memcmp(p + 2, "0000", 4);
+    if ((p[2] | 32) != 'd' || !p[3] || !strchr("89abABcdefCDEF", p[3])) continue;
+    const bool whole = strchr("89abAB", p[3]) && end - p >= 12 && p[6] == '\\' && p[7] == 'u' && (p[8] | 32) == 'd' &&
                        strchr("cdefCDEF", p[9]) && p[9];
-    if ((half && !whole) || other)
+    if (!whole)
       snprintf(fault, 256, "%.6s at byte %zu is half of a character (a lone surrogate): in Python, "
-               "s.encode('utf-8', 'replace').decode() writes ? in its place", (const char *)p, at + 1);
-    at += whole ? 11 : 1;
+               "s.encode('utf-8', 'replace').decode() writes ? in its place", (const char *)p, (size_t)(p - line) + 1);
+    step = 12;
   }
+  if (nul && bad == bytes) snprintf(fault, 256, "it has a NUL character");
   return !fault[0];
 }
 // A record, as messages, or as it is.
@@ -524,16 +526,11 @@ static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *js
   return ok;
 }
 bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
-  if (bytes > TEXT_WORD_BYTES) return chat_fail(k, "it has more than 64 MiB");
-  if (!chat_check_line(line, bytes, k->fault)) return false;
-  char *copy = strndup((const char *)line, bytes);
-  const char *end = NULL;
-  cJSON *json = copy ? json_parse_spelled(copy, &end) : NULL;
+  cJSON *json = record_parse(line, bytes, k->fault);
   ChatRecord r = {};
-  bool ok = false;
-  if (!json)
-    snprintf(k->fault, sizeof k->fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
-  else if (c->o.preferences) ok = chat_preference(c, k, json);
+  bool ok = json;
+  if (!json) return false;
+  if (c->o.preferences) ok = chat_preference(c, k, json);
   else
     ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, c->notes,
                      RecordFault{k->fault, sizeof k->fault}) && chat_record(c, k, &r);
@@ -541,7 +538,6 @@ bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) 
   if (c->notes && ok) record_note_fields(json, c->o.fields, &k->fields_seen);
   record_free(&r);
   cJSON_Delete(json);
-  free(copy);
   return ok;
 }
 

@@ -23,7 +23,7 @@
 // functions as OpenAI had them before.
 //
 // Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, records_of_json,
-// records_of.
+// records_of_table.
 #pragma once
 #include "chat.h"
 #include "forms.h"
@@ -156,49 +156,44 @@ static inline bool record_is_nothing(const cJSON *x) {
   cJSON_ArrayForEach(in, x) if (!record_is_nothing(in)) return false;
   return true;
 }
-// Members that change what is trained on, where no form has them, and what to do. A message may have the first four.
-static const struct { const char *name, *instead; } record_meanings[] = {
-    {"weight", "give answers \"weight\" 0 or 1"}, {"loss_weight", "give answers \"weight\" 0 or 1"},
-    {"train", "give answers \"train\" true or false"}, {"masked", "give answers \"masked\" true or false"},
-    {"weights", "give answers \"weight\" 0 or 1"}, {"sample_weight", "give answers \"weight\" 0 or 1"},
-    {"label", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
-    {"labels", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
-    {"kto_tag", "keep the records that are good, without it, or make preferences of them for --loss dpo"},
-    {"images", "text alone is trained on"}, {"image", "text alone is trained on"},
-    {"videos", "text alone is trained on"}, {"video", "text alone is trained on"},
-    {"audios", "text alone is trained on"}, {"audio", "text alone is trained on"},
-    {"chosen", "--fields names the members of one form"}, {"rejected", "--fields names the members of one form"},
-    {"rejected_response", "--fields rejected=rejected_response reads it with --loss dpo"},
-    {"rejected_messages", "--fields rejected=rejected_messages reads it with --loss dpo"},
-    {"tools", "--pairs chat makes messages of texts, which have tools"},
-    {"functions", "--pairs chat makes messages of texts, which have tools"},
-    {"system", "--pairs chat makes messages of texts, which have a system message"}};
-enum { RECORD_OF_MESSAGES = 4 };
-// Whether a number or a word says that a record counts as any other.
-static inline bool record_counts(const cJSON *x, const char *name) {
-  const char *text = cJSON_GetStringValue(x);
-  if (strstr(name, "weight")) return (cJSON_IsNumber(x) && x->valuedouble == 1) || (text && strtod(text, NULL) == 1);
-  const bool on = !strcmp(name, "train");
-  return (on ? cJSON_IsTrue(x) : !strcmp(name, "masked") && cJSON_IsFalse(x)) ||
-         (text && on && !strcasecmp(text, "true")) || (text && !strcmp(name, "masked") && !strcasecmp(text, "false"));
+// Members that change what is trained on, where no form has them, and what to do. A message may have those of the first
+// three rows.
+static const struct { const char *names[7], *instead; } record_meanings[] = {
+    {{"weight", "loss_weight", "weights", "sample_weight"}, "give answers \"weight\" 0 or 1"},
+    {{"train"}, "give answers \"train\" true or false"}, {{"masked"}, "give answers \"masked\" true or false"},
+    {{"label", "labels", "kto_tag"},
+     "keep the records that are good, without it, or make preferences of them for --loss dpo"},
+    {{"images", "image", "videos", "video", "audios", "audio"}, "text alone is trained on"},
+    {{"chosen", "rejected"}, "--fields names the members of one form"},
+    {{"rejected_response", "rejected_messages"}, "--fields gives rejected this name, for --loss dpo"},
+    {{"tools", "functions", "system"}, "--pairs chat makes messages of texts, which have it"}};
+enum { RECORD_MEANINGS = sizeof record_meanings / sizeof *record_meanings, RECORD_OF_MESSAGES = 3 };
+// Which row a name is in; RECORD_MEANINGS: none.
+static inline int record_meaning(const char *name) {
+  for (int i = 0; i < RECORD_MEANINGS; i++)
+    for (const char *of : record_meanings[i].names) if (of && !strcasecmp(of, name)) return i;
+  return RECORD_MEANINGS;
 }
-bool record_changes(const char *name) {
-  for (const auto &m : record_meanings) if (!strcasecmp(m.name, name)) return true;
-  return false;
-}
+bool record_changes(const char *name) { return record_meaning(name) < RECORD_MEANINGS; }
 bool record_is_other(const char *name) {
   for (const char *kind : {"image", "video", "audio"}) if (!strncasecmp(name, kind, 5)) return true;
   return false;
 }
+// Whether a weight, train or masked, as such or as a word, says that a record counts as any other.
+static inline bool record_counts(const cJSON *x, int meaning) {
+  const char *text = cJSON_GetStringValue(x);
+  if (meaning == 0) return text ? strtod(text, NULL) == 1 : cJSON_IsNumber(x) && x->valuedouble == 1;
+  if (meaning >= RECORD_OF_MESSAGES) return false;
+  return text ? !strcasecmp(text, meaning == 1 ? "true" : "false") : meaning == 1 ? cJSON_IsTrue(x) : cJSON_IsFalse(x);
+}
 // Refuses a member that changes what a record, or a message, means and is not read.
 static inline bool record_check_member(const cJSON *x, bool message, RecordFault fault) {
-  for (size_t i = message ? RECORD_OF_MESSAGES : 0; i < sizeof record_meanings / sizeof *record_meanings; i++) {
-    const auto &m = record_meanings[i];
-    if (strcasecmp(x->string, m.name) || record_is_nothing(x) || record_counts(x, m.name)) continue;
-    return record_fail(fault, message ? "a message has %s, which is not read there" :
-                       "it has %s, which changes what it means and is not read: %s", x->string, m.instead);
-  }
-  return true;
+  const int i = record_meaning(x->string);
+  if (i == RECORD_MEANINGS || (message && i < RECORD_OF_MESSAGES) || record_is_nothing(x) || record_counts(x, i))
+    return true;
+  return record_fail(fault, message ? "a message has %s, which is not read there"
+                                    : "it has %s, which changes what it means and is not read: %s", x->string,
+                     record_meanings[i].instead);
 }
 // What a record has beside the members that were read: refused if it changes what they mean, else noted in `unread`,
 // names that are each ended by a zero. apart: chosen and rejected are another form, which fields did not choose.
@@ -220,7 +215,7 @@ static inline bool record_beside_form(const cJSON *json, const RecordUsed *used,
     if (read || record_is_nothing(x)) continue;
     const bool other = apart && (!strcasecmp(x->string, "chosen") || !strcasecmp(x->string, "rejected"));
     if (!other && !record_check_member(x, false, fault)) return false;
-    if (!unread || record_counts(x, x->string)) continue;
+    if (!unread || record_counts(x, record_meaning(x->string))) continue;
     *unread = (char *)bpe_resize(*unread, n + (bytes = strlen(x->string) + 1) + 1, 1);
     memcpy(*unread + n, x->string, bytes);
     (*unread)[n += bytes] = 0;
@@ -538,6 +533,17 @@ static inline bool record_read_lists(ChatRecord *r, const RecordForm *f, const c
   if (b && !all) record_untrained(r->made, cJSON_GetArraySize(r->made));         // trained on is the completion
   return !b || record_add_list(r->made, b, fields, fault);
 }
+// The JSON of a line, its numbers as they are spelled. NULL: what is wrong with it in `fault` of 256 bytes.
+static inline cJSON *record_parse(const uint8_t *line, size_t bytes, char fault[256]) {
+  const char *end = NULL;
+  if (bytes > TEXT_WORD_BYTES) snprintf(fault, 256, "it has more than 64 MiB");
+  if (bytes > TEXT_WORD_BYTES || !chat_check_line(line, bytes, fault)) return NULL;
+  char *copy = strndup((const char *)line, bytes);
+  cJSON *json = copy ? json_parse_spelled(copy, &end) : NULL;
+  if (!json) snprintf(fault, 256, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
+  free(copy);
+  return json;
+}
 // Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on; notes: which members
 // were not read. False: `fault`. To be freed in any case.
 static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
@@ -686,88 +692,95 @@ bool records_of_json(RecordLines *s, uint8_t *p, size_t n) {
   }
   return true;
 }
-// The next value of a table, in `to`: in double quotes, where "" is one, or as it is; without what ends it. True: it is
-// whole.
-static inline bool table_value(const uint8_t **at, const uint8_t *end, char separator, FILE *to) {
-  const uint8_t *p = *at;
-  const bool quoted = p < end && *p == '"';
-  for (p += quoted; p < end; p++) {
-    if (quoted && *p == '"' && (p + 1 == end || p[1] != '"')) break;
-    if (!quoted && (*p == separator || *p == '\n' || *p == '\r')) break;
-    fputc(*p, to);
-    p += quoted && *p == '"';
+// ---- tables of values, whose first row has their names
+static inline void table_put(ValueTable *t, const void *p, size_t n) {
+  if (t->bytes + n > t->room) t->out = (uint8_t *)bpe_resize(t->out, t->room = 2 * (t->bytes + n), 1);
+  memcpy(t->out + t->bytes, p, n);
+  t->bytes += n;
+}
+// A value begins: the name of its column; in the first row it is one.
+static inline bool table_begin(ValueTable *t, RecordFault fault) {
+  t->begun = true;
+  if (t->row == 1) return true;
+  if (t->column >= t->names)
+    return record_fail(fault, "row %s has more values than there are names", t->words);
+  table_put(t, t->column ? "\",\"" : "{\"", t->column ? 3 : 2);
+  table_put(t, t->name[t->column], strlen(t->name[t->column]));
+  table_put(t, "\":\"", 3);
+  return true;
+}
+// Bytes of a value as they stand in JSON.
+static inline bool table_chars(ValueTable *t, const uint8_t *p, size_t n, RecordFault fault) {
+  if (!t->begun && !table_begin(t, fault)) return false;
+  t->filled = true;
+  for (size_t at = 0, end; at < n; at = end) {
+    char code[8];
+    for (end = at; end < n && p[end] >= 32 && p[end] != '"' && p[end] != '\\';) end++;
+    table_put(t, p + at, end - at);
+    if (end < n && !p[end]) return record_fail(fault, "row %s has a NUL character", t->words);
+    if (end < n) table_put(t, code, (size_t)snprintf(code, sizeof code, "\\u%04x", p[end++]));
   }
-  const bool whole = !quoted || p < end;
-  p += quoted && p < end;
-  while (p < end && *p == '\r') p++;
-  *at = p;
-  return whole;
+  return true;
 }
-static inline void table_put(FILE *to, const char *text, size_t bytes) {
-  for (const char *c = text; c < text + bytes; c++)
-    if ((unsigned char)*c < 32 || *c == '"' || *c == '\\') fprintf(to, "\\u%04x", (unsigned char)*c);
-    else fputc(*c, to);
-}
-// A table of values, whose first row has their names, as lines of JSON: an object of texts for each row. separator: a
-// comma or a tab. malloc'ed; NULL: `fault`.
-static inline char *records_of_table(const uint8_t *p, size_t n, char separator, size_t *bytes, RecordFault fault) {
+// A value ends, and with it a row unless there is `more`.
+static inline bool table_end(ValueTable *t, bool more, RecordFault fault) {
   enum { NAMES = 1024 };
-  const uint8_t *const end = p + n;
-  char *out = NULL, *value = NULL, *name[NAMES], words[64];
-  size_t value_bytes;
-  FILE *to = open_memstream(&out, bytes);
-  int names = 0;
-  bool ok = true;
-  if (n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3;
-  for (int64_t row = 1; ok && p < end; row++) {
-    bool more = true;
-    snprintf(words, sizeof words, "row %lld", (long long)row);
-    for (int column = 0; ok && more; column++, free(value)) {
-      const uint8_t *const begin = p;
-      FILE *v = open_memstream(&value, &value_bytes);
-      const bool whole = table_value(&p, end, separator, v);
-      fclose(v);
-      more = p < end && *p == separator;
-      const bool line_end = p == end || *p == '\n';
-      const bool blank = !column && !more && !value_bytes && (begin == end || *begin != '"');
-      const bool nothing = blank && whole;       // a line without values
-      if (!whole) ok = record_fail(fault, "%s has a value whose \" does not end", words);
-      else if (!more && !line_end)
-        ok = record_fail(fault, *begin == '"' ? "%s has more behind the \" that ends a value; a value with \" in it is "
-                         "quoted whole, with \"\" for each" : "%s has a line's end that is no newline", words);
-      else if (nothing && row == 1) row = 0;
-      else if (row == 1 && names == NAMES) ok = record_fail(fault, "%s has more than 1024 names", words);
-      else if (row == 1) {
-        for (int i = 0; i < names && ok; i++)
-          if (!strcmp(name[i], value)) ok = record_fail(fault, "row 1 has the name %.80s twice", value);
-        name[names++] = strdup(value);
-      }
-      else if (!nothing && column >= names) ok = record_fail(fault, "%s has more values than there are names", words);
-      else if (!nothing) {
-        fputs(column ? ",\"" : "{\"", to);
-        table_put(to, name[column], strlen(name[column]));
-        fputs("\":\"", to);
-        table_put(to, value, value_bytes);
-        fputs(more ? "\"" : "\"}", to);
-        if (!more && column + 1 < names) ok = record_fail(fault, "%s has fewer values than there are names", words);
-      }
-      p += p < end;
-    }
-    if (row > 1) fputc('\n', to);                // a record is the row before its number
-    liveness_progress();
+  const bool nothing = !t->column && !more && !t->filled && !t->quoted;        // a line without values
+  if (!nothing && !t->begun && !table_begin(t, fault)) return false;
+  if (t->row == 1 && !nothing) {
+    table_put(t, "", 1);
+    for (int i = 0; i < t->names; i++)
+      if (!strcmp(t->name[i], (char *)t->out)) return record_fail(fault, "row 1 has the name %.80s twice", t->name[i]);
+    if (t->names == NAMES) return record_fail(fault, "row 1 has more than 1024 names");
+    t->name = (char **)bpe_resize(t->name, (size_t)t->names + 1, sizeof *t->name);
+    t->name[t->names++] = strdup((char *)t->out);
+    t->bytes = 0;
+  } else if (!nothing && !more) {
+    table_put(t, "\"}", 2);
+    if (t->column + 1 < t->names) return record_fail(fault, "row %s has fewer values than there are names", t->words);
   }
-  for (int i = 0; i < names; i++) free(name[i]);
-  fclose(to);
-  if (ok) return out;
-  free(out);
-  return NULL;
+  t->column = more ? t->column + 1 : 0;
+  t->begun = t->filled = t->quoted = t->closed = t->waits = false;
+  if (more) return true;
+  if (t->row > 1) table_put(t, "\n", 1);         // a record is the row before its number
+  t->row += t->row > 1 || !nothing;
+  snprintf(t->words, sizeof t->words, "%lld", (long long)t->row);
+  return true;
 }
-bool records_of(const FileForm *f, uint8_t *p, size_t n, char **made, size_t *bytes, RecordFault fault) {
-  RecordLines s = {};
-  *made = NULL;
-  if (f->container == CONTAINER_CSV || f->container == CONTAINER_TSV)
-    return (*made = records_of_table(p, n, f->container == CONTAINER_CSV ? ',' : '\t', bytes, fault)) != NULL;
-  if (!records_of_json(&s, p, n)) return record_fail(fault, "more stands behind the end of its array");
-  return (!s.depth && !s.string && s.ended == s.array) ||
-         record_fail(fault, "it is cut short: a bracket or a text does not end");
+bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, RecordFault fault) {
+  const uint8_t *const end = p + n;
+  if (!t->row) t->row = 1, strcpy(t->words, "1"), p += n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3) ? 3 : 0;
+  while (p < end) {
+    const uint8_t *from = p;
+    if (t->waits && t->quoted && !t->closed) {   // behind a quotation mark
+      t->waits = false, t->closed = *p != '"';
+      if (!t->closed && !table_chars(t, p++, 1, fault)) return false;
+    } else if (t->quoted && !t->closed) {
+      if (!(p = (const uint8_t *)memchr(p, '"', (size_t)(end - p)))) p = end;
+      if (p > from && !table_chars(t, from, (size_t)(p - from), fault)) return false;
+      if (p < end) t->waits = true, p++;
+    } else if (*p == t->separator || *p == '\n') {
+      if (!table_end(t, *p++ == t->separator, fault)) return false;
+      t->ended = p[-1] == '\n';
+    } else if (*p == '\r') t->waits = true, p++;
+    else if (t->closed || t->waits)
+      return record_fail(fault, t->quoted ? "row %s has more behind the \" that ends a value; a value with \" in it is "
+                         "quoted whole, with \"\" for each" : "row %s has a line's end that is no newline", t->words);
+    else if (*p == '"' && !t->filled) t->quoted = true, t->ended = false, p++;
+    else {
+      while (p < end && *p != t->separator && *p != '\n' && *p != '\r') p++;
+      t->ended = false;
+      if (!table_chars(t, from, (size_t)(p - from), fault)) return false;
+    }
+  }
+  if (!ends) return true;
+  if (t->quoted && !t->closed && !t->waits)
+    return record_fail(fault, "row %s has a value whose \" does not end", t->words);
+  return t->ended || table_end(t, false, fault);
+}
+void records_table_free(ValueTable *t) {
+  for (int i = 0; i < t->names; i++) free(t->name[i]);
+  free(t->name);
+  free(t->out);
+  *t = {};
 }

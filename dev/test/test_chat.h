@@ -209,7 +209,11 @@ TEST(chat_lines_are_checked,
   o.tokenizer = NULL, o.vocab_size = 300;
   data_expect_refused(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
-  data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "has less than two records", "valid.jsonl");
+  Corpus one;
+  DataError fault;
+  REQUIRE(corpus_load(&one, chat_corpus_options(path, "qwen2.5", "qwen2.5"), &fault), "%s", fault.text);
+  EXPECT(one.split[SPLIT_TRAIN].documents == 1 && !one.split[SPLIT_VALID].tokens_numel, "one record is held out");
+  corpus_free(&one);
   data_write(path, text, strlen(text));
   data_expect_refused(chat_corpus_options(path, "qwen2.5", "qwen2.5"), 2, "is trained on", path);
 

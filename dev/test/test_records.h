@@ -371,6 +371,128 @@ TEST(records_stream_as_in_memory,
   free(want);
 }
 
+// A file of conversations is written by `put`, and read; what that took beside the tokens, in bytes.
+static int64_t records_peak(const char *name, void (*put)(FILE *f, int i), int records, int64_t *documents) {
+  static char line[128];
+  char path[600];
+  snprintf(path, sizeof path, "%s", data_path(name));
+  FILE *f = fopen(path, "w");
+  for (int i = -1; i <= records; i++) put(f, i < records ? i : -2);
+  fclose(f);
+  CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
+  o.threads = 2;
+  Corpus c;
+  DataError e;
+  auto status = [](const char *key) {
+    int64_t kib = 0;
+    FILE *of = fopen("/proc/self/status", "r");
+    while (of && fgets(line, sizeof line, of)) if (!strncmp(line, key, strlen(key))) kib = atoll(line + strlen(key));
+    if (of) fclose(of);
+    return kib * 1024;
+  };
+  FILE *reset = fopen("/proc/self/clear_refs", "w");             // the peak is that from here on
+  if (reset) fputs("5", reset), fclose(reset);
+  const int64_t before = status("VmRSS:");
+  if (!corpus_load(&c, o, &e)) { test_fail(__FILE__, __LINE__, "%s", e.text); return 0; }
+  const int64_t took = status("VmHWM:") - before;
+  *documents = c.split[SPLIT_TRAIN].documents + c.split[SPLIT_VALID].documents;
+  const int64_t tokens = (int64_t)(split_bytes(&c.split[SPLIT_TRAIN]) + split_bytes(&c.split[SPLIT_VALID]));
+  corpus_free(&c);
+  return took - 2 * tokens;
+}
+TEST(records_are_read_in_bounds,
+     "a table of values, an array and lines of many times the memory that reading them may take: it takes no more "
+     "beside "
+     "the tokens") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  SKIP("a sanitizer's memory is counted too");
+#endif
+  static const char text[] = "the fox sees one crow by the hill, and the crow sees the fox. the fox sees one crow by "
+       "the "
+                             "hill, and the crow sees the fox. the fox sees one crow by the hill, and so on for long";
+  static void (*const put[])(FILE *, int) = {
+      [](FILE *f, int i) { if (i == -1) fputs("question,answer\n", f); else if (i >= 0) fprintf(f, "q%d,\"%s\n%s\"\n",
+                           i, text, text); },
+      [](FILE *f, int i) { if (i < 0) fputs(i == -1 ? "[" : "]", f); else fprintf(f, "%s{\"question\": \"q%d\",\n"
+                           "\"answer\": \"%s\\n%s\"}", i ? "," : "", i, text, text); },
+      [](FILE *f, int i) { if (i >= 0) fprintf(f, "{\"question\": \"q%d\", \"answer\": \"%s\\n%s\"}\n", i, text,
+                           text); }};
+  static const char *const names[] = {"bound.csv", "bound.json", "bound.jsonl"};
+  enum { RECORDS = 1 << 17 };                    // 50 MB
+  for (int k = 0; k < 3; k++) {
+    int64_t documents = 0;
+    const int64_t took = records_peak(names[k], put[k], RECORDS >> (k ? 1 : 0), &documents);
+    EXPECT(documents == RECORDS >> (k ? 1 : 0) && took <= (int64_t)records_reading_bytes(2), "%s: %lld records, %lld "
+           "bytes beside the tokens; at most %zu", names[k], (long long)documents, (long long)took,
+           records_reading_bytes(2));
+    unlink(data_path(names[k]));
+  }
+}
+
+TEST(cli_few_records_train,
+     "one record trains, and so do eight, with as many sequences a step as there are, and 40 whose held-out one is too "
+     "long: without validation, in a line that names --val_data; of 100 records with a large one few bytes are held "
+     "out; "
+     "what was named and does not fit is refused, and what to raise is named") {
+  static const struct { const char *name; int records, large, code; const char *options, *says[2], *lacks; } runs[] = {
+      {"one", 1, -1, 0, "", {"a step has 1 sequence: the data have 1", "nothing is evaluated: the data have too few "
+       "records "
+       "to hold some out for validation; --val_data names what is"}, "valid:"},
+      {"eight", 8, -1, 0, "", {"a step has 1 sequence: the data have 1", "held out for it"}, "nothing is evaluated"},
+      {"late", 40, 39, 0, "--too_long drop", {"nothing is evaluated: no conversation that is held out for validation "
+       "has a "
+       "token to train on within --seq_len; --val_data", "step 1/1"}, "valid:"},
+      {"late", 40, 39, 0, "--too_long cut --pairs chat", {"its last records (", "valid:"}, "nothing is evaluated"},
+      {"late", 40, 39, 2, "--too_long drop --val_data @/large.jsonl", {"no conversation for validation has a token to "
+       "train "
+       "on within --seq_len 64: --n_positions 64 lets it be no longer, or --too_long cut", "@/large.jsonl: "
+       "no"}, "step 1/1"},
+      {"near", 100, 96, 0, "--too_long drop", {"its last records (", "valid:"}, "nothing is evaluated"}};
+  CliRun r;
+  for (const auto &x : runs) for (const char *name : {x.name, "large"}) {
+    char path[64];
+    snprintf(path, sizeof path, "%s.jsonl", name);
+    FILE *f = fopen(data_path(path), "w");
+    for (int i = 0; i < (name == x.name ? x.records : 1); i++) {
+      fprintf(f, "{\"prompt\": \"");
+      for (int k = 0; k < (i == x.large || name != x.name ? 400 : 1); k++) fprintf(f, "word ");
+      fprintf(f, "\", \"completion\": \"three %d\"}\n", i % 10);
+    }
+    fclose(f);
+    if (name != x.name) {
+      char says[1024];
+      CLI_RUN(&r, "%s --data %s/%s.jsonl --tokenizer dev/fixtures/chat_qwen2.5 --n_layer 1 --n_head 2 --n_embd 16 "
+           "--seq_len "
+              "64 --n_positions 64 --threads 1 --max_steps 1 --eval_every 1 --sample_tokens 0 --report off --keep 0 "
+              "--cache= "
+              "--out %s %s", cli_program(), test_tmp(), x.name, cli_path(x.name), cli_expand(x.options));
+      for (const char *line : x.says) {
+        snprintf(says, sizeof says, "%s", cli_expand(line));
+        EXPECT(strstr(r.text, says), "%s %s: expected '%s':\n%.3000s", x.name, x.options, says, r.text);
+      }
+      EXPECT(r.code == x.code && !strstr(r.text, x.lacks), "%s %s: exit code %d:\n%.3000s", x.name, x.options, r.code,
+             r.text);
+      cli_free(&r);
+    }
+  }
+  // Which records are held out of so many bytes each.
+  static const struct { int bytes[8], records, first, stop; } held[] = {
+      {{10, 10, 10, 10, 10, 10, 10, 10}, 8, 7, 8}, {{10, 10, 10, 10, 900, 10, 10}, 7, 5, 7},
+      {{10, 10, 10, 900}, 4, 2, 3},
+      {{960, 40}, 2, 1, 2}, {{40, 960}, 2, 0, 1}, {{60, 40}, 2, 1, 2}, {{300, 300, 300, 5, 6}, 5, 3, 5}};
+  for (const auto &h : held) {
+    RecordPlace place[8];
+    ChatStream s = {};
+    int64_t at = 0, first = -1, stop = -1;
+    s.place = place, s.records = h.records;
+    for (int i = 0; i < h.records; i++) place[i] = RecordPlace{at, at + h.bytes[i]}, at += h.bytes[i];
+    s.text_end = at - 1;
+    EXPECT(records_held(&s, at, &first, &stop) && first == h.first && stop == h.stop, "%d, %d ...: %lld to %lld are "
+         "held "
+           "out", h.bytes[0], h.bytes[1], (long long)first, (long long)stop);
+  }
+}
+
 // ---- several files
 // Records `first` to `first` + `count`, a question and an answer each: lines of messages; an array of Alpaca's; a table
 // of questions; lines of ShareGPT's.
