@@ -296,7 +296,7 @@ static inline bool directory_check(const char *path, const char *option, Directo
   char line[1024] = "";
   int before = -1;
   for (int i = HAS_TEXTS; i <= HAS_TOKENS && use != DIRECTORY_ALL; i++) {
-    if (!d.count[i]) continue;
+    if (!d.count[i] || (use == DIRECTORY_ONE && before == HAS_TEXTS && i == HAS_TOKENS)) continue;       // find_unnamed
     if (before >= 0 && !(use == DIRECTORY_RECORDS && i == HAS_TABLES))
       return data_fail(e, EXIT_USAGE, "%s %s has %s (%s) and %s (%s): name those to train on, by a list or a pattern, "
                        "or put the others elsewhere", option, path, kinds[before], d.first[before], kinds[i],

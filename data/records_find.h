@@ -75,7 +75,7 @@ static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *fir
   *stop = n;
   const int64_t last = r[n - 1].to - r[n - 1].from;
   if (i + 1 < n && bytes - r[i].from > bytes / 5) i++;
-  else if (i + 1 == n && (last > bytes / 2 || (last > bytes / 4 && last * n > 2 * bytes))) {
+  else if (i + 1 == n && (last > bytes / 4 * 3 || (last > bytes / 4 && last * n > 2 * bytes))) {
     while (i && (r[i].to - r[i].from) * n > bytes) i--;
     *stop = i + 1;
   }

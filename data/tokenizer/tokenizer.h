@@ -139,8 +139,6 @@ bool tokenizer_scores(const Tokenizer *t, float *score);
 // Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
 // their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
 bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes);
-// cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be misread.
-bool bpe_has_nul(const char *json, size_t bytes);
 // A member by its exact name; NULL: it is not there.
 const cJSON *bpe_field(const cJSON *object, const char *name);
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,

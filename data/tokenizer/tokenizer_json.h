@@ -169,7 +169,8 @@ static inline bool bpe_read_file(BpeLoad *l) {
   return !foreign || BPE_REFUSE(l, "is %s", foreign);
 }
 
-bool bpe_has_nul(const char *json, size_t bytes) {
+// cJSON ends a string at a NUL, so a file that has one, plain or as \u0000, would be misread.
+static inline bool bpe_has_nul(const char *json, size_t bytes) {
   if (memchr(json, 0, bytes)) return true;
   for (const char *p = json; (p = (const char *)memmem(p, (size_t)(json + bytes - p), "\\u0000", 6)); p++) {
     const char *first = p; // backslashes escape each other in pairs: after an even number this one counts
