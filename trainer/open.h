@@ -281,7 +281,7 @@ static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, 
   const int64_t n = packing.split ? packing.rows : split_targets_numel(train) / o->seq_len;
   const int64_t most = max64(1, n / world) * world;
   packing_free(&packing);
-  if (most >= o->global_batch) return;
+  if (n < 1 || most >= o->global_batch) return;
   o->global_batch = most;
   o->batch_size = o->batch_auto ? 1 : most / world, o->grad_accum = most / world / o->batch_size;
   asked->global_batch = most, asked->batch_size = o->batch_size;

@@ -442,7 +442,7 @@ TEST(cli_few_records_train,
       {"late", 40, 39, 0, "--too_long drop", {"nothing is evaluated: no conversation that is held out for validation "
        "has a "
        "token to train on within --seq_len; --val_data", "step 1/1"}, "valid:"},
-      {"late", 40, 39, 0, "--too_long cut --pairs chat", {"its last records (", "valid:"}, "nothing is evaluated"},
+      {"late", 40, 39, 0, "--too_long cut", {"its last records (", "nothing is evaluated: no conversation"}, "valid:"},
       {"late", 40, 39, 2, "--too_long drop --val_data @/large.jsonl", {"no conversation for validation has a token to "
        "train "
        "on within --seq_len 64: --n_positions 64 lets it be no longer, or --too_long cut", "@/large.jsonl: "
