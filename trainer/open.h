@@ -273,7 +273,7 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
 // Changes o, and what is saved of it in `asked`.
 static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, int world) {
   const Split *train = &corpus->split[SPLIT_TRAIN];
-  if (!run_trains(o) || train->files) return;
+  if (!run_trains(o) || train->files || o->fill_step) return;
   for (OptionId k : {OPT_batch_size, OPT_global_batch, OPT_grad_accum}) if (asked->given[k]) return;
   Packing packing = {};
   if (train->documents && o->pack == OPT_pack_whole)
