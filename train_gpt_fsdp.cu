@@ -1344,6 +1344,26 @@ static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
   return stop ? trainer_stop(t, log, saver, stop) : -1;
 }
 
+// How to use what a fine-tuning has written: the last checkpoint, or an export.
+static void print_use(const Trainer *t, const Saver *saver) {
+  const Options *o = &t->opt;
+  const bool saved = saver->saved_step == t->run.step, adapter = o->lora && !o->merge;
+  if ((!o->tuning && !o->lora) || !run_trains(o) || !t->run.corpus->has_tokenizer) return;
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *to = open_memstream(&text, &bytes);
+  if (saved || o->export_hf[0]) fputs("to talk to it: ./train_gpt_fsdp --interactive", to);
+  if (o->export_hf[0] && adapter) fputs(" --init_from", to), shell_word(to, o->init_from), fputs(" --lora_from", to);
+  else if (o->export_hf[0]) fputs(" --init_from", to);
+  else if (saved) fputs(" --resume", to);
+  if (saved || o->export_hf[0]) shell_word(to, o->export_hf[0] ? o->export_hf : o->out), fputc('\n', to);
+  if (o->export_gguf != OPT_export_gguf_off)
+    fprintf(to, "with llama.cpp: llama-cli -m %s%s%s.gguf\n", adapter ? "BASE.gguf --lora " : "", o->out,
+            adapter ? "/adapter" : "/model");
+  fclose(to);
+  if (bytes) say("%s", text);
+  free(text);
+}
 // The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
 static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   const Options *o = &t->opt;
@@ -1381,6 +1401,7 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
     say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", " : "", sampled ? sample_file(o) : "");
+  if (!fsdp_rank(&t->fsdp) && saved) print_use(t, saver);
   return saved && written ? 0 : EXIT_MISSING;
 }
 
@@ -1399,8 +1420,8 @@ static int train(Call *call) {
   int rank, ranks;
   Options *o = &call->o;
   char *error = call->error;
+  FILE *const answers = call->first ? talk_answers(o) : NULL;    // before any notice
   train_options(call, &asked, &start);
-  FILE *const answers = call->first ? talk_answers(o) : NULL;
   preflight(o, true);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);

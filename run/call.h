@@ -50,9 +50,10 @@ void train_options(Call *call, Options *asked, Start *start) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(o, MPI_COMM_WORLD);
   launch_forget(o);
-  if (o->preflight || o->flight[0] || o->in_file[OPT_restarts])
-    snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config",
-             o->preflight ? "preflight" : o->flight[0] ? "flight" : "restarts");
+  if (o->eval[0]) o->sample_only = true;         // as on the command line
+  for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive})         // asked before it is read
+    if (o->in_file[id])
+      snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (alone) launch_refuse_alone(o->rdzv, false);
   liveness_timeout(o->timeout);

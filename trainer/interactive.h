@@ -13,7 +13,7 @@ struct Talk {
   FILE *to;                                      // of answers, where nobody types
   cJSON *messages;
   char *line;
-  size_t room;
+  size_t room, bytes;                            // of the line
   uint32_t turns;
   int fault;                                     // errno of an answer that could not be written; EPIPE: nobody reads
 };
@@ -44,10 +44,11 @@ static void talk_message(Talk *k, const char *role, const void *said, size_t byt
 static void talk_save(const Talk *k, const char *path) {
   char *text = cJSON_PrintUnformatted(k->messages);
   static const char mark[] = "{\"messages\":";
-  const bool foreign = file_is_foreign(path, mark, true);
-  FILE *f = foreign ? NULL : file_own(path, false);
+  const bool nothing = !cJSON_GetArraySize(k->messages), foreign = !nothing && file_is_foreign(path, mark, true);
+  FILE *f = foreign || nothing ? NULL : file_own(path, false);
   const bool written = f && fprintf(f, "%s%s}\n", mark, text) > 0 && !fflush(f);
-  if (foreign) say_error("%s is there, and no conversations: name another file\n", path);
+  if (nothing) say_error("nothing was said yet: %s is not written\n", path);
+  else if (foreign) say_error("%s is there, and no conversations: name another file\n", path);
   else if (!written) say_error("%s cannot be written: %s\n", path, f ? strerror(errno) : file_own_fault(path));
   else say("%d messages in %s\n", cJSON_GetArraySize(k->messages), path);
   if (f) fclose(f);
@@ -72,6 +73,19 @@ static bool talk_command(Talk *k, Options *o) {
   }
   return true;
 }
+// A zero byte of the line becomes U+FFFD, as what is no UTF-8 does: a message cannot hold it.
+static void talk_no_zeros(Talk *k) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  for (size_t i = 0; i < k->bytes; i++)
+    if (k->line[i]) fputc(k->line[i], f);
+    else fputs("\xef\xbf\xbd", f);
+  fclose(f);
+  say_error("notice: a zero byte in the line is read as U+FFFD\n");
+  free(k->line);
+  k->line = text, k->room = bytes + 1, k->bytes = bytes;
+}
 // The next line that is no command, without its end. False: there is none.
 static bool talk_read(Talk *k, Options *o) {
   for (;;) {
@@ -86,8 +100,10 @@ static bool talk_read(Talk *k, Options *o) {
     if ((stopped || n < 0) && k->shown) say_bytes(NULL, 0);
     if (stopped) continue;
     if (n < 0) return false;
-    while (n && strchr("\r\n", k->line[n - 1])) k->line[--n] = 0;
-    if (k->line[0] == '/' && k->line[1] == '/') memmove(k->line, k->line + 1, (size_t)n);
+    while (n && (k->line[n - 1] == '\n' || k->line[n - 1] == '\r')) k->line[--n] = 0;
+    k->bytes = (size_t)n;
+    if (memchr(k->line, 0, k->bytes)) talk_no_zeros(k);
+    if (k->line[0] == '/' && k->line[1] == '/') memmove(k->line, k->line + 1, k->bytes--);
     else if (k->line[0] == '/') {
       if (!talk_command(k, o)) return false;
       continue;
@@ -101,7 +117,7 @@ static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
   *count = 0;
   while (!k->fault && talk_read(k, &t->opt)) {
     ChatTokens tokens = {};
-    const size_t bytes = strlen(k->line);
+    const size_t bytes = k->bytes;
     talk_message(k, "user", k->line, bytes);
     if (!k->chat.form) {
       tokens.ids = (int32_t *)malloc(sizeof(int32_t) * (2 + tokenizer_ids_most(tokenizer, bytes)));

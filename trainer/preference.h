@@ -90,9 +90,12 @@ static Stop trainer_reference(Trainer *t, const Start *start) {
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
   char name[64], path[2][MAP_PATH_BYTES], error[2048] = "";
-  int64_t answers = 0;
+  int64_t answers = 0, compared = 0;             // compared: of pairs that are not left out
   for (int i = 0; i < SPLIT_COUNT; i++)
-    if (t->run.packing[i].reference) answers += head.documents[i] = t->run.packing[i].split->documents;
+    if (t->run.packing[i].reference) {
+      answers += head.documents[i] = t->run.packing[i].split->documents;
+      compared += 2 * t->run.packing[i].kept;
+    }
   Stop stop = STOP_NOT;
   if (!answers || !preference_compares(t->model.preference.loss)) return stop;
   const double began = now_ms();
@@ -131,7 +134,7 @@ static Stop trainer_reference(Trainer *t, const Start *start) {
     snprintf(error, sizeof error, "cannot write %s: %s", path[0], strerror(errno));
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
   if (!fsdp_rank(f))
-    say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)answers,
+    say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)compared,
         found ? "of the run before" : bare ? "by the weights without adapters" : "by the first weights",
         (now_ms() - began) / 1e3);
   return stop;

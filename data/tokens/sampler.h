@@ -30,9 +30,16 @@ static inline int64_t packing_places(const Packing *p, uint32_t d, uint32_t n, i
   }
   return places;
 }
+// Whether the two answers of pair d are the same tokens.
+static inline bool packing_alike(const Packing *p, uint32_t d) {
+  const int64_t a = p->start[d], b = p->start[d + 1], n = b - a;
+  bool same = p->start[d + 2] - b == n;
+  for (int64_t i = 1; same && i < n; i++) same = split_token(p->split, a + i) == split_token(p->split, b + i);
+  return same;
+}
 void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
-  *p = {split, seq_len, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
+  *p = {split, seq_len, 0, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
         (uint32_t *)data_alloc(n, 4), {}, split->pairs ? (float *)calloc(n + 1, 4) : NULL};
   // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
   uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
@@ -54,6 +61,7 @@ void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
     int64_t room = places;
     if (!least) { p->untrained++; continue; }
     p->cut += too_long, p->trained += trained, p->kept++;
+    p->alike += split->pairs && packing_alike(p, d);
     while (room <= seq_len && top[room] == PACKING_NONE) room++;
     uint32_t row;
     if (room > seq_len) room = seq_len, row = (uint32_t)p->rows++, p->head[row] = d;

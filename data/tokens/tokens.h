@@ -89,8 +89,9 @@ bool split_open_files(Split *s, int vocab_size, DataError *e);
 enum : uint32_t { PACKING_NONE = UINT32_MAX };
 struct Packing {
   const Split *split;                            // NULL: not packed
-  // sequences; conversations, or pairs, in them; those too long, cut or left out; without a target; targets trained on
-  int64_t seq_len, rows, kept, cut, dropped, untrained, trained;
+  // sequences; conversations, or pairs, in them; those too long, cut or left out; without a target; targets trained on;
+  // pairs whose answers are the same
+  int64_t seq_len, rows, kept, cut, dropped, untrained, trained, alike;
   int64_t *start;                                // (documents + 1) of conversations
   uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
   int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its

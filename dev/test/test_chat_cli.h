@@ -227,3 +227,48 @@ TEST(cli_pairs_of_a_published_model,
   EXPECT(!r.code && strstr(r.text, "a chat by the template of qwen2.5;"), "a known one:\n%.2000s", r.text);
   cli_free(&r);
 }
+
+TEST_WAITS(cli_fine_tuning_says_what_it_is,
+     "the start of a run with adapters says rank, targets and how many parameters train, and the model's without them; "
+     "the conversation it shows is trained on, cut where it is cut; pairs of twice the same answer are counted, and "
+     "answers that are compared; one is no plural; the end says how to use what was written") {
+  CliRun r;
+  char base[600], words[900];
+  snprintf(base, sizeof base, "%s", cli_path("base"));
+  char lengthy[1801] = "";
+  for (int i = 0; i < 300; i++) strcat(lengthy, "long ");
+  static const char turns[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"},{\"role\":\"assistant\","
+                              "\"content\":\"so %s\"}]}\n";
+  static const char pair[] = "{\"prompt\":\"a\",\"chosen\":\"%s\",\"rejected\":\"%s\"}\n";
+  FILE *c = fopen(cli_path("c.jsonl"), "w"), *v = fopen(cli_path("v.jsonl"), "w"), *p = fopen(cli_path("p.jsonl"), "w");
+  fprintf(c, turns, lengthy, "x");
+  fprintf(c, turns, "q", lengthy);
+  fprintf(v, turns, "q", "x");
+  for (const char *chosen : {"b", "c", (const char *)lengthy}) fprintf(p, pair, chosen, "b");
+  for (FILE *f : {c, v, p}) fclose(f);
+  CLI_RUN(&r, "%s %s --tokenizer dev/fixtures/chat_qwen2.5 --max_steps 1 --save_every -1 --export_hf %s --out %s",
+          cli_program(), chat_cli_model(), base, cli_path("first"));
+  cli_expect_done(&r, "the base");
+  cli_free(&r);
+  CLI_RUN(&r, "%s --init_from %s --data %s --val_data %s --seq_len 256 --lora 4 --lora_targets attn.c_attn "
+          "--max_steps 1 --global_batch 1 --export_gguf adapter --threads 1 --sample_tokens 0 --cache= --out %s | "
+          "tr -s ' \\n' ' '", cli_program(), base, cli_path("c.jsonl"), cli_path("v.jsonl"), cli_path("o"));
+  // 2 blocks of width 24: 4 x 24 and 72 x 4 each.
+  snprintf(words, sizeof words, "to talk to it: ./train_gpt_fsdp --interactive --resume %s with llama.cpp: llama-cli "
+           "-m BASE.gguf --lora %s/adapter.gguf", cli_path("o"), cli_path("o"));
+  for (const char *say : {(const char *)"adapters rank 4, alpha 8, of attn.c_attn: 768 of ", " parameters train ",
+                          "1 to train on in 1 sequence, ", " 1 step an epoch", "<|im_start|>assistant [[so long long",
+                          "]] ... here --seq_len 256 cuts it: ", (const char *)words})
+    EXPECT(strstr(r.text, say), "it does not say '%s':\n%.4000s", say, r.text);
+  EXPECT(!strstr(r.text, "user long"), "it shows what is left out:\n%.4000s", r.text);
+  cli_free(&r);
+  CLI_RUN(&r, "%s --init_from %s --data %s --val_data %s --seq_len 64 --loss dpo --max_steps 1 --global_batch 1 "
+          "--threads 1 --sample_tokens 0 --cache= --save_every -1 --out %s", cli_program(), base, cli_path("p.jsonl"),
+          cli_path("p.jsonl"), cli_path("d"));
+  cli_expect_done(&r, "pairs");
+  for (const char *say : {"notice: 1 of 2 pairs to train on has the same answer twice: nothing is learned of it\n",
+                          "reference: log-probabilities of 8 answers ", " over 2 pairs"})
+    EXPECT(strstr(r.text, say), "it does not say '%s':\n%.4000s", say, r.text);
+  EXPECT(!strstr(r.text, "to talk to it"), "nothing was written to talk to:\n%.4000s", r.text);
+  cli_free(&r);
+}

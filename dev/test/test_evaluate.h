@@ -192,6 +192,30 @@ TEST(interactive_on_a_pipe,
   free(many);
   free(saved);
 }
+
+TEST(interactive_takes_any_line,
+     "--interactive on a pipe: stdout has answers alone even if the run begins with a notice; a line with a zero byte "
+     "is read whole; /save before anything was said writes no file; a file of --config cannot ask for it") {
+  CliRun r;
+  char *said[4];
+  CLI_RUN(&r, "printf '/save %s\nthe\\000sea\nthe\357\277\275sea\n' | %s --interactive --json --resume " TALK_MODEL
+          "--out %s 2>%s >%s && grep 'notice: --resume auto' %s && grep 'a zero byte' %s && [ ! -e %s ]",
+          cli_path("none.jsonl"), cli_program(), cli_path("out"), cli_path("errors"), cli_path("answers"),
+          cli_path("errors"), cli_path("errors"), cli_path("none.jsonl"));
+  cli_expect_done(&r, "on a pipe");
+  cli_free(&r);
+  char *lines = generate_file(test_tmp(), "answers"), *copy = strdup(lines);
+  REQUIRE(lines[0] == '{' && talk_texts(said, lines) == 2, "not 2 answers alone: %s", copy);
+  EXPECT(!strcmp(said[0], said[1]) && strstr(copy, "the\xef\xbf\xbdsea"), "%s", copy);
+  free(lines);
+  free(copy);
+  char ask[600];
+  cli_write(cli_path("talk.cfg"), "interactive = on\n", 17);
+  snprintf(ask, sizeof ask, "--config %s", cli_path("talk.cfg"));
+  const CliRefusal in_file = {0, ask, 2, "--interactive belongs on the command line, not into the file of --config"};
+  cli_expect_refusals(&in_file, 1);
+}
+
 // Reads what a terminal shows until `what` is in it behind `from`, NULL: 40 bytes are; returns where that ends, 0: it
 // never comes.
 static inline size_t talk_wait(int master, char *text, size_t *bytes, size_t from, const char *what) {

@@ -20,7 +20,7 @@ static const char help_short[] =
     "  --model gpt2              tiny, small, gpt2, gpt2-xl, modern-small, ... [tiny]\n"
     "  --n_layer 6               blocks; also --n_head, --n_embd, --vocab_size\n"
     "  --seq_len 256             tokens per training sequence\n"
-    "  --data PATH               a text file, a directory of texts, or tokens .bin\n"
+    "  --data PATH               a text, a directory, chats .jsonl, or tokens .bin\n"
     "  --init_from PATH          weights: Hugging Face, .gguf, llm.c, a checkpoint\n"
     "how long, how fast\n"
     "  --epochs 3                passes over the training tokens [1]\n"

@@ -148,7 +148,7 @@ enum { LAYERS_MOST = 1000 };
       "FIRST:LAST: rows of embedding and head to train beside adapters") \
   GROUP(DATA, "data") \
   TEXT(data, "", NULL, QUIET, \
-      "text, directory, .bin, a.bin:0.7,b.bin:0.3, random, generated (default: WikiText-2)", \
+      "text, chats, directory, .bin, a:0.7,b:0.3, random, generated (default: WikiText-2)", \
       "data_dir data_path -i") \
   TEXT(val_data, "", NULL, QUIET, "what is evaluated on (default: found beside --data, or held out)", \
       "val_data_path -j") \

@@ -81,8 +81,8 @@ static void report_print_head(const PlanReport *p) {
   say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
              p->run->name ? p->run->name : o->model,
-             count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "", (long long)m->C,
-             (long long)m->V);
+             count_words(model_parameters(p->run)), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "",
+             (long long)m->C, (long long)m->V);
   print_block(p->run);
   const char *data = plan_data_words(o);
   if (data) start_line("data", "%s", data);

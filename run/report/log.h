@@ -321,7 +321,8 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
 void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
   if (fsdp_rank(run->fsdp)) return;
   const bool pairs = run->opt->loss != PREFERENCE_NONE;
-  say("%s: loss %.4f over %lld %s", name, e->loss, (long long)e->tokens, pairs ? "pairs" : "tokens");
+  say("%s: loss %.4f over %lld %s%s", name, e->loss, (long long)e->tokens, pairs ? "pair" : "token",
+      e->tokens == 1 ? "" : "s");
   if (!pairs) say(", token perplexity %.2f", exp(e->loss));
   if (split->words) say(", word perplexity %.2f", word_perplexity(e, split));
   if (split->text_bytes) say(", %.4f bits per byte", bits_per_byte(e, split));

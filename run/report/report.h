@@ -110,8 +110,8 @@ void print_start_notices(const RunView *run);
 void print_old_runs(const RunView *run, const char *from);
 // What `write` prints about the run, malloc'ed.
 char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run));
-// 3531519 as 3.53 M, for reading; exact below 10000.
-const char *count_words(int64_t n);
+const char *count_words(int64_t n);             // 3531519 as 3.53 M, for reading; exact below 10000
+int64_t model_parameters(const RunView *run);   // without those of adapters
 // Every option by name, inside an object.
 void log_config(FILE *f, const void *options);
 // The units, as a member of an object.

@@ -336,7 +336,8 @@ static void data_words(FILE *to, const RunView *run) {
   const Packing *p = run->packing;
   fprintf(to, "%s", run->corpus->source);
   if (train->documents) fprintf(to, ", %lld to train on", (long long)(p->split ? p->kept : train->documents));
-  if (p->split) fprintf(to, " in %lld sequences, %s tokens trained on", (long long)p->rows, count_words(p->trained));
+  if (p->split) fprintf(to, " in %lld sequence%s, %s token%s trained on", (long long)p->rows,
+                        p->rows == 1 ? "" : "s", count_words(p->trained), p->trained == 1 ? "" : "s");
   if (p->cut + p->dropped)
     fprintf(to, " (%lld %s longer than --seq_len and %s)", (long long)(p->cut + p->dropped),
             p->cut + p->dropped > 1 ? "are" : "is", p->cut ? "cut" : "left out");
@@ -345,7 +346,8 @@ static void data_words(FILE *to, const RunView *run) {
   if (run->steps_per_epoch && !p->split)
     fprintf(to, train->texts > 1 ? ": %s tokens in %lld documents to train on" : ": %s tokens to train on",
             count_words(train->tokens_numel), (long long)train->texts);
-  if (run->steps_per_epoch) fprintf(to, ", %lld steps an epoch", (long long)run->steps_per_epoch);
+  if (run->steps_per_epoch) fprintf(to, ", %lld step%s an epoch", (long long)run->steps_per_epoch,
+                                    run->steps_per_epoch == 1 ? "" : "s");
 }
 // Of a mixture: each source's share, and how often an epoch reads it.
 static void mixture_words(FILE *to, const RunView *run) {
@@ -404,6 +406,23 @@ static void tuning_words(FILE *to, const RunView *run) {
     fprintf(to, ", which is few: below %d little is learned; raise --epochs%s", TUNING_STEPS_FEW,
             o->global_batch > 1 ? ", or lower --global_batch" : "");
   fprintf(to, "; docs/finetune.md");
+}
+// Rank and targets of adapters, and how many parameters train.
+static void adapters_words(FILE *to, const RunView *run) {
+  const Options *o = run->opt;
+  UnitFigures all = {};
+  for (int u = 0; u < fsdp_units(run->fsdp); u++) {
+    const UnitFigures x = unit_figures(run->fsdp, u);
+    all.numel += x.numel, all.trained += x.trained;
+  }
+  fprintf(to, "rank %lld, alpha %g%s, of %s%s%s", (long long)o->lora, o->lora_alpha,
+          o->lora_scale == OPT_lora_scale_root ? " by the rank's root" : "",
+          strcmp(o->lora_targets, "all") ? o->lora_targets : "all matrices of blocks",
+          o->train_rows[0] ? ", and rows of the embedding " : "", o->train_rows);
+  if (run_trains(o)) fprintf(to, ": %s of %s parameters train", count_words(all.trained), count_words(all.numel));
+}
+int64_t model_parameters(const RunView *run) {
+  return run->model.parameters - lora_numel(run->fsdp, fsdp_params(run->fsdp));
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
 static void owned_name(char *to, size_t bytes, const Param *p) {
@@ -475,23 +494,28 @@ enum { CONVERSATION_TOKENS_MOST = 400 };
 static void print_conversation(const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
   if (!s->documents || !run->corpus->has_tokenizer) return;
-  int64_t end = 1, left = s->pairs;              // of a pair both
+  const Packing *p = run->packing;
+  int64_t first = 0, end = 1, left = s->pairs;   // of a pair both
   while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
-  const int64_t shown = min64(end, CONVERSATION_TOKENS_MOST);
+  if (p->split && p->rows) first = p->start[p->head[0]], end = p->start[p->head[0] + (s->pairs ? 2 : 1)];
+  const int64_t kept = p->split && !s->pairs ? min64(end, first + p->seq_len + 1) : end;
+  const int64_t shown = min64(kept, first + CONVERSATION_TOKENS_MOST);
   char *text = NULL;
   size_t bytes = 0;
   FILE *to = open_memstream(&text, &bytes);
   bool inside = false;
-  for (int64_t i = 0; i < shown; i++) {
+  for (int64_t i = first; i < shown; i++) {
     int n;
     const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
     if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
     inside = split_trained(s, i);
-    if (i && split_begins(s, i)) fputs("\nand the answer that was rejected:\n", to);
+    if (i > first && split_begins(s, i)) fputs("\nand the answer that was rejected:\n", to);
     fwrite(p, 1, (size_t)n, to);
   }
   fputs(inside ? "]]" : "", to);
-  if (shown < end) fprintf(to, " ... and %lld tokens more", (long long)(end - shown));
+  if (shown < kept) fprintf(to, " ... and %lld token%s more", (long long)(kept - shown), kept - shown > 1 ? "s" : "");
+  if (kept < end) fprintf(to, " ... here --seq_len %lld cuts it: %lld token%s %s not seen", (long long)p->seq_len,
+                          (long long)(end - kept), end - kept > 1 ? "s" : "", end - kept > 1 ? "are" : "is");
   fclose(to);
   say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
   free(text);
@@ -501,14 +525,15 @@ void print_start(const RunView *run) {
   const ModelFigures *m = &run->model;
   say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
-             run->name ? run->name : run->opt->model, count_words(m->parameters), m->L, m->L > 1 ? "s" : "", m->H,
-             m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);
+             run->name ? run->name : run->opt->model, count_words(model_parameters(run)), m->L, m->L > 1 ? "s" : "",
+             m->H, m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);
   print_block(run);
   start_words("data", run, data_words);
   if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
   if (run->opt->loss != PREFERENCE_NONE && run->packing->split) start_words("loss", run, preference_words);
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run->opt->tuning) start_words("tuning", run, tuning_words);
+  if (run->opt->lora) start_words("adapters", run, adapters_words);
   if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
@@ -646,6 +671,12 @@ void print_start_notices(const RunView *run) {
   if (omp && !run->opt->threads && atoi(omp) != run->ctx->threads)
     say("notice: OMP_NUM_THREADS=%.20s is ignored: --threads sets the number; by default all cores are used\n", omp);
   print_sharding_notices(run);
+  static const char *const of[SPLIT_COUNT] = {"to train on", "for validation", "for the test"};
+  for (int i = 0; i < SPLIT_COUNT; i++)
+    if (run->packing[i].alike)
+      say("notice: %lld of %lld pair%s %s %s the same answer twice: nothing is learned of %s\n",
+          (long long)run->packing[i].alike, (long long)run->packing[i].kept, run->packing[i].kept == 1 ? "" : "s",
+          of[i], run->packing[i].alike == 1 ? "has" : "have", run->packing[i].alike == 1 ? "it" : "them");
   if (run_trains(run->opt)) print_conversation(run);
 }
 
