@@ -90,7 +90,7 @@ enum { LAYERS_MOST = 1000 };
   INT(grad_accum, 0, 1, 1 << 20, OWN, "microbatches per step and rank (default: 1, or what --global_batch needs)") \
   INT(global_batch, 0, 1, 1 << 24, STATE, "sequences per step over all ranks; batch_size x ranks must divide it", \
       "global_batch_size") \
-  FLAG(fill_step, STATE, "ranks that --global_batch has no sequences for compute empty ones (fine-tuning: chosen)") \
+  FLAG(fill_step, STATE, "ranks that --global_batch has no sequences for compute empty ones") \
   ENUM(loss, PreferenceLoss, PREFERENCE_NONE, ((tokens, PREFERENCE_NONE), (dpo, PREFERENCE_DPO), \
       (ipo, PREFERENCE_IPO), (hinge, PREFERENCE_HINGE), (simpo, PREFERENCE_SIMPO), (orpo, PREFERENCE_ORPO)), ORDER, \
       "of every token; or of preferences, records with chosen and rejected", "pref_loss rl") \
