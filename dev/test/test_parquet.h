@@ -180,7 +180,7 @@ TEST(parquet_damaged_is_refused,
        "of records by --fields; it has: id, meta, body, language"},
       {"plain", "texts", "has no column texts; it has: id, meta, text, language"},
       {"plain", "meta", "column meta is no strings"},
-      {"two_forms", "", "it has two forms, messages and preferences: name the members of one by --fields"},
+      {"two_forms", "", "it is a preference (chosen and rejected) beside messages: --loss dpo trains on it"},
       {"map", "", "map.parquet: column messages has values of another kind than text, numbers, true and false"},
       {"messages", "", "messages.parquet, row 1: has messages, but no chat template is known"},
       {"dialog", "", "by --fields messages=dialog, or a column of strings to train on by --text_column; it has: dialog,"
