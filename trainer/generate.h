@@ -72,10 +72,14 @@ static int32_t sample_token(const float *logits, int64_t V, const Options *o, co
 }
 
 // ---- passes
-static void trainer_clear_cache(Trainer *t) {
+// The first `positions` of each text in the cache, of which a token reads those before it. Others are not touched:
+// where memory is new to the process, a whole cache takes the kernel longer than the first token takes.
+static void trainer_clear_cache(Trainer *t, int64_t positions) {
   for (int l = 0; l < t->model.L; l++) {
     const Tensor cache = t->acts.block[l].cache;
-    t->ctx.ops->zero(&t->ctx, cache.data, (size_t)numel(cache) * dtype_bytes(cache.dtype));
+    const size_t row = (size_t)cache.shape[2] * dtype_bytes(cache.dtype), text = (size_t)cache.shape[1] * row;
+    for (int64_t b = 0; b < cache.shape[0]; b++)
+      t->ctx.ops->zero(&t->ctx, (char *)cache.data + (size_t)b * text, (size_t)positions * row);
   }
 }
 // The logits of `rows` rows of ln_f from `first` on, to those of text `text` on of t->host.
@@ -227,7 +231,9 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   liveness_phase("sampling");
   fsdp_step_begin(&t->fsdp, false);
   trainer_carve(t, 1, (int)t->model.P, PASS_SAMPLE);
-  trainer_clear_cache(t);
+  int64_t positions = 1;
+  for (int i = 0; i < n; i++) positions = max64(positions, text[i].count + text[i].most);
+  trainer_clear_cache(t, min64(positions, t->model.P));
   bool again = true;
   for (int left = n; left;) {
     texts_pass(t, text, n, again);

@@ -114,7 +114,7 @@ static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
   fsdp_step_begin(&dry->fsdp, false);
   if (kind == PASS_SAMPLE) {
-    trainer_clear_cache(dry);
+    trainer_clear_cache(dry, dry->model.P);
     trainer_enqueue_prompt(dry, 0, T);
     const int texts = (int)sample_sequences(dry);
     char *const base = (char *)RECORD_ADDRESSES;

@@ -19,7 +19,7 @@ static inline void generate_compare_trainer(Trainer *t, const char *options, dou
   };
   fsdp_step_begin(&t->fsdp, false);
   trainer_carve(t, 1, P, PASS_SAMPLE);
-  trainer_clear_cache(t);
+  trainer_clear_cache(t, P);
   for (int b = 0; b < GENERATE_TEXTS; b++) prompt(b, lengths[b]);
   for (int step = 0; step < GENERATE_STEPS; step++) {
     trainer_carve(t, GENERATE_TEXTS, 1, PASS_SAMPLE);
@@ -99,9 +99,42 @@ TEST_MPI(generate_from_blocks, 1,
     trainer_carve(&x.trainer, 3, 1, PASS_SAMPLE);
     trainer_enqueue_next(&x.trainer, 3);
     fsdp_sync(f);
-    EXPECT(!f->gather.expanded_matrices, "%s: matrices were expanded for three tokens", ops->name);
+    EXPECT(on_cpu || !f->gather.expanded_matrices, "%s: matrices were expanded for three tokens", ops->name);
+    for (int p = 0; p < f->lay.params && on_cpu; p++)
+      EXPECT(!param_in_blocks(&f->lay.param[p]) || f->lay.param[p].expand_at < 0, "%s: %s has an expanded copy",
+             ops->name, f->lay.param[p].name);
     family_close(&x);
   }
+}
+
+TEST_MPI(generate_touches_what_it_reaches, 1,
+         "of the cache generation touches the positions that its texts reach, and no others: pages of a long one are "
+         "given to the process when they are needed") {
+  static Trainer t;
+  static Corpus corpus;
+  Options o;
+  test_corpus(&corpus, 131, 150 * 3 + 1, 50);
+  test_options(&o, 1, "%s --n_head 4", generate_shape);
+  trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 2);
+  enum { COUNT = 5, MORE = 4 };
+  int32_t ids[COUNT + MORE] = {1, 2, 3, 4, 5};
+  trainer_carve(&t, 1, (int)t.model.P, PASS_SAMPLE);
+  const auto bytes = [](const Tensor &x) { return (size_t)numel(x) * dtype_bytes(x.dtype); };
+  for (int l = 0; l < t.model.L; l++) memset(t.acts.block[l].cache.data, 0x5a, bytes(t.acts.block[l].cache));
+  EXPECT(trainer_sample(&t, ids, COUNT, MORE, NULL, NULL).made == MORE, "another number of tokens");
+  for (int l = 0; l < t.model.L; l++) {
+    const Tensor cache = t.acts.block[l].cache;
+    const size_t text = bytes(cache) / (size_t)cache.shape[0];
+    for (size_t b = 0; b < (size_t)cache.shape[0]; b++) {
+      const uint8_t *at = (uint8_t *)cache.data + b * text;
+      size_t same = 0;
+      while (same < text && at[text - 1 - same] == 0x5a) same++;
+      EXPECT(same >= text - (COUNT + MORE) * (text / (size_t)cache.shape[1]),
+             "block %d, text %zu: %zu of %zu bytes are as they were", l, b, same, text);
+    }
+  }
+  trainer_close(&t);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 
 // ---- draws
