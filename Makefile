@@ -244,7 +244,7 @@ endif
 # vec_x86.h and vec_neon.h are parts of vec.h.
 CUDA_ONLY := kernels/cpu/vec_% kernels/cuda/% kernels/%_cuda.cuh kernels/attention_parts.cuh kernels/attention_plain.cuh \
   kernels/attention_tensorcore.cuh kernels/attention_wgmma.cuh
-CPU_ONLY := kernels/cpu/vec% kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
+CPU_ONLY := kernels/cpu/vec% kernels/cpu/block% kernels/cpu/amx.h kernels/cpu/gemm% kernels/attention_fp32.cuh kernels/attention_bf16.cuh
 KERNELS := $(filter kernels/%,$(HEADERS))
 ALONE := $(patsubst %,$(B)/alone/LAUNCH/%,$(filter-out $(CUDA_ONLY) $(CPU_ONLY),$(HEADERS)) kernels/cuda/nvidia.h) \
   $(patsubst %,$(B)/alone/CPU/%,$(filter-out $(CUDA_ONLY),$(KERNELS))) \

@@ -311,6 +311,9 @@ void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
 // Parameter p in its gathered stage, as it is stored; of one whose bytes are kept the given matrix, (rows, bytes of a
 // row) of type Param.kept says.
 Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
+// The same of all matrices of one that has no copy in the compute dtype: matrix multiplies take it in place of
+// fsdp_weight, which then has no data. Of any other: absent.
+QuantMatrix fsdp_quant(const Fsdp *f, int p);
 Tensor fsdp_scale(const Fsdp *f, int p);
 // Waits until stage s is whole: its weights may be read until fsdp_release. matrices: those in E4M3 and in blocks are
 // wanted in the compute dtype.

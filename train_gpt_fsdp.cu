@@ -150,7 +150,7 @@ static Param param_make(const Model *m, const ParamSpec *s, int stage) {
   p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
   p.decay = s->decay;
   p.lr_scale = 1;
-  p.linear = stage && p.ndim == 2;
+  p.linear = p.read_in_blocks = stage && p.ndim == 2;
   p.matrices = s->rows == SIZE_QKV ? 3 : s->rows == SIZE_FC && mlp_is_gated(m->shape.block.mlp) ? 2 : 1;
   const int64_t first = s->rows == SIZE_QKV ? m->H * m->hs : p.shape[0] / p.matrices;
   for (int i = 0; i < p.matrices; i++)
@@ -169,6 +169,9 @@ static Param *model_params(const Model *m, int *count) {
       if (m->block_at[k] >= 0) p[block_param(m, l, k)] = param_make(m, &block_specs[k], 1 + l);
   const Lora *lora = &m->shape.lora;
   for (int i = 0; i < *count; i++) p[i].frozen = lora->rank;
+  // Of the embedding blocks_rows looks up rows, which knows neither positions nor dropout.
+  if (m->root_at[LM_HEAD] >= 0) p[m->root_at[LM_HEAD]].read_in_blocks = true;
+  p[m->root_at[WTE]].read_in_blocks = m->root_at[WPE] < 0 && m->dropout == 0;
   for (int k : {WTE, LM_HEAD}) {
     if (!lora->rank || !lora->row_end || m->root_at[k] < 0) continue;
     Param *q = &p[m->root_at[k]];
@@ -507,6 +510,7 @@ static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.s
 static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(&t->fsdp, p); }
 static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(&t->fsdp, p); }
 static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block_param(&t->model, l, k)); }
+static QuantMatrix block_quant(Trainer *t, int l, int k) { return fsdp_quant(&t->fsdp, block_param(&t->model, l, k)); }
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
@@ -599,8 +603,8 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (!products_take_e4m3(t)) {
     const bool blocks = reads_blocks(t, in.shape[0]) &&
                         multiply_blocks(t, out, in, block_param(&t->model, l, weight), block_weight(t, l, bias));
-    if (!blocks) matmul_forward(c, out, in, block_weight(t, l, weight), MatmulEpilogue{block_weight(t, l, bias),
-                                                                                      adapts ? Tensor{} : gelu});
+    const MatmulEpilogue e = {block_weight(t, l, bias), adapts ? Tensor{} : gelu};
+    if (!blocks) matmul_forward(c, out, in, block_weight(t, l, weight), e, block_quant(t, l, weight));
     if (adapts && !t->bare) lora_forward(t, out, in, l, matrix);
     if ((adapts || blocks) && gelu.data) gelu_forward(c, gelu, out);
     return;
@@ -760,9 +764,10 @@ static void gpt_forward(Trainer *t, Microbatch mb) {
   const bool normed = t->model.shape.block.norm_embedding;
   const int wte = root_param(&t->model, WTE);
   const bool few = reads_blocks(t, x->B * x->T);
-  const bool rows = few && root_param(&t->model, WPE) < 0 && param_in_blocks(fsdp_param(f, wte));
+  const bool rows = (few || fsdp_param(f, wte)->expand_at < 0) && root_param(&t->model, WPE) < 0 &&
+                    param_in_blocks(fsdp_param(f, wte));
   const Tensor embedded = normed ? x->embedded : x->block[0].residual;
-  fsdp_wait(f, 0, !rows);
+  fsdp_wait(f, 0, !few || !rows);
   if (x->windows.data) window_starts(&t->ctx, x->windows, x->starts, t->model.shape.block.window);
   if (rows) blocks_rows(&t->ctx, rows2d(embedded), fsdp_stored(f, wte, 0), fsdp_param(f, wte)->kept[0].type, x->tokens,
                         embedding_scale(t));
@@ -788,8 +793,12 @@ static void head_logits(Trainer *t, Tensor logits, Tensor ln_f) {
   const float cap = (float)t->model.shape.block.logit_softcap;
   const int head = root_param(&t->model, head_param(t));
   if (!reads_blocks(t, logits.shape[0]) || !multiply_blocks(t, logits, ln_f, head, Tensor{}))
-    matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{});
+    matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{}, fsdp_quant(&t->fsdp, head));
   if (cap > 0) softcap_forward(&t->ctx, logits, cap);
+}
+// The gradient of a matrix multiply's input, of block l's weight. pre_gelu: see matmul_backward_input.
+static void linear_backward_input(Trainer *t, Tensor din, Tensor dout, int l, BlockParam weight, Tensor pre_gelu) {
+  matmul_backward_input(&t->ctx, din, dout, block_weight(t, l, weight), pre_gelu, block_quant(t, l, weight));
 }
 // The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the
 // gradient of its output.
@@ -842,6 +851,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   Tensor ln_f = rows2d(x->ln_f), weight = root_weight(t, head_param(t)), none = {};
+  const QuantMatrix quant = fsdp_quant(&t->fsdp, root_param(&t->model, head_param(t)));
   const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
@@ -852,7 +862,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
                                    (float)t->model.shape.block.logit_softcap, x->weights.data
                                    ? tensor_of((float *)x->weights.data + at, F32, n) : x->weights);
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
-    matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none);
+    matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none, quant);
     liveness_progress();
     fsdp_poll(&t->fsdp);
   }
@@ -861,9 +871,9 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
 // dfc (R, rows of fc) of block l from the gradient of its MLP branch.
 static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumulate mode) {
   BlockActs *b = &t->acts.block[l];
-  Tensor weight = block_weight(t, l, PROJ_W), fc = rows2d(b->fc), dact = rows2d(b->dact);
+  Tensor fc = rows2d(b->fc), dact = rows2d(b->dact);
   const Mlp mlp = t->model.shape.block.mlp;
-  matmul_backward_input(&t->ctx, dact, dbranch, weight, mlp == MLP_GELU ? fc : Tensor{});
+  linear_backward_input(t, dact, dbranch, l, PROJ_W, mlp == MLP_GELU ? fc : Tensor{});
   lora_backward(t, l, LORA_PROJ, dact, dbranch, rows2d(b->act), mlp == MLP_GELU ? fc : Tensor{}, mode);
   if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
   if (mlp_is_gated(mlp)) swiglu_backward(&t->ctx, dfc, dact, fc, mlp == MLP_GEGLU);
@@ -911,13 +921,13 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   fsdp_poll(f);
   linear_backward_weight(t, dw[FC_W], dw[FC_B], dfc, rows2d(b->ln_2), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, rows2d(dln_2), dfc, block_weight(t, l, FC_W), none);
+  linear_backward_input(t, rows2d(dln_2), dfc, l, FC_W, none);
   lora_backward(t, l, LORA_FC, dln_2, dfc, rows2d(b->ln_2), none, mode);
   fsdp_poll(f);
   input_norm_backward(t, l, 1, x->dbranch, dln_2, dw, dropout_at(t, mb, l, DROP_ATTN_PROJ), mode);
   dbranch = branch_norm_backward(t, l, 0, dw, mode);
   linear_backward_weight(t, dw[ATTN_PROJ_W], dw[ATTN_PROJ_B], dbranch, rows2d(b->att), mode);
-  matmul_backward_input(c, rows2d(datt), dbranch, block_weight(t, l, ATTN_PROJ_W), none);
+  linear_backward_input(t, rows2d(datt), dbranch, l, ATTN_PROJ_W, none);
   lora_backward(t, l, LORA_OUT, datt, dbranch, rows2d(b->att), none, mode);
   fsdp_poll(f);
   attention_backward(c, dqkv, datt, b->qkv, b->att, b->lse, t->model.H, dropout_at(t, mb, l, DROP_ATTENTION),
@@ -928,7 +938,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   fsdp_poll(f);
   linear_backward_weight(t, dw[ATTN_W], dw[ATTN_B], rows2d(dqkv), rows2d(b->ln_1), mode);
   fsdp_poll(f);
-  matmul_backward_input(c, rows2d(dln_1), rows2d(dqkv), block_weight(t, l, ATTN_W), none);
+  linear_backward_input(t, rows2d(dln_1), rows2d(dqkv), l, ATTN_W, none);
   lora_backward(t, l, LORA_QKV, dln_1, rows2d(dqkv), rows2d(b->ln_1), none, mode);
   Dropout before = l ? dropout_at(t, mb, l - 1, DROP_MLP_PROJ) : Dropout{}; // block 0 follows the embeddings: no branch
   input_norm_backward(t, l, 0, l ? x->dbranch : none, dln_1, dw, before, mode);

@@ -226,7 +226,7 @@ static void bench_blocks(Trainer *t) {
   for (Dtype dtype : {F32, BF16})
     for (const auto &s : sizes) {
       bench_row(&t->ctx, dtype, dtype_name(dtype), BLOCK_NONE, s[0], s[1]);
-#define X(name, id, values, bytes, value) if (s[1] % values == 0) bench_row(&t->ctx, dtype, #name, id, s[0], s[1]);
+#define X(name, id, values, bytes) if (s[1] % values == 0) bench_row(&t->ctx, dtype, #name, id, s[0], s[1]);
       BLOCK_TYPES(X)
 #undef X
     }

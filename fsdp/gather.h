@@ -52,6 +52,15 @@ Tensor fsdp_stored(const Fsdp *f, int p, int part) {
   return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
+QuantMatrix fsdp_quant(const Fsdp *f, int p) {
+  const Param *q = &f->lay.param[p];
+  QuantMatrix m = {};
+  for (; q->expand_at < 0 && m.parts < q->keeps; m.parts++) {
+    m.part[m.parts] = fsdp_stored(f, p, m.parts);
+    m.type[m.parts] = q->kept[m.parts].type;
+  }
+  return m;
+}
 Tensor fsdp_scale(const Fsdp *f, int p) {
   return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
 }
@@ -93,8 +102,9 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
     for (int p = 0; p < f->lay.params; p++) {
       const Param *q = &f->lay.param[p];
       if (!matrices && (!q->keeps || param_in_blocks(q))) continue;
-      if (q->unit == u && q->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
-      if (q->unit != u || q->dtype != F8) continue;
+      if (q->unit != u || q->expand_at < 0) continue;
+      if (q->keeps) fsdp_expand_kept(f, p, base + (size_t)q->expand_at * dtype_bytes(to));
+      if (q->dtype != F8) continue;
       const Piece *c = &f->lay.unit[u].piece[q->piece];
       const int64_t n = q->numel_padded;
       fp8_decode(f->ctx, tensor_of(base + (size_t)(c->expand_at + q->in_piece) * dtype_bytes(to), to, n),
@@ -114,13 +124,14 @@ static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
               (size_t)f->lay.stage[s].expand_numel * dtype_bytes(f->cfg.compute_dtype));
 }
 // Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype. Blocks are
-// multiplied as they lie where nothing trains.
+// multiplied as they lie where they have no copy, and few rows where nothing trains.
 static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
   bool reads = f->cfg.fp8 == FP8_MATMUL;
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
     reads = reads || !c->expands || (c->type && !f->gather.training);
   }
+  for (int p = 0; p < f->lay.params; p++) reads |= f->lay.param[p].stage == s && f->lay.param[p].expand_at < 0;
   return reads;
 }
 void fsdp_wait(Fsdp *f, int s, bool matrices) {
@@ -156,6 +167,7 @@ Tensor fsdp_weight(Fsdp *f, int p) {
   const Piece *c = &u->piece[q->piece];
   const GatherSlot *slot = fsdp_slot(f, u->stage);
   CHECK(slot->stage == u->stage && slot->in_use, "%s is read while it is not gathered", q->name);
+  if (q->expand_at < 0) return Tensor{};
   if (!c->expands) return fsdp_stored(f, p);
   CHECK(!param_in_blocks(q) || (u->stage ? f->gather.expanded_matrices : f->gather.root_is_expanded),
         "%s is read while it is not expanded", q->name);

@@ -234,7 +234,7 @@ void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int
   }
   f->lay.unit = units_wrap(param, params, cfg.wrap, cfg.wrap_least, &f->lay.units);
   const LayoutConfig k = {cfg.layout, cfg.compute_dtype, cfg.offload == OFFLOAD_OPTIMIZER, f->lay.in_place,
-                          f->mesh.shard.me, (int)fsdp_moments(f)};
+                          f->mesh.shard.me, (int)fsdp_moments(f), !ctx->ops->nccl};
   int64_t largest = 0;
   for (int u = 0; u < f->lay.units; u++) {
     unit_layout(&f->lay.unit[u], u, param, params, k, cfg.mesh.shards);

@@ -117,6 +117,7 @@ struct Param {
   unsigned parts;                                // a bit for each of its parts that has an adapter
   int keeps;                                     // matrices whose bytes are kept: all of them, or 0
   KeptMatrix kept[3];
+  bool read_in_blocks;                           // by the model, where matrix multiplies take blocks
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.
   Dtype dtype;                                   // in which it is stored and gathered
@@ -124,6 +125,7 @@ struct Param {
   int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
   int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
   int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
+                                                 // (-1: it is read in blocks alone)
 };
 // Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
 // optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.

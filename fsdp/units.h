@@ -153,7 +153,7 @@ Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int
 // apart: masters are in host memory and parameters are not (--offload optimizer). in_place: shards are stored in the
 // order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: of
 // the optimizer; what Muon owns has one.
-struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; };
+struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; bool in_blocks; };
 
 // Whether a flat piece may take p, or a matrix of it whose bytes are kept in blocks of `type`.
 static inline bool same_segment(const Piece *c, const Param *p, int type) {
@@ -227,7 +227,8 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   }
   for (int i = 0; i < params; i++) {             // kept bytes of a parameter become one matrix, with its padding rows
     if (param[i].unit != index || !param[i].keeps) continue;
-    param[i].expand_at = u->expand_numel;
+    param[i].expand_at = k.in_blocks && param[i].read_in_blocks && param_in_blocks(&param[i]) ? -1 : u->expand_numel;
+    if (param[i].expand_at < 0) continue;
     u->expand_numel += round_up(param[i].padded_rows * param_cols(&param[i]), PARAM_ALIGN_NUMEL);
   }
 }

@@ -20,17 +20,17 @@ void blocks_expand(Ctx *c, Tensor out, Tensor in, int type) {
 #endif
 
 #if PART_CPU
-#include "master.cuh"
+#include "kernels/cpu/block_vec.h"
 template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
   constexpr int values = block_values(TYPE), bytes = block_bytes(TYPE), piece = 4096 / values;
   parallel_for(blocks > 4 * piece ? c->threads : 1, 0, blocks, piece, [=](int64_t at) {
     const int64_t end = at + piece < blocks ? at + piece : blocks;
-    for (int64_t b = at; b < end; b++)
-      for (int run = 0; run < values / BLOCK_RUN; run++) {
-        float x[BLOCK_RUN];
-        for (int i = 0; i < BLOCK_RUN; i++) x[i] = block_value<TYPE>(in + b * bytes, run, i);
-        for (int i = 0; i < BLOCK_RUN; i += VF) param_store(out + b * values + run * BLOCK_RUN + i, vf_load(x + i), VF);
-      }
+    for (int64_t b = at; b < end; b++) {
+      const BlockHead h = block_quiet_head<TYPE, T>(in + b * bytes);
+#pragma GCC unroll 16
+      for (int run = 0; run < values / BLOCK_RUN; run++)
+        block_store(out + b * values + run * BLOCK_RUN, block_run<TYPE>(h, in + b * bytes, run));
+    }
   });
 }
 template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64_t n) {

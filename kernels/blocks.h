@@ -1,87 +1,121 @@
 // blocks.h: numbers that are stored in blocks, with scales of their own. What value i of a block is, is said here once,
 // for CPU and CUDA, for weights that are expanded, multiplied as they lie, or read from a file.
 //
-// A block is cut into runs of 16 values: `run` and i < 16 say which one. Products are taken in the order written, in
-// fp32, and so have the bits of llama.cpp and of its gguf package (gguf 0.19's quants.py; ggml-quants.c's
-// dequantize_row_*). Types have ggml's numbers; NF4, which has none, is that of Dettmers et al. 2023 (QLoRA): 64 values
-// in a row as an fp32 scale, their largest magnitude, behind it 32 bytes of two numbers each, the first one high, as
-// bitsandbytes has them, whose scales lie in a tensor of their own.
+// A block is cut into runs of 16 values: `run` and i < 16 say which one. A value is its run's scale times a number,
+// plus or less a least number where the type has one. Arithmetic is fp32's in the order written, and so has the bits of
+// llama.cpp and of its gguf package (gguf 0.19's quants.py; ggml-quants.c's dequantize_row_*). Types have ggml's
+// numbers; NF4, which has none, is that of Dettmers et al. 2023 (QLoRA): 64 values in a row as an fp32 scale, their
+// largest magnitude, behind it 32 bytes of two numbers each, the first one high, as bitsandbytes has them, whose scales
+// lie in a tensor of their own.
 #pragma once
 #include "device.h"
 
 enum { BLOCK_RUN = 16, BLOCK_VALUES_MOST = 256, BLOCK_BYTES_MOST = 256 };
-// X(identifier, ggml's number or another, values, bytes, function)
+// X(identifier, ggml's number or another, values, bytes)
 #define BLOCK_TYPES(X) \
-  X(Q4_0, 2, 32, 18, block_q4_0) X(Q4_1, 3, 32, 20, block_q4_1) X(Q5_0, 6, 32, 22, block_q5_0) \
-  X(Q5_1, 7, 32, 24, block_q5_1) X(Q8_0, 8, 32, 34, block_q8_0) X(Q4_K, 12, 256, 144, block_q4_k) \
-  X(Q5_K, 13, 256, 176, block_q5_k) X(Q6_K, 14, 256, 210, block_q6_k) X(MXFP4, 39, 32, 17, block_mxfp4) \
-  X(NF4, 128, 64, 36, block_nf4)
+  X(Q4_0, 2, 32, 18) X(Q4_1, 3, 32, 20) X(Q5_0, 6, 32, 22) X(Q5_1, 7, 32, 24) X(Q8_0, 8, 32, 34) \
+  X(Q4_K, 12, 256, 144) X(Q5_K, 13, 256, 176) X(Q6_K, 14, 256, 210) X(MXFP4, 39, 32, 17) X(NF4, 128, 64, 36)
 // Types of one value are stored in that dtype. F32's number is 0 in ggml, which means no type here.
 enum BlockType {
   BLOCK_NONE, BLOCK_F16 = 1, BLOCK_BF16 = 30, BLOCK_F32 = 129,
-#define X(name, id, values, bytes, value) BLOCK_##name = id,
+#define X(name, id, values, bytes) BLOCK_##name = id,
   BLOCK_TYPES(X)
 #undef X
 };
+// Values and bytes of a block; 0: no type has this number.
+HD constexpr int block_values(int type) {
+  switch (type) {
+#define X(name, id, values, bytes) case id: return values;
+    BLOCK_TYPES(X)
+#undef X
+    case BLOCK_F16: case BLOCK_BF16: case BLOCK_F32: return 1;
+    default: return 0;
+  }
+}
+HD constexpr int block_bytes(int type) {
+  switch (type) {
+#define X(name, id, values, bytes) case id: return bytes;
+    BLOCK_TYPES(X)
+#undef X
+    case BLOCK_F16: case BLOCK_BF16: return 2;
+    default: return type == BLOCK_F32 ? 4 : 0;
+  }
+}
+// Types with a fifth bit, with scales of sub-blocks and least numbers that are subtracted, with least numbers, and with
+// numbers by a table.
+HD constexpr bool block_has_fifth(int type) { return type == BLOCK_Q5_0 || type == BLOCK_Q5_1 || type == BLOCK_Q5_K; }
+HD constexpr bool block_is_k45(int type) { return type == BLOCK_Q4_K || type == BLOCK_Q5_K; }
+HD constexpr bool block_has_least(int type) { return type == BLOCK_Q4_1 || type == BLOCK_Q5_1 || block_is_k45(type); }
+HD constexpr bool block_has_codes(int type) { return type == BLOCK_MXFP4 || type == BLOCK_NF4; }
 
 HD float block_half(const uint8_t *at) {
   fp16 x;
   x.bits = (uint16_t)(at[0] | at[1] << 8);
   return to_f32(x);
 }
-// Of 32 numbers in four bits the first half are the low ones; their fifth bits are in a row.
-HD int block_four(const uint8_t *q, int run, int i) { return (run ? q[i] >> 4 : q[i]) & 15; }
-HD int block_fifth(const uint8_t *bits, int run, int i) { return (bits[2 * run + i / 8] >> i % 8 & 1) << 4; }
-HD float block_q4_0(const uint8_t *b, int run, int i) { return block_half(b) * (float)(block_four(b + 2, run, i) - 8); }
-HD float block_q4_1(const uint8_t *b, int run, int i) {
-  return block_half(b) * (float)block_four(b + 4, run, i) + block_half(b + 2);
+// Scale k of eight of six bits in Q4_K and Q5_K, and the least number.
+HD int block_scale_k45(const uint8_t *s, int k) { return k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4; }
+HD int block_least_k45(const uint8_t *s, int k) { return k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4; }
+// The numbers with an exponent in a block: what scales and what least numbers have in common. MXFP4: 2^(e - 128), of
+// which the two smallest are subnormal, for twice the numbers of E2M1.
+struct BlockHead { float scale, least; };
+template <int TYPE> HD BlockHead block_head(const uint8_t *b) {
+  if constexpr (TYPE == BLOCK_MXFP4) return {bits_f32(b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23), 0};
+  else if constexpr (TYPE == BLOCK_NF4)
+    return {bits_f32((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24), 0};
+  else return {block_half(TYPE == BLOCK_Q6_K ? b + 208 : b), block_has_least(TYPE) ? block_half(b + 2) : 0};
 }
-HD float block_q5_0(const uint8_t *b, int run, int i) {
-  return block_half(b) * (float)((block_four(b + 6, run, i) | block_fifth(b + 2, run, i)) - 16);
+template <int TYPE> HD float block_scale(BlockHead h, const uint8_t *b, int run) {
+  if constexpr (block_is_k45(TYPE)) return h.scale * (float)block_scale_k45(b + 4, run / 2);
+  else if constexpr (TYPE == BLOCK_Q6_K) return h.scale * (float)(int8_t)b[192 + run];
+  else return h.scale;
 }
-HD float block_q5_1(const uint8_t *b, int run, int i) {
-  return block_half(b) * (float)(block_four(b + 8, run, i) | block_fifth(b + 4, run, i)) + block_half(b + 2);
+template <int TYPE> HD float block_least(BlockHead h, const uint8_t *b, int run) {
+  if constexpr (block_is_k45(TYPE)) return h.least * (float)block_least_k45(b + 4, run / 2);
+  else return h.least;
 }
-HD float block_q8_0(const uint8_t *b, int run, int i) { return block_half(b) * (float)(int8_t)b[2 + 16 * run + i]; }
-// Eight times 32 numbers; a scale and a least number of six bits for each. high: 32 bytes, a bit a number; NULL: none.
-HD float block_q45_k(const uint8_t *b, const uint8_t *high, const uint8_t *q, int run, int i) {
-  const uint8_t *s = b + 4;
-  const int k = run / 2, l = 16 * (run % 2) + i;
-  const int scale = k < 4 ? s[k] & 63 : (s[k + 4] & 15) | s[k - 4] >> 6 << 4;
-  const int least = k < 4 ? s[k + 4] & 63 : s[k + 4] >> 4 | s[k] >> 6 << 4;
-  const int four = q[32 * (k / 2) + l] >> 4 * (k % 2) & 15, fifth = high ? (high[l] >> k & 1) << 4 : 0;
-  return block_half(b) * (float)scale * (float)(four | fifth) - block_half(b + 2) * (float)least;
-}
-HD float block_q4_k(const uint8_t *b, int run, int i) { return block_q45_k(b, NULL, b + 16, run, i); }
-HD float block_q5_k(const uint8_t *b, int run, int i) { return block_q45_k(b, b + 16, b + 48, run, i); }
-HD float block_q6_k(const uint8_t *b, int run, int i) {
-  const int half = run / 8, group = run % 8 / 2, l = 16 * (run % 2) + i;
-  const int four = b[64 * half + 32 * (group & 1) + l] >> 4 * (group / 2) & 15;
-  const int two = b[128 + 32 * half + l] >> 2 * group & 3;
-  return block_half(b + 208) * (float)(int8_t)b[192 + run] * (float)((four | two << 4) - 32);
-}
-// Twice an E2M1, times 2^(e - 128), of which the two smallest are subnormal. Twice: 0, 1, 2, 3, 4, 6, 8, 12.
-HD float block_mxfp4(const uint8_t *b, int run, int i) {
-  const int four = block_four(b + 1, run, i), size = four & 7, above = size < 4 ? 0 : size / 2 - 1;
-  const int twice = size < 2 ? size : (2 | (size & 1)) << above;
-  return bits_f32(b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23) * (float)(four & 8 ? -twice : twice);
-}
-HD float block_nf4_code(int i) {
+// What four bits stand for. Twice an E2M1: 0, 1, 2, 3, 4, 6, 8, 12, and the same below zero, of which zero is positive.
+HD constexpr float block_code(int type, int i) {
   const float code[16] = {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
                           -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
                           0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
                           0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
-  return code[i];
+  if (type == BLOCK_NF4) return code[i];
+  const int size = i & 7, twice = size < 2 ? size : (2 | (size & 1)) << (size < 4 ? 0 : size / 2 - 1);
+  return (float)(i & 8 ? -twice : twice);
 }
-HD float block_nf4(const uint8_t *b, int run, int i) {
-  const uint32_t largest = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-  return block_nf4_code(b[4 + 8 * run + i / 2] >> (i % 2 ? 0 : 4) & 15) * bits_f32(largest);
+struct BlockCodes { float code[16]; };
+HD constexpr BlockCodes block_codes(int type) {
+  BlockCodes t = {};
+  for (int i = 0; i < 16; i++) t.code[i] = block_code(type, i);
+  return t;
+}
+// Of 32 numbers in four bits the first half are the low ones. Fifth bits of 32 numbers are in a row before them.
+template <int TYPE> HD float block_number(const uint8_t *b, int run, int i) {
+  const int l = 16 * (run % 2) + i;
+  if constexpr (TYPE == BLOCK_Q8_0) return (float)(int8_t)b[2 + l];
+  else if constexpr (TYPE == BLOCK_NF4) return block_code(TYPE, b[4 + 8 * run + i / 2] >> (i % 2 ? 0 : 4) & 15);
+  else if constexpr (block_is_k45(TYPE)) {       // eight times 32; the fifth bits are bit k of 32 bytes
+    const int k = run / 2, four = b[block_bytes(TYPE) - 128 + 32 * (k / 2) + l] >> 4 * (k % 2) & 15;
+    return (float)(block_has_fifth(TYPE) ? four | (b[16 + l] >> k & 1) << 4 : four);
+  } else if constexpr (TYPE == BLOCK_Q6_K) {
+    const int half = run / 8, group = run % 8 / 2, four = b[64 * half + 32 * (group & 1) + l] >> 4 * (group / 2) & 15;
+    return (float)((four | (b[128 + 32 * half + l] >> 2 * group & 3) << 4) - 32);
+  } else {
+    const uint8_t *q = b + block_bytes(TYPE) - 16;
+    const int four = q[i] >> 4 * run & 15;
+    const int fifth = block_has_fifth(TYPE) ? (q[i / 8 + 2 * run - 4] >> i % 8 & 1) << 4 : 0;
+    if constexpr (block_has_codes(TYPE)) return block_code(TYPE, four);
+    else return (float)((four | fifth) - (TYPE == BLOCK_Q4_0 ? 8 : TYPE == BLOCK_Q5_0 ? 16 : 0));
+  }
 }
 // Value 16 run + i of a block of a type that is known when it is compiled.
 template <int TYPE> HD float block_value(const uint8_t *b, int run, int i) {
-#define X(name, id, values, bytes, value) if constexpr (TYPE == id) return value(b, run, i); else
-  BLOCK_TYPES(X) return 0;
-#undef X
+  const BlockHead h = block_head<TYPE>(b);
+  const float x = block_scale<TYPE>(h, b, run) * block_number<TYPE>(b, run, i);
+  if constexpr (block_is_k45(TYPE)) return x - block_least<TYPE>(h, b, run);
+  else if constexpr (block_has_least(TYPE)) return x + block_least<TYPE>(h, b, run);
+  else return x;
 }
 
 // BLOCK_DISPATCH(type, TYPE, statement using TYPE): one instantiation per type.
@@ -96,25 +130,6 @@ template <int TYPE> HD float block_value(const uint8_t *b, int run, int i) {
   BLOCK_CASE(BLOCK_Q5_K, T, __VA_ARGS__) BLOCK_CASE(BLOCK_Q6_K, T, __VA_ARGS__) \
   BLOCK_CASE(BLOCK_MXFP4, T, __VA_ARGS__) BLOCK_CASE(BLOCK_NF4, T, __VA_ARGS__)
 
-// Values and bytes of a block; 0: no type has this number.
-HD constexpr int block_values(int type) {
-  switch (type) {
-#define X(name, id, values, bytes, value) case id: return values;
-    BLOCK_TYPES(X)
-#undef X
-    case BLOCK_F16: case BLOCK_BF16: case BLOCK_F32: return 1;
-    default: return 0;
-  }
-}
-HD constexpr int block_bytes(int type) {
-  switch (type) {
-#define X(name, id, values, bytes, value) case id: return bytes;
-    BLOCK_TYPES(X)
-#undef X
-    case BLOCK_F16: case BLOCK_BF16: return 2;
-    default: return type == BLOCK_F32 ? 4 : 0;
-  }
-}
 // The dtype of a type of one value, and the other way round.
 static inline Dtype block_dtype(int type) { return type == BLOCK_F16 ? F16 : type == BLOCK_BF16 ? BF16 : F32; }
 static inline BlockType block_of_dtype(Dtype d) { return d == F16 ? BLOCK_F16 : d == BF16 ? BLOCK_BF16 : BLOCK_F32; }

@@ -5,36 +5,51 @@
 //   backward_input   din(M,K)     = dout(M,N) weight(N,K);  times GELU'(pre_gelu(M,K)) if given
 //   backward_weight  dweight(N,K) = or += dout(M,N)^T in(M,K);  dbias(N) = or += sum over rows of dout
 //
-// Weights are (out, in) as in nn.Linear. Activations and weights have one dtype; out may be fp32 with other operands
-// (logits). dweight and dbias have the gradients' dtype. GELU is that of gelu.cuh, applied to the stored `out`:
-// gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are fp32 in
-// the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished fp32 sum once;
-// gradients that are added to are fp32. dbias has the same bits with and without dweight. For differences on CUDA see
-// matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
+// Weights are (out, in) as in nn.Linear. On a CPU a weight may be in quantization blocks instead, q, and has the values
+// that blocks_expand makes; rows that q lacks are zeros. Activations and weights have one dtype; out may be fp32 with
+// other operands (logits). dweight and dbias have the gradients' dtype. GELU is that of gelu.cuh, applied to the stored
+// `out`: gelu_forward makes the same bits from `out` later, so a pass that kept only `out` can recompute it. Sums are
+// fp32 in the order given in gemm.h; row m of a result depends on no other row, nor on M. ADD adds the finished sum
+// once, in fp32; gradients that are added to are fp32. dbias has the same bits with and without dweight. For
+// differences on CUDA see matmul_plans.h (order of sums) and matmul_cuda.cuh (GELU').
 #pragma once
+#include "blocks.h"
 #include "ops.h"
 #if PART_LAUNCHERS
+// weight (N,K) of dtype, or q: on a CPU, in rows of whole blocks, N of them at most.
+static inline void matmul_weight_check(const char *op, Ctx *c, Tensor weight, QuantMatrix q, int64_t N, int64_t K,
+                                       Dtype dtype) {
+  if (!q.parts) {
+    const int64_t want[] = {N, K};
+    check_shape(op, "weight", weight, 2, want);
+    CHECK(weight.dtype == dtype, "%s: weight is %s, needs %s", op, dtype_name(weight.dtype), dtype_name(dtype));
+    return;
+  }
+  CHECK(!c->ops->nccl, "%s: %s multiplies no quantization blocks", op, c->ops->name);
+  for (int k = 0; k < q.parts; k++) {
+    N -= q.part[k].shape[0];
+    CHECK(N >= 0 && block_values(q.type[k]) > 1 && K % block_values(q.type[k]) == 0 &&
+          q.part[k].shape[1] == blocks_bytes(q.type[k], K), "%s: part %d has %lld rows of %lld bytes, for %lld numbers "
+          "of type %d", op, k, (long long)q.part[k].shape[0], (long long)q.part[k].shape[1], (long long)K, q.type[k]);
+  }
+}
 // out (M,N) is overwritten or, as e.mode says, added to, and e.gelu (M,N, dtype of `out`) overwritten if given.
-void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
-  CHECK_SHAPE(in, out.shape[0], weight.shape[1]);
-  CHECK_SHAPE(out, in.shape[0], weight.shape[0]);
-  CHECK_SHAPE(weight, out.shape[1], in.shape[1]);
-  CHECK_DTYPE(weight, in.dtype);
+void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q) {
+  CHECK_SHAPE(out, in.shape[0], out.shape[1]);
+  matmul_weight_check(__func__, c, weight, q, out.shape[1], in.shape[1], in.dtype);
   if (out.dtype != F32) CHECK_DTYPE(out, in.dtype);
   CHECK(e.mode == OVERWRITE || (!e.bias.data && !e.gelu.data), "%s: a bias or GELU with ADD", __func__);
-  if (e.bias.data) { CHECK_SHAPE(e.bias, weight.shape[0]); CHECK_DTYPE(e.bias, in.dtype); }
+  if (e.bias.data) { CHECK_SHAPE(e.bias, out.shape[1]); CHECK_DTYPE(e.bias, in.dtype); }
   if (e.gelu.data) { CHECK_SHAPE(e.gelu, out.shape[0], out.shape[1]); CHECK_DTYPE(e.gelu, out.dtype); }
-  CALL_OP(c, matmul_forward, out, in, weight, e);
+  CALL_OP(c, matmul_forward, out, in, weight, e, q);
 }
 // din (M,K) is overwritten.
-void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
-  CHECK_SHAPE(dout, din.shape[0], weight.shape[0]);
-  CHECK_SHAPE(din, dout.shape[0], weight.shape[1]);
-  CHECK_SHAPE(weight, dout.shape[1], din.shape[1]);
-  CHECK_DTYPE(weight, dout.dtype);
+void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix q) {
+  CHECK_SHAPE(din, dout.shape[0], din.shape[1]);
+  matmul_weight_check(__func__, c, weight, q, dout.shape[1], din.shape[1], dout.dtype);
   CHECK_DTYPE(din, dout.dtype);
   if (pre_gelu.data) { CHECK_SHAPE(pre_gelu, din.shape[0], din.shape[1]); CHECK_DTYPE(pre_gelu, dout.dtype); }
-  CALL_OP(c, matmul_backward_input, din, dout, weight, pre_gelu);
+  CALL_OP(c, matmul_backward_input, din, dout, weight, pre_gelu, q);
 }
 // dweight (N,K) and dbias (N) are overwritten or, if fp32, added to. One of them may be absent (data NULL); without
 // dweight there is no matrix multiply, and only the shape of `in` is used.
@@ -58,6 +73,10 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
 // The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).
 INLINE GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[0], t.shape[1], true}; }
 INLINE GemmOperand matmul_columns(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[1], t.shape[1], false}; }
+// Of a weight in blocks, the N rows or the K columns.
+INLINE GemmOperand matmul_blocks_of(const QuantMatrix *q, Dtype dtype, int64_t count, bool rows) {
+  return GemmOperand{NULL, dtype, count, 0, rows, q};
+}
 
 // How a finished tile is stored. At most one of bias/gelu, pre_gelu and add is in use; NULL and false mean absent.
 struct MatmulFinish {
@@ -134,13 +153,15 @@ static void matmul_run(Ctx *c, GemmOperand a, GemmOperand b, int64_t K, MatmulFi
   gemm(c, &j);
 }
 
-void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q) {
   MatmulFinish f = {out.data, out.shape[1], e.bias.data, e.gelu.data, NULL, e.mode == ADD, NULL};
-  matmul_run(c, matmul_rows(in), matmul_rows(weight), in.shape[1], f, out.dtype);
+  const GemmOperand b = q.parts ? matmul_blocks_of(&q, in.dtype, out.shape[1], true) : matmul_rows(weight);
+  matmul_run(c, matmul_rows(in), b, in.shape[1], f, out.dtype);
 }
-void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix q) {
   MatmulFinish f = {din.data, din.shape[1], NULL, NULL, pre_gelu.data, false, NULL};
-  matmul_run(c, matmul_rows(dout), matmul_columns(weight), dout.shape[1], f, din.dtype);
+  const GemmOperand b = q.parts ? matmul_blocks_of(&q, dout.dtype, din.shape[1], false) : matmul_columns(weight);
+  matmul_run(c, matmul_rows(dout), b, dout.shape[1], f, din.dtype);
 }
 void matmul_backward_weight_impl(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
   MatmulFinish f = {dweight.data, in.shape[1], NULL, NULL, NULL, mode == ADD, dbias.data};

@@ -78,7 +78,7 @@ __device__ static inline float blocks_number(int type, const uint8_t *row, int64
   const int values = block_values(type), i = (int)(k % values);
   const uint8_t *b = row + k / values * block_bytes(type);
   switch (type) {
-#define X(name, id, values, bytes, value) case id: return value(b, i / BLOCK_RUN, i % BLOCK_RUN);
+#define X(name, id, values, bytes) case id: return block_value<id>(b, i / BLOCK_RUN, i % BLOCK_RUN);
     BLOCK_TYPES(X)
 #undef X
   }

@@ -170,13 +170,13 @@ static void matmul_product(Ctx *c, const MatmulProduct *p) {
   matmul_library(c, plan, p, &plan->algo, plan->workspace_bytes);
   if (plan->way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
 }
-void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
+void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
                            true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
   if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
 }
-void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu) {
+void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
                            true, false, false, Tensor{}, pre_gelu, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);

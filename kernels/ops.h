@@ -29,6 +29,9 @@ struct MatmulEpilogue {
   Tensor gelu;             // (M,N): receives GELU of out as stored; out keeps the pre-activation for backward
   Accumulate mode = OVERWRITE;
 };
+// A matrix in quantization blocks (blocks.h): `parts` others, one below the other, (rows, bytes of a row), each of its
+// own type. parts 0: absent.
+struct QuantMatrix { int parts; Tensor part[3]; int type[3]; };
 // A matrix that is `parts` others, one below the other: the rows of each, and the number of its adapter; -1: none.
 struct LoraParts { int parts; int64_t rows[3]; int adapter[3]; int64_t rank; float scale; };
 // Tensors that are added in one call, from first to last. By value: an op may run after its caller has returned.
@@ -139,11 +142,12 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
 #define OPS(X) OPS_OF_TILES(X) OPS_OF_VECTORS(X)
 // Of the families matmul and attention, whose code is another where there are tiles (AMX).
 #define OPS_OF_TILES(X) \
-  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e), \
+  X(matmul_forward,              (Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q), \
                                  SUMS(out, e.mode) WRITES(e.gelu) READS(in) READS(weight) READS(e.bias) \
-                                 USES_WORKSPACE) \
-  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu), \
-                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu) USES_WORKSPACE) \
+                                 READS(q.part[0]) READS(q.part[1]) READS(q.part[2]) USES_WORKSPACE) \
+  X(matmul_backward_input,       (Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix q), \
+                                 WRITES(din) READS(dout) READS(weight) READS(pre_gelu) READS(q.part[0]) \
+                                 READS(q.part[1]) READS(q.part[2]) USES_WORKSPACE) \
   X(matmul_backward_weight,      (Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode), \
                                  SUMS(dweight, mode) SUMS(dbias, mode) READS(dout) READS(in) USES_WORKSPACE) \
   X(attention_forward,           (Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, \
@@ -435,6 +439,8 @@ WORKSPACES(X)
 OPS(X)
 #undef X
 // Arguments that may be left out.
+void matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q = {});
+void matmul_backward_input(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix q = {});
 void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe, Dropout drop, Tensor starts = {},
                        float scale = 1);
 void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, Accumulate mode,

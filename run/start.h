@@ -604,7 +604,7 @@ static void start_options_of_base(Start *s, Options *o) {
                  option_word(o, OPT_base_dtype));
   else if (from->quantized)
     start_notice(s, o->base_dtype == OPT_base_dtype_file
-                 ? "frozen matrices stay in the blocks of %.900s, and are expanded where they compute: --base_dtype "
+                 ? "frozen matrices stay in the blocks of %.900s, and are dequantized where they compute: --base_dtype "
                    "param dequantizes all of them at the start"
                  : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
                  from->path);

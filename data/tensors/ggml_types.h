@@ -9,7 +9,7 @@
 
 static const GgmlType ggml_types[] = {
     {0, "F32", F32, 1, 4, NULL}, {1, "F16", F16, 1, 2, NULL}, {30, "BF16", BF16, 1, 2, NULL},
-#define X(name, id, values, bytes, value) {id, #name, F32, values, bytes, block_expand<id>},
+#define X(name, id, values, bytes) {id, #name, F32, values, bytes, block_expand<id>},
     BLOCK_TYPES(X)
 #undef X
     {9, "Q8_1"}, {10, "Q2_K"}, {11, "Q3_K"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},

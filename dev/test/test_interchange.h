@@ -752,7 +752,7 @@ static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
     const int64_t n = min64(rows, T - at);
     Tensor out = tensor_of(x->logits.data, F32, n, Vp);
     matmul_forward(&t->ctx, out, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
-                   MatmulEpilogue{});
+                   MatmulEpilogue{}, fsdp_quant(&t->fsdp, root_param(&t->model, head_param(t))));
     for (int64_t i = 0; i < n; i++)
       t->ctx.ops->copy(&t->ctx, logits + (at + i) * V, (const float *)out.data + i * Vp, sizeof(float) * (size_t)V);
     t->ctx.ops->sync(&t->ctx);

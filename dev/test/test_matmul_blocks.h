@@ -1,22 +1,26 @@
 // test_matmul_blocks.h: passes of a few tokens over weights in blocks (kernels/matmul_blocks.cuh).
 
 struct BlocksCase { int type; Dtype dtype; Tensor weight, in, bias; int64_t N, K; };
-// Any bytes, so that scales are of every kind, infinite and NaN among them; in the second half of the rows small ones.
-static BlocksCase blocks_case(int type, Dtype dtype, uint64_t seed) {
-  // K: several blocks of it in gemm.h's order, one of which ends inside of a block of numbers.
-  BlocksCase x = {type, dtype, {}, {}, {}, 37, block_values(type) == 256 ? 2560 : block_values(type) == 64 ? 832 : 800};
-  const int64_t bytes = block_bytes(type);
-  x.weight = op_tensor(BLOCKS, x.N, blocks_bytes(type, x.K));
-  for (int64_t i = 0; i < numel(x.weight); i++) ((uint8_t *)x.weight.data)[i] = (uint8_t)op_random(&seed);
-  for (int64_t b = numel(x.weight) / bytes / 2; b < numel(x.weight) / bytes; b++) {
-    uint8_t *const at = (uint8_t *)x.weight.data + b * bytes, half[2] = {(uint8_t)b, (uint8_t)(0x20 | b % 8)};
+// Bytes of any kind, so that scales are, too, infinite and NaN among them; from block `small` on small ones.
+static Tensor blocks_case_weight(int type, int64_t N, int64_t K, int64_t small, uint64_t *seed) {
+  const int64_t bytes = block_bytes(type), blocks = N * K / block_values(type);
+  const Tensor w = op_tensor(BLOCKS, N, blocks_bytes(type, K));
+  for (int64_t i = 0; i < numel(w); i++) ((uint8_t *)w.data)[i] = (uint8_t)op_random(seed);
+  for (int64_t b = small; b < blocks; b++) {
+    uint8_t *const at = (uint8_t *)w.data + b * bytes, half[2] = {(uint8_t)b, (uint8_t)(0x20 | b % 8)};
     const float one = 1;
     if (type == BLOCK_NF4) memcpy(at, &one, sizeof one);
     else if (type == BLOCK_MXFP4) at[0] = (uint8_t)(120 + b % 8);
     else for (int64_t to : {type == BLOCK_Q6_K ? bytes - 2 : 0, type == BLOCK_Q6_K ? bytes - 2 : 2})
-      if (!to || to == bytes - 2 || type == BLOCK_Q4_1 || type == BLOCK_Q5_1 || bytes == 144 || bytes == 176)
-        memcpy(at + to, half, 2);
+      if (!to || to == bytes - 2 || block_has_least(type)) memcpy(at + to, half, 2);
   }
+  return w;
+}
+// In the first half of the rows scales are of every kind.
+static BlocksCase blocks_case(int type, Dtype dtype, uint64_t seed) {
+  // K: several blocks of it in gemm.h's order, one of which ends inside of a block of numbers.
+  BlocksCase x = {type, dtype, {}, {}, {}, 37, block_values(type) == 256 ? 2560 : block_values(type) == 64 ? 832 : 800};
+  x.weight = blocks_case_weight(type, x.N, x.K, x.N * x.K / block_values(type) / 2, &seed);
   x.in = op_random_tensor(seed, 1, dtype, 6, x.K);
   x.bias = op_random_tensor(seed + 1, 1, dtype, x.N + 5);
   return x;
@@ -104,6 +108,63 @@ TEST(matmul_blocks_is_the_expanded_product,
       }
       op_free_all();
     }
+}
+// One matrix of three of different types, whose rows begin inside of vectors and pairs, and rows of zeros behind them.
+static QuantMatrix quant_case(const int *types, Dtype dtype, int64_t K, Tensor *expanded, int64_t zeros) {
+  static const int64_t rows[3] = {37, 22, 5};
+  QuantMatrix q = {};
+  *expanded = op_tensor(dtype, 64 + zeros, K);
+  memset(expanded->data, 0, (size_t)numel(*expanded) * dtype_bytes(dtype));
+  for (int64_t first = 0; q.parts < 3; first += rows[q.parts++]) {
+    BlocksCase x = {types[q.parts], dtype, {}, {}, {}, rows[q.parts], K};
+    uint64_t seed = (uint64_t)(types[q.parts] + q.parts);
+    x.weight = blocks_case_weight(x.type, x.N, K, 2, &seed);
+    q.part[q.parts] = x.weight, q.type[q.parts] = x.type;
+    const Tensor w = blocks_case_expanded(&x);
+    memcpy((char *)expanded->data + (size_t)(first * K) * dtype_bytes(dtype), w.data,
+           (size_t)numel(w) * dtype_bytes(dtype));
+  }
+  return q;
+}
+static void quant_expect(const char *what, Tensor got, Tensor want) {
+  int64_t bad = -1;
+  for (int64_t i = 0; i < numel(want) && bad < 0; i++) if (!ops_same_number(got, want, i)) bad = i;
+  EXPECT(bad < 0, "%s: element %lld is %.9g, expected %.9g", what, (long long)bad, op_get(got, bad < 0 ? 0 : bad),
+         op_get(want, bad < 0 ? 0 : bad));
+}
+TEST(matmul_packs_blocks,
+     "matrix multiplies of many rows by a matrix in blocks, of three parts of any types, and of their input's gradient "
+     "have the bits of those by the expanded matrix, on every table, for few rows too, any threads and passes, and as "
+     "six bf16 ones") {
+  static const int cases[][3] = {{BLOCK_Q4_0, BLOCK_Q6_K, BLOCK_NF4}, {BLOCK_Q4_1, BLOCK_Q5_0, BLOCK_Q4_K},
+                                 {BLOCK_Q5_1, BLOCK_Q8_0, BLOCK_MXFP4}, {BLOCK_Q5_K, BLOCK_NF4, BLOCK_Q8_0}};
+  for (const auto &types : cases) for (Dtype dtype : {F32, BF16, F16}) for (int64_t K : {256, 1280}) {
+    Tensor w, none = {};
+    const int64_t zeros = K == 256 ? 0 : 9, N = 64 + zeros, M = K == 256 ? 70 : 3;
+    const QuantMatrix q = quant_case(types, dtype, K, &w, zeros);
+    const WorkspaceQuery of = {dtype, F32, 1, M, K, 1, N, N};
+    const Tensor in = op_random_tensor(7, 1, dtype, M, K), dout = op_random_tensor(8, 1, dtype, M, N);
+    const Tensor bias = op_random_tensor(9, 1, dtype, N), gelu = op_random_tensor(10, 1, dtype, M, K);
+    for (int i = 0; const Ops *ops = op_table(i); i++) for (int threads : {1, 3}) for (bool fast : {false, true}) {
+      if (fast && (dtype != F32 || !strstr(ops->name, "amx"))) continue;
+      char what[128];
+      Ctx c = op_ctx(ops, threads, of);
+      c.fast_fp32 = fast;
+      Tensor out[2], din[2];
+      for (int blocks = 0; blocks < 2; blocks++) {
+        out[blocks] = op_tensor(dtype, M, N), din[blocks] = op_tensor(dtype, M, K);
+        matmul_forward(&c, out[blocks], in, blocks ? none : w, MatmulEpilogue{bias, none}, blocks ? q : QuantMatrix{});
+        matmul_backward_input(&c, din[blocks], dout, blocks ? none : w, threads == 1 ? gelu : none,
+                              blocks ? q : QuantMatrix{});
+      }
+      snprintf(what, sizeof what, "%s%s, types %d %d %d, %s, %lld rows of %lld, %d threads", ops->name,
+               fast ? ", split" : "", types[0], types[1], types[2], dtype_name(dtype), (long long)M, (long long)K,
+               threads);
+      quant_expect(what, out[1], out[0]);
+      quant_expect(what, din[1], din[0]);
+    }
+    op_free_all();
+  }
 }
 TEST(blocks_rows_are_expanded_rows, "blocks_rows is rows of the blocks' numbers, on every table and on CUDA") {
   for (int type : {BLOCK_Q4_1, BLOCK_Q6_K, BLOCK_NF4}) for (Dtype dtype : {F32, BF16}) {

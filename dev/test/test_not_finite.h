@@ -37,8 +37,8 @@ static inline void nan_attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor 
   if (!nan_in.ops->nccl) nan_in.scale = c->state->loss_scale;
   if (flight.stage == 2 && nan_is_at("attention")) nan_put(c, out, 7, NAN);
 }
-static inline void nan_matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e) {
-  nan_in.ops->matmul_forward(c, out, in, weight, e);
+static inline void nan_matmul_forward(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix q) {
+  nan_in.ops->matmul_forward(c, out, in, weight, e, q);
   if (flight.stage == 3 && e.gelu.data && nan_is_at("fc")) nan_put(c, out, 11, INFINITY);
 }
 static inline void nan_matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, Tensor in,

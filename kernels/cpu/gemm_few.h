@@ -7,7 +7,7 @@
 enum { GEMM_FEW_ROWS = MATMUL_FEW_ROWS, GEMM_FEW_AHEAD = 512 };  // bytes of rows in order that are asked for ahead
 static bool gemm_is_few(const GemmJob *j, const GemmKernel *g) {
   return j->a.count <= GEMM_FEW_ROWS && j->a.k_contiguous && j->b.k_contiguous && !j->finish_sums && !j->lower &&
-         !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
+         !j->b.blocks && !g->chunk_words && !g->mend && (g->step_k == g->step_words || j->K % 2 == 0) &&
          (size_t)(j->K + 64) * GEMM_FEW_ROWS * 4 <= GEMM_SHARED_MIN;
 }
 // VF words of a row from word w on, of `words`; those behind are zero.

@@ -10,6 +10,9 @@ struct GemmOperand {
   int64_t count;                                 // rows i
   int64_t stride;                                // elements from i to i+1 (k_contiguous) or from k to k+1
   bool k_contiguous;
+  // b in quantization blocks, in place of data and stride: its rows (k_contiguous) or its columns are i. Numbers of
+  // dtype, as blocks_expand makes them; rows that it lacks are zeros.
+  const QuantMatrix *blocks = NULL;
 };
 struct GemmJob {
   GemmOperand a, b;

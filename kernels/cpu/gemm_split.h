@@ -78,9 +78,14 @@ INLINE void split_block(uint32_t *step, const float *block, bool lines_are_rows)
 }
 static void split_pack(uint32_t *panel, int64_t panels, const GemmOperand *x, int64_t i0, int64_t k0, int64_t k_count,
                        bool lines_are_rows) {
-  alignas(64) float block[32 * 32];
+  alignas(64) float block[32 * 32 + GEMM_GAP];
   for (int64_t p = 0; p < panels; p++, panel += GEMM_GAP) {
     for (int64_t k = 0; k < k_count; k += 32, panel += SPLIT_STEP) {
+      if (x->blocks) {                           // b, of which a panel of words is such a block
+        gemm_pack_blocks<float, false>((uint32_t *)block, 32, 1, x, i0 + p * 32, k0 + k, gemm_min(32, k_count - k), 32);
+        split_block(panel, block, false);
+        continue;
+      }
       GemmSource s = gemm_source(x, i0 + p * 32, k0 + k, k_count - k);
       if (lines_are_rows) { const int64_t rows = s.rows; s.rows = s.k_count; s.k_count = rows; }
       if (lines_are_rows == x->k_contiguous) gemm_pack_columns<float>((uint32_t *)block, 32, 1, s, 32);

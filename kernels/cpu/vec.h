@@ -13,6 +13,8 @@
 //   vf_max(a, b), vf_min(a, b)    b where they are equal or one is NaN, as x86 has it
 //   vf_transpose, vh_transpose    16 x 16 and 8 x 8 floats, in place; v8_transpose: 8 x 8 bf16, N a row, in memory
 //   vi_sar, vi_shl_by, vi_shr_by  shifts that keep the sign; by a number that is not known when this is compiled
+//   vi_load_nibbles(p)            four bits of 8 bytes, the upper ones first; other bits of the lanes are any
+//   vf_table(table, at)           of 16 floats on 64 bytes those that the lowest four bits of the lanes say
 //   vi_load_columns(to, row, at)  16 bytes of each of 16 rows, transposed: lane l of to[j] has word j of row l
 //   vi_products4(a, b)            of every four lanes: the 64-bit products of lanes 2 and 0, upper words first
 //   vi_odds_down, vi_evens, vi_odds, vi_below   of every pair: (second, 0), the first twice, the second twice; a < b

@@ -162,9 +162,22 @@ INLINE v16 v16_load_n(const void *p, int64_t n) {
   return x;
 }
 INLINE void v16_store(void *p, v16 x) { vst1q_u16((uint16_t *)p, x.q[0]), vst1q_u16((uint16_t *)p + 8, x.q[1]); }
-INLINE vi vi_load_bytes(const void *p) {
-  const uint8x16_t x = vld1q_u8((const uint8_t *)p);
-  return vi_of_halves(v16{{vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x)}});
+INLINE vi vi_of_bytes(uint8x16_t x) { return vi_of_halves(v16{{vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x)}}); }
+INLINE vi vi_load_bytes(const void *p) { return vi_of_bytes(vld1q_u8((const uint8_t *)p)); }
+INLINE vi vi_load_nibbles(const void *p) {
+  const uint8x8_t x = vld1_u8((const uint8_t *)p), high = vshr_n_u8(x, 4);
+  return vi_of_bytes(vcombine_u8(vzip1_u8(high, x), vzip2_u8(high, x)));
+}
+INLINE vf vf_table(const float *table, vi at) {  // bytes of the table: four for each lane
+  const uint8_t *const t = (const uint8_t *)table;
+  const uint8x16x4_t bytes = {{vld1q_u8(t), vld1q_u8(t + 16), vld1q_u8(t + 32), vld1q_u8(t + 48)}};
+  vf x;
+  for (int i = 0; i < 4; i++) {
+    const uint32x4_t four = vandq_u32(vreinterpretq_u32_s32(at.q[i]), vdupq_n_u32(15));
+    const uint32x4_t index = vmlaq_n_u32(vdupq_n_u32(0x03020100), four, 0x04040404);
+    x.q[i] = vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(index)));
+  }
+  return x;
 }
 INLINE void vi_store_bytes(void *p, vi x) {      // lanes of 0 .. 255
   const v16 h = vi_lower_halves(x);

@@ -53,6 +53,10 @@ INLINE void v8_transpose(bf16 *to, const bf16 *from, int64_t N) {
   }
 }
 INLINE void vf_passed() { _mm_sfence(); }
+INLINE __m128i v8_load_nibbles(const void *p) {  // the upper four bits are any
+  const __m128i x = _mm_loadl_epi64((const __m128i *)p);
+  return _mm_unpacklo_epi8(_mm_srli_epi16(x, 4), x);
+}
 
 #ifdef __AVX512F__
 enum { VF_ROWS = 8, VF_VECTORS = 2 };            // 16 of 32 registers
@@ -96,6 +100,8 @@ INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 INLINE vi vi_load_bytes(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vi vi_load_nibbles(const void *p) { return _mm512_cvtepu8_epi32(v8_load_nibbles(p)); }
+INLINE vf vf_table(const float *table, vi at) { return _mm512_permutexvar_ps(at, _mm512_load_ps(table)); }
 INLINE void vi_store_bytes(void *p, vi a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }  // 0 .. 255
 INLINE void vi_load_columns(vi to[4], const uint8_t *const row[16], int64_t at) {
   __m512i r[4];
@@ -264,10 +270,17 @@ INLINE void vi_store(void *p, vi x) {
   _mm256_storeu_si256((__m256i *)p, x.a);
   _mm256_storeu_si256((__m256i *)p + 1, x.b);
 }
-INLINE vi vi_load_bytes(const void *p) {
-  const __m128i x = _mm_loadu_si128((const __m128i *)p);
+INLINE vi vi_of_bytes(__m128i x) {
   VF_BOTH(vi, _mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(x, x)));
 }
+INLINE vi vi_load_bytes(const void *p) { return vi_of_bytes(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vi vi_load_nibbles(const void *p) { return vi_of_bytes(v8_load_nibbles(p)); }
+INLINE __m256 vf_half_table(const float *table, __m256i at) {
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(table), at);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), at);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+}
+INLINE vf vf_table(const float *table, vi at) { VF_BOTH(vf, vf_half_table(table, at.a), vf_half_table(table, at.b)); }
 INLINE void vi_store_bytes(void *p, vi x) {      // lanes of 0 .. 255; packus works within 128-bit halves
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
   const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
