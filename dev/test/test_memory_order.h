@@ -1,6 +1,24 @@
 // test_memory_order.h: what threads and ranks tell each other by words in memory (docs/design.md, "Memory order"), in
 // every order that ARM's memory model allows. x86 hides a missing release or acquire, and so does qemu on x86.
 //
+// The words, who orders them how, and what each passes on:
+//   counters of a window (Control, fsdp/layout.h)   written release, counter_publish; read acquire, counter_reached:
+//                          a round's data to peers, and back that they were read
+//   windows across the step's barrier and small all-gather   a fence on both sides, windows_fence:
+//                          shards to their readers, and back that they were read
+//   ThreadPool.job, .done, .barrier (kernels/cpu/threads.h)   written sequentially, thread_word_set; read acquire,
+//                          thread_word_wait: a region's body, its results
+//   ThreadPool.running, .waiting   read-modify-write, both: results of every thread to the last one
+//   ThreadWord.sleepers beside .value   both sequential: nobody sleeps on a value that has changed
+//   ThreadPool.busy        written release; read acquire, by exchange: the pool itself
+//   Stream.state, remote_left, thread_done (data/checkpoint/store.h)   release, acquire: buffers between the thread
+//                          that saves and the main thread
+//   FlightRing.count (watch/flight.h)   written release, and a release fence before the next entry; read acquire, and
+//                          an acquire fence after the entry: entries, and that they were not written again meanwhile
+//   WORD_SET, WORD_GET     release, acquire: what a rank says of itself, in the order in which it was set
+// Other shared words are counts and marks without data behind them (thread_tasks, bytes_done, cancelled): atomic,
+// without an order.
+//
 // The model is that of Armv8 (Pulte et al. 2018, "Simplifying ARM concurrency"): a store is seen by all others at once,
 // and a thread does what follows in its program before what precedes it, unless they touch the same word, an acquire or
 // a fence comes before, a release or a fence after, or the later one is a store that an earlier load decides about.

@@ -379,8 +379,6 @@ static void readme_apply(const Doc *doc, const ReadmeCode *c) {
   }
 }
 
-// Its diffs are tried one by one, each in a checkout of its own: docs_experiments_.
-static const char readme_design[] = "docs/design.md";
 // Runs what the pages whose path begins so have, from top to bottom. Returns how many commands they have.
 static int readme_run_pages(const char *begin) {
   const Docs *d = docs_read();
@@ -393,7 +391,7 @@ static int readme_run_pages(const char *begin) {
     if (strncmp(d->doc[i].path, begin, strlen(begin))) continue;
     DocLines l = docs_lines(&d->doc[i]);
     while (readme_next(&d->doc[i], &l, &c)) {
-      if (c.kind == README_DIFF && strcmp(d->doc[i].path, readme_design)) readme_apply(&d->doc[i], &c);
+      if (c.kind == README_DIFF) readme_apply(&d->doc[i], &c);
       if (c.kind == README_DIFF || c.kind == README_PRINTED) continue;
       const ReadmeException *e = NULL;
       for (int k = 0; k < README_EXCEPTIONS; k++) {
@@ -426,19 +424,15 @@ TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
   const int commands = readme_run_pages("docs/");
   EXPECT(commands > 30, "only %d commands were found", commands);
 }
-// Makes a checkout and applies diffs first to last of docs/design.md.
+// Makes a checkout and applies dev/experiments/FIRST-*.diff to LAST-*.diff, as pages and heads of these files say.
 static void experiment_checkout(int first, int last) {
-  const Docs *d = docs_read();
-  static ReadmeCode c;
-  int diffs = 0;
+  CliRun r;
   readme_checkout();
-  for (int i = 0; i < d->count; i++) {
-    if (strcmp(d->doc[i].path, readme_design)) continue;
-    DocLines l = docs_lines(&d->doc[i]);
-    while (readme_next(&d->doc[i], &l, &c))
-      if (c.kind == README_DIFF && ++diffs >= first && diffs <= last) readme_apply(&d->doc[i], &c);
-  }
-  REQUIRE(diffs == 3, "%s has %d diffs", readme_design, diffs);
+  CLI_RUN(&r, "[ $(ls dev/experiments | wc -l) = 3 ] && cd %s && export GIT_CEILING_DIRECTORIES=$(dirname $PWD) && "
+          "for i in $(seq %d %d); do git apply $OLDPWD/dev/experiments/$i-*.diff || exit 1; done", cli_path("checkout"),
+          first, last);
+  REQUIRE(!r.code, "dev/experiments/: exit code %d; git apply printed:\n%.3000s", r.code, r.text);
+  cli_free(&r);
 }
 // Runs shell commands in the checkout, for at most so many times what a run of the program may take.
 static void experiment_run(const char *what, const char *commands, int times) {
@@ -460,7 +454,7 @@ static const char experiment_trains[] =
     "[ $(sha256sum out-?/model.safetensors | cut -c 1-64 | uniq -c | sed 's/ *4 .*/same/') = same ]\n"
     "grep -a -q -E 'attn.ln.weight|scale_1' out-1/model.safetensors";
 TEST(docs_experiments_are_built,
-     "the experiments of docs/design.md apply; the first one is built and trains to the same weights on 1, 2 and 3 "
+     "the diffs of dev/experiments/ apply; the first one is built and trains to the same weights on 1, 2 and 3 "
      "ranks, recomputing or not, stopped and resumed; the second compiles, with the third on it") {
   if (TEST_SANITIZED) SKIP("there are no objects to link");
   experiment_checkout(1, 1);
