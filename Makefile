@@ -230,6 +230,7 @@ $(TESTS): $(B)/test_gpt_fsdp.o $(TEST_PARTS:%=$(B)/test_%.o) $(OBJECTS) $(B)/cud
   $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS_TESTED)))
 	$(call run,LINK,$(cmd_link) $(filter %.o,$^) -o $@ $(LIBS))
 -include $(wildcard $(B)/*.d $(B)/alone/*/*.d $(B)/alone/*/*/*.d $(B)/alone/*/*/*/*.d)
+$(B)/chat.o $(B)/test_data.o $(B)/fuzz.o: $(wildcard data/chat/templates/*.jinja)
 # An earlier build directory may name sources that are elsewhere now.
 kernels/%.cc kernels/%.cu: ;
 

@@ -1418,6 +1418,15 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
 // ================================================================================================ 8 commands
 #include "trainer/open.h"
 
+static int train_end(int code, Start *start, Corpus *corpus, Cores *cores) {
+  start_free(start);
+  corpus_free(corpus);
+  cores_give_back(cores);
+  leave_even_by_a_crash(code);
+  MPI_Finalize();
+  liveness_close();
+  return code;
+}
 static int train(Call *call) {
   static Options asked;
   static Start start;
@@ -1442,9 +1451,15 @@ static int train(Call *call) {
   MPI_Comm_free(&node);
   liveness_phase("reading the corpus");
   load_corpus(&corpus, o, &start, MPI_COMM_WORLD, cores.share.threads);
-  if (!rank) generate_check(o, &corpus, start.chat_why, error, sizeof call->error);
+  if (!rank) generate_check(o, &corpus, start.chat, start.chat_why, error, sizeof call->error);
   if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
+  const Split *chats = &corpus.split[SPLIT_TRAIN];
+  if (!rank && !error[0] && o->show_chats && !(chats->documents && corpus.has_tokenizer))
+    snprintf(error, sizeof call->error, "--show_chats needs conversations that are packed whole; this is %.900s",
+             corpus.source);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (o->show_chats && !rank) print_chats(&corpus, o->show_chats, answers);
+  if (o->show_chats) return train_end(0, &start, &corpus, &cores);
   liveness_phase("start-up");
   trainer_fit_batch(o, &asked, &corpus, ranks);
   if (o->batch_auto) {
@@ -1456,6 +1471,7 @@ static int train(Call *call) {
   trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
   t.run.cores = &cores, t.run.crowded = cores_are_crowded(&cores);
   t.run.name = start_model_name(&start, o), t.run.published = start_published(&start);
+  t.run.chat = start.chat;
   report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   if (o->tune == OPT_tune_on) trainer_tune(&t);
@@ -1476,13 +1492,7 @@ static int train(Call *call) {
   line_end();
   liveness_phase("end");
   trainer_close(&t);
-  start_free(&start);
-  corpus_free(&corpus);
-  cores_give_back(&cores);
-  leave_even_by_a_crash(code);
-  MPI_Finalize();
-  liveness_close();
-  return code;
+  return train_end(code, &start, &corpus, &cores);
 }
 
 // The first that was asked for is what the program does.

@@ -277,7 +277,7 @@ struct CacheHeader {
 };
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
 static const char cache_magic_divided[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '3'};      // with <|endoftext|> in it
-static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '2'};  // masks, beginnings, what was seen
+static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '4'};  // masks, beginnings, what was seen
 static inline const char *cache_magic_of(bool chats, bool divided) {
   return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
 }
@@ -648,6 +648,12 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
     corpus_say_form(c, f, o);
     corpus_place_sources(&c->split[SPLIT_TRAIN], f);
     corpus_notice_empty(c);
+    if (c->seen.rewritten)
+      data_notice(&c->notices, "%lld answers are not trained on: where another turn follows, the chat template "
+                  "writes what came before them in another way", (long long)c->seen.rewritten);
+    if (c->seen.endless)
+      data_notice(&c->notices, "%lld answers have no token that ends them: the chat template writes none, and "
+                  "trained on is all up to the next turn's header", (long long)c->seen.endless);
   }
   found_free(f);
   return ok;

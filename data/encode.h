@@ -236,6 +236,7 @@ struct EncodePiece {
   int64_t count, number;                         // number: of the line
   char *fault, *unread;                          // malloc'ed; NULL: none; and for records_seen_add
   uint64_t fields_seen;
+  int64_t rewritten, endless;                    // answers, see ChatTokens
 };
 // Conversations in memory as they come, and where each record lies in the text of its file.
 struct RecordPlace { int64_t from, to; };
@@ -465,6 +466,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count, p->unread = k.unread, p->fields_seen = k.fields_seen;
+    p->rewritten = k.rewritten, p->endless = k.endless;
     p->second = k.second;
     free(k.trained);
     return;
@@ -516,6 +518,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     if (ok && marks && p->ends && !ended && c->o->documents == DOCUMENTS_BEHIND)
       ok = encode_append(c, to, &c->document_id, 1, e);
     records_seen_add(&c->records, p->unread, p->fields_seen);
+    c->records.rewritten += p->rewritten, c->records.endless += p->endless;
     for (void *made : {(void *)p->ids, (void *)p->text, (void *)p->fault, (void *)p->unread}) free(made);
   }
   return ok;

@@ -519,6 +519,53 @@ static void fuzz_seeds_chat_line() {
   fuzz_seed_text("{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": "
                  "{\"from\": \"gpt\", \"value\": \"a\"}, \"rejected\": {\"role\": \"assistant\", \"content\": \"b\"}}");
 }
+// A template and two conversations that it renders, with few steps: whatever it is, it ends by its end or by a line.
+static void fuzz_chat_template(const uint8_t *bytes, size_t count) {
+  static const char variables[] =
+      "{\"messages\": [{\"role\": \"system\", \"content\": \"s \u00e9\"}, {\"role\": \"user\", \"content\": \"q\"}, "
+          "{\"role\": "
+      "\"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": "
+          "[1, 2.5, "
+      "true]}}}]}, {\"role\": \"tool\", \"content\": \"<think>t</think>\\n\"}], \"tools\": [{\"function\": "
+          "{\"name\": \"f\"}}], "
+      "\"eos_token\": \"</s>\", \"add_generation_prompt\": true}";
+  static JinjaFault fault;
+  fault = {};
+  JinjaTemplate *t = jinja_parse((const char *)bytes, count, &fault);
+  static Jinja j;
+  j = {};
+  cJSON *x = json_parse_spelled(variables);
+  j.fault = &fault, j.t = t, j.date = "26 Jul 2024", j.steps_max = 20000;
+  volatile bool ok = false;
+  if (t && !setjmp(j.back)) {
+    JinjaScope *globals = jinja_scope(&j, NULL);
+    for (const cJSON *y = x->child; y; y = y->next) jinja_set_global(&j, globals, y->string, jinja_of_json(&j, y));
+    ok = jinja_render(&j, globals);
+  }
+  fuzz_accepted = ok;
+  HOLDS(ok || fault.text[0]);
+  for (size_t i = 0; ok && i < j.span_count; i += 2) HOLDS(j.spans[i] <= j.spans[i + 1]);
+  jinja_release(&j, NULL, 0);
+  free(j.out.p);
+  free(j.spans);
+  jinja_free(t);
+  cJSON_Delete(x);
+}
+static void fuzz_seeds_chat_template() {
+  for (const auto &t : chat_templates) fuzz_seed_text(t.text);
+  fuzz_seed_text("{%- macro m(a, b=2) %}{{ a ~ b }}{{ caller() if caller }}{% endmacro %}{% call m(1) %}x{% endcall %}"
+                 "{% set ns = namespace(n=0) %}{% for k, v in {'a': 1, 'b': [2]}.items() recursive %}{% set ns.n = "
+                     "ns.n + 1 %}"
+                 "{{ loop.index ~ loop.cycle('x', 'y') }}{% else %}none{% endfor %}{{ ns.n }}");
+  fuzz_seed_text("{{ messages[::-1] | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}"
+                 "{{ tools | tojson(indent=2, sort_keys=true) }}{{ 'a,b'.split(',')[-1].strip() | upper | indent(2) "
+                     "}}");
+  fuzz_seed_text("{% set x %}{% generation %}{{ -7 // 2 % 3 ** 2 }}{% endgeneration %}{% endset %}{% filter trim %} "
+                 "{{ x }} "
+                 "{% endfilter %}{% with y = [1, (2, 3)] %}{{ y[1] in y and not y is mapping }}{% endwith %}{# c -#} "
+                 "{% raw %}{{ }}{% endraw %}{{ '%s-%d' % ('a', 3) }}{{ '{} {0}'.format(1) }}{{ [3, 1] | sort | first "
+                     "}}");
+}
 // A file of records, from the search to packed sequences: the first byte says of which name.
 static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
   static const char *const names[] = {"x.json", "x.csv", "x.tsv", "x.jsonl"};
@@ -1202,6 +1249,7 @@ static const FuzzTarget fuzz_targets[] = {
     {"gzip", fuzz_gzip, fuzz_seeds_gzip, 2048},
     {"zstd", fuzz_zstd, fuzz_seeds_zstd, 2048},
     {"chat_line", fuzz_chat_line, fuzz_seeds_chat_line, 2048},
+    {"chat_template", fuzz_chat_template, fuzz_seeds_chat_template, 4096},
     {"chat_file", fuzz_chat_file, fuzz_seeds_chat_file, 2048},
     {"prompts", fuzz_prompts, fuzz_seeds_prompts, 2048},
     {"eval", fuzz_eval, fuzz_seeds_eval, 2048},

@@ -13,7 +13,7 @@ Usage: make_chat_fixture.py [--out DIR] [--published DIR]      needs `pip instal
   tools.u64           for each name and case of MORE and each conversation a hash of the ids and masks, 0 where the
                       template leaves something out or raises an error
 
-A chat template in tokenizer_config.json is what the program writes into exports (data/chat/chat_template.h); the
+A chat template in tokenizer_config.json is one of data/chat/templates as it was before version 0.12; the
 templates here are those without what tools need, of which masks are taken. --published names a directory of published
 ones, as llama.cpp's sources (models/templates) and TRL's package (trl/chat_templates) have them, those that are there:
 they must render the same. SmolLM3's says (tool | string), which is Python's spelling of an object.
@@ -24,13 +24,12 @@ import os
 import random
 import re
 import struct
-import subprocess
-import tempfile
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 DATE = "07 Mar 2031"
+LONG_DATE = "07 March 2031"
 QWEN = "<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n"
 SMOL = "<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n"
 ITEM = "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
@@ -88,23 +87,9 @@ OTHERS = ["<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<bos>", "<start_
 
 
 def texts():
-    """The templates' texts in data/chat/chat_template.h."""
-    program = """#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-static inline void liveness_progress() {}
-#include "data/chat/chat_template.h"
-const char *who_am_i;
-void (*error_hook)(const char *line), (*die_hook)(int code);
-int main() { for (const ChatTemplate &t : chat_templates) printf("%s%c%s%c", t.name, 0, t.text, 0); }
-"""
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    with tempfile.TemporaryDirectory() as at:
-        subprocess.run(["g++", "-std=c++17", "-w", "-I" + root, "-x", "c++", "-", "-o", at + "/x", "-lcjson"],
-                       input=program.encode(), check=True)
-        words = subprocess.run([at + "/x"], stdout=subprocess.PIPE, check=True).stdout.decode().split("\0")[:-1]
-    return {name: text for name, text in zip(words[::2], words[1::2]) if text}
+    """The templates that come with the program, data/chat/templates."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "chat", "templates")
+    return {x[:-6]: open(os.path.join(root, x), encoding="utf-8").read() for x in sorted(os.listdir(root))}
 
 
 def published_texts(directory, name):
@@ -274,7 +259,7 @@ def rendered(hf, name, template, messages, tools):
             as_it_is = c["function"].pop("text", None)
             if as_it_is and name in ("qwen3", "qwen3-2507"):
                 c["function"]["arguments"] = as_it_is
-    template = template.replace('strftime_now("%d %B %Y")', f'"{DATE}"').replace("26 July 2024", DATE)
+    template = template.replace('strftime_now("%d %B %Y")', f'"{LONG_DATE}"')
     return hf.apply_chat_template(messages, chat_template=template, tokenize=False, tools=tools or None,
                                   xml_tools=tools or None, date_string=DATE, eos_token="</s>",
                                   bos_token="<bos>" if name.startswith("gemma") else
@@ -322,7 +307,7 @@ def write_more(args, here, own, chats, tokenizers):
                     for theirs in published:
                         got = rendered(tokenizers[tokenizer], name, theirs, messages, tools)
                         assert got == text, (name, messages, got, text)
-                    f.write(struct.pack("<Q", hashed(tokenizers[tokenizer], text, case == "tools")))
+                    f.write(struct.pack("<Q", hashed(tokenizers[tokenizer], text, case == "tools" and name != "qwen3")))
                     if args.dump and text is not None:
                         with open(f"{args.dump}/{case}_{name}.txt", "a") as d:
                             ids = tokenizers[tokenizer](text, add_special_tokens=False)["input_ids"]

@@ -99,8 +99,8 @@ struct Start {
   char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
   char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
   char notices[2048];                            // lines, each ended by '\n'
-  char chat_template[16], chat_why[640];         // of the model's directory; "", and why none is known
-  char *chat_text;                               // its text, rank 0's
+  char chat_template[OPTION_TEXT_BYTES], chat_why[640];            // what --chat_template becomes; "": none, and why
+  char chat_before[32], *chat;                   // an earlier version's template; what renders chats, rank 0's
   ModelShape shape;
   int64_t text_bytes;                            // of trainer.json
   uint32_t text_checksum;
@@ -118,6 +118,7 @@ struct Start {
   bool on_base;                                  // a checkpoint of adapters
   Start *base;                                   // what they are for
 };
+ChatOptions chat_options(const Options *o, const char *words, const char *why);  // words: Start.chat; or why not
 // Whether --data has conversations that are packed whole, so that a sequence holds several. Files are looked into once.
 bool data_is_packed_whole(const Options *o);
 // What came with the weights, by their directory or by the checkpoint of a run on them. NULL: nothing, or not rank 0.
@@ -162,7 +163,6 @@ void train_options(Call *call, Options *asked, Start *start);
 int preflight(const Options *o, bool at_start);
 // The command --preflight.
 int preflight_main(Call *call);
-
 // ---- encode_main.h --------------------------------------------------------------------------------------------------
 // The command --encode.
 int encode_main(Call *call);

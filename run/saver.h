@@ -27,7 +27,8 @@ static Saved saved_of(RunView *run) {
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, &run->loss_scale,
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device.words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
-               fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published};
+               fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published,
+               strcmp(o->chat_template, "auto") ? run->chat : NULL};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -418,20 +419,11 @@ static char *token_text(const Tokenizer *k, int32_t id) {
   const uint8_t *text = id < 0 ? NULL : tokenizer_token_bytes(k, id, &bytes);
   return text ? strndup((const char *)text, (size_t)bytes) : NULL;
 }
-// The text of a chat template: the published one, byte for byte, if it is of that family and renders tools where that
-// was asked for by name; else that of data/chat/. malloc'ed.
-static char *chat_text_exported(const ChatTemplate *form, const char *date, const cJSON *published, bool named) {
-  const char *text = published_text(published, "chat_template");
-  const ChatTemplate *of = text ? chat_template_of(text) : NULL;
-  const bool whole = !named || !form->tools || (text && strstr(text, "tool"));
-  return of && whole && !strcmp(of->name, form->name) ? strdup(text) : chat_template_text(form, date);
-}
 // The end is the token that is named as a known one (chat_end), or the only special one. It
-// begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, whose
-// template is `form`, the end is that of a turn. Those that were published, and that of a text, are ends too; a
-// published begin stays. k: NULL has none. named: the template was, by its option. See text_ends_free.
-static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, const char *date = chat_date,
-                          const cJSON *published = NULL, bool named = false) {
+// begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, which
+// `chat` renders, the end is that of an answer. Those that were published, and that of a text, are ends too; a
+// published begin stays. k: NULL has none. See text_ends_free.
+static TextEnds text_ends(const Tokenizer *k, const ChatOptions *chat = NULL, const cJSON *published = NULL) {
   int32_t only = -1;
   int specials = 0;
   for (int i = 0; k && i < k->added_count; i++) {
@@ -441,12 +433,18 @@ static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, c
   }
   const int32_t known = k ? chat_end(k) : -1;
   const int32_t end = known >= 0 ? known : specials == 1 ? only : -1;
-  const int32_t stop = k && form ? chat_token(k, form->stop) : -1, eos = stop >= 0 ? stop : end;
+  const Chat c = k && chat ? chat_open(chat, k) : Chat{};
+  const int32_t stop = c.form ? c.stop_id : -1, eos = stop >= 0 ? stop : end;
   const char *begin = published_text(published, "bos_token");
   int32_t bos = k && k->adds_bos ? k->bos_id : end;
   if (published && !(k && k->adds_bos)) bos = k && begin ? chat_token(k, begin) : -1;
-  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos),
-                stop >= 0 ? chat_text_exported(form, date, published, named) : NULL, published};
+  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos), NULL, NULL, published};
+  cJSON *words = c.form ? cJSON_Parse(chat->words) : NULL;
+  const char *texts[] = {cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(words, "chat_template")),
+                         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(words, "tool_use"))};
+  if (texts[0]) e.chat = strdup(texts[0]);
+  if (texts[1]) e.chat_tools = strdup(texts[1]);
+  cJSON_Delete(words);
   if (bos < 0) e.bos = published_id(published, "bos_token_id");  // an id that no token of tokenizer_config.json is
   for (const char *file : {"generation_config", "config"}) {
     const cJSON *ids = published_item(published, file, "eos_token_id"), *id = cJSON_IsArray(ids) ? ids->child : ids;
@@ -458,14 +456,15 @@ static TextEnds text_ends(const Tokenizer *k, const ChatTemplate *form = NULL, c
   return e;
 }
 static TextEnds text_ends_of(RunView *run) {
-  return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL,
-                   chat_template_named(run->opt->chat_template), run->opt->chat_date, run->published,
-                   run->opt->given[OPT_chat_template]);
+  const bool chats = run->chat && strcmp(run->opt->chat_template, "auto");
+  const ChatOptions chat = chat_options(run->opt, run->chat, "");
+  return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL, chats ? &chat : NULL, run->published);
 }
 static void text_ends_free(TextEnds *e) {
   free(e->bos_text);
   free(e->eos_text);
   free(e->chat);
+  free(e->chat_tools);
 }
 // Rank 0: writes the files beside the weights in a Hugging Face directory. tokenizer_alone: of adapters with tokens of
 // their own.

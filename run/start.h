@@ -165,20 +165,22 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   start_newest(&beside, parent, newest, sizeof newest);
   if (newest[0]) text_add(error, error_bytes, "; the newest one beside it: %s %s", option, newest);
 }
-// The chat template beside a tokenizer, a file or a directory, or in a GGUF, and its text, malloc'ed. NULL: there is
-// none, and why.
-static const ChatTemplate *start_template(const char *tokenizer, char *why, size_t bytes, char **text) {
+// What renders chats by what is beside a tokenizer, a file or a directory, or in a GGUF (chat_words_of). NULL: nothing,
+// and why.
+static char *start_words(const char *tokenizer, char *why, size_t bytes) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
   if (gguf_is(tokenizer)) {
     GgufFile g;
-    *text = gguf_open(&g, tokenizer, why, bytes) ? gguf_string(&g, "tokenizer.chat_template") : NULL;
-    const ChatTemplate *t = *text ? chat_template_of(*text) : NULL;
-    if (*text && !t) snprintf(why, bytes, "that of %s is none of those known", tokenizer);
-    else if (g.keys) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
-    if (!t) free(*text), *text = NULL;
+    char *words = NULL;
+    if (gguf_open(&g, tokenizer, why, bytes)) {
+      cJSON *published = gguf_published(&g);
+      words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
+      cJSON_Delete(published);
+      if (!words) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
+    }
     gguf_close(&g);
-    return t;
+    return words;
   }
   snprintf(dir, sizeof dir, "%s", tokenizer);
   if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
@@ -186,7 +188,20 @@ static const ChatTemplate *start_template(const char *tokenizer, char *why, size
     if (slash) *slash = 0;
     else snprintf(dir, sizeof dir, ".");
   }
-  return chat_template_in(dir, why, bytes, text);
+  return chat_words_in(dir, why, bytes);
+}
+// The same with the template that --chat_template names, one of ours or a file, in place of the model's own, whose
+// words may be NULL. NULL: there is none, and why.
+static char *start_words_named(const char *name, const char *words, char *why, size_t bytes) {
+  int64_t count;
+  char *file = chat_template_text(name) ? NULL : file_get(name, 1 << 24, &count);
+  const char *text = file ? file : chat_template_text(name);
+  cJSON *config = words ? cJSON_Parse(words) : NULL;
+  char *to = text ? chat_words_of(config, text) : NULL;
+  if (!text) snprintf(why, bytes, "--chat_template %.300s: it is no file, and none of %s", name, chat_names);
+  cJSON_Delete(config);
+  free(file);
+  return to;
 }
 // An option's value in a checkpoint's record, or "".
 static const char *start_recorded(const char *text, size_t bytes, const char *name, char *to, size_t to_bytes) {
@@ -213,7 +228,7 @@ bool data_is_packed_whole(const Options *o) {
 }
 // Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
 // model.
-static void start_find_template(Start *s, const Options *o) {
+static void start_find_template(Start *s, const Options *o, char *error, size_t error_bytes) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
   const bool text = o->data_as == OPT_data_as_text;
@@ -221,12 +236,28 @@ static void start_find_template(Start *s, const Options *o) {
   const bool asks = o->sample_only && !o->eval[0];
   if (!chats && !asks && o->prompt_as != OPT_prompt_as_user) return;
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
-  const ChatTemplate *t = start_template(tokenizer, s->chat_why, sizeof s->chat_why, &s->chat_text);
-  if (!t && s->kind == START_CHECKPOINT)
-    t = chat_template_named(start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded));
-  if (t) snprintf(s->chat_template, sizeof s->chat_template, "%s", t->name);
-  else if (asks && !strncmp(s->chat_why, "that of ", 8) && !strcmp(o->chat_template, "auto"))
+  const bool named = strcmp(o->chat_template, "auto") && strcmp(o->chat_template, "model");
+  cJSON *json = s->text ? cJSON_ParseWithLength(s->text, (size_t)s->text_bytes) : NULL;          // s->json is not yet
+  const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "chat"), *published = start_published(s);
+  if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
+  char *words = kept ? cJSON_PrintUnformatted(kept) : start_words(tokenizer, s->chat_why, sizeof s->chat_why);
+  if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
+  start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
+  const bool ours = chat_template_text(recorded) && !kept;       // of a version that knew templates by name
+  const char *name = named ? o->chat_template : ours && !words ? recorded : NULL;
+  if (ours && words && !named) snprintf(s->chat_before, sizeof s->chat_before, "%.31s", recorded);
+  s->chat = name ? start_words_named(name, words, error, error_bytes) : words;
+  if (name) free(words);
+  if (s->chat && !chat_words_fault(s->chat, s->chat_why, sizeof s->chat_why)) {
+    if (named) snprintf(error, error_bytes, "--chat_template %.300s: %s", name, s->chat_why);
+    free(s->chat);
+    s->chat = NULL;
+  }
+  if (s->chat) snprintf(s->chat_template, sizeof s->chat_template, "%s", name ? name : kept && !named && recorded[0]
+                        ? recorded : "model");
+  else if (asks && !strncmp(s->chat_why, "that of ", 8) && !named)
     start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one", s->chat_why);
+  cJSON_Delete(json);
 }
 // The dtype that all matrices of imported weights have, in words of --param_dtype.
 static void start_stored(Start *s) {
@@ -377,7 +408,7 @@ static void start_share(Start *s, MPI_Comm comm) {
   MPI_Bcast(s, sizeof *s, MPI_BYTE, 0, comm);
   s->import = own.import;
   s->published = own.published;
-  s->chat_text = own.chat_text;
+  s->chat = own.chat;
   s->base = own.base;
   if (s->on_base && !s->base) s->base = (Start *)calloc(1, sizeof(Start));
   if (s->on_base) start_share(s->base, comm);
@@ -630,7 +661,7 @@ const char *start_model_name(const Start *s, const Options *o) {
 }
 bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
-  const bool nothing = !run_trains(o) && s->kind == START_FRESH;
+  const bool nothing = !run_trains(o) && !o->show_chats && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
   REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
   if (s->on_base && !o->init_from[0]) strcpy(o->init_from, s->base->path);       // for later checkpoints
@@ -644,7 +675,8 @@ bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
   start_options_of_base(s, o);
-  if (s->chat_template[0] && !strcmp(o->chat_template, "auto")) strcpy(o->chat_template, s->chat_template);
+  if (s->chat_template[0]) strcpy(o->chat_template, s->chat_template);
+  else if (!strcmp(o->chat_template, "model")) strcpy(o->chat_template, "auto");
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;
 }
@@ -663,6 +695,11 @@ bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *e
   if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
+  REFUSE(c.corpus_hash != corpus->hash && s->chat_before[0], "the chat template that %.600s brings renders otherwise "
+         "than "
+         "%s, by which an earlier version trained it: --chat_template %s goes on as it began; to train its weights "
+             "by its "
+         "own, use --init_from %.300s", s->path, s->chat_before, s->chat_before, s->path);
   REFUSE(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
          "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, "
          "use --init_from %.300s", corpus->source, s->path, s->path);
@@ -840,7 +877,7 @@ void start_free(Start *s) {
   free(s->text);
   cJSON_Delete(s->json);
   cJSON_Delete(s->published);
-  free(s->chat_text);
+  free(s->chat);
   memset((void *)s, 0, sizeof *s);
 }
 
@@ -917,11 +954,10 @@ static void loading_catch_signals(int rank, struct sigaction before[LOADING_SIGN
   }
 }
 
-// How conversations become tokens. why: why no template is known. text: of the one that was found.
-static ChatOptions chat_options(const Options *o, const char *template_name, const char *why, const char *text) {
-  ChatOptions c = {template_name, o->chat_date, why, o->train_on == OPT_train_on_all};
+ChatOptions chat_options(const Options *o, const char *words, const char *why) {
+  ChatOptions c = {o->chat_template, o->chat_date, why, o->train_on == OPT_train_on_all};
   c.last = o->train_on == OPT_train_on_last, c.pairs = o->pairs == OPT_pairs_chat, c.fields = o->fields;
-  c.text = o->given[OPT_chat_template] ? NULL : text;
+  c.words = words, c.kwargs = o->chat_template_kwargs;
   c.preferences = o->loss != PREFERENCE_NONE;
   return c;
 }
@@ -959,7 +995,8 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
 }
 // Whether options of conversations fit what --data is. packed: it was encoded into files.
 static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, DataError *e) {
-  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_train_on, OPT_pairs, OPT_fields,
+  static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_chat_template_kwargs, OPT_train_on,
+                                      OPT_pairs, OPT_fields,
                                        OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
@@ -992,19 +1029,19 @@ static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start
                                                : "; take them out of its tokenizer.json");
 }
 // The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
-static void load_settle_template(Options *o, const Corpus *corpus) {
+static void load_settle_template(Options *o, const Corpus *corpus, const Start *start) {
   enum { LOOK_AT_MOST = 1 << 24 };               // of token files that are larger than memory
   const Split *s = &corpus->split[SPLIT_TRAIN];
-  const ChatTemplate *form = chat_template_named(o->chat_template);
-  if (!form || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
-  const int32_t begin = chat_token(&corpus->tokenizer, chat_mark(form));
-  for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == begin) return;
+  if (!start->chat || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
+  const ChatOptions how = chat_options(o, start->chat, "");
+  const int32_t mark = chat_open(&how, &corpus->tokenizer).mark_id;
+  for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == mark) return;
   strcpy(o->chat_template, "auto");
 }
 void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     chat_options(o, o->chat_template, start->chat_why, start->chat_text),
+                     chat_options(o, start->chat, start->chat_why),
                      o->val_data, o->data_as == OPT_data_as_text};
   c.add_tokens = o->add_tokens;
   c.vocab_given = start->kind == START_FRESH && o->given[OPT_vocab_size];
@@ -1048,7 +1085,7 @@ void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, 
   if (gguf && corpus->tokenizer.by_line)
     say("notice: --export_gguf: this tokenizer ends pieces at each line's end and llama.cpp does not: ids differ where "
         "white space goes over it\n");
-  if (!rank && !code) load_settle_template(o, corpus);
+  if (!rank && !code) load_settle_template(o, corpus, start);
   MPI_Bcast(o->chat_template, sizeof o->chat_template, MPI_CHAR, 0, comm);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, e.text, code);
@@ -1124,7 +1161,8 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
   // OUT has no run, nothing in it is read, and a start that is refused leaves no .lock there: check_out locks it.
   int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
-  if (!rank && !error[0] && start_find(start, o, error, sizeof error)) start_find_template(start, o);
+  if (!rank && !error[0] && start_find(start, o, error, sizeof error))
+    start_find_template(start, o, error, sizeof error);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
   agree_no_error(comm, error, code);
   start_share(start, comm);

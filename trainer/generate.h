@@ -282,9 +282,16 @@ static bool prompt_is_chat(const Options *o) {
   const bool chats = strcmp(o->chat_template, "auto") && (o->prompt[0] || o->prompts[0]);
   return o->prompt_as == OPT_prompt_as_user || (chats && o->prompt_as == OPT_prompt_as_auto);
 }
+// The template that renders chats, in words.
+static const char *template_words(const Options *o) {
+  static char words[OPTION_TEXT_BYTES + 32];
+  snprintf(words, sizeof words, "the template of %s", o->chat_template);
+  return strcmp(o->chat_template, "model") ? words : "the model's own template";
+}
 // Rank 0: the tokens of a prompt. False: k->fault. The caller frees k->ids and k->trained.
-static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *why, const char *prompt, ChatTokens *k) {
-  const ChatOptions chat = {o->chat_template, o->chat_date, why, false};
+static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *words, const char *why, const char *prompt,
+                          ChatTokens *k) {
+  const ChatOptions chat = chat_options(o, words, why);
   const Chat c = chat_open(&chat, t);
   if (prompt_is_chat(o)) return chat_prompt(&c, k, prompt);
   const size_t bytes = strlen(prompt);
@@ -295,7 +302,7 @@ static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *why,
 // The tokens of a prompt that rank 0 has, with room for `more`, on every rank. The caller frees them. Collective.
 static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
   ChatTokens k = {};
-  if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, "", prompt, &k);
+  if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, t->run.chat, "", prompt, &k);
   *count = max64(1, k.count);
   MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   int32_t *ids = (int32_t *)calloc((size_t)(*count + more), sizeof(int32_t));
@@ -355,7 +362,7 @@ static bool print_sample(Trainer *t) {
     say("sample (temperature %g, top-k %lld%s%s%s):\n", o->temperature, (long long)o->top_k,
         !chat ? "" : !asks ? ", the prompt as a user's message by "
         : valid->documents ? ", the first question for validation" : ", the first question trained on",
-        chat && !asks ? o->chat_template : "",
+        chat && !asks ? template_words(o) : "",
         positions_words(t, count + o->sample_tokens));
     if (!chat) sink_stdout_and_file(file, (const uint8_t *)o->prompt, (int)strlen(o->prompt));
     for (int64_t i = 0; chat && i < count; i++) {
@@ -402,8 +409,9 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
   return -1;
 }
 // What is asked for can be made from this corpus and these files; else one line in `error`.
-// why: why no chat template is known, if so.
-static void generate_check(const Options *o, const Corpus *corpus, const char *why, char *error, size_t error_bytes) {
+// words: what renders chats (Start.chat), or why there is nothing.
+static void generate_check(const Options *o, const Corpus *corpus, const char *words, const char *why, char *error,
+                           size_t error_bytes) {
   ChatTokens k = {};
   const bool asks = o->prompt[0] || o->prompts[0], needs = o->interactive || o->eval[0];
   char **text = NULL;
@@ -415,7 +423,7 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
              o->prompt[0] ? "prompt" : "prompts", o->data);
   else if (o->prompts[0] && prompts_read(o, &text, error, error_bytes) > 0) free(text[0]), free(text);
   if (error[0] || !prompt_is_chat(o)) return;
-  if (!corpus->has_tokenizer || !prompt_tokens(o, &corpus->tokenizer, why, o->prompt, &k))
+  if (!corpus->has_tokenizer || !prompt_tokens(o, &corpus->tokenizer, words, why, o->prompt, &k))
     snprintf(error, error_bytes, "--prompt_as user: the prompt %s",
              corpus->has_tokenizer ? k.fault : "needs the tokenizer of conversations");
   free(k.ids);

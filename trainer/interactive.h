@@ -22,7 +22,7 @@ static const char talk_help[] = "/reset forgets the conversation, /temperature X
 static void talk_interrupt(int) { generation_asked = 1; }
 // Where what is no answer is said from here on.
 static FILE *talk_answers(const Options *o) {
-  if (!o->interactive || isatty(STDIN_FILENO)) return NULL;
+  if (!(o->show_chats && o->json) && (!o->interactive || isatty(STDIN_FILENO))) return NULL;
   fflush(stdout);
   FILE *to = fdopen(dup(STDOUT_FILENO), "w");
   dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -159,14 +159,15 @@ static void talk_answered(Talk *k, const Continued *x, bool json) {
 static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
   const bool texts = o->prompt_as == OPT_prompt_as_text;
-  const ChatOptions chat = {texts ? "auto" : o->chat_template, o->chat_date, "", false};
+  ChatOptions chat = chat_options(o, texts || !strcmp(o->chat_template, "auto") ? NULL : t->run.chat, "");
+  if (texts) chat.template_name = "auto";
   struct sigaction a = {};
   a.sa_handler = talk_interrupt;
   k->chat = chat_open(&chat, &t->run.corpus->tokenizer);
   k->shown = !answers, k->to = answers;
   k->messages = cJSON_CreateArray();
   if (k->shown) sigaction(SIGINT, &a, NULL);
-  if (k->chat.form) say("a chat by the template of %s; /help lists commands\n", k->chat.form->name);
+  if (k->chat.form) say("a chat by %s; /help lists commands\n", template_words(o));
   else say("%s, so each line is continued by itself; /help lists commands\n",
            texts ? "lines are texts" : "no chat template is known");
 }

@@ -28,6 +28,12 @@ const char *form_refusal(const FileForm *f, const char *path, bool lines, char *
 struct ChatSpan { const char *p; size_t n; };
 static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
 
+// ---- jinja_value.h --------------------------------------------------------------------------------------------------
+// How a template fails: an error of its own or of what it was given, its raise_exception, what is not built in here,
+// and the bounds on steps, depth and bytes.
+enum JinjaFaultKind { JINJA_WRONG, JINJA_RAISED, JINJA_UNKNOWN, JINJA_BOUND };
+struct JinjaFault { JinjaFaultKind kind; int line; char text[256]; };
+
 // ---- records.h ------------------------------------------------------------------------------------------------------
 struct RecordFault { char *text; size_t bytes; };
 enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE };
@@ -49,7 +55,7 @@ bool record_is_other(const char *name);
 bool record_is_single(const cJSON *json, RecordFault fault);
 // What was seen of many records; fields: those of the members that --fields names which one had, by bits. A record's
 // own is added to that of others: names of members that are not read, each ended by a zero and all by another.
-struct RecordsSeen { RecordUnread unread; uint64_t fields; };
+struct RecordsSeen { RecordUnread unread; uint64_t fields; int64_t rewritten, endless; };
 void records_seen_add(RecordsSeen *to, const char *unread, uint64_t fields);
 // The first of the members that fields name which no record had, in `missing`. False: there is none.
 bool record_fields_missing(const char *fields, uint64_t seen, char *missing, size_t bytes);
@@ -82,65 +88,51 @@ bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, Reco
 void records_table_free(ValueTable *t);
 
 // ---- chat_template.h ------------------------------------------------------------------------------------------------
-// How tools, calls and answers of tools stand in a text. QWEN3: arguments that are a text as it is.
-enum ChatTools { TOOLS_NONE, TOOLS_LLAMA, TOOLS_SMOL, TOOLS_QWEN, TOOLS_QWEN3 };
-// What an answer behind the last question begins with: what its content says (NOT); its thoughts, also those in its
-// content, and in the last one empty ones (FORCED); its thoughts where it has some beside its content (FREE).
-enum ChatThinks { THINKS_NOT, THINKS_FORCED, THINKS_FREE };
-// What becomes of a system message.
-enum ChatSystem { SYSTEM_TURN, SYSTEM_JOINS, SYSTEM_NONE };        // JOINS: what the first user says; NONE: refused
-// begin, end: around a role; stop: ends a turn. system: what a conversation without a system message begins with.
-// first: before the first turn. date: with a system turn always, which has today's date: this one, unless another is
-// given. trims: texts lose white space at both ends. marks: what a template of that family says, as it is written
-// there. text: of a template. assistant: an assistant's name. closes: stands behind what a user says, in place of
-// `stop`; then no role is written, `end` stands before what a user says, and `assistant` before an answer.
-struct ChatTemplate {
-  const char *name, *begin, *end, *stop, *behind, *system, *first, *date;
-  bool trims;
-  ChatThinks thinks;
-  ChatTools tools;
-  const char *marks[3], *text, *assistant = "assistant", *closes = NULL;
-  ChatSystem system_is = SYSTEM_TURN;            // other than TURN: users and assistants take turns
-};
+// The text of a template that comes with the program, data/chat/templates/NAME.jinja; NULL: there is none of that name.
+const char *chat_template_text(const char *name);
+static const char chat_names[] = "chatml, qwen2.5, qwen3, qwen3-2507, qwen3-free, smollm2, smollm3, llama3, llama3.0, "
+                                 "zephyr, gemma, gemma3, mistral-v1, mistral-v3, mistral-nemo";
 static const char chat_date[] = "26 Jul 2024";   // of Llama 3's template where no clock is
-// A token that conversations have by this template.
-static inline const char *chat_mark(const ChatTemplate *t) { return t->begin[2] ? t->begin : t->stop; }
-// What an option names; NULL: none.
-const ChatTemplate *chat_template_named(const char *name);
-// What a template's text is of: the text that is written here; or one that has all marks of a family and writes nothing
-// which that does not. NULL: none that is known. Inside a string of it a newline is as good as \n.
-const ChatTemplate *chat_template_of(const char *text);
-// The text of a template, with `date` for its date; malloc'ed.
-char *chat_template_text(const ChatTemplate *t, const char *date);
-// The template that a model's directory has, in chat_template.jinja or tokenizer_config.json. NULL: none, and in `why`
-// a line's end that says so. its_text: receives its text, malloc'ed, or NULL.
-const ChatTemplate *chat_template_in(const char *dir, char *why, size_t why_bytes, char **its_text = NULL);
+// The day of a date like this one, or 2024-07-26. False: it is none.
+bool chat_date_read(const char *text, struct tm *day);
+// What a model brings for its chats, as one JSON object: chat_template, tool_use (that of conversations with tools) and
+// the texts of its special tokens. config: tokenizer_config.json, or what says the same; text: the template in place of
+// its own, or NULL. malloc'ed; NULL: there is no template.
+char *chat_words_of(const cJSON *config, const char *text, const char *tool_use = NULL);
+// Whether its templates are ones that can be rendered. False: `why` ends a sentence that says so.
+bool chat_words_fault(const char *words, char *why, size_t why_bytes);
+// The same of a model's directory: chat_template.jinja, tokenizer_config.json, chat_template.json,
+// special_tokens_map.json. NULL: there is none, and in `why` a line's end that says so.
+char *chat_words_in(const char *dir, char *why, size_t why_bytes);
 
 // ---- conversations.h ------------------------------------------------------------------------------------------------
-// template_name "auto": none is known, and `why` says why. date: of templates that have one. last: of what an assistant
-// says, only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
-// messages. text: of the template that was found, NULL if it was named. preferences: each record is one, and nothing
-// else is read.
+// words: what the model brings (above), or NULL: template_name is one of ours, or "auto": none is known, and `why` says
+// why. date: what a template is told is today. kwargs: JSON of more variables, or "". last: of what an assistant says,
+// only the last answer is trained on. fields: names of members (records.h). pairs: prompts and completions are
+// messages. preferences: each record is one, and nothing else is read.
 struct ChatOptions {
   const char *template_name, *date, *why;
   bool train_all, last = false, pairs = false, preferences = false;
-  const char *fields = "", *text = NULL;
+  const char *fields = "", *words = NULL, *kwargs = "";
 };
 struct Chat {
   ChatOptions o;
-  const ChatTemplate *form;
+  const struct ChatForm *form;                   // its template; NULL: none is known
   const Tokenizer *tokenizer;
-  int32_t stop_id, end_id;                       // -1: the tokenizer has none
-  BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each turn
+  int32_t stop_id, end_id, mark_id;              // ends an answer, a text; stands before it; -1: there is none
+  BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each text
+  char lacks[64];                                // what ends an answer, if it is no token of the tokenizer
   bool notes;                                    // chat_line says what of a record was not read
 };
+// What is wrong with the value of --chat_template_kwargs; NULL: nothing.
+const char *chat_kwargs_fault(const char *text);
 // The added token with this text; -1: there is none.
 int32_t chat_token(const Tokenizer *t, const char *text);
 // The token that ends a text, by its name; -1: the tokenizer has none.
 int32_t chat_end(const Tokenizer *t);
 // Whether a token ends a text, or a turn by some template.
 bool chat_ends(const Tokenizer *t, int32_t id);
-// The template that the options name, and its marks as tokens of a tokenizer.
+// The template of the options and its end as a token. A template is parsed once and stays. Main thread only.
 Chat chat_open(const ChatOptions *o, const Tokenizer *t);
 // A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
 // begins. fault: "" or what is wrong with its line. text: what is not tokens yet (of a tokenizer by characters, whose
@@ -154,6 +146,7 @@ struct ChatTokens {
   size_t text_bytes, text_room;
   char *unread;                                  // for records_seen_add, malloc'ed or NULL; and
   uint64_t fields_seen;
+  int64_t rewritten, endless;                    // answers that are not trained on, and those without an end's token
 };
 // White space of Python's str.strip; a text without it at both ends, or (newlines) without '\n' alone.
 bool chat_is_space(uint32_t c);
@@ -163,7 +156,7 @@ bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages);
 // What the model sees before it answers a user's message. False: k->fault.
 bool chat_prompt(const Chat *c, ChatTokens *k, const char *said);
 // What of the options decides tokens and masks, for hashes.
-enum { CHAT_HOW = 5 };
+enum { CHAT_HOW = 6 };
 void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]);
 // What is wrong with a line that cannot be a text: its first byte that is no UTF-8, a NUL character, half of a
 // character. True: nothing.

@@ -19,8 +19,8 @@
 // (prompt=q,completion=a). A record that fits two forms is refused unless --fields names the members of one.
 //
 // Calls of tools, in OpenAI's shape or as the roles function_call and observation have them, become a message's
-// tool_calls, [{name, arguments, text}], text being arguments that were JSON in a text; messages may have tools, or
-// functions as OpenAI had them before.
+// tool_calls, [{name, arguments, text, call}], text being arguments that were JSON in a text, call the one in OpenAI's
+// shape; messages may have tools, or functions as OpenAI had them before.
 //
 // Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, records_of_json,
 // records_of_table.
@@ -301,8 +301,8 @@ static inline bool record_add_calls(cJSON *message, const cJSON *x, int depth = 
     cJSON_ArrayForEach(each, x) if (cJSON_IsArray(each) || !record_add_calls(message, each, depth)) return false;
     return true;
   }
-  const cJSON *inner = cJSON_GetObjectItemCaseSensitive(x, "function");
-  if (cJSON_IsObject(inner)) x = inner;
+  const cJSON *inner = cJSON_GetObjectItemCaseSensitive(x, "function"), *whole = cJSON_IsObject(inner) ? x : NULL;
+  if (whole) x = inner;
   const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x, "name"));
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(x, "arguments");
   if (!given) given = cJSON_GetObjectItemCaseSensitive(x, "parameters");         // as Llama 3 writes calls
@@ -315,6 +315,7 @@ static inline bool record_add_calls(cJSON *message, const cJSON *x, int depth = 
   cJSON_AddStringToObject(call, "name", name);
   cJSON_AddItemToObject(call, "arguments", arguments);
   if (cJSON_IsString(given)) cJSON_AddStringToObject(call, "text", given->valuestring);
+  if (whole) cJSON_AddItemToObject(call, "call", cJSON_Duplicate(whole, 1));
   cJSON_AddItemToArray(calls, call);
   return true;
 }
@@ -373,6 +374,8 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     }
     cJSON *made = record_add(to, called ? "assistant" : record_role(who), said);
     free(said);
+    if (nothing && !called) cJSON_DeleteItemFromObjectCaseSensitive(made, "content");
+    if (nothing && !called && content) cJSON_AddNullToObject(made, "content");
     if (called) calls = content;
     if ((called || !record_is_empty(calls)) &&
         (!record_add_calls(made, calls) || !cJSON_HasObjectItem(made, "tool_calls")))

@@ -122,6 +122,7 @@ struct Saved {
   const void *options;
   SavedPart part;
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
+  const char *chat;                              // what renders its chats, JSON (chat.h); or NULL
 };
 // Joins directory and name; a path that does not fit ends the program.
 void path_join(char *to, size_t bytes, const char *directory, const char *name);

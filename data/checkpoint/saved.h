@@ -115,6 +115,7 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
   char *published = saved->published ? cJSON_PrintUnformatted(saved->published) : NULL;
   if (published) fprintf(f, "\"published\":%s,\n", published);
   cJSON_free(published);
+  if (saved->chat) fprintf(f, "\"chat\":%s,\n", saved->chat);
   fprintf(f, "\"config\":{");
   saved->write_config(f, saved->options);
   fprintf(f, "},\n");

@@ -214,6 +214,7 @@ static inline void gguf_tokenizer_keys(GgufKeys *keys, const Tokenizer *k, int64
   if (ends->eos >= 0) gguf_key_u32(keys, "tokenizer.ggml.eos_token_id", ends->eos);
   gguf_key_bool(keys, "tokenizer.ggml.add_bos_token", k->adds_bos);
   if (ends->chat) gguf_key_text(keys, "tokenizer.chat_template", ends->chat);
+  if (ends->chat_tools) gguf_key_text(keys, "tokenizer.chat_template.tool_use", ends->chat_tools);
   free(type);
 }
 

@@ -366,7 +366,7 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   return ok && (gpt2 || gguf_config_rope(s, c, error, error_bytes));
 }
 // What import_published finds in a directory; NULL: nothing. To be deleted by the caller.
-static inline cJSON *gguf_published(const GgufFile *g) {
+cJSON *gguf_published(const GgufFile *g) {
   static const struct { const char *key, *id, *text; double of_scores; } tokens[] = {       // llama.cpp's defaults
       {"bos", "bos_token_id", "bos_token", 1}, {"eos", "eos_token_id", "eos_token", 2},
       {"eot", "eos_token_id", NULL, -1}, {"padding", "pad_token_id", "pad_token", -1},
@@ -399,6 +399,9 @@ static inline cJSON *gguf_published(const GgufFile *g) {
   }
   text = gguf_string(g, "tokenizer.chat_template");
   if (text) cJSON_AddStringToObject(words, "chat_template", text);
+  free(text);
+  text = gguf_string(g, "tokenizer.chat_template.tool_use");
+  if (text) cJSON_AddStringToObject(words, "tool_use", text);
   free(text);
   return all;
 }

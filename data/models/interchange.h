@@ -779,10 +779,10 @@ static inline void export_token(cJSON *object, const char *name, int32_t id) {
 
 // What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
 // `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
-static const struct { const char *name, *members[5]; } published_files[] = {
+static const struct { const char *name, *members[6]; } published_files[] = {
     {"generation_config", {}},
     {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
-    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template"}}};
+    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "tokenizer_class"}}};
 cJSON *import_published(const char *directory) {
   cJSON *all = NULL;
   for (const auto &file : published_files) {
@@ -905,6 +905,13 @@ char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
     else cJSON_AddNullToObject(c, use.name);
   }
   if (pad) cJSON_AddStringToObject(c, "pad_token", pad);
-  if (ends->chat) cJSON_AddStringToObject(c, "chat_template", ends->chat);
+  if (ends->chat && !ends->chat_tools) cJSON_AddStringToObject(c, "chat_template", ends->chat);
+  cJSON *named = ends->chat_tools ? cJSON_AddArrayToObject(c, "chat_template") : NULL;
+  for (int i = 0; named && i < 2; i++) {
+    cJSON *each = cJSON_CreateObject();
+    cJSON_AddStringToObject(each, "name", i ? "tool_use" : "default");
+    cJSON_AddStringToObject(each, "template", i ? ends->chat_tools : ends->chat);
+    cJSON_AddItemToArray(named, each);
+  }
   return export_text(c);
 }

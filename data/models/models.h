@@ -123,16 +123,18 @@ bool export_map(TensorMap *map, const char *dir, const Param *param, int params,
 // What a directory of Hugging Face says beside the weights, which goes out with a tuned model again; NULL: nothing. A
 // member `name` of its `file`.
 cJSON *import_published(const char *directory);
+cJSON *gguf_published(const GgufFile *g);
 const cJSON *published_item(const cJSON *published, const char *file, const char *name);
 // The text of a special token, NULL where there is none; the id of one, -1.
 const char *published_text(const cJSON *published, const char *name);
 int32_t published_id(const cJSON *published, const char *name);
 // The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
-// takes 50256 for GPT-2 by default. other: further ends. chat: template's text, or NULL.
+// takes 50256 for GPT-2 by default. other: further ends. chat, chat_tools: templates' texts, the other of conversations
+// with tools; or NULL.
 enum { ENDS_MOST = 16 };
 struct TextEnds {
   int32_t bos, eos;
-  char *bos_text, *eos_text, *chat;
+  char *bos_text, *eos_text, *chat, *chat_tools;
   const cJSON *published = NULL;
   int32_t other[ENDS_MOST] = {};
   int others = 0;

@@ -18,6 +18,7 @@
 #include "dev/test/test_tokenizer.h"
 #include "dev/test/test_data.h"
 #include "dev/test/test_chat.h"
+#include "dev/test/test_templates.h"
 #include "dev/test/test_corpora.h"
 #include "dev/test/test_shards.h"
 #include "dev/test/test_encode.h"

@@ -73,8 +73,8 @@ TEST(chat_templates_equal_transformers,
     snprintf(config, sizeof config, "dev/fixtures/chat_%s", name);
     snprintf(u16, sizeof u16, "dev/fixtures/chat_%s.u16", name);
     snprintf(cache, sizeof cache, "%s/cache", test_tmp());
-    const ChatTemplate *form = chat_template_in(config, why, sizeof why);
-    EXPECT(form && !strcmp(form->name, name), "%s is taken for %s%s", name, form ? form->name : "", why);
+    char *words = chat_words_in(config, why, sizeof why);
+    REQUIRE(words, "%s: %s", name, why);
     int64_t bytes = 0;
     uint16_t *want = (uint16_t *)file_get(u16, 1 << 20, &bytes);
     REQUIRE(want, "no %s", u16);
@@ -84,18 +84,23 @@ TEST(chat_templates_equal_transformers,
       CorpusOptions o = chat_corpus_options("dev/fixtures/chat.jsonl", name, name);
       o.threads = turn ? 3 : 1;
       o.cache_dir = cache;
+      if (!turn) o.chat.words = words;
       if (turn == 1) REQUIRE(!system("rm -r \"$TEST_TMP/cache\""), "no cache");
       REQUIRE(corpus_load(&c, o, &e), "%s: %s", name, e.text);
       EXPECT(c.cache_used == (turn == 2), "%s: turn %d: cache used %d", name, turn, c.cache_used);
       const Split *train = &c.split[SPLIT_TRAIN], *valid = &c.split[SPLIT_VALID];
       int64_t at = 0, documents = 0;
-      int wrong = 0;
+      int wrong = 0, less = 0;
       for (const Split *x : {train, valid})
         for (int64_t i = 0, left = 0; i < x->tokens_numel && wrong < 3; i++, at++, left--) {
           EXPECT(split_begins(x, i) == !left, "%s: conversation %lld begins elsewhere", name, (long long)documents);
           if (!left) left = want[at++], documents++;
           const int id = want[at] & 0x7fff;
           const bool trained = want[at] >> 15;
+          // Where Qwen 3 writes an earlier answer in another way once a later one is there, the later one is left out.
+          const bool aside = !strcmp(name, "qwen3") && trained && !split_trained(x, i);
+          less += aside;
+          if (split_token(x, i) == id && aside) continue;
           if (split_token(x, i) == id && split_trained(x, i) == trained) continue;
           wrong++;
           EXPECT(false, "%s: conversation %lld, token %lld: %d %d, transformers %d %d", name, (long long)documents,
@@ -103,40 +108,22 @@ TEST(chat_templates_equal_transformers,
         }
       EXPECT(train->documents + valid->documents == 100 && documents == 100 && valid->documents >= 2,
              "%s: %lld and %lld conversations", name, (long long)train->documents, (long long)valid->documents);
+      EXPECT(less < 700, "%s: %d tokens less", name, less);
+      EXPECT((less > 0) == (strstr(c.notices.text, "answers are not trained on: where another turn follows") != NULL),
+             "%s: %d tokens less, %s", name, less, c.notices.text);
       EXPECT(at * 2 == bytes, "%s: %lld tokens", name, (long long)(train->tokens_numel + valid->tokens_numel));
       corpus_free(&c);
     }
     free(want);
+    free(words);
   }
 }
-// A template's text with \n for each newline.
-static char *chat_plain_text(const char *text) {
-  char *plain = (char *)calloc(2, strlen(text) + 1), *to = plain;
-  for (; *text; text++)
-    if (*text == '\n') *to++ = '\\', *to++ = 'n';
-    else *to++ = *text;
-  return plain;
-}
-TEST(chat_templates_are_written,
-     "the text of each template that exports have is that which transformers rendered for the fixtures, with the run's "
-     "date, and is recognised; a prompt is a user's message and the header of an answer, as in a conversation") {
+TEST(chat_prompts_are_the_beginning,
+     "a prompt is a user's message and the header of an answer, as in a conversation") {
   static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"  Why 12?\\n\"}, "
                              "{\"role\": \"assistant\", \"content\": \"x\"}]}";
   for (const char *name : chat_forms) {
     char path[256], error[512];
-    int64_t bytes;
-    snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer_config.json", name);
-    char *file = file_get(path, 1 << 20, &bytes);
-    REQUIRE(file, "no %s", path);
-    cJSON *json = cJSON_Parse(file);
-    const char *theirs = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "chat_template"));
-    const ChatTemplate *form = chat_template_named(name);
-    char *text = chat_template_text(form, chat_date), *later = chat_template_text(form, "07 Mar 2031");
-    char *ours = chat_plain_text(text), *wanted = chat_plain_text(theirs);
-    EXPECT(!strcmp(ours, wanted), "%s: %s\n%s", name, ours, wanted);
-    EXPECT(chat_template_of(text) == form, "%s is not recognised", name);
-    EXPECT(form->date ? strstr(later, "\"07 Mar 2031\"") && !strstr(later, chat_date) : !strcmp(text, later),
-           "%s: the date: %s", name, later);
     Tokenizer t;
     snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
     REQUIRE(tokenizer_load(&t, path, error, sizeof error), "%s", error);
@@ -150,8 +137,6 @@ TEST(chat_templates_are_written,
     EXPECT(said == asked.count && said < whole.count && !memcmp(asked.ids, whole.ids, sizeof(int32_t) * (size_t)said),
            "%s: a prompt has %lld tokens, before an answer are %lld", name, (long long)asked.count, (long long)said);
     for (ChatTokens *k : {&asked, &whole}) free(k->ids), free(k->trained);
-    for (char *p : {file, text, later, ours, wanted}) free(p);
-    cJSON_Delete(json);
     tokenizer_free(&t);
   }
 }
@@ -255,7 +240,8 @@ static const char *chat_marked(const char *name, const char *line, bool all = fa
   if (access(path, R_OK)) snprintf(path, sizeof path, "dev/fixtures/chat_others/tokenizer.json");
   if (!tokenizer_load(&t, path, error, sizeof error)) return error[0] ? "no tokenizer" : "";
   ChatOptions o = {name, chat_date, "", all};
-  o.text = its_text;
+  char *const words = its_text ? chat_words_of(NULL, its_text) : NULL;
+  o.words = words;
   const Chat c = chat_open(&o, &t);
   ChatTokens k = {};
   size_t n = 0;
@@ -270,6 +256,7 @@ static const char *chat_marked(const char *name, const char *line, bool all = fa
   }
   free(k.ids);
   free(k.trained);
+  free(words);
   tokenizer_free(&t);
   return text;
 }
@@ -355,7 +342,7 @@ TEST(chat_tools_equal_transformers,
     for (ssize_t n; (n = getline(&line, &room, f)) > 0 && at * 8 < bytes; at++, lines++) {
       ChatTokens k = {};
       const bool ok = chat_line(&c, &k, (const uint8_t *)line, (size_t)n);
-      if (ok ? chat_hashed(&k, !strcmp(x.file, "tools")) != want[at] : want[at] != 0)
+      if (ok ? chat_hashed(&k, !strcmp(x.file, "tools") && strcmp(x.name, "qwen3")) != want[at] : want[at] != 0)
         EXPECT(wrong++ > 2, "%s, %s: conversation %d: %lld tokens, not those of transformers%s: %s", x.file, x.name,
                lines, (long long)k.count, want[at] ? "" : ", which leaves something out", k.fault);
       free(k.ids);
@@ -376,10 +363,10 @@ TEST(chat_tools_equal_transformers,
 #define CHAT_ASKED "{" CHAT_TOOL "'messages': [{'role': 'user', 'content': 'q'}, "
 TEST(chat_tools_are_read,
      "calls in OpenAI's shape, alone, as its functions were, as ShareGPT has them and as Llama writes them are one "
-     "text, trained on; what a tool answers is not; numbers keep their spelling; thoughts stand before calls; what a "
-     "template or the model's own text leaves out is refused by name; each text that exports have is recognised") {
+     "text, trained on; what a tool answers is not; numbers are those of Python; thoughts stand before calls; what a "
+     "template or the model's own text leaves out is refused by name") {
   static const char tail[] =
-      "\n<|im_start|>assistant\n[<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1.50, null], \"a\": \"\u00e9\"}"
+      "\n<|im_start|>assistant\n[<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1.5, null], \"a\": \"\u00e9\"}"
       "}\n</tool_call><|im_end|>]\n<|im_start|>user\n<tool_response>\n7.0\n</tool_response>\n<tool_response>\n\n"
       "</tool_response><|im_end|>\n";
   static const char *const shapes[] = {
@@ -402,7 +389,8 @@ TEST(chat_tools_are_read,
   for (const char *shape : shapes) {
     snprintf(line, sizeof line, "%s%s, {'role': 'tool', 'content': ''}]}", CHAT_ASKED, shape);
     const char *got = marked("qwen2.5", line), *at = strstr(got, "\n<|im_start|>assistant");
-    EXPECT(strstr(got, "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"n\": [1.0, 1e5, {}]}}\n") &&
+    EXPECT(strstr(got, "<tools>\n"
+                       "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"n\": [1.0, 100000.0, {}]}}\n") &&
                at && !strcmp(at, tail), "%s: %s", shape, got);
   }
   static const struct { const char *name, *line, *want; } others[] = {
@@ -414,16 +402,16 @@ TEST(chat_tools_are_read,
        "\" a\\n\"<|eot_id|>"},
       {"zephyr", CHAT_TURNS, "<|system|>\ns</s>\n<|user|>\nq</s>\n<|assistant|>\n[a</s>]\n"},
       {"gemma3", CHAT_TURNS, "<bos><start_of_turn>user\ns\n\nq<end_of_turn>\n<start_of_turn>model\n[a<end_of_turn>]\n"},
-      {"gemma", CHAT_TURNS, "a system message, which this chat template has no place for"},
+      {"gemma", CHAT_TURNS, "the chat template refuses it: System role not supported"},
       {"mistral-v1", CHAT_TURN, "<s>[INST] q [/INST][a</s>]"}, {"mistral-v3", CHAT_TURN, "<s>[INST] q[/INST][ a</s>]"},
       {"mistral-nemo", CHAT_TURN, "<s>[INST]q[/INST][a</s>]"},
-      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "do not take turns, a user first"},
-      {"chatml", CHAT_ASKED "{'role': 'user', 'content': ''}]}", "tools, which chat template chatml leaves out; qw"},
+      {"mistral-nemo", "{'messages': [{'role': 'assistant', 'content': 'a'}]}", "the chat template refuses it: "},
+      {"chatml", CHAT_ASKED "{'role': 'user', 'content': ''}]}", "tools, which the chat template leaves out; qw"},
       {"chatml", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f'}]}]}", "a message has tool_calls, "},
       {"qwen3", "{'messages': [{'role': 'user', 'tool_calls': [{'name': 'f'}]}]}", "that is no answer has tool_calls"},
       {"qwen3", "{'messages': [{'role': 'assistant', 'tool_calls': [{'name': 'f', 'arguments': '{'}]}]}",
        "a call is not {\"name\": TEXT"},
-      {"llama3", "{" CHAT_TOOL "'messages': [{'role': 'assistant', 'content': 'x'}]}", "before a first user's message"},
+      {"llama3", "{" CHAT_TOOL "'messages': [{'role': 'assistant', 'content': 'x'}]}", "the chat template "},
       {"llama3", CHAT_ASKED "{'role': 'assistant', 'content': 'x', 'tool_calls': [{'name': 'f'}]}]}",
        "content beside tool_calls"}};
   for (const auto &x : others) {
@@ -432,16 +420,7 @@ TEST(chat_tools_are_read,
   }
   const char *without = chat_marked("qwen3", "{\"tools\": [{}], \"messages\": [{\"role\": \"user\", \"content\": "
                                     "\"q\"}]}", false, "{{ messages }}");
-  EXPECT(strstr(without, "it has tools, which the model's own chat template leaves out; --chat_template qwen3 renders"),
-         "%s", without);
-  for (const ChatTemplate &form : chat_templates) {
-    char *text = NULL;
-    if (!*form.text || asprintf(&text, "%s{#- its own #}\n", form.text) < 0) continue;
-    const ChatTemplate *of = chat_template_of(text);
-    EXPECT(chat_template_of(form.text) == &form && of && !strcmp(of->name, form.name), "%s is taken for %s", form.name,
-           of ? of->name : "none");
-    free(text);
-  }
+  EXPECT(strstr(without, "it has tools, which the chat template leaves out; qwen2.5, qwen3"), "%s", without);
 }
 
 // ---- packing --------------------------------------------------------------------------------------------------------

@@ -666,7 +666,7 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
   for (int i = 0; i < 2; i++) {
     ix_directory(dir, i ? "untied" : "tied");
     ix_copy(fixtures[i], dir, "model.safetensors");
-    const TextEnds ends = {i ? 298 : -1, i ? 299 : -1, NULL, NULL, NULL};
+    const TextEnds ends = {i ? 298 : -1, i ? 299 : -1, NULL, NULL, NULL, NULL};
     char *text = export_config_text(shapes[i], &ends, "1.2.3");
     tok_write(ix_path(path, dir, "config.json"), text, strlen(text));
     Import s;
@@ -688,7 +688,7 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
 TEST(export_tokenizer_config, "the other exported texts are JSON, and name the special token or none") {
   for (const char *special : {(const char *)NULL, "<|endoftext|>", "a \"quoted\" \\ one\n"}) {
     char begin[] = "<begin>";
-    const TextEnds ends = {special ? 6 : -1, special ? 7 : -1, special ? begin : NULL, (char *)special, NULL};
+    const TextEnds ends = {special ? 6 : -1, special ? 7 : -1, special ? begin : NULL, (char *)special, NULL, NULL};
     char *text = export_tokenizer_config_text(1024, &ends);
     char *generation = export_generation_config_text(&ends);
     cJSON *c = cJSON_Parse(text), *g = cJSON_Parse(generation);

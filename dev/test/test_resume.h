@@ -10,9 +10,9 @@ static const OptionClass option_classes[] = {
      "model n_layer n_head n_embd n_positions vocab_size tie_head n_kv_head head_size mlp_width norm norm_place "
      "norm_weight norm_embedding norm_eps position rope_theta rope_scaling rope_skip window window_skip window_theta "
      "attention_scale embedding_scale qk_norm mlp bias logit_softcap"},
-    {"KDO", "seq_len seed shuffle drop_last chat_template chat_date train_on pairs fields pack too_long "
-            "loss dpo_beta dpo_smoothing simpo_gamma reference lora lora_alpha lora_targets lora_scale base_dtype "
-            "train_rows"},
+    {"KDO", "seq_len seed shuffle drop_last chat_template chat_date chat_template_kwargs train_on pairs fields pack "
+            "too_long loss dpo_beta dpo_smoothing simpo_gamma reference lora lora_alpha lora_targets lora_scale "
+            "base_dtype train_rows"},
     {"KOO", "global_batch fill_step optimizer freeze"},
     {"DDO", "dropout data val_data data_as text_column param_dtype reduce_dtype buffer_dtype fp8 loss_scale "
             "matmul_precision sm_margin attention eval_every test_batch_size sample_tokens temperature top_k top_p "
@@ -26,7 +26,7 @@ static const OptionClass option_classes[] = {
             "verbose sample_only prompt prompt_as prompts stop interactive eval eval_style "
             "out log_every log_layers report trace trace_steps "
             "add_tokens export_dtype tensorboard save_model export_hf resume init_from config export_gguf merge "
-            "lora_from plan world ranks_per_host on tokens json"}};
+            "lora_from plan world ranks_per_host on tokens json show_chats"}};
 // Options about reporting and saving, not about training, and --data, whose tokens are compared: another value needs
 // no notice.
 static const char option_quiet[] =

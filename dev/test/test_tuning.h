@@ -114,42 +114,6 @@ TEST(tuning_takes_the_adapters_that_are_for_this_base,
   EXPECT(!error[0] && o.lora == 4, "--lora_rank: %s", error);
 }
 
-TEST(tuning_knows_templates_by_what_they_write,
-     "a template that writes anything which its family's does not is none that is known: thoughts that are not forced, "
-     "or asked for by the prompt, another default system message, other text around turns; one with tools is known") {
-  static const char turn[] = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + "
-                             "message.content + '<|im_end|>' + '\\n' }}{%- endfor %}";
-  static const char think[] = "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + "
-                              "'\\n</think>\\n\\n' + content.lstrip('\\n') }}";
-  static const char qwen[] = "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- 'For each function call, return "
-                             "<tool_call></tool_call><|im_end|>\\n' }}{%- else %}{{- '<|im_start|>system\\nYou are "
-                             "Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}"
-                             "{%- endif %}";
-  static const char last[] = "{%- if loop.index0 > ns.last_query_index %}";
-  static const char asks[] = "{{- '<|im_start|>assistant\\n' }}";
-  static const char forced[] = "{%- if loop.last or (not loop.last and reasoning_content) %}";
-  static const char plain[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
-                              "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
-  static const struct { const char *part[6], *name; } cases[] = {
-      {{qwen, turn, "{{- '<|im_start|>user' }}", asks, "{# <|im_start|> #}", ""}, "qwen2.5"},
-      {{qwen, turn, "{{- '<|im_start|>assistant\\n<think>\\n' }}", "", "", ""}, NULL},
-      {{last, forced, think, asks, "{%- if enable_thinking is defined %}{{- '<think>\\n\\n</think>\\n\\n' }}", ""},
-       "qwen3"},
-      {{last, forced, think, asks, "{{- '<think>\\n' }}", ""}, NULL},
-      {{last, forced, think, "{{- '<|im_start|>assistant\\n<think>\\n' }}", "", ""}, NULL},
-      {{last, "{%- if reasoning_content %}", think, asks, "", ""}, NULL},
-      {{"{%- if loop.index0 > ns.last_query_index and reasoning_content %}", think, asks, "", "", ""}, NULL},
-      {{plain, asks, "", "", "", ""}, "chatml"},
-      {{"{{ '<|im_start|>system\\nYou are Bob.<|im_end|>\\n' }}", plain, asks, "", "", ""}, NULL},
-      {{plain, "<|im_start|>assistant", "", "", "", ""}, NULL}};
-  for (const auto &k : cases) {
-    char text[4096] = "";
-    for (const char *part : k.part) strcat(text, part);
-    const ChatTemplate *t = chat_template_of(text);
-    EXPECT(t ? k.name && !strcmp(t->name, k.name) : !k.name, "%s is taken for %s", text, t ? t->name : "none");
-  }
-}
-
 TEST(tuning_evaluates_what_is_named,
      "--val_data without --data: an evaluation is of that file alone, with the digits of the file as --data; a run "
      "that would train on generated sentences is refused") {

@@ -164,10 +164,12 @@ enum { LAYERS_MOST = 1000 };
   TEXT(text_column, "", NULL, QUIET, "the column of .parquet files (default: text, or the only one of strings)") \
   TEXT(cache, "data/cache", NULL, OWN, "directory for trained tokenizers and encoded tokens") \
   TEXT(chat_template, "auto", \
-       "auto|chatml|qwen2.5|qwen3|qwen3-2507|qwen3-free|smollm2|smollm3|llama3|llama3.0|zephyr|gemma|gemma3|" \
-       "mistral-v1|mistral-v3|mistral-nemo", ORDER, \
-      "how messages of a .jsonl are rendered (auto: as the model's directory says)") \
-  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "today in llama3's and smollm3's templates, the same at any time") \
+       "auto|model|chatml|qwen2.5|qwen3|qwen3-2507|qwen3-free|smollm2|smollm3|llama3|llama3.0|zephyr|gemma|gemma3|" \
+       "mistral-v1|mistral-v3|mistral-nemo|...", ORDER, \
+       "Jinja file, or name: renders messages (auto, model: the model's own)") \
+  TEXT(chat_date, "26 Jul 2024", NULL, ORDER, "what chat templates are told is today, the same at any time") \
+  TEXT(chat_template_kwargs, "", NULL, ORDER, "JSON of more variables of it, like {\"enable_thinking\": false}") \
+  INT(show_chats, 0, 0, 1 << 20, OWN, "print so many conversations, [[ ]] around what is trained on, and end") \
   CHOICE(train_on, assistant, (assistant, last, all), ORDER, \
          "conversations: the loss is of all answers, the last one, or everything") \
   CHOICE(pairs, text, (text, chat), ORDER, "prompts with completions: as they are, or as messages by the template") \

@@ -479,7 +479,7 @@ static bool options_take(Options *o, int argc, char **argv, char *error, size_t 
 // What belongs to --plan has no effect without it; --json also belongs to --interactive.
 static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
   for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
-    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_json && o->interactive),
+    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_json && (o->interactive || o->show_chats)),
            "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }

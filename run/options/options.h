@@ -35,7 +35,7 @@ enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
 // run: returns the exit code; -1: this was not asked for.
 struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
 // Whether the run trains, or only evaluates or samples.
-static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only; }
+static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only && !o->show_chats; }
 // The file of OUT that texts go into at the end; NULL: none are made.
 const char *sample_file(const Options *o);
 // Which of its choices an option has, as the table spells it.

@@ -232,6 +232,15 @@ static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
   REFUSE(o->given[OPT_eval_style] && !o->eval[0], "--eval_style needs --eval FILE");
   REFUSE(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
   REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
+  REFUSE(o->show_chats && (o->eval_only || o->sample_only), "--show_chats ends when it has printed: leave "
+         "--eval_only and "
+         "--sample_only out");
+  REFUSE(o->show_chats && !o->data[0], "--show_chats shows the conversations of --data: name them");
+  REFUSE(chat_kwargs_fault(o->chat_template_kwargs), "--chat_template_kwargs %.200s %s", o->chat_template_kwargs,
+         chat_kwargs_fault(o->chat_template_kwargs));
+  struct tm day;
+  REFUSE(!chat_date_read(o->chat_date, &day), "--chat_date '%.60s' is no date like 26 Jul 2024 or 2024-07-26",
+         o->chat_date);
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
          "--resume continues a run, --init_from begins a new one: give one of them");
   REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->lora_from[0],

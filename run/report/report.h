@@ -79,6 +79,7 @@ struct RunView {
   Traffic step_traffic;                          // of the last step
   StepState *state, *state_on_device;            // what changes from step to step
   const cJSON *published;                        // what came with the weights (models.h), rank 0's; NULL: nothing
+  const char *chat;                              // what renders its chats (chat.h), rank 0's; NULL: nothing
   const char *name;                              // of the model, for people; NULL: its preset's
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
@@ -100,10 +101,10 @@ bool overwrite_refuse(const Options *o, char *error, size_t error_bytes);
 void show_progress(const char *what, int64_t done, int64_t total);
 
 // ---- start_report.h -------------------------------------------------------------------------------------------------
-// The head of every run, on rank 0.
-void print_start(const RunView *run);
-// --verbose: every figure, on rank 0.
-void print_details(const RunView *run);
+void print_start(const RunView *run);            // the head of every run, on rank 0
+// --show_chats: conversations with [[ ]] around what is trained on; json: one object a line, with its bytes. Rank 0.
+void print_chats(const Corpus *c, int64_t count, FILE *json);
+void print_details(const RunView *run);          // --verbose: every figure, on rank 0
 // Notices about this start, on rank 0.
 void print_start_notices(const RunView *run);
 // What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
@@ -192,7 +193,6 @@ void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
 // ---- flight_report.h ------------------------------------------------------------------------------------------------
 // The command --flight.
 int flight_answer(Call *call);
-
 // ---- memory_map.h ---------------------------------------------------------------------------------------------------
 // Writes the member: of a training step whose record is r, and whose buffers p has with their lifetimes and the places
 // that pl gave them.

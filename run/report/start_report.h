@@ -489,36 +489,78 @@ void print_block(const RunView *run) {
   const ModelShape s = shape_of(run->opt);
   if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
 }
+// Tokens at .. end of conversations as the model sees them: with [[ ]] around what is trained on, or as JSON with where
+// that is in bytes.
+static void print_chat(FILE *to, const Corpus *c, int64_t at, int64_t end, bool json) {
+  const Split *s = &c->split[SPLIT_TRAIN];
+  char *text = NULL, *spans = NULL;
+  size_t bytes = 0, spans_bytes = 0, seen = 0;
+  FILE *t = open_memstream(&text, &bytes), *ranges = open_memstream(&spans, &spans_bytes);
+  bool inside = false;
+  for (int64_t i = at; i <= end; i++) {
+    const bool trained = i < end && split_trained(s, i);
+    int n = 0;
+    const uint8_t *p = i < end ? tokenizer_token_bytes(&c->tokenizer, split_token(s, i), &n) : NULL;
+    if (trained != inside && !json) fputs(inside ? "]]" : "[[", t);
+    if (trained && !inside) fprintf(ranges, "%s[%zu, ", ftell(ranges) ? ", " : "", seen);
+    if (!trained && inside) fprintf(ranges, "%zu]", seen);
+    inside = trained;
+    if (p && i > at && split_begins(s, i) && !json) fputs("\nand the answer that was rejected:\n", t);
+    if (n) fwrite(p, 1, (size_t)n, t);
+    seen += (size_t)n;
+  }
+  fclose(t);
+  fclose(ranges);
+  if (!json) fwrite(text, 1, bytes, to);
+  if (json) fprintf(to, "{\"text\": ");
+  if (json) json_string(to, text, bytes, 0);
+  if (json) fprintf(to, ", \"spans\": [%s]}\n", spans);
+  free(text);
+  free(spans);
+}
+// Where the conversation, or pair, that begins at `at` ends.
+static int64_t print_chat_end(const Split *s, int64_t at) {
+  int64_t end = at + 1, left = s->pairs;         // of a pair both
+  while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
+  return end;
+}
 // The first conversation as the model sees it, with what is trained on marked.
 enum { CONVERSATION_TOKENS_MOST = 400 };
 static void print_conversation(const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
   if (!s->documents || !run->corpus->has_tokenizer) return;
   const Packing *p = run->packing;
-  int64_t first = 0, end = 1, left = s->pairs;   // of a pair both
-  while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
+  int64_t first = 0, end = print_chat_end(s, 0);
   if (p->split && p->rows) first = p->start[p->head[0]], end = p->start[p->head[0] + (s->pairs ? 2 : 1)];
   const int64_t kept = p->split && !s->pairs ? min64(end, first + p->seq_len + 1) : end;
   const int64_t shown = min64(kept, first + CONVERSATION_TOKENS_MOST);
   char *text = NULL;
   size_t bytes = 0;
   FILE *to = open_memstream(&text, &bytes);
-  bool inside = false;
-  for (int64_t i = first; i < shown; i++) {
-    int n;
-    const uint8_t *p = tokenizer_token_bytes(&run->corpus->tokenizer, split_token(s, i), &n);
-    if (split_trained(s, i) != inside) fputs(inside ? "]]" : "[[", to);
-    inside = split_trained(s, i);
-    if (i > first && split_begins(s, i)) fputs("\nand the answer that was rejected:\n", to);
-    fwrite(p, 1, (size_t)n, to);
-  }
-  fputs(inside ? "]]" : "", to);
+  print_chat(to, run->corpus, first, shown, false);
   if (shown < kept) fprintf(to, " ... and %lld token%s more", (long long)(kept - shown), kept - shown > 1 ? "s" : "");
   if (kept < end) fprintf(to, " ... here --seq_len %lld cuts it: %lld token%s %s not seen", (long long)p->seq_len,
                           (long long)(end - kept), end - kept > 1 ? "s" : "", end - kept > 1 ? "are" : "is");
   fclose(to);
   say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
   free(text);
+}
+void print_chats(const Corpus *c, int64_t count, FILE *json) {
+  int64_t at = 0;
+  for (; count-- && at < c->split[SPLIT_TRAIN].tokens_numel; liveness_progress()) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = json ? json : open_memstream(&text, &bytes);
+    const int64_t end = print_chat_end(&c->split[SPLIT_TRAIN], at);
+    print_chat(to, c, at, end, json);
+    at = end;
+    if (json) continue;
+    fprintf(to, "\n");
+    fclose(to);
+    say_bytes((const uint8_t *)text, (int)bytes);
+    free(text);
+  }
+  if (json) fflush(json);
 }
 void print_start(const RunView *run) {
   if (fsdp_rank(run->fsdp)) return;

@@ -1,0 +1,216 @@
+// rendered.h: messages as a text by the model's template, and which bytes of it are trained on.
+//
+// The variables of a template are those that transformers gives it: messages, tools, documents, add_generation_prompt,
+// the texts of special tokens, and what --chat_template_kwargs names. A message's thoughts have the name that the
+// template reads, arguments of a call are an object, or a text where they were one and the template asks whether they
+// are.
+//
+// Let whole be the text of all messages. For an answer, let before be that of the messages in front of it, and prompt
+// the same with add_generation_prompt. What is trained on begins where prompt and whole part, if that is not in front
+// of where before and prompt part: so a header is not trained on, and a <think> that a prompt forces, and earlier turns
+// lack, does no harm. Else the template writes what came before in another way, and the answer is not trained on. It
+// ends with the token that ends turns, or with what the template writes of the turn if there is none. {% generation %}
+// blocks say it instead where a template has them.
+//
+// Defines: ChatRender, chat_render_open, chat_render, chat_render_close, chat_range, chat_ranges.
+#pragma once
+#include "chat_template.h"
+#include "records.h"
+
+// ends: it ends with a token that ends turns, the last one in it; first: the first one.
+struct ChatRange { size_t from, to; bool ends, first; };
+struct ChatRender {
+  Jinja j;
+  JinjaFault fault;
+  JinjaScope *globals;
+  JinjaValue messages, some;                     // all of them, and the first ones
+  // each with \1, or nothing, for its content, and without calls and thoughts
+  JinjaValue marked, blank;
+  JinjaChunk *chunk;                             // what is older than one rendering
+  size_t used;
+  ChatText whole;
+  ChatRange *range;
+  size_t ranges, rewritten;
+};
+static const char *chat_text(const cJSON *m, const char *name) { return cJSON_GetStringValue(bpe_field(m, name)); }
+static bool chat_is(const cJSON *m, const char *role) { return m && !strcmp(chat_text(m, "role"), role); }
+// Whether a template's text has a name, not as a part of another.
+static bool chat_mentions(const char *of, const char *name) {
+  auto inside = [](char c) { return isalnum((uint8_t)c) || c == '_'; };
+  for (const char *at = of; (at = strstr(at, name)); at++)
+    if ((at == of || !inside(at[-1])) && !inside(at[strlen(name)])) return true;
+  return false;
+}
+// A call in OpenAI's shape.
+static JinjaValue chat_call_value(Jinja *j, const cJSON *call, const char *of) {
+  auto word = [=](const char *text) { return jinja_words(j, text); };
+  JinjaValue v = bpe_field(call, "call") ? jinja_of_json(j, bpe_field(call, "call")) : jinja_dict(j), f = jinja_dict(j);
+  const JinjaValue *inner = jinja_find(j, v.d, word("function"));
+  const char *text = strstr(of, "arguments is string") ? chat_text(call, "text") : NULL;
+  if (inner && inner->type == J_DICT) f = *inner;
+  else jinja_put(j, v.d, word("type"), word("function")), jinja_put(j, v.d, word("function"), f);
+  if (!jinja_find(j, f.d, word("name"))) jinja_put(j, f.d, word("name"), word(chat_text(call, "name")));
+  jinja_put(j, f.d, word("arguments"), text ? word(text) : jinja_of_json(j, bpe_field(call, "arguments")));
+  return v;
+}
+static JinjaValue chat_message_value(Jinja *j, const cJSON *m, const char *of) {
+  static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+  JinjaValue v = jinja_dict(j);
+  const char *thoughts = NULL, *own = NULL;
+  for (const cJSON *x = m->child; x; x = x->next) {
+    const bool calls = !strcmp(x->string, "tool_calls");
+    JinjaValue y = calls ? jinja_list(j) : jinja_of_json(j, x);
+    for (const cJSON *call = calls ? x->child : NULL; call; call = call->next)
+      jinja_add(j, y.l, chat_call_value(j, call, of));
+    jinja_put(j, v.d, jinja_words(j, x->string), y);
+    for (const char *name : names)
+      if (!strcmp(x->string, name) && cJSON_IsString(x) && *x->valuestring) {
+        thoughts = x->valuestring;
+        if (chat_mentions(of, name)) own = name;
+      }
+  }
+  for (const char *name : names)
+    if (thoughts && !own && chat_mentions(of, name)) jinja_put(j, v.d, jinja_words(j, own = name), jinja_words(j,
+        thoughts));
+  return v;
+}
+// A message with another content, with its calls and thoughts or without.
+static JinjaValue chat_message_with(Jinja *j, JinjaValue m, const char *content, bool all) {
+  JinjaValue v = jinja_dict(j);
+  for (size_t i = 0; i < m.d->n; i++) {
+    const JinjaText *name = m.d->p[i].key.s;
+    bool stays = all;
+    for (const char *kept : {"role", "name", "tool_call_id"}) stays = stays || jinja_same(name, kept);
+    if (stays) jinja_put(j, v.d, m.d->p[i].key, m.d->p[i].value);
+  }
+  jinja_put(j, v.d, jinja_words(j, "content"), jinja_words(j, content));
+  return v;
+}
+static bool chat_rendered_fault(const JinjaFault *f, char *to, size_t bytes) {
+  if (f->kind == JINJA_RAISED) snprintf(to, bytes, "the chat template refuses it: %.200s", f->text);
+  else snprintf(to, bytes, "the chat template fails at line %d: %.200s", f->line, f->text);
+  return false;
+}
+// The variables of a conversation; to be closed in any case. False: r->fault.
+static bool chat_render_open(ChatRender *r, const ChatForm *form, const char *date, const cJSON *messages,
+                             const cJSON *tools) {
+  *r = {};
+  Jinja *j = &r->j;
+  const char *of = form->text[tools != NULL];
+  j->fault = &r->fault, j->date = date, j->t = form->tree[tools != NULL];
+  if (setjmp(j->back)) return false;
+  r->globals = jinja_scope(j, NULL);
+  for (const cJSON *words : {form->json, form->kwargs})
+    for (const cJSON *x = words ? words->child : NULL; x; x = x->next)
+      if (words == form->kwargs || (strcmp(x->string, "chat_template") && strcmp(x->string, "tool_use")))
+        jinja_set_global(j, r->globals, x->string, jinja_of_json(j, x));
+  for (JinjaValue *v : {&r->messages, &r->some, &r->marked, &r->blank}) *v = jinja_list(j);
+  for (const cJSON *m = messages->child; m; m = m->next) {
+    jinja_add(j, r->messages.l, chat_message_value(j, m, of));
+    jinja_add(j, r->marked.l, chat_message_with(j, r->messages.l->v[r->messages.l->n - 1], "\1", false));
+    jinja_add(j, r->blank.l, chat_message_with(j, r->messages.l->v[r->messages.l->n - 1], "", true));
+  }
+  jinja_set_global(j, r->globals, "messages", r->some);
+  jinja_set_global(j, r->globals, "tools", tools ? jinja_of_json(j, tools) : jinja_none());
+  jinja_set_global(j, r->globals, "documents", jinja_none());
+  jinja_set_global(j, r->globals, "add_generation_prompt", jinja_none());
+  r->chunk = j->chunks, r->used = j->chunks->used;
+  return true;
+}
+// Renders the first `count` messages into r->j.out. False: r->fault.
+static bool chat_render(ChatRender *r, size_t count, bool prompt) {
+  jinja_release(&r->j, r->chunk, r->used);
+  *r->some.l = JinjaList{r->messages.l->v, count, count};
+  jinja_set_global(&r->j, r->globals, "add_generation_prompt", jinja_bool(prompt));
+  return jinja_render(&r->j, r->globals);
+}
+// The same of all messages, one of them with another in its place.
+static bool chat_render_with(ChatRender *r, size_t at, JinjaValue other) {
+  const JinjaValue own = r->messages.l->v[at];
+  r->messages.l->v[at] = other;
+  const bool ok = chat_render(r, r->messages.l->n, false);
+  r->messages.l->v[at] = own;
+  return ok;
+}
+static void chat_render_close(ChatRender *r) {
+  jinja_release(&r->j, NULL, 0);
+  free(r->j.out.p);
+  free(r->j.spans);
+  free(r->whole.p);
+  free(r->range);
+}
+// How far a text is the same as `whole`.
+static size_t chat_common(const ChatText *a, const ChatText *whole) {
+  size_t n = 0;
+  while (n < a->n && n < whole->n && a->p[n] == whole->p[n]) n++;
+  while (n && n < whole->n && ((uint8_t)whole->p[n] & 0xc0) == 0x80) n--;        // a character stays whole
+  return n;
+}
+// Where an answer begins, in r->whole. False: the template writes what came before it in another way.
+static bool chat_answer_begin(ChatRender *r, size_t at, size_t *from) {
+  // it takes no conversation that ends there: what stands before its text
+  if (!chat_render(r, at, true)) {
+    const bool ok = chat_render_with(r, at, r->marked.l->v[at]);
+    *from = chat_common(&r->j.out, &r->whole);
+    return ok && *from < r->j.out.n && r->j.out.p[*from] == '\1';
+  }
+  *from = chat_common(&r->j.out, &r->whole);
+  if (*from == r->j.out.n) return true;
+  ChatText prompt = r->j.out;
+  r->j.out = {};
+  const bool ok = chat_render(r, at, false);
+  const size_t parts = ok ? chat_common(&r->j.out, &prompt) : prompt.n;
+  free(r->j.out.p);
+  r->j.out = prompt;
+  return *from >= parts;
+}
+// Where the text of the first messages ends in r->whole, or (a last answer is written in another way) no further than
+// what the next message says; `none`: it cannot be told.
+static size_t chat_part_end(ChatRender *r, size_t count, size_t none) {
+  if (count == r->messages.l->n) return r->whole.n;
+  if (chat_render(r, count, false) && chat_common(&r->j.out, &r->whole) == r->j.out.n) return r->j.out.n;
+  if (!chat_render_with(r, count, r->marked.l->v[count])) return none;
+  const size_t at = chat_common(&r->j.out, &r->whole);
+  return at < r->j.out.n && r->j.out.p[at] == '\1' ? at : none;
+}
+// Whether a template writes nothing of what a message says.
+static bool chat_leaves_out(ChatRender *r, size_t at) {
+  return chat_render_with(r, at, r->blank.l->v[at]) && r->j.out.n == r->whole.n &&
+         !memcmp(r->j.out.p, r->whole.p, r->whole.n);
+}
+// The ranges that are trained on. off: of each message whether it is not; answers: which of them are answers; all:
+// everything else is trained on.
+static void chat_ranges(ChatRender *r, const bool *off, const bool *answers, bool all) {
+  const size_t n = r->messages.l->n, blocks = r->j.span_count / 2;
+  size_t *span = r->j.spans;
+  r->j.spans = NULL, r->j.span_room = 0;
+  r->range = (ChatRange *)bpe_resize(NULL, n + blocks + 1, sizeof *r->range);
+  size_t before = 0;
+  for (size_t b = 0; !all && b < blocks; b++) r->range[r->ranges++] = ChatRange{span[2 * b], span[2 * b + 1], false,
+      false};
+  if (all) r->range[r->ranges++] = ChatRange{0, r->whole.n, false, false};
+  for (size_t i = 0; i < n; i++) {
+    if ((all || blocks) && off[i] && (all || answers[i])) {      // cut out of what there is
+      const size_t from = chat_part_end(r, i, before), to = chat_part_end(r, i + 1, from);
+      before = to;
+      for (size_t k = 0; k < r->ranges; k++) {
+        ChatRange *x = &r->range[k];
+        if (x->to <= from || x->from >= to) continue;
+        if (x->from < from && x->to > to) {
+          memmove(x + 2, x + 1, (r->ranges++ - k - 1) * sizeof *x);
+          x[1] = ChatRange{to, x->to, false, false};
+        }
+        *x = x->from < from ? ChatRange{x->from, from, false, false} : ChatRange{to < x->to ? to : x->to, x->to, false,
+            false};
+      }
+    }
+    if (all || blocks || !answers[i] || off[i]) continue;
+    size_t from;
+    const bool told = chat_answer_begin(r, i, &from);
+    const size_t to = told ? chat_part_end(r, i + 1, SIZE_MAX) : 0;
+    if (told && from < to) r->range[r->ranges++] = ChatRange{from, to < r->whole.n ? to : r->whole.n, true,
+                                                             to == SIZE_MAX};
+    else r->rewritten += !told;
+  }
+  free(span);
+}
