@@ -179,7 +179,6 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
     {"docs/results.md", "CURVE_BATCH=8 make bench ARGS=curve", README_MAKE},
-    {"docs/results.md", "make bench ARGS=beside", README_MAKE},
     {"docs/sharding.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --dtype bf16 "
      "--offload optimizer", README_GPU},
     {"docs/tests.md", "make check", NULL, "these tests are run anyway", NULL},
