@@ -79,7 +79,6 @@ struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
   "[ \"$DEVICE\" = cuda ]", "needs a GPU; else 3, or 2 of a build without CUDA, and a line", \
   "said=$(@ 2>&1); code=$?; echo \"$said\" | grep -- '--device cuda: ' && [ $code -ge 2 ] && [ $code -le 3 ]"
 #define README_MAKE NULL, "minutes", NULL
-#define README_DAY NULL, "needs a GPU; gpu_day_ runs it among stand-ins", "[ -x dev/gpu_day.sh ]"
 #define README_TORCH "python3 -c 'import transformers, torch'", "needs transformers"
 // A model that trains at once.
 #define README_SHAPE \
@@ -120,12 +119,10 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/checkpoints.md", "hf download openai-community/gpt2 --local-dir gpt2", NULL, "a download",
      "[ -s gpt2/model.safetensors ]"},
     {"docs/checkpoints.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
-    {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --param_dtype bf16 --tune", README_GPU},
+    {"docs/gpus.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --seq_len 4096 --dtype bf16 \\\n"
+     "  --batch_size 4 --global_batch 128 --tune", README_GPU},
+    {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --dtype bf16 --tune", README_GPU},
     {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
-    {"docs/gpus.md", "dev/gpu_day.sh carry out-ompi", NULL, "a download; gpu_day_ runs it", "[ -x dev/gpu_day.sh ]"},
-    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh build first ranks=150", README_DAY},
-    {"docs/gpus.md", "OUT=out-gpu CARRIED=out-ompi dev/gpu_day.sh", README_DAY},
-    {"docs/gpus.md", "OUT=out-gpu FROM=out-earlier dev/gpu_day.sh", README_DAY},
     {"docs/launch.md", "mpirun -np 4 --host A:2,B:2 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
      "mpirun -np 4 --host localhost:2,localhost:2 ./train_gpt_fsdp --model small"},
     {"docs/launch.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp --model small", NULL, "needs Slurm", "true"},
@@ -193,9 +190,7 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/troubleshooting.md", "for i in $(seq 4); do mpirun -np 2 ./train_gpt_fsdp --resume auto && break; done",
      NULL, "there is no checkpoint", "for i in 1 2; do mpirun -np 2 ./train_gpt_fsdp --out out-loop && break; done"},
     {"docs/troubleshooting.md", "./train_gpt_fsdp --flight out", NULL, "no run was lost; flight_ and liveness_ run it",
-     "@ 2>&1 | grep 'there is no flight-RANK.json'"},
-    {"docs/troubleshooting.md", "srun --mpi=pmix -n 4 ./train_gpt_fsdp", NULL, "needs Slurm",
-     "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 ./train_gpt_fsdp 2>&1 | grep 'them with srun --mpi=pmix -n 4 [.]/'"}};
+     "@ 2>&1 | grep 'there is no flight-RANK.json'"}};
 enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions };
 
 // What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
