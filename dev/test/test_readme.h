@@ -176,6 +176,8 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/results.md", "make bench ARGS=\"ratios tokenizer start\"", README_MAKE},
     {"docs/results.md", "PYTHON=python3 make bench ARGS=checkpoint", README_MAKE},
     {"docs/results.md", "CURVE_BATCH=8 make bench ARGS=curve", README_MAKE},
+    {"docs/results.md", "python3 dev/finetune_defaults.py DIR 91 --epochs 5 --global_batch 2 --lr 1e-5", NULL,
+     "needs SmolLM2 and minutes", "[ -n '@' ]"},
     {"docs/sharding.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --dtype bf16 "
      "--offload optimizer", README_GPU},
     {"docs/tests.md", "make check", NULL, "these tests are run anyway", NULL},
@@ -198,6 +200,7 @@ static const struct { const char *part, *sizes; } readme_sizes[] = {
     {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--eval ", ""}, {"--interactive", ""},
     {"--config", ""}, {"/step_00000500", ""},
     {"--resume auto", " --max_steps 504"}, {"--resume tuned", " --threads 1 --sample_tokens 4"},
+    {"--init_from out/", " --batch_size 2 --threads 1 --sample_tokens 4 --max_steps 2"},
     {"--init_from base", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2 --eval_every -1"},
     {"--init_from", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2"},
     {"--save_every 500", README_SHAPE " --n_layer 1 --max_steps 502"},
