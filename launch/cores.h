@@ -16,6 +16,11 @@
 //
 // Slower cores (Intel's E cores) are left out where faster ones suffice: work is divided evenly, and all would wait for
 // the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
+//
+// Threads are bound, each to its core, where the kernel could choose badly: where cores have several CPUs, or the rank
+// several NUMA nodes. They are not where a rank has fewer threads than cores (--threads, a quota), nor after --bind-to
+// none. Memory is placed by first touch: the ops that use it write it first, on all threads of their rank, and a rank's
+// part of shared memory is zeroed by its threads alternately, 2 MiB each. Without /sys cores are asked of the CPU.
 #pragma once
 #include "launch.h"
 #include "machine.h"
