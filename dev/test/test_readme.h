@@ -130,8 +130,13 @@ static const ReadmeException readme_exceptions[] = {
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
     {"docs/launch.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 1 --nproc_per_node 2 "
      "--rdzv_token token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
+    {"docs/data.md", "./train_gpt_fsdp --encode tokens texts --vocab_size 32768", NULL, "it trains nothing",
+     "@ && [ -s tokens/val_000000.bin ]"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl", NULL, "there is no model with a chat "
      "template", "./train_gpt_fsdp --tokenizer model --vocab_size 700 --data chats.jsonl --seq_len 256"},
+    {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data chats.jsonl --show_chats 3", NULL, "there are no "
+     "weights with a chat template", "./train_gpt_fsdp --tokenizer model --vocab_size 700 --data chats.jsonl "
+     "--show_chats 3 | grep -F '[['"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from SmolLM2-135M-Instruct.Q4_1.gguf --data chats.json --lora 16 "
      "--export_gguf adapter", NULL, "there is no such file; kept_ runs it", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --plan --init_from model.gguf --lora 16 --buffer_dtype bf16 --batch_size 1 "
