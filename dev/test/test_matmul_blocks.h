@@ -166,6 +166,40 @@ TEST(matmul_packs_blocks,
     op_free_all();
   }
 }
+TEST(matmul_blocks_of_every_scale,
+     "a row that is one at one place picks the weights there, of few rows and of many: of every MXFP4 scale, the "
+     "subnormal ones too, and of 256 rows of any bytes of each type, in fp32 on every table") {
+  for (int type : {BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q5_0, BLOCK_Q5_1, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K,
+                   BLOCK_MXFP4, BLOCK_NF4}) {
+    const int64_t N = 256, K = block_values(type), M = 6;
+    uint64_t seed = (uint64_t)type;
+    BlocksCase x = {type, F32, {}, {}, {}, N, K};
+    x.weight = blocks_case_weight(type, N, K, N, &seed);
+    for (int64_t n = 0; n < N && type == BLOCK_MXFP4; n++)
+      ((uint8_t *)x.weight.data)[n * block_bytes(type)] = (uint8_t)n;
+    const Tensor w = blocks_case_expanded(&x), in = op_tensor(F32, M, K), none = {};
+    memset(in.data, 0, (size_t)(M * K) * sizeof(float));
+    for (int64_t m = 0; m < M; m++) op_put(in, m * K + (m * 7 + 3) % K, 1);
+    Tensor want = op_tensor(F32, M, N);
+    for (int64_t i = 0; i < M * N; i++) {          // the other weights of a row are multiplied by zero
+      double sum = 0;
+      for (int64_t k = 0; k < K; k++) sum += op_get(in, i / N * K + k) * op_get(w, i % N * K + k);
+      op_put(want, i, sum);
+    }
+    const QuantMatrix q = {1, {x.weight}, {type}};
+    for (int i = 0; const Ops *ops = op_table(i); i++) {
+      Ctx c = op_ctx(ops, 1, WorkspaceQuery{F32, F32, 1, M, K, 1, N, N});
+      Tensor few = op_tensor(F32, M, N), many = op_tensor(F32, M, N);
+      matmul_blocks(&c, few, in, x.weight, type, 0, none);
+      matmul_forward(&c, many, in, none, MatmulEpilogue{}, q);
+      char what[96];
+      snprintf(what, sizeof what, "%s, type %d", ops->name, type);
+      quant_expect(what, few, want);
+      quant_expect(what, many, want);
+    }
+    op_free_all();
+  }
+}
 TEST(blocks_rows_are_expanded_rows, "blocks_rows is rows of the blocks' numbers, on every table and on CUDA") {
   for (int type : {BLOCK_Q4_1, BLOCK_Q6_K, BLOCK_NF4}) for (Dtype dtype : {F32, BF16}) {
     const BlocksCase x = blocks_case(type, dtype, (uint64_t)type);
