@@ -4,7 +4,8 @@
 # stands before an indented block, which this script makes: it runs the first line of the commands above, and puts what
 # that prints in the place of the block. A program's version and build are left out.
 #   <!-- printed by the first of these commands: dev/docs_output.sh, parts 1 5:3 -->
-# keeps of the parts, which empty lines separate, the first and three lines of the fifth; ... stands for what is left out.
+# keeps of the parts, which empty lines separate, the first and three lines of the fifth; ... stands for what is left
+# out.
 #   dev/docs_output.sh [PAGE...]          writes the pages anew (docs/*.md)
 #   dev/docs_output.sh check [PAGE...]    shows where they differ from what is printed; exit code 1 if any does
 # TRAIN_GPT_FSDP: the program, if it is not ./train_gpt_fsdp.

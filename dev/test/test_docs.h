@@ -2,7 +2,7 @@
 // files, tests. It only reads, in the repository's root, like test_first_hour.h.
 #include <glob.h>
 
-enum { DOCS_MOST = 64, DOCS_README_LINES = 170, DOCS_README_COLUMNS = 120 };
+enum { DOCS_MOST = 64, DOCS_README_LINES = 150, DOCS_README_COLUMNS = 120 };
 struct Doc { char path[256]; char *text; };
 struct Docs { Doc doc[DOCS_MOST]; int count; };
 
@@ -106,31 +106,46 @@ static void docs_check_link(const Doc *doc, int line, const char *target) {
            path);
 }
 
+// Checks the links of one line. Returns how many there are.
+static int docs_check_links(const Doc *doc, DocLines *l) {
+  char target[512];
+  int links = 0;
+  if (l->fenced) return 0;
+  docs_without_code(l->line);
+  for (const char *c = l->line; (c = strstr(c, "](")); links++) {
+    c += 2;
+    snprintf(target, sizeof target, "%.*s", (int)strcspn(c, ")"), c);
+    docs_check_link(doc, l->number, target);
+  }
+  return links;
+}
+
 TEST(docs_links_lead_somewhere,
      "README.md, CONTRIBUTING.md, docs/*.md: each link's file exists, its anchor is one of its headings by GitHub's "
      "rule; README links every page of docs/") {
   const Docs *d = docs_read();
-  char target[512], page[300];
+  char page[300];
   int links = 0;
   for (int i = 0; i < d->count; i++) {
     DocLines l = docs_lines(&d->doc[i]);
-    while (docs_next(&l)) {
-      if (l.fenced) continue;
-      docs_without_code(l.line);
-      for (const char *c = l.line; (c = strstr(c, "](")); links++) {
-        c += 2;
-        snprintf(target, sizeof target, "%.*s", (int)strcspn(c, ")"), c);
-        docs_check_link(&d->doc[i], l.number, target);
-      }
-    }
+    while (docs_next(&l)) links += docs_check_links(&d->doc[i], &l);
     snprintf(page, sizeof page, "](%s)", d->doc[i].path);
     EXPECT(!i || strstr(d->doc[0].text, page), "README.md has no link to %s", d->doc[i].path);
   }
   EXPECT(links > 30, "only %d links were found", links);
 }
 
-// ---- README's size --------------------------------------------------------------------------------------------------
-TEST(docs_readme_is_short, "README.md has at most 170 lines of at most 120 columns") {
+TEST(docs_changelog_links_lead_somewhere, "CHANGELOG.md: each link's file exists, its anchor is one of its headings") {
+  Docs d = {};
+  first_need_repository();
+  docs_add(&d, "CHANGELOG.md");
+  DocLines l = docs_lines(&d.doc[0]);
+  while (docs_next(&l)) docs_check_links(&d.doc[0], &l);
+  free(d.doc[0].text);
+}
+
+// ---- sizes ----------------------------------------------------------------------------------------------------------
+TEST(docs_readme_is_short, "README.md has at most 150 lines of at most 120 columns") {
   const Docs *d = docs_read();
   DocLines l = docs_lines(&d->doc[0]);
   while (docs_next(&l))

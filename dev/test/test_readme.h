@@ -86,22 +86,9 @@ struct ReadmeException { const char *page, *command, *needs, *why, *instead; };
   " --sample_tokens 4 --save_model"
 static const ReadmeException readme_exceptions[] = {
     {"README.md", "make train", NULL, "a download and minutes", "mpirun -np 2 ./train_gpt_fsdp --model tiny"},
-    {"README.md", "make check", NULL, "these tests are run anyway", NULL},
-    {"README.md", "make test", README_MAKE},
-    {"README.md", "make dist", README_MAKE},
     {"README.md", "sha256sum out-?/model.safetensors", NULL, "that they are equal is to be seen",
      "@ | cut -c 1-64 | uniq -c | grep '^ *3 '"},
     {"README.md", "make prove", NULL, "first_prove runs it", NULL},
-    {"README.md", "make test T=\"memory_is gather_slots\"", NULL, "these tests are run anyway", NULL},
-    {"README.md", "python3 -c \"from safetensors.numpy import load_file; "
-     "print(load_file('out/ckpt/latest/model.safetensors').keys())\"", "python3 -c 'import safetensors.numpy'",
-     "needs safetensors", "[ -s out/ckpt/latest/model.safetensors ]"},
-    {"README.md", "python3 -c \"from transformers import AutoModelForCausalLM as M; "
-     "print(M.from_pretrained('exported'))\"", README_TORCH,
-     "[ -s exported/config.json ] && [ -s exported/model.safetensors ]"},
-    {"README.md", "./train_gpt_fsdp --device cuda", README_GPU},
-    {"README.md", "ldd train_gpt_fsdp | grep -i -c cuda", NULL, "grep -c ends with 1 where it counts 0",
-     "[ \"$(@)\" = 0 ]"},
     {"README.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
      "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --model small"},
     {"README.md", "make train_gpt_fsdp && mpirun -np 2 ./train_gpt_fsdp --schedule rsqrt --max_steps 300",
@@ -172,6 +159,48 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/generate.md", "./train_gpt_fsdp --init_from model --eval hellaswag_val.jsonl,lambada_test.jsonl,"
      "wikitext_test.jsonl", NULL, "there are no such files", "echo '{\"text\":\"one two\"}' >lambada.jsonl && "
      "./train_gpt_fsdp --init_from trained --eval lambada.jsonl"},
+    {"docs/recipes.md", "./train_gpt_fsdp --plan --init_from m.Q4_K_M.gguf --lora 16 --buffer_dtype bf16 "
+     "--batch_size 1 --seq_len 1024", NULL, "there is no such file", "./train_gpt_fsdp --tokenizer model "
+     "--vocab_size 700 --data chats.jsonl --model modern-tiny --n_layer 2 --n_embd 64 --n_head 2 --mlp_width 256 "
+     "--seq_len 256 --batch_size 2 --threads 1 --max_steps 2 --export_gguf q8_0 --export_hf chatter --out m && "
+     "./train_gpt_fsdp --plan --init_from m/model.gguf --lora 16 --buffer_dtype bf16 --batch_size 1"},
+    {"docs/recipes.md", "./train_gpt_fsdp --init_from m.Q4_K_M.gguf --data chats.jsonl --lora 16 --buffer_dtype "
+     "bf16 --export_gguf adapter \\\n  --out chat", NULL, "there is no such file", "rm -rf chat; ./train_gpt_fsdp "
+     "--init_from m/model.gguf --data chats.jsonl --lora 16 --buffer_dtype bf16 --export_gguf adapter --out chat && "
+     "[ -s chat/adapter.gguf ]"},
+    {"docs/recipes.md", "./train_gpt_fsdp --init_from model --data chats.jsonl --lora 16 --base_dtype nf4 --merge "
+     "--export_gguf q8_0 \\\n  --out chat", NULL, "there are no such weights", "rm -rf chat; ./train_gpt_fsdp "
+     "--init_from chatter --data chats.jsonl --lora 16 --base_dtype nf4 --merge --export_gguf q8_0 --out chat && [ "
+     "-s chat/model.gguf ]"},
+    {"docs/recipes.md", "./train_gpt_fsdp --init_from model --data pairs.jsonl --lora 16 --loss dpo", NULL, "there "
+     "are no such weights", "for i in $(seq 40); do echo '{\"prompt\": \"'$i'?\", \"chosen\": \"Hello!\", "
+     "\"rejected\": \"What?\"}'; done >pairs.jsonl; ./train_gpt_fsdp --init_from chatter --data pairs.jsonl --lora "
+     "16 --loss dpo --seq_len 32 --batch_size 1"},
+    {"docs/recipes.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --preflight", NULL, "there are no hosts A and "
+     "B", "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --preflight"},
+    {"docs/recipes.md", "mpirun -np 2 --host A:1,B:1 ./train_gpt_fsdp --model small --out out-two", NULL, "there "
+     "are no hosts A and B", "mpirun -np 2 --host localhost:1,localhost:1 ./train_gpt_fsdp --model small --out "
+     "out-two"},
+    {"docs/recipes.md", "./train_gpt_fsdp --rdzv tcp://10.0.0.1:29400 --nnodes 2 --node_rank 0 --rdzv_token "
+     "token.txt", NULL, "there is no such host; rdzv_hosts_train runs such lines", "true"},
+    {"docs/recipes.md", "./train_gpt_fsdp --plan search --model gpt2-xl --seq_len 4096 --world 8 --on h100 --dtype "
+     "bf16 --global_batch 128", NULL, "docs_made_output runs a search", "./train_gpt_fsdp --plan --model gpt2-xl "
+     "--seq_len 4096 --world 8 --on h100 --dtype bf16 --global_batch 128"},
+    {"docs/recipes.md", "mpirun -np 8 ./train_gpt_fsdp --model gpt2-xl --seq_len 4096 --dtype bf16 --batch_size 4 "
+     "--global_batch 128 --tune", NULL, "needs GPUs", "mpirun -np 2 ./train_gpt_fsdp --model gpt2-xl --seq_len 64 "
+     "--dtype bf16 --batch_size 4 --global_batch 16"},
+    {"docs/recipes.md", "./train_gpt_fsdp --init_from model --eval hellaswag_val.jsonl,mine.jsonl", NULL, "there "
+     "are no such files", "echo '{\"query\": \"2 + 2 =\", \"choices\": [\"3\", \"4\"], \"gold\": 1}' >mine.jsonl && "
+     "echo '{\"activity_label\": \"x\", \"ctx_a\": \"A man\", \"ctx_b\": \"he\", \"endings\": [\"sits\", \"goes\", "
+     "\"runs\", \"is\"], \"label\": 1}' >hellaswag_val.jsonl && ./train_gpt_fsdp --init_from chatter --eval "
+     "hellaswag_val.jsonl,mine.jsonl"},
+    {"docs/recipes.md", "mpirun -np 8 ./train_gpt_fsdp --model gpt2 --data 'fineweb10B/fineweb_train_*.bin' \\\n  "
+     "--val_data 'fineweb10B/fineweb_val_*.bin' --dtype bf16 --strategy zero1 --batch_size 64 --seq_len 1024 \\\n  "
+     "--global_batch 512 --lr 6e-4 --min_lr_ratio 0 --warmup 700 --max_steps 18865 --eval_every 2000 --save_every "
+     "5000 \\\n  --resume --out log_gpt2_124M", NULL, "there are no such files", "mpirun -np 2 ./train_gpt_fsdp "
+     "--model gpt2 --vocab_size 300 --data 'tokens_t*.bin' --val_data 'tokens_v*.bin' --dtype bf16 --strategy zero1 "
+     "--batch_size 2 --seq_len 64 --global_batch 8 --lr 6e-4 --min_lr_ratio 0 --warmup 700 --eval_every 2000 "
+     "--resume --out log_gpt2_124M"},
     {"docs/plan.md", "make plan ARGS=\"--model gpt2-xl --world 8 --on a100 --dtype bf16\"", NULL, "it is built already",
      "./train_gpt_fsdp --plan --model gpt2-xl --world 8 --on a100 --dtype bf16"},
     {"docs/plan.md", "./train_gpt_fsdp --plan search --model gpt2-xl --world 8 --on h100 --dtype bf16 "
@@ -293,7 +322,7 @@ static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeExceptio
   EXPECT(!r.code, "%s:%d: %s\n      was run as (%s): %s\n      exit code %d; it printed:\n%.3000s", doc->path, c->line,
          c->text, e ? e->why : "small", sized, r.code, r.text);
   EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(c->text, "--plan") ||
-             strstr(r.text, "] step "),
+             strstr(c->text, "--eval ") || strstr(r.text, "] step "),
          "%s:%d: %s: trained nothing; it printed:\n%.3000s", doc->path, c->line, c->text, r.text);
   cli_free(&r);
 }
@@ -420,11 +449,11 @@ TEST(docs_commands_of_readme_run,
      "each command of README.md, as it stands, in a fresh checkout, from top to bottom: exit code 0, and it trains; "
      "the experiment is applied and built. What cannot be run here is in one table with what is run instead") {
   const int commands = readme_run_pages("README.md");
-  EXPECT(commands > 20, "only %d commands were found", commands);
+  EXPECT(commands > 9, "only %d commands were found", commands);
 }
 TEST(docs_commands_of_pages_run, "the same for docs/*.md") {
   const int commands = readme_run_pages("docs/");
-  EXPECT(commands > 30, "only %d commands were found", commands);
+  EXPECT(commands > 60, "only %d commands were found", commands);
 }
 // Makes a checkout and applies dev/experiments/FIRST-*.diff to LAST-*.diff, as pages and heads of these files say.
 static void experiment_checkout(int first, int last) {
