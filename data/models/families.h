@@ -121,7 +121,7 @@ const char *family_name(const ModelShape *s) {
 }
 bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
   REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
-         "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/checkpoints.md)",
+         "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/models.md)",
          family_types);
   return true;
 }

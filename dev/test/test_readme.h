@@ -103,9 +103,9 @@ static const ReadmeException readme_exceptions[] = {
     {"docs/checkpoints.md", "srun --mpi=pmix ./train_gpt_fsdp --resume auto --save_every 500 || {\n"
      "    [ $? -eq 85 ] && scontrol requeue \"$SLURM_JOB_ID\"; }", NULL, "needs Slurm",
      "srun() { shift; $*; }; @"},
-    {"docs/checkpoints.md", "hf download openai-community/gpt2 --local-dir gpt2", NULL, "a download",
+    {"docs/models.md", "hf download openai-community/gpt2 --local-dir gpt2", NULL, "a download",
      "[ -s gpt2/model.safetensors ]"},
-    {"docs/checkpoints.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
+    {"docs/models.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
     {"docs/gpus.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --seq_len 4096 --dtype bf16 \\\n"
      "  --batch_size 4 --global_batch 128 --tune", README_GPU},
     {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --dtype bf16 --tune", README_GPU},
@@ -128,7 +128,7 @@ static const ReadmeException readme_exceptions[] = {
      "--export_gguf adapter", NULL, "there is no such file; kept_ runs it", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --plan --init_from model.gguf --lora 16 --buffer_dtype bf16 --batch_size 1 "
      "--seq_len 512", NULL, "there is no such file; kept_ runs it", "true"},
-    {"docs/checkpoints.md", "./train_gpt_fsdp --init_from model.gguf --sample_only", NULL, "there is no such file; "
+    {"docs/models.md", "./train_gpt_fsdp --init_from model.gguf --sample_only", NULL, "there is no such file; "
      "gguf_ runs it", "true"},
     {"docs/finetune.md", "./train_gpt_fsdp --init_from model --data pairs.jsonl --lora 16 --loss dpo", NULL, "there "
            "is no "
