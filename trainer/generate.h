@@ -107,8 +107,8 @@ static void trainer_enqueue_next(Trainer *t, int texts) {
 // ---- texts
 // Called with bytes as they are made, on the rank that has the text.
 typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
-enum ContinuedEnd { END_NOT, END_TOKEN, END_STOP, END_LENGTH, END_ASKED };
-static const char *const end_words[] = {"", "end", "stop", "length", "asked"};
+enum ContinuedEnd { END_NOT, END_TOKEN, END_STOP, END_LENGTH, END_ASKED, END_NOT_FINITE };
+static const char *const end_words[] = {"", "end", "stop", "length", "asked", "not_finite"};
 // A text that is continued. The caller owns ids, which has room for `most` more than `count`, and frees `said`: the
 // bytes that were made, those of a stop text not counted, and told: those that were passed on. number: of its draws.
 // On rank 0 first_ms and last_ms: from when its prompt went in to its first token and to its last.
@@ -242,7 +242,11 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
     MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
     for (int i = 0; i < n; i++) {
-      expect_finite(t, drawn[i] != NOT_DRAWN, "logits of a sample");
+      // What was trained is saved: its sample ends. A run that only samples ends.
+      const bool finite = drawn[i] != NOT_DRAWN, trained = run_trains(&t->opt);
+      expect_finite(t, finite || trained, "logits of a sample");
+      if (!finite && !rank && !ends[i]) say_error("notice: the sample ends here: its logits are not finite\n");
+      if (!finite) text[i].end = END_NOT_FINITE, ends[i] = END_NOT_FINITE;
       if (ends[i]) continue;
       text[i].ids[text[i].count++] = drawn[i];
       text[i].made++;
