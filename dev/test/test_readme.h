@@ -380,33 +380,29 @@ static void readme_file_change(ReadmeFile *f, const Doc *doc, const ReadmeCode *
   free(f->text);
   f->text = changed;
 }
-// Changes the checkout as a diff without line numbers says; ... stands between its parts. `--- NAME` begins the changes
-// of a file, if it is not train_gpt_fsdp.cu; +++ NAME a new file, which comes last.
+// Changes the checkout as a diff without line numbers says: `--- NAME` begins the change of a file.
 static void readme_apply(const Doc *doc, const ReadmeCode *c) {
   static char from[README_CODE_BYTES], to[README_CODE_BYTES];
   char name[200] = "train_gpt_fsdp.cu";
-  ReadmeFile f = {};
   size_t n = 0, m = 0;
-  bool is_new = false;
   from[0] = to[0] = 0;
   for (const char *line = c->text;; line += strcspn(line, "\n") + 1) {
     const int length = (int)strcspn(line, "\n");
-    const bool file = !strncmp(line, "--- ", 4) || !strncmp(line, "+++ ", 4), end = !*line;
-    if (!end && !file && strncmp(line, "...\n", 4)) {
+    if (*line && strncmp(line, "--- ", 4)) {
       if (*line != '+') n += (size_t)snprintf(from + n, sizeof from - n, "%.*s\n", length - 1, line + 1);
       if (*line != '-') m += (size_t)snprintf(to + m, sizeof to - m, "%.*s\n", length - 1, line + 1);
       continue;
     }
-    if (!f.text && m && !is_new) readme_file_open(&f, name);
-    if (m && is_new) cli_write(cli_path(name), to, m);
-    else if (m) readme_file_change(&f, doc, c, from, to);
+    if (m) {
+      ReadmeFile f = {};
+      readme_file_open(&f, name);
+      readme_file_change(&f, doc, c, from, to);
+      readme_file_close(&f);
+    }
+    if (!*line) return;
     n = m = 0;
     from[0] = to[0] = 0;
-    if (f.text && (file || end)) { readme_file_close(&f); f = ReadmeFile{}; }
-    if (end) return;
-    if (!file) continue;
-    is_new = *line == '+';
-    snprintf(name, sizeof name, "%s%.*s", is_new ? "checkout/" : "", length - 4, line + 4);
+    snprintf(name, sizeof name, "%.*s", length - 4, line + 4);
   }
 }
 
