@@ -346,7 +346,7 @@ TEST_WAITS(cli_a_signal_ends_every_rank,
   static const struct { int ranks, signal, code; const char *reason; } table[] = {
       {0, SIGINT, EXIT_SAVED, "saved"}, {0, SIGTERM, EXIT_SAVED, "saved"},
       {2, SIGINT, 0, "signal"}, {2, SIGTERM, 0, "signal"}};      // mpirun gives the run a code of its own, never 0
-  test_mpirun_patience(3);
+  test_mpirun_patience(6);
   for (const auto &row : table) {
     CliMetrics m;
     CliRun r;
