@@ -144,6 +144,34 @@ TEST(docs_changelog_links_lead_somewhere, "CHANGELOG.md: each link's file exists
   free(d.doc[0].text);
 }
 
+// Whether a page has a list of contents before its first section: a line that begins with a link to a heading of it.
+static bool docs_has_contents(const char *head) {
+  for (const char *line = head; line; line = strchr(line, '\n'), line += !!line) {
+    const char *link = line + (strncmp(line, "- ", 2) ? 0 : 2), *end = strstr(link, "](");
+    if (*link == '[' && end && end[2] == '#') return true;
+  }
+  return false;
+}
+TEST(docs_contents_are_whole, "a page with a list of contents before its first section lists each section") {
+  const Docs *d = docs_read();
+  char anchor[4200], link[4300], head[8192];
+  int lists = 0;
+  for (int i = 0; i < d->count; i++) {
+    const char *section = strstr(d->doc[i].text, "\n## ");
+    snprintf(head, sizeof head, "%.*s", section ? (int)(section - d->doc[i].text) : 0, d->doc[i].text);
+    if (!docs_has_contents(head)) continue;
+    lists++;
+    DocLines l = docs_lines(&d->doc[i]);
+    while (docs_next(&l)) {
+      if (l.fenced || strncmp(l.line, "## ", 3)) continue;
+      docs_anchor(anchor, l.line + 3);
+      snprintf(link, sizeof link, "](#%s)", anchor);
+      EXPECT(strstr(head, link), "%s:%d: the list of contents does not have: %s", d->doc[i].path, l.number, l.line);
+    }
+  }
+  EXPECT(lists > 1, "only %d lists of contents were found", lists);
+}
+
 // ---- sizes ----------------------------------------------------------------------------------------------------------
 TEST(docs_readme_is_short, "README.md has at most 150 lines of at most 120 columns") {
   const Docs *d = docs_read();
@@ -151,6 +179,35 @@ TEST(docs_readme_is_short, "README.md has at most 150 lines of at most 120 colum
   while (docs_next(&l))
     EXPECT(strlen(l.line) <= DOCS_README_COLUMNS, "README.md:%d has %zu columns", l.number, strlen(l.line));
   EXPECT(l.number > 50 && l.number <= DOCS_README_LINES, "README.md has %d lines", l.number);
+}
+
+// What wc -w counts.
+static int docs_words(const char *text) {
+  int words = 0;
+  for (const char *c = text; *c; c++) words += !isspace((uint8_t)*c) && (c == text || isspace((uint8_t)c[-1]));
+  return words;
+}
+// The most words that each page may have.
+enum { DOCS_WORDS = 24000 };
+static const struct { const char *path; int most; } docs_most_words[] = {
+    {"README.md", 1300}, {"CONTRIBUTING.md", 350}, {"docs/checkpoints.md", 1250}, {"docs/cpus.md", 600},
+    {"docs/data.md", 1300}, {"docs/design.md", 2050}, {"docs/finetune.md", 2700}, {"docs/generate.md", 850},
+    {"docs/glossary.md", 700}, {"docs/gpus.md", 950}, {"docs/launch.md", 1300}, {"docs/models.md", 1550},
+    {"docs/options.md", 1350}, {"docs/plan.md", 1600}, {"docs/recipes.md", 650}, {"docs/results.md", 2000},
+    {"docs/sharding.md", 2000}, {"docs/tests.md", 1100}, {"docs/troubleshooting.md", 2550}, {"docs/watch.md", 900}};
+TEST(docs_words_are_bounded,
+     "each page has at most its words, as wc -w counts them, and those of docs/ together at most 24,000") {
+  const Docs *d = docs_read();
+  int all = 0;
+  for (int i = 0; i < d->count; i++) {
+    const int words = docs_words(d->doc[i].text);
+    int most = -1;
+    for (const auto &row : docs_most_words) if (!strcmp(row.path, d->doc[i].path)) most = row.most;
+    if (!strncmp(d->doc[i].path, "docs/", 5)) all += words;
+    EXPECT(words <= most, "%s has %d words; its bound is %d (-1: none was set in docs_most_words)",
+           d->doc[i].path, words, most);
+  }
+  EXPECT(all <= DOCS_WORDS, "docs/ has %d words, at most %d", all, DOCS_WORDS);
 }
 
 // ---- options --------------------------------------------------------------------------------------------------------

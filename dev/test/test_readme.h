@@ -107,7 +107,7 @@ static const ReadmeException readme_exceptions[] = {
      "[ -s gpt2/model.safetensors ]"},
     {"docs/models.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
     {"docs/gpus.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --seq_len 4096 --dtype bf16 \\\n"
-     "  --batch_size 4 --global_batch 128 --tune", README_GPU},
+     "  --batch_size 4 --global_batch 128 --tune=on", README_GPU},
     {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --dtype bf16 --tune", README_GPU},
     {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
     {"docs/launch.md", "mpirun -np 4 --host A:2,B:2 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
@@ -187,8 +187,8 @@ static const ReadmeException readme_exceptions[] = {
      "bf16 --global_batch 128", NULL, "docs_made_output runs a search", "./train_gpt_fsdp --plan --model gpt2-xl "
      "--seq_len 4096 --world 8 --on h100 --dtype bf16 --global_batch 128"},
     {"docs/recipes.md", "mpirun -np 8 ./train_gpt_fsdp --model gpt2-xl --seq_len 4096 --dtype bf16 --batch_size 4 "
-     "--global_batch 128 --tune", NULL, "needs GPUs", "mpirun -np 2 ./train_gpt_fsdp --model gpt2-xl --seq_len 64 "
-     "--dtype bf16 --batch_size 4 --global_batch 16"},
+     "--global_batch 128 \\\n  --tune=on", NULL, "needs GPUs", "mpirun -np 2 ./train_gpt_fsdp --model gpt2-xl "
+     "--seq_len 64 --dtype bf16 --batch_size 4 --global_batch 16"},
     {"docs/recipes.md", "./train_gpt_fsdp --init_from model --eval hellaswag_val.jsonl,mine.jsonl", NULL, "there "
      "are no such files", "echo '{\"query\": \"2 + 2 =\", \"choices\": [\"3\", \"4\"], \"gold\": 1}' >mine.jsonl && "
      "echo '{\"activity_label\": \"x\", \"ctx_a\": \"A man\", \"ctx_b\": \"he\", \"endings\": [\"sits\", \"goes\", "
@@ -232,7 +232,7 @@ enum { README_EXCEPTIONS = sizeof readme_exceptions / sizeof *readme_exceptions 
 // What is typed behind the program's name, so that the command's own options win: the first row with a part of it.
 static const struct { const char *part, *sizes; } readme_sizes[] = {
     {"--plan", ""}, {"--flight", ""}, {"_only", ""}, {"--eval ", ""}, {"--interactive", ""},
-    {"--config", ""}, {"/step_00000500", ""},
+    {"--config", ""}, {"/step_00000500", ""}, {"--seq_len 4096", README_SHAPE " --n_positions 4096 --max_steps 2"},
     {"--resume auto", " --max_steps 504"}, {"--resume tuned", " --threads 1 --sample_tokens 4"},
     {"--init_from out/", " --batch_size 2 --threads 1 --sample_tokens 4 --max_steps 2"},
     {"--init_from base", " --batch_size 2 --threads 1 --sample_tokens 4 --save_model --max_steps 2 --eval_every -1"},
@@ -322,7 +322,7 @@ static void readme_run(const Doc *doc, const ReadmeCode *c, const ReadmeExceptio
   EXPECT(!r.code, "%s:%d: %s\n      was run as (%s): %s\n      exit code %d; it printed:\n%.3000s", doc->path, c->line,
          c->text, e ? e->why : "small", sized, r.code, r.text);
   EXPECT(e || !strstr(c->text, "./train_gpt_fsdp") || strstr(c->text, "_only") || strstr(c->text, "--plan") ||
-             strstr(c->text, "--eval ") || strstr(r.text, "] step "),
+             strstr(c->text, "--eval ") || strstr(c->text, "--help") || strstr(r.text, "] step "),
          "%s:%d: %s: trained nothing; it printed:\n%.3000s", doc->path, c->line, c->text, r.text);
   cli_free(&r);
 }
