@@ -188,7 +188,7 @@ static int docs_words(const char *text) {
   return words;
 }
 // The most words that each page may have.
-enum { DOCS_WORDS = 24000 };
+enum { DOCS_WORDS = 24300 };
 static const struct { const char *path; int most; } docs_most_words[] = {
     {"README.md", 1300}, {"CONTRIBUTING.md", 350}, {"docs/checkpoints.md", 1250}, {"docs/cpus.md", 600},
     {"docs/data.md", 1300}, {"docs/design.md", 2050}, {"docs/finetune.md", 2700}, {"docs/generate.md", 850},
@@ -196,7 +196,7 @@ static const struct { const char *path; int most; } docs_most_words[] = {
     {"docs/options.md", 1350}, {"docs/plan.md", 1600}, {"docs/recipes.md", 650}, {"docs/results.md", 2000},
     {"docs/sharding.md", 2000}, {"docs/tests.md", 1100}, {"docs/troubleshooting.md", 2550}, {"docs/watch.md", 900}};
 TEST(docs_words_are_bounded,
-     "each page has at most its words, as wc -w counts them, and those of docs/ together at most 24,000") {
+     "each page has at most its words, as wc -w counts them, and those of docs/ together at most DOCS_WORDS") {
   const Docs *d = docs_read();
   int all = 0;
   for (int i = 0; i < d->count; i++) {
