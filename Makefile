@@ -66,7 +66,6 @@ TESTS := $(B)/test_gpt_fsdp
 BUILDS := $(filter-out help clean setup dist wheel check-style check-rooms,$(or $(MAKECMDGOALS),$(TRAINER)))
 HASH := \#
 comma := ,
-
 same = $(and $(findstring |$1|,|$2|),$(findstring |$2|,|$1|))
 quoted = '$(subst ','\'',$1)'
 
@@ -140,7 +139,7 @@ COMMON := $(CXX) -std=c++17 -ffp-contract=off -fno-exceptions -fno-rtti $(WARNIN
 # nothing else is compiled when it changes.
 cmd_build := $(COMMON) -x c++
 also_build = $(COMPILERS) $(TARGET) $(SANITIZE) $(CXXFLAGS) $(if $(WITH_CUDA),$(ARCHS) $(NVCCFLAGS),$(NO_CUDA))
-BUILT_OF := Makefile dev/configure.sh train_gpt_fsdp.cu $(wildcard trainer/*.h) fsdp.h $(SOURCES)
+BUILT_OF := Makefile dev/configure.sh train_gpt_fsdp.cu $(wildcard trainer/*.h data/chat/templates/*) fsdp.h $(SOURCES)
 
 # amx_emulated: the AMX code with its tile instructions replaced by C: it proves the logic on machines without AMX, in
 # the tests only.
@@ -176,8 +175,8 @@ src_test_gpt_fsdp := test_gpt_fsdp.cu
 # Each with the rooms that its tests look into: together they are the whole program.
 TEST_PARTS := ops launch data model
 $(foreach p,$(TEST_PARTS),$(eval cmd_test_$p := $(COMMON) -O0 $(SANITIZE) $(CXXFLAGS)) $(eval src_test_$p := dev/test/$p.cc))
-cmd_bench_ops := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++
-src_bench_ops := dev/bench_ops.cu
+$(foreach p,bench_ops.cu render_template.cc,$(eval cmd_$(basename $p) := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS) -x c++) \
+  $(eval src_$(basename $p) := dev/$p))
 also_link = $(LIBS)
 OBJECTS := $(patsubst %,$(B)/%.o,$(call cpu_objects,$(ISAS)))
 
@@ -287,13 +286,11 @@ train: $(TRAINER)
 	  else echo "WikiText-2 could not be fetched: training on the generated corpus (WIKITEXT2_DIR=DIR names a copy)"; fi; fi; \
 	  set -x; $(MPIRUN) $(MPIRUN_FLAGS) -np $(NP) ./$(TRAINER) $(if $(findstring --model,$(ARGS)),,--model tiny) \
 	  $(DEVICE:%=--device %) $(ARGS)
-
 RUNS = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON)" NP=$(NP) DEVICE="$(DEVICE)"
 TEST = $(RUNS) TEST_JOBS="$(TEST_JOBS)" ./$(TESTS)
 test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
 	@$(TEST) $(if $(filter test-all,$@),--all) $(T)
 	@$(if $(filter test-all,$@),$(if $(T),,dev/soak.sh ./$(TRAINER) || [ $$? -eq 77 ]))
-
 arm: $(TRAINER) $(TESTS)
 	@dev/arm.sh make all
 	@$(TEST) arm_
