@@ -676,7 +676,6 @@ bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
   start_options_of_base(s, o);
   if (s->chat_template[0]) strcpy(o->chat_template, s->chat_template);
-  else if (!strcmp(o->chat_template, "model")) strcpy(o->chat_template, "auto");
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;
 }

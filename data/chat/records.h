@@ -374,8 +374,9 @@ static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fie
     }
     cJSON *made = record_add(to, called ? "assistant" : record_role(who), said);
     free(said);
-    if (nothing && !called) cJSON_DeleteItemFromObjectCaseSensitive(made, "content");
-    if (nothing && !called && content) cJSON_AddNullToObject(made, "content");
+    const bool silent = nothing && !called && !record_is_empty(calls);         // as transformers gives it to a template
+    if (silent) cJSON_DeleteItemFromObjectCaseSensitive(made, "content");
+    if (silent && content) cJSON_AddNullToObject(made, "content");
     if (called) calls = content;
     if ((called || !record_is_empty(calls)) &&
         (!record_add_calls(made, calls) || !cJSON_HasObjectItem(made, "tool_calls")))

@@ -273,14 +273,16 @@ TEST(options_of_other_programs_are_told_whole,
        "mpirun -np 8 ./train_gpt_fsdp --data d.bin --val_data v.bin --model gpt2 --batch_size 4 --seq_len 512 "
        "--recompute none --strategy zero1 --weight_decay 0.1 --lr 0.0006 --min_lr_ratio 0.0 --warmup 700 --save_every "
        "-1 --eval_every 250 --out log --resume --max_steps 1000 --keep 5 --matmul_precision high --sample_tokens 64 "
-       "--schedule linear --global_batch 8",
+       "--schedule linear --global_batch 8 --dtype bf16",
        "-s, -h, -nm, -ge, -w, -a, -lg, -m"},
       {"-e m.bin -d 2048 -x -1 -z 0 -y 0 -n 9", "./train_gpt_fsdp --init_from m.bin --strategy ddp --save_every 9 "
-       "--seq_len 1024 --global_batch 2", NULL},
-      {"-b 4 --n_layer 2", "./train_gpt_fsdp --batch_size 4 --n_layer 2", NULL},
-      {"-b x", "./train_gpt_fsdp --batch_size x; then: --batch_size needs a whole number, not 'x'", NULL},
-      {"-b 4 --lrr 3", "./train_gpt_fsdp --batch_size 4", "unknown option --lrr: did you mean --lr? See --help"},
-      {"-d 1000 -t 64", "./train_gpt_fsdp --seq_len 64", "-d (not a multiple of -t)"},
+       "--seq_len 1024 --global_batch 2 --dtype bf16", NULL},
+      {"-b 4 --n_layer 2", "./train_gpt_fsdp --batch_size 4 --n_layer 2 --dtype bf16", NULL},
+      {"-b 4 --dtype fp32", "./train_gpt_fsdp --batch_size 4 --dtype fp32", NULL},
+      {"-b x", "./train_gpt_fsdp --batch_size x --dtype bf16; then: --batch_size needs a whole number, not 'x'", NULL},
+      {"-b 4 --lrr 3", "./train_gpt_fsdp --batch_size 4 --dtype bf16",
+       "unknown option --lrr: did you mean --lr? See --help"},
+      {"-d 1000 -t 64", "./train_gpt_fsdp --seq_len 64 --dtype bf16", "-d (not a multiple of -t)"},
       {"--init_from scratch", "./train_gpt_fsdp", NULL},
       {"conf.py --init_from=resume --max_iters=20 --compile=False --warmup_iters 9 --prompt=it's --min_lr=1",
        "./train_gpt_fsdp --resume --max_iters 20 --warmup 9 --prompt 'it'\\''s'", "conf.py, --compile, --min_lr "

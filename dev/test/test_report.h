@@ -142,7 +142,7 @@ TEST(report_readers_may_go,
     EXPECT(!strchr(row.pipe, 'h') || strstr(r.text, "train_gpt_fsdp " PROGRAM_VERSION), "%d ranks %s: %s", row.ranks,
            row.pipe, r.text);
     cli_metrics(&m, cli_path("out"));
-    EXPECT(m.lines == 1 + 40 + 2 + 1 + 1, "%d ranks %s: %d records", row.ranks, row.pipe, m.lines);
+    EXPECT(m.lines == 1 + 40 + 2 + 1 + 1 + 1, "%d ranks %s: %d records", row.ranks, row.pipe, m.lines);
     EXPECT(m.lines && !strcmp(cli_string(m.line[m.lines - 1], "reason"), "done"), "%d ranks %s: not done", row.ranks,
            row.pipe);
     EXPECT(!access(cli_path("out/ckpt/step_00000040/trainer.json"), F_OK) && !access(cli_path("out/sample.txt"), F_OK),

@@ -109,7 +109,7 @@ static int help_name(const char *typed) {
 // topic: NULL, "all", or an option. Returns the exit code.
 static int options_help(const char *topic) {
   if (topic && strcmp(topic, "all")) return help_name(topic);
-  printf("train_gpt_fsdp %s: trains GPT models, from GPT-2 to Qwen 3, fully sharded over MPI ranks\n", PROGRAM_VERSION);
+  printf("train_gpt_fsdp %s: trains GPT-2 to Qwen 3, fully sharded over MPI ranks\n", PROGRAM_VERSION);
   if (topic) help_all();
   else fputs(help_short, stdout);
   return 0;

@@ -84,7 +84,7 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
 }
 // Makes the line; false where nothing in it is of those programs.
 static inline bool line_make(OptionLine *l, int argc, char **argv) {
-  bool theirs = false;
+  bool theirs = false, letters = false, typed = false;
   for (int a = 1; a < argc;) {
     const char *word = argv[a], *next = a + 1 < argc ? argv[a + 1] : NULL;
     const bool letter = word[0] == '-' && word[1] != '-' && (option_index(word) >= 0 || option_instead(word));
@@ -94,10 +94,11 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
       option_name_plain(name, word + 2);
       value = value ? value + 1 : next;
       theirs = theirs || (!strcmp(name, "init_from") && value && init_from_other(value));
+      typed = typed || !strcmp(name, "dtype");
       a += line_long(l, word, next);
       continue;
     }
-    theirs = theirs || letter;
+    theirs = theirs || letter, letters = letters || letter;
     if (!letter || !next || !line_letter(l, word, next)) fprintf(line_left(l), "%.100s", word);
     a += letter && next ? 2 : 1;
   }
@@ -106,6 +107,7 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
     if (!l->seq_len) line_add(l, "--seq_len"), line_add(l, "%lld", (long long)T);
     line_add(l, "--global_batch"), line_add(l, "%lld", (long long)(l->tokens / T));
   } else if (l->tokens) fprintf(line_left(l), "-d (not a multiple of -t)");
+  if (letters && !typed) line_add(l, "--dtype"), line_add(l, "bf16");            // PRECISION in llm.c's Makefile
   return theirs;
 }
 void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) {
