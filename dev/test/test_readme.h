@@ -107,7 +107,7 @@ static const ReadmeException readme_exceptions[] = {
      "[ -s gpt2/model.safetensors ]"},
     {"docs/models.md", "python", README_TORCH, "[ -s exported/tokenizer.json ]"},
     {"docs/gpus.md", "mpirun -np 8 ./train_gpt_fsdp --device cuda --model gpt2-xl --seq_len 4096 --dtype bf16 \\\n"
-     "  --batch_size 4 --global_batch 128 --tune=on", README_GPU},
+     "  --batch_size 4 --global_batch 128 --tune=on", NULL, "needs eight GPUs; the plan above is of that run", "true"},
     {"docs/gpus.md", "./train_gpt_fsdp --device cuda --model gpt2 --dtype bf16 --tune", README_GPU},
     {"docs/gpus.md", "mpirun -np 4 ./train_gpt_fsdp --device cuda --comm mpi", README_GPU},
     {"docs/launch.md", "mpirun -np 4 --host A:2,B:2 ./train_gpt_fsdp --model small", NULL, "there are no hosts A and B",
