@@ -233,12 +233,14 @@ struct Directory { int count[HAS_PARTS]; char first[HAS_PARTS][80]; };
 enum DirectoryUse { DIRECTORY_ONE, DIRECTORY_SPLITS, DIRECTORY_RECORDS, DIRECTORY_ALL };
 // Whether a file only tells of others: LICENSE, README.txt, NOTICE-2.md and their like.
 static inline bool name_is_note(const char *name) {
+  int many = 5;                                  // of these also LICENSE-MIT.txt and README_zh.md
   for (const char *word : {"license", "licence", "notice", "readme", "copying", "copyright", "author", "contributor",
                            "contributing", "changelog", "citation", "security", "code_of_conduct", "requirement"}) {
-    size_t n = strlen(word);
-    if (strncasecmp(name, word, n)) continue;
-    n += (name[n] | 32) == 's';
-    if (!isalpha((unsigned char)name[n])) return true;
+    const char *rest = name + strlen(word);
+    const bool variants = many-- > 0;
+    if (strncasecmp(name, word, strlen(word))) continue;
+    rest += (*rest | 32) == 's';
+    if (!*rest || *rest == '.' || (variants && !isalpha((unsigned char)*rest))) return true;
   }
   return false;
 }

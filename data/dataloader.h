@@ -277,7 +277,7 @@ struct CacheHeader {
 };
 static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
 static const char cache_magic_divided[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '3'};      // with <|endoftext|> in it
-static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '4'};  // masks, beginnings, what was seen
+static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '5'};  // masks, beginnings, what was seen
 static inline const char *cache_magic_of(bool chats, bool divided) {
   return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
 }
@@ -287,6 +287,11 @@ static inline uint64_t cache_payload_hash(const Split *splits) {
   for (int i = 0; i < SPLIT_COUNT; i++)
     h = data_hash(h, splits[i].tokens, split_bytes(&splits[i]));
   return h;
+}
+
+// Of what was seen of conversations and of their files, which stands behind the ids, before this hash.
+static inline uint64_t cache_seen_hash(const Corpus *c, const RecordPart *part, size_t parts) {
+  return data_hash(data_hash(0, &c->seen, sizeof c->seen), part, sizeof *part * parts);
 }
 
 // A split as a header describes it, without tokens yet; of conversations, until they are counted, with one.
@@ -343,12 +348,15 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
     const Split s = cache_split(&h, i, chats);
     payload += (int64_t)split_bytes(&s);
   }
-  if (chats) payload += (int64_t)(sizeof c->seen + sizeof *found->part * (size_t)found->tokens[SPLIT_TRAIN].count);
+  const size_t parts = chats ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
+  uint64_t seen_hash = 0;
+  if (chats) payload += (int64_t)(sizeof c->seen + sizeof *found->part * parts + sizeof seen_hash);
   if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
   if (!fault && !cache_read_ids(c->split, &h, chats, f)) fault = "its checksum does not match";
-  const size_t parts = chats ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
   if (!fault && chats && (fread(&c->seen, sizeof c->seen, 1, f) != 1 ||
-                          fread(found->part, sizeof *found->part, parts, f) != parts)) fault = "it is cut short";
+                          fread(found->part, sizeof *found->part, parts, f) != parts ||
+                          fread(&seen_hash, sizeof seen_hash, 1, f) != 1)) fault = "it is cut short";
+  if (!fault && chats && seen_hash != cache_seen_hash(c, found->part, parts)) fault = "its checksum does not match";
   fclose(f);
   if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
   else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
@@ -388,9 +396,13 @@ static inline bool cache_write(const Corpus *c, const Found *f, const char *dir,
     ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
     at += bytes;
   }
-  if (ok && f) ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at) &&
-                    file_write(fd, temporary, f->part, (int64_t)sizeof *f->part * f->tokens[SPLIT_TRAIN].count,
-                               at + (int64_t)sizeof c->seen);
+  if (ok && f) {
+    const size_t parts = (size_t)f->tokens[SPLIT_TRAIN].count;
+    const int64_t bytes = (int64_t)(sizeof *f->part * parts), behind = at + (int64_t)sizeof c->seen;
+    const uint64_t seen_hash = cache_seen_hash(c, f->part, parts);
+    ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at) && file_write(fd, temporary, f->part, bytes, behind) &&
+         file_write(fd, temporary, &seen_hash, sizeof seen_hash, behind + bytes);
+  }
   int fault = errno;
   if (fd >= 0 && close(fd) && ok) { ok = false; fault = errno; }
   if (ok && !(ok = file_rename(temporary, bin))) fault = errno;

@@ -484,7 +484,10 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
     rest -= m->ranks, hosts += m->ranks > 0;
   }
   h->own.start = a->start, h->own.resume = a->heard.saved > 0;
-  if (known && (ranks != a->first_world || told)) h->own.sequences = sequences, h->own.accum = microbatches / ranks;
+  // Where nothing was saved and the program chose the batch, it chooses again, the same step on any number of ranks.
+  const bool chosen = told && batch != k->batch_size;
+  if (known && (ranks != a->first_world || told) && (h->own.resume || !chosen))
+    h->own.sequences = sequences, h->own.accum = microbatches / ranks;
   char again[64], from[128] = "where it began";
   if (a->heard.saved)
     snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)a->heard.saved - 1,

@@ -51,7 +51,7 @@ void train_options(Call *call, Options *asked, Start *start) {
   take_config(o, MPI_COMM_WORLD);
   launch_forget(o);
   if (o->eval[0]) o->sample_only = true;         // as on the command line
-  for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive})         // asked before it is read
+  for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive, OPT_show_chats})      // asked first
     if (o->in_file[id])
       snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);

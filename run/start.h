@@ -1033,7 +1033,8 @@ static void load_settle_template(Options *o, const Corpus *corpus, const Start *
   const Split *s = &corpus->split[SPLIT_TRAIN];
   if (!start->chat || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
   const ChatOptions how = chat_options(o, start->chat, "");
-  const int32_t mark = chat_open(&how, &corpus->tokenizer).mark_id;
+  const Chat c = chat_open(&how, &corpus->tokenizer);
+  const int32_t mark = c.mark_id >= 0 ? c.mark_id : c.stop_id;   // of a template without tokens of its own
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == mark) return;
   strcpy(o->chat_template, "auto");
 }

@@ -377,7 +377,8 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, si
   const bool trains = run_trains(o), valid = trainer_evaluates(t, SPLIT_VALID);
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (valid || o->sample_only) return;
+  if (valid || o->sample_only || (trains && o->eval_every < 0)) return;
+  if (!trains && trainer_evaluates(t, SPLIT_TEST)) return;
   if (!trains)
     snprintf(error, error_bytes, "%s: nothing is there for validation: name it by --val_data", corpus->source);
   else if (!rank)

@@ -687,6 +687,7 @@ static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
     free(text);
     *by = names[i];
     if (is_in == (i % 2 == 1)) return false;
+    if (is_in) return true;                      // also lo, of hosts that are one machine
   }
   return x->leads;
 }

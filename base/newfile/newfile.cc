@@ -19,5 +19,7 @@ int file_make_new(const char *path, unsigned mode) {
 }
 FILE *file_make_stream(const char *path) {
   const int fd = file_make(path, O_WRONLY | O_EXCL, 0666);
-  return fd < 0 ? NULL : fdopen(fd, "wb");
+  FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+  if (fd >= 0 && !f) close(fd);
+  return f;
 }

@@ -293,8 +293,10 @@ static JinjaValue jinja_percent(Jinja *j, const JinjaText *s, const JinjaList *a
                                                   "in");
     if (!jinja_is_number(x)) jinja_fail(j, JINJA_WRONG, "%%%c needs a number, not %s", kind, jinja_type(x));
     snprintf(how + k, sizeof how - k, "%s", kind == 'f' ? "f" : "lld");
-    if (kind == 'f') snprintf(text, sizeof text, how, jinja_number(x));
-    else snprintf(text, sizeof text, how, (long long)(x.type == J_FLOAT ? (int64_t)x.f : jinja_whole(x)));
+    const bool fits = kind == 'f' || x.type != J_FLOAT || fabs(x.f) < 0x1p63;
+    const int n = !fits ? -1 : kind == 'f' ? snprintf(text, sizeof text, how, jinja_number(x))
+        : snprintf(text, sizeof text, how, (long long)(x.type == J_FLOAT ? (int64_t)x.f : jinja_whole(x)));
+    if (n < 0 || n >= (int)sizeof text) jinja_fail(j, JINJA_UNKNOWN, "a number of that length is not built in");
     jinja_write(j, text);
   }
   if (next < args->n) jinja_fail(j, JINJA_WRONG, "not all arguments converted during string formatting");

@@ -480,6 +480,7 @@ static JinjaNode *jinja_target(JinjaParser *p, const char *until = NULL) {
   }
   JinjaNode *first = NULL, **last = &first;
   bool tuple = false;
+  jinja_deeper(p->j);
   do {
     if (tuple && (jinja_at(p, '=') || (until && jinja_at_name(p, until)))) break;
     const bool nested = jinja_skip(p, '(');
@@ -489,6 +490,7 @@ static JinjaNode *jinja_target(JinjaParser *p, const char *until = NULL) {
     last = &(*last)->next;
     tuple = tuple || jinja_at(p, ',');
   } while (jinja_skip(p, ','));
+  p->j->depth--;
   return tuple ? jinja_node(p, N_TUPLE, first) : first;
 }
 static JinjaNode *jinja_signature(JinjaParser *p) {

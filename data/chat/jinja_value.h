@@ -195,8 +195,8 @@ static bool jinja_truth(JinjaValue v) {
 }
 
 // ---- comparing
-static bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b) {
-  jinja_step(j);
+static void jinja_deeper(Jinja *j);
+static bool jinja_equal_kind(Jinja *j, JinjaValue a, JinjaValue b) {
   if (jinja_is_number(a) && jinja_is_number(b))
     return a.type != J_FLOAT && b.type != J_FLOAT ? jinja_whole(a) == jinja_whole(b)
                                                   : jinja_number(a) == jinja_number(b);
@@ -217,6 +217,12 @@ static bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b) {
       return true;
     default: return a.l == b.l;
   }
+}
+static bool jinja_equal(Jinja *j, JinjaValue a, JinjaValue b) {
+  jinja_deeper(j);
+  const bool equal = jinja_equal_kind(j, a, b);
+  j->depth--;
+  return equal;
 }
 // Less than, equal or greater than 0: a before, beside or behind b.
 static int jinja_compare(Jinja *j, JinjaValue a, JinjaValue b) {

@@ -196,7 +196,9 @@ static void chat_ranges(ChatRender *r, const bool *off, const bool *answers, boo
       for (size_t k = 0; k < r->ranges; k++) {
         ChatRange *x = &r->range[k];
         if (x->to <= from || x->from >= to) continue;
-        if (x->from < from && x->to > to) {
+        if (x->from < from && x->to > to) {      // blocks may lie in each other
+          r->range = (ChatRange *)bpe_resize(r->range, r->ranges + 1, sizeof *x);
+          x = &r->range[k];
           memmove(x + 2, x + 1, (r->ranges++ - k - 1) * sizeof *x);
           x[1] = ChatRange{to, x->to, false, false};
         }

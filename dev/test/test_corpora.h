@@ -72,6 +72,7 @@ TEST(corpora_directories_are_of_one_kind,
   static const struct { const char *make, *says; int code; } dirs[] = {
       {"cp ../a.txt ../b.jsonl .", "has text (a.txt) and records (b.jsonl): name those to train on", 2},
       {"cp ../a.txt train.txt; cp ../b.jsonl train.jsonl", "has text (train.txt) and records (train.jsonl)", 2},
+      {"cp ../a.txt . && cp ../b.jsonl author_1.jsonl", "has text (a.txt) and records (author_1.jsonl)", 2},
       {"cp ../a.txt . && cp ../c.parquet .", "has text (a.txt) and tables (c.parquet)", 2},
       {"cp ../b.jsonl . && cp ../a.txt x_train.bin", "has records (b.jsonl) and tokens (x_train.bin)", 2},
       {"cp ../c.parquet . && cp ../a.txt x_train.bin", "has tables (c.parquet) and tokens (x_train.bin)", 2},

@@ -401,7 +401,7 @@ static int64_t records_peak(const char *name, void (*put)(FILE *f, int i), int r
   return took - 2 * tokens;
 }
 TEST(records_are_read_in_bounds,
-     "a table of values, an array and lines of many times the memory that reading them may take: it takes no more "
+     "a table of values and an array of many times the memory that reading them may take: it takes no more "
      "beside "
      "the tokens") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -414,12 +414,10 @@ TEST(records_are_read_in_bounds,
       [](FILE *f, int i) { if (i == -1) fputs("question,answer\n", f); else if (i >= 0) fprintf(f, "q%d,\"%s\n%s\"\n",
                            i, text, text); },
       [](FILE *f, int i) { if (i < 0) fputs(i == -1 ? "[" : "]", f); else fprintf(f, "%s{\"question\": \"q%d\",\n"
-                           "\"answer\": \"%s\\n%s\"}", i ? "," : "", i, text, text); },
-      [](FILE *f, int i) { if (i >= 0) fprintf(f, "{\"question\": \"q%d\", \"answer\": \"%s\\n%s\"}\n", i, text,
-                           text); }};
-  static const char *const names[] = {"bound.csv", "bound.json", "bound.jsonl"};
+                           "\"answer\": \"%s\\n%s\"}", i ? "," : "", i, text, text); }};
+  static const char *const names[] = {"bound.csv", "bound.json"};
   enum { RECORDS = 1 << 15 };                    // 12 MB
-  for (int k = 0; k < 3; k++) {
+  for (int k = 0; k < 2; k++) {
     int64_t documents = 0;
     const int64_t took = records_peak(names[k], put[k], RECORDS, &documents);
     EXPECT(documents == RECORDS && took <= (int64_t)records_reading_bytes(2), "%s: %lld records, %lld "

@@ -63,7 +63,10 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
       {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nests deeper"},
       {"{% set n = namespace(x='aaaaaaaa') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "MiB"},
-      {"{{ range(1000000) }}", "range() of more"}, {"{{ 'a'.foo() }}", "'foo' is undefined"}};
+      {"{{ range(1000000) }}", "range() of more"}, {"{{ 'a'.foo() }}", "'foo' is undefined"},
+      {"{% set n = namespace(a=[], b=[]) %}{% for i in range(9999) %}{% set n.a = [n.a] %}{% set n.b = [n.b] %}"
+       "{% endfor %}{{ n.a == n.b }}", "nests deeper"},
+      {"{{ '%.999f' % 1 }}", "a number of that length"}, {"{{ '%d' % 1e300 }}", "a number of that length"}};
   cJSON *none = cJSON_CreateObject();
   for (const auto &c : cases) {
     JinjaFault fault = {};
@@ -76,6 +79,8 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
   char deep[4096] = "{{ ";
   for (int i = 0; i < 4000; i++) strcat(deep, i < 2000 ? "(" : i == 2000 ? "1" : ")");
   strcat(deep, ") }}");
+  EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
+  memset((char *)memcpy(deep, "{% set ", 7) + 7, '(', 3000);             // a target of an assignment
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
   cJSON_Delete(none);
 }

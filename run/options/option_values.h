@@ -150,7 +150,7 @@ static bool whole_number(const char *text, int64_t *n, bool *fits) {
   const double x = strtod(plain, &end);
   *fits = fabs(x) < 0x1p63;
   if (*fits) *n = (int64_t)x;
-  return !*end && x == floor(x);                 // 1e6, and 3.0 as YAML has it
+  return !*end && x == floor(x) && !strpbrk(plain, "xX");         // 1e6, and 3.0 as YAML has it; no 0x10
 }
 // The range of an option's number, in words.
 static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes) {

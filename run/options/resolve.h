@@ -176,7 +176,7 @@ void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
   }
   if (rows < 1 || count < 1) return;             // refused below, by name
   const double mean = count / rows;
-  o->global_batch = 1;                           // a power of two: sums of 1, 2, 4, 8 ranks have the same bits
+  o->global_batch = 1;                           // a power of two, which 1, 2, 4, 8 ranks share without empty rows
   while (o->global_batch * 2 <= (int64_t)rows && mean * (double)o->global_batch * M_SQRT2 < TUNING_CONVERSATIONS)
     o->global_batch *= 2;
   o->conversations = mean * (double)o->global_batch;
