@@ -81,6 +81,7 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
   strcat(deep, ") }}");
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
   memset((char *)memcpy(deep, "{% set ", 7) + 7, '(', 3000);             // a target of an assignment
+  strcpy(deep + 3007, "x = 1 %}");
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
   cJSON_Delete(none);
 }
