@@ -80,8 +80,9 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
   for (int i = 0; i < 4000; i++) strcat(deep, i < 2000 ? "(" : i == 2000 ? "1" : ")");
   strcat(deep, ") }}");
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
-  memset((char *)memcpy(deep, "{% set ", 7) + 7, '(', 3000);             // a target of an assignment
-  strcpy(deep + 3007, "x = 1 %}");
+  strcpy(deep, "{% set ");                       // a target of an assignment
+  for (int i = 0; i < 3801; i++) strcat(deep, i < 1900 ? "(" : i == 1900 ? "x" : ")");
+  strcat(deep, " = 1 %}");
   EXPECT(!jinja_parse(deep, strlen(deep), &fault) && strstr(fault.text, "nests deeper"), "%s", fault.text);
   cJSON_Delete(none);
 }
