@@ -210,9 +210,11 @@ static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, c
   RDZV_UNLIKE(i->members != h->where->members, "%s has %s %lld, %s has %lld", who, count, (long long)i->members, us,
               (long long)h->where->members);
   RDZV_UNLIKE(!known || i->ranks < 1 || i->ranks > 1 << 16, "%s is none of %lld", who, (long long)h->where->members);
-  *only = m->here;
-  RDZV_UNLIKE(m->here && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
-  RDZV_UNLIKE(m->here, "%s came twice: %s is there already; each process needs a number of its own (%s)", who,
+  // One that was lost is there until the next start is made; who comes in its place waits for that.
+  const bool there = m->here && (m->client || i->index == h->where->index || !h->planned || !h->restart);
+  *only = there;
+  RDZV_UNLIKE(there && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
+  RDZV_UNLIKE(there, "%s came twice: %s is there already; each process needs a number of its own (%s)", who,
               rdzv_name(h, i->index, m->host, m->pid), h->where->numbered ? "RANK" : "--node_rank");
   RDZV_UNLIKE(strcmp(i->build, h->me->build), "%s runs build %s, %s runs %s: copy the same program to all hosts", who,
               i->build, us, h->me->build);

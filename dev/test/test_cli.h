@@ -346,14 +346,15 @@ TEST_WAITS(cli_a_signal_ends_every_rank,
   static const struct { int ranks, signal, code; const char *reason; } table[] = {
       {0, SIGINT, EXIT_SAVED, "saved"}, {0, SIGTERM, EXIT_SAVED, "saved"},
       {2, SIGINT, 0, "signal"}, {2, SIGTERM, 0, "signal"}};      // mpirun gives the run a code of its own, never 0
-  test_mpirun_patience(6);
+  test_mpirun_patience(3);
   for (const auto &row : table) {
     CliMetrics m;
     CliRun r;
     char what[64];
     const char *out = cli_path("out");
     snprintf(what, sizeof what, "%d ranks, signal %d", row.ranks, row.signal);
-    if (!cli_start_endless(&r, out, row.ranks, "")) return;
+    // Once it is told to end, mpirun 4 reads nothing more of its ranks, which then must not print much.
+    if (!cli_start_endless(&r, out, row.ranks, row.ranks ? "--save_every 1000000" : "")) return;
     kill(r.pid, row.signal);
     r.since = test_clock();
     cli_wait(&r, CLI_LIMIT_S);
