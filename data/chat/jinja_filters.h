@@ -301,7 +301,7 @@ static const JinjaCallable jinja_functions[] = {
     }},
     {"raise_exception", "message", [](Jinja *j, JinjaValue, JinjaValue *a) -> JinjaValue {
       const JinjaText *s = AS_TEXT(a[0]);
-      jinja_fail(j, JINJA_RAISED, "%.*s", (int)(s->n < 200 ? s->n : 200), s->p);
+      jinja_fail(j, JINJA_RAISED, "%.*s", s->n && s->n < 200 ? (int)s->n : 200, s->n ? s->p : "it does not say why");
     }},
     {"strftime_now", "format", [](Jinja *j, JinjaValue, JinjaValue *a) {
       char text[512] = "";
