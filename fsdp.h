@@ -140,9 +140,9 @@ bool params_freeze(Param *param, int params, const char *patterns, char *error, 
 // Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
 // WRAP_MIN_PARAMS.
 Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units);
-// The part of parameter p that is in the shard of rank i (Run), behind its first `past` elements there; false if there
+// The part of parameter p that is in the shard of rank i (Span), behind its first `past` elements there; false if there
 // is none. Where bytes are kept there may be more of it behind that run, in another piece.
-bool shard_run(const Unit *u, const Param *p, int i, Run *run, int64_t past = 0);
+bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past = 0);
 // Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
 bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run);
 // Bytes of a rank's parameter shard without these gaps: what a gather sends.
@@ -229,7 +229,7 @@ void pass_free(Pass *p);
 static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
 // The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
 // in_piece from the first of that rank's part of the piece. Returns false when there is none.
-bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *run);
+bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run);
 // Whether this rank gives its run of a matrix to the owner: its replica is the owner's.
 bool owned_gives(const Fsdp *f, const OwnedMatrix *x);
 // Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
@@ -339,7 +339,7 @@ void fsdp_sync(Fsdp *f);
 float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i);
 // The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
 // if it owns none.
-bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at);
+bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, float **at);
 // After fsdp_reduce_wait, once a step: the model may read the gradient shards.
 void fsdp_returns_wait(Fsdp *f);
 // Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,

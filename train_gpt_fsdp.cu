@@ -79,7 +79,7 @@ struct Model {
   PreferenceArgs preference;                     // the loss of pairs of documents; else it is of tokens
   bool dlogits_apart;                            // from logits of another dtype, in memory of their own
   Dtype logits_dtype;                            // in training; other passes have fp32
-  Recompute recompute[LAYERS_MOST];
+  Recompute recompute[LAYERS_MAX];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
 enum { VOCAB_ALIGN = 64 };
@@ -88,7 +88,7 @@ enum { HEAD_CHUNK_BYTES = 64 << 20 };
 static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
 static bool model_has(const ModelShape *s, When when) {
-  const Block *b = &s->block;
+  const Architecture *b = &s->block;
   switch (when) {
     case NORM_HAS_WEIGHT: return !b->norm_weightless;
     case INPUT_HAS_NORM: return !b->norm_weightless && b->norm_place != NORM_BEHIND;
@@ -216,7 +216,7 @@ static double model_flops_per_token(const Model *m) {
   const double weights = C * (double)(model_qkv_rows(&m->shape) + model_fc_rows(&m->shape) + m->F) + C * Q;
   double seen = 0;                               // tokens that one sees, over the blocks
   for (int l = 0; l < m->L; l++) {
-    const int64_t window = block_window(&m->shape.block, l);
+    const int64_t window = layer_window(&m->shape.block, l);
     seen += (double)(window ? min64(window, m->T) : m->T);
   }
   return 6.0 * (m->L * weights + (double)m->V * C) + 12.0 * Q * seen;
@@ -295,7 +295,7 @@ static int64_t lora_width(const Model *m, int matrix) {
 }
 static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype dt, int B, int T, bool training) {
   const int64_t C = m->C, Q = m->H * m->hs, QKV = model_qkv_rows(&m->shape), FC = model_fc_rows(&m->shape);
-  const Block *choice = &m->shape.block;
+  const Architecture *choice = &m->shape.block;
   const bool layernorm = choice->norm == NORM_LAYERNORM;
   b->residual = declare(d, "residual", l, dt, B, T, C);
   const bool before = choice->norm_place != NORM_BEHIND, behind = choice->norm_place != NORM_BEFORE;
@@ -623,12 +623,12 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
 
 // Whether something is done to q and k of block l before attention, and how they turn.
 static bool block_has_rope(const Trainer *t, int l) {
-  return block_turns(&t->model.shape.block, l) || t->model.shape.block.qk_norm != QK_NORM_OFF;
+  return layer_rotates(&t->model.shape.block, l) || t->model.shape.block.qk_norm != QK_NORM_OFF;
 }
 static Tensor block_rope_table(const Trainer *t, int l) {
-  const Block *b = &t->model.shape.block;
-  if (!block_turns(b, l)) return Tensor{};
-  return block_window(b, l) && t->buffers.rope_window.data ? t->buffers.rope_window : t->buffers.rope;
+  const Architecture *b = &t->model.shape.block;
+  if (!layer_rotates(b, l)) return Tensor{};
+  return layer_window(b, l) && t->buffers.rope_window.data ? t->buffers.rope_window : t->buffers.rope;
 }
 static RopeArgs rope_args(const Trainer *t) {
   return RopeArgs{t->model.H, (int)t->model.hs, t->model.shape.block.qk_norm, norm_eps(t)};
@@ -652,7 +652,7 @@ static void block_mlp_up(Trainer *t, int l) {
 
 // Where the keys begin that tokens of block l see.
 static Tensor block_starts(const Trainer *t, int l) {
-  return block_window(&t->model.shape.block, l) && t->acts.windows.data ? t->acts.windows : t->acts.starts;
+  return layer_window(&t->model.shape.block, l) && t->acts.windows.data ? t->acts.windows : t->acts.starts;
 }
 // att of block l from qkv. A sample's pass keeps k and v; one that adds a token to each text reads those before it.
 static void block_attend(Trainer *t, int l, Microbatch mb) {
@@ -665,7 +665,7 @@ static void block_attend(Trainer *t, int l, Microbatch mb) {
     Tensor cache = tensor_of(from, t->dtype, t->acts.B, P, columns);
     cache_store(&t->ctx, cache, b->qkv, starts);
     if (t->fills < 0) {
-      attention_cached(&t->ctx, b->att, cache, b->qkv, n_head, starts, block_window(&t->model.shape.block, l));
+      attention_cached(&t->ctx, b->att, cache, b->qkv, n_head, starts, layer_window(&t->model.shape.block, l));
       return;
     }
   }

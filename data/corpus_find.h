@@ -41,8 +41,8 @@ struct Found {
   DataNames tokens[SPLIT_COUNT];                 // token files, or of records; none: text, or not looked for yet
   bool records;                                  // they are files of conversations
   RecordPart *part;                              // of those that are trained on
-  int sources, source_files[SOURCES_MOST];       // of a mixture: how many of the training files are each one's
-  SplitSource mixed[SOURCES_MOST];               // their names and weights
+  int sources, source_files[SOURCES_MAX];       // of a mixture: how many of the training files are each one's
+  SplitSource mixed[SOURCES_MAX];               // their names and weights
   const char *val_data;                          // --val_data, or ""
   TextWant want;                                 // of texts
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
@@ -609,7 +609,7 @@ static inline int64_t token_weight(char *element) {
 }
 // Divides the weights of a mixture by what divides them all.
 static inline bool find_weights(Found *f, const char *list, DataError *e) {
-  enum { PERIOD_MOST = 1 << 22 };
+  enum { PERIOD_MAX = 1 << 22 };
   int64_t divisor = 0, sum = 0;
   for (int k = 0; k < f->sources; k++)
     for (int64_t a = divisor, b = f->mixed[k].weight; ; ) {
@@ -618,8 +618,8 @@ static inline bool find_weights(Found *f, const char *list, DataError *e) {
       a = b, b = rest;
     }
   for (int k = 0; k < f->sources; k++) sum += f->mixed[k].weight /= divisor;
-  return sum <= PERIOD_MOST || data_fail(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
-                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MOST);
+  return sum <= PERIOD_MAX || data_fail(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
+                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MAX);
 }
 // The files of a list: elements with commas between them, each of which `add` adds; with weights behind colons a
 // mixture, else one stream. valid: of --val_data.
@@ -642,8 +642,8 @@ static inline bool find_list(Found *f, const char *list, bool valid,
                        "weights above 0 behind all of them, FILES:0.7,FILES:0.3");
     if (!add(f, element, valid, e)) return false;
     weighted += weight > 0;
-    if (elements++ == SOURCES_MOST && weighted)
-      return data_fail(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MOST);
+    if (elements++ == SOURCES_MAX && weighted)
+      return data_fail(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MAX);
     if (!weight) continue;
     f->source_files[weighted - 1] = to->count - before;
     f->mixed[weighted - 1] = SplitSource{{}, 0, 0, weight};

@@ -48,7 +48,7 @@ static inline size_t records_reading_bytes(int threads) {
 
 // ---- dataloader.h ---------------------------------------------------------------------------------------------------
 // A tokenizer trained on the text ends with so many tokens: each word is one then. A plan knows it without the text.
-enum { GEN_VOCAB_MOST = 484 };
+enum { GEN_VOCAB_MAX = 484 };
 struct CorpusOptions {
   const char *data;            // path, pattern, "random" or "generated"; NULL or "": search (see corpus_load)
   const char *cache_dir;       // where tokenizer and ids of a text are kept; made if absent; NULL or "": nowhere

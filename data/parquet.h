@@ -93,8 +93,8 @@ static inline void thrift_skip(Thrift *t, int type, int depth = 0) {
 }
 
 // ================================================================================================ 2 schema
-enum { PARQUET_FOOTER_MOST = 256 << 20, PARQUET_HEADER_MOST = 16 << 20, PARQUET_PAGE_MOST = 1 << 30,
-       PARQUET_ELEMENTS_MOST = 1 << 16, PARQUET_COLUMNS_MOST = 256, PARQUET_LINE_MOST = 64 << 20 };
+enum { PARQUET_FOOTER_MAX = 256 << 20, PARQUET_HEADER_MAX = 16 << 20, PARQUET_PAGE_MAX = 1 << 30,
+       PARQUET_ELEMENTS_MAX = 1 << 16, PARQUET_COLUMNS_MAX = 256, PARQUET_LINE_MAX = 64 << 20 };
 enum { PARQUET_BOOLEAN, PARQUET_INT32, PARQUET_INT64, PARQUET_INT96, PARQUET_FLOAT, PARQUET_DOUBLE,
        PARQUET_BYTE_ARRAY };
 enum { PARQUET_REQUIRED, PARQUET_OPTIONAL, PARQUET_REPEATED };
@@ -209,9 +209,9 @@ static inline bool parquet_tree(Parquet *q, Thrift *t, int64_t count, const Parq
 }
 static inline bool parquet_schema(Parquet *q, Thrift *t, int64_t count, DataError *e) {
   int64_t leaf = 0;
-  if (count > PARQUET_ELEMENTS_MOST)
+  if (count > PARQUET_ELEMENTS_MAX)
     return data_fail(e, EXIT_USAGE, "%s has %lld columns; at most %d are possible", q->path, (long long)count,
-                     PARQUET_ELEMENTS_MOST);
+                     PARQUET_ELEMENTS_MAX);
   q->node = (ParquetElement *)data_alloc((size_t)count + 1, sizeof *q->node);
   return (count > 1 && parquet_tree(q, t, count, NULL, &leaf) && q->nodes == count) ||
          data_fail(e, EXIT_MISSING, "%s is damaged: its schema", q->path);
@@ -276,8 +276,8 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
   for (const char *name : record_beside) if (!f || f->kind != FORM_TEXT) take(name);
   for (int64_t i = 1; i < q->nodes; i = q->node[i].end) if (record_changes(q->node[i].name)) take(q->node[i].name);
   for (int64_t i = 1; ok && i < q->nodes; i = q->node[i].end) if (!q->node[i].column) parquet_add(q, i);
-  if (ok && q->columns > PARQUET_COLUMNS_MOST)
-    ok = data_fail(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MOST);
+  if (ok && q->columns > PARQUET_COLUMNS_MAX)
+    ok = data_fail(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MAX);
   q->records = ok && q->columns;
   cJSON_Delete(members);
   return q->records;
@@ -415,7 +415,7 @@ static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t fi
     return data_fail(e, EXIT_MISSING, "%s is no Parquet table, or cut short: it does not begin and end with PAR1",
                      path);
   memcpy(&bytes, ends + 4, 4);
-  if (bytes > file_bytes - 12 || bytes > PARQUET_FOOTER_MOST)
+  if (bytes > file_bytes - 12 || bytes > PARQUET_FOOTER_MAX)
     return data_fail(e, EXIT_MISSING, "%s is damaged: a footer of %u bytes", path, bytes);
   uint8_t *footer = (uint8_t *)data_alloc((size_t)bytes + 1, 1);
   const bool ok = parquet_pread(path, fd, footer, bytes, file_bytes - 8 - bytes, e) &&
@@ -580,12 +580,12 @@ static inline bool parquet_page(ParquetColumn *q, DataError *e) {
     h = parquet_page_header(&t);
     head = t.p - q->packed;
     if (!t.bad) break;
-    if (have == q->end - q->at || have >= PARQUET_HEADER_MOST) return parquet_damaged(q, "a page's header", e);
+    if (have == q->end - q->at || have >= PARQUET_HEADER_MAX) return parquet_damaged(q, "a page's header", e);
   }
   q->at += head;
   const int64_t levels = h.type == PARQUET_DATA_2 ? h.present_bytes + h.repeat_bytes : 0;
-  if (h.packed < 0 || h.packed > min64(q->end - q->at, PARQUET_PAGE_MOST) || h.unpacked < 0 ||
-      h.unpacked > PARQUET_PAGE_MOST || levels < 0 ||
+  if (h.packed < 0 || h.packed > min64(q->end - q->at, PARQUET_PAGE_MAX) || h.unpacked < 0 ||
+      h.unpacked > PARQUET_PAGE_MAX || levels < 0 ||
       h.present_bytes < 0 || h.repeat_bytes < 0 || levels > h.packed || levels > h.unpacked)
     return parquet_damaged(q, "a page's header", e);
   parquet_room(&q->packed, &q->packed_room, (size_t)h.packed);
@@ -680,7 +680,7 @@ static inline bool parquet_text(Parquet *q, DataError *e) {
                    one ? "byte 1 is not UTF-8" : "it has a NUL character");
 }
 static inline bool parquet_put(Parquet *q, const void *p, size_t n, DataError *e) {
-  if (q->line_bytes + n > PARQUET_LINE_MOST)
+  if (q->line_bytes + n > PARQUET_LINE_MAX)
     return data_fail(e, EXIT_MISSING, "%s, row %lld: it has more than 64 MiB", q->path, (long long)q->row);
   if (q->line_bytes + n > q->line_room)
     q->line = (char *)bpe_resize(q->line, q->line_room = 2 * (q->line_bytes + n) + 64, 1);

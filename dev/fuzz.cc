@@ -1051,7 +1051,7 @@ static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
     rdzv_add(&k.in, bytes + at, count - at < piece ? count - at : piece);
     got = rdzv_link_next(&k, &f, &used);
     HOLDS(got <= 0 && k.phase != PHASE_OPEN && k.out.n - said <= 2 * RDZV_HEAD + RDZV_NONCE);
-    HOLDS(got < 0 || k.in.n <= RDZV_HEAD + RDZV_EARLY_MOST + piece);
+    HOLDS(got < 0 || k.in.n <= RDZV_HEAD + RDZV_EARLY_MAX + piece);
   }
   fuzz_accepted = got >= 0;
   rdzv_link_close(&k);
@@ -1100,7 +1100,7 @@ static void fuzz_rdzv_payload(const uint8_t *bytes, size_t count) {
   if (bytes[0] == '2' && fuzz_accepted) fuzz_rdzv_printable(e.text, false);
   if (bytes[0] != '3' || !rdzv_words_read(&w, p, n)) return;
   fuzz_accepted = true;
-  HOLDS(w.count > 0 && w.count <= RDZV_WORDS_MOST && !w.word[w.count]);
+  HOLDS(w.count > 0 && w.count <= RDZV_WORDS_MAX && !w.word[w.count]);
   for (int k = 0; k < w.count; k++) fuzz_rdzv_printable(w.word[k], false);
   const char *why = rdzv_daemon_refused(&w);
   if (why) fuzz_check_error(why);
@@ -1131,7 +1131,7 @@ static void fuzz_rdzv_daemon(const uint8_t *bytes, size_t count) {
   RdzvWords w = {}, found;
   memcpy(text, bytes, count);
   text[count] = 0;
-  while ((word = strsep(&rest, "\n")) && w.count < RDZV_WORDS_MOST) w.word[w.count++] = word;
+  while ((word = strsep(&rest, "\n")) && w.count < RDZV_WORDS_MAX) w.word[w.count++] = word;
   const char *why = rdzv_daemon_refused(&w);
   fuzz_accepted = !why;
   for (int i = 1; i < w.count && !why; i++) {
@@ -1165,7 +1165,7 @@ static void fuzz_rdzv_text(const uint8_t *bytes, size_t count) {
     fuzz_accepted = true;
   }
   if (rdzv_offer_parse(&o, text)) {
-    HOLDS(rdzv_is_hex(o.job, 32) && rdzv_is_hex(o.token, 64) && o.at.count <= NET_ADDRESSES_MOST);
+    HOLDS(rdzv_is_hex(o.job, 32) && rdzv_is_hex(o.token, 64) && o.at.count <= NET_ADDRESSES_MAX);
     for (int i = 0; i < o.at.count; i++) HOLDS(o.at.at[i].bytes && ((sockaddr_in *)&o.at.at[i].to)->sin_port);
     fuzz_accepted = true;
   }
@@ -1197,7 +1197,7 @@ static void fuzz_flight(const uint8_t *bytes, size_t count) {
       flight_close(x);
       continue;
     }
-    HOLDS(x->rank >= 0 && x->rank < x->world && strlen(x->run) == 16 && x->rows <= FLIGHT_ROWS_MOST);
+    HOLDS(x->rank >= 0 && x->rank < x->world && strlen(x->run) == 16 && x->rows <= FLIGHT_ROWS_MAX);
     for (int i = 0; i < x->rows; i++) {
       HOLDS((unsigned)x->row[i].kind < FLIGHT_KIND_COUNT && x->row[i].s <= 0 && (!i || x->row[i].s >= x->row[i - 1].s));
       HOLDS(x->row[i].kind != FLIGHT_BEGIN || (x->row[i].number > 0 && x->row[i].what));

@@ -69,7 +69,7 @@ static inline bool stage_shard_lies_in_whole(const Fsdp *f) {
   const FsdpConfig *c = &f->cfg;
   const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
   const bool read_before = c->wire_dtype != F32 || c->comm == COMM_NCCL;
-  return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MOST));
+  return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MAX));
 }
 // With one rank the sum is its own gradient. If nothing is rounded for the wire, backward writes gradients directly
 // into the gradient shard and adds those of later microbatches there. Two kinds must be complete before they are added:
@@ -86,10 +86,10 @@ static inline GradHome stage_grad_home(const Fsdp *f, int s) {
 }
 // Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
 // messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
-enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MOST = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
+enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MAX = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
 static inline int64_t fsdp_stage_numel(CommKind comm, int shards) {
   if (comm != COMM_NCCL) return STAGE_NUMEL;
-  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MOST, (1 << 23) / shards / 128 * 128));
+  return max64(STAGE_NUMEL_NCCL_LEAST, min64(STAGE_NUMEL_NCCL_MAX, (1 << 23) / shards / 128 * 128));
 }
 // In how many rounds a unit of stage s with n elements of each shard is reduced.
 static inline int unit_rounds(const Fsdp *f, int s, int64_t n) {

@@ -11,7 +11,7 @@ static inline bool memory_on_host(int line) { return !strncmp(memory_words[line]
 void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides) {
   m->planned_bytes[line] += bytes;
   if (!bytes && !besides) return;
-  CHECK(m->blocks < MEMORY_BLOCKS_MOST, "more than %d blocks of memory", (int)MEMORY_BLOCKS_MOST);
+  CHECK(m->blocks < MEMORY_BLOCKS_MAX, "more than %d blocks of memory", (int)MEMORY_BLOCKS_MAX);
   m->block[m->blocks++] = MemoryBlock{line, bytes, besides, pointer};
 }
 

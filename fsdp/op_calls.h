@@ -13,7 +13,7 @@ static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t byte
   if (!p || !bytes) return;
   for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may lie at one place
     if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
-  CHECK(x->count < ACCESSES_MOST, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MOST);
+  CHECK(x->count < ACCESSES_MAX, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MAX);
   x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
 }
 static inline void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
@@ -21,7 +21,7 @@ static inline void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_
   x->bytes += (kind == ACCESS_UPDATE ? 2 : 1) * (double)bytes;
 }
 static inline void touch_tensor(OpTouch *x, const char *name, AccessKind kind, Tensor t) {
-  CHECK(x->args < ARGS_MOST, "%s has more than %d tensors", op_words[x->op], (int)ARGS_MOST);
+  CHECK(x->args < ARGS_MAX, "%s has more than %d tensors", op_words[x->op], (int)ARGS_MAX);
   x->arg[x->args++] = OpArg{name, kind, t};
   if (t.data) touch_bytes(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
 }

@@ -24,13 +24,13 @@ static inline double owned_cost(const OwnedMatrix *x) {
   const double m = (double)min64(x->rows, x->cols), n = (double)max64(x->rows, x->cols);
   return m * m * (3 * n + m);
 }
-bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Run *run) {
+bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run) {
   const Param *p = &f->lay.param[x->param];
-  Run all;
+  Span all;
   if (!shard_run(&f->lay.unit[p->unit], p, i, &all)) return false;
   const int64_t a = max64(all.in_range, x->first), b = min64(all.in_range + all.numel, x->first + owned_numel(x));
   if (a >= b) return false;
-  *run = Run{a - x->first, all.in_piece + a - all.in_range, b - a};
+  *run = Span{a - x->first, all.in_piece + a - all.in_range, b - a};
   return true;
 }
 bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
@@ -67,7 +67,7 @@ void owned_deal(OwnedMatrix *x, int count, int world) {
 static inline size_t owned_stage(Fsdp *f, int round, int i, bool keep) {
   OwnedLayout *o = &f->lay.owned;
   size_t at = 0;
-  Run run;
+  Span run;
   for (int k = o->round_first[round]; k < o->round_first[round + 1]; k++) {
     if (keep) o->matrix[k].stage_at = at;
     at += owned_run(f, &o->matrix[k], i, &run) ? align_bytes(owned_bytes(run.numel)) : 0;
@@ -116,7 +116,7 @@ int64_t owned_wire_bytes(const Fsdp *f, bool near) {
   const Mesh *m = &f->mesh;
   const int S = fsdp_shards(f), me = m->rank, host = m->peer[me].host;
   int64_t n = 0;
-  Run run;
+  Span run;
   for (int j = 0; j < f->lay.owned.rounds; j++)
     EACH_OWNED(f, j, x) {
       const bool own = x->owner == me;
@@ -154,12 +154,12 @@ static inline char *owned_host_matrix(const Fsdp *f, int round) {
   return f->muon.host + (size_t)(owned_slot(f, round) + 1) * o->host_bytes - o->matrix_bytes;
 }
 // Where this rank writes its run's momenta, and where it finds its run's update.
-static inline char *owned_to(const Fsdp *f, const OwnedMatrix *x, Run run) {
+static inline char *owned_to(const Fsdp *f, const OwnedMatrix *x, Span run) {
   const bool there = f->lay.owned.in_place ? owned_gives(f, x) : x->owner == f->mesh.rank;
   if (fsdp_offloads(f)) return owned_host_stage(f, x);
   return there ? owned_matrix(f, x->owner, x->round) + owned_bytes(run.in_range) : owned_stage_of(f, x);
 }
-static inline char *owned_from(const Fsdp *f, const OwnedMatrix *x, Run run) {
+static inline char *owned_from(const Fsdp *f, const OwnedMatrix *x, Span run) {
   if (fsdp_offloads(f)) return owned_host_stage(f, x);
   const bool there = f->lay.owned.in_place || x->owner == f->mesh.rank;
   return there ? owned_matrix(f, x->owner, x->round) + owned_bytes(run.in_range) : owned_stage_of(f, x);

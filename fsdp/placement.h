@@ -17,14 +17,14 @@
 #include "fsdp.h"
 #include "record.h"
 
-enum { PASSES_MOST = 3 };
+enum { PASSES_MAX = 3 };
 
 // Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
 // where the dry run has it. Nothing is added for 0 bytes.
 static inline void placement_fix(Placement *pl, const char *name, int number, Pool pool, size_t at, size_t bytes,
                                  const void *address) {
   if (!bytes) return;
-  CHECK(pl->fixed_count < FIXED_MOST, "more than %d fixed buffers", (int)FIXED_MOST);
+  CHECK(pl->fixed_count < FIXED_MAX, "more than %d fixed buffers", (int)FIXED_MAX);
   FixedBuffer *x = &pl->fixed[pl->fixed_count++];
   *x = FixedBuffer{};
   x->buffer.name = name;
@@ -342,7 +342,7 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
     buffer_place(pl, &p->meets, room->order[i], room, first ? POOL_SHARDS : POOL_ACTS);
 }
 // A placement: where each declared buffer of a pass lies, and how large pools are.
-struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES_MOST]; size_t *at[PASSES_MOST], total; };
+struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES_MAX]; size_t *at[PASSES_MAX], total; };
 static inline Buffer *pass_buffer(const Placement *pl, const Pass *p, int i) {
   return i < pl->fixed_count ? &p->fixed[i] : &p->buffer[i - pl->fixed_count];
 }
@@ -368,7 +368,7 @@ static inline Places places_open(const Placement *pl, const Pass *pass, int pass
   places_note(&x, pl, pass, passes);
   return x;
 }
-static inline void places_free(Places *x) { for (int k = 0; k < PASSES_MOST; k++) { free(x->in[k]); free(x->at[k]); } }
+static inline void places_free(Places *x) { for (int k = 0; k < PASSES_MAX; k++) { free(x->in[k]); free(x->at[k]); } }
 // Places the passes, the first in one order, each other one in that which lets the pools grow least.
 static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceTry x) {
   pass_put(pl, pass, room, x, true);
@@ -575,7 +575,7 @@ static inline void pass_forget(Pass *p) {
   p->fixed = NULL;
 }
 void placement_place(Placement *pl, Pass *pass, int passes) {
-  CHECK(passes <= PASSES_MOST, "%d passes", passes);
+  CHECK(passes <= PASSES_MAX, "%d passes", passes);
   passes_try(pl, pass, passes);
   for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);

@@ -77,7 +77,7 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
         in = f->mem.staging_in;
       }
       some.data[some.count++] = in;
-      if (!f->lay.mirrored && i + 1 < inputs && some.count < SUMMANDS_MOST) continue;
+      if (!f->lay.mirrored && i + 1 < inputs && some.count < SUMMANDS_MAX) continue;
       accumulate(&f->reduce_ctx, tensor_of(sum + at, F32, n), some, begins ? OVERWRITE : ADD);
       some.count = 0;
       begins = false;

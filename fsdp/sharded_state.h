@@ -35,7 +35,7 @@ static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
   const Piece *c = &q->piece[i];
   return tensor_of(c->split ? f->shards.low + q->low_base + c->master_at : NULL, LOW16, c->numel);
 }
-bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
+bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, float **at) {
   const Param *q = &f->lay.param[p];
   if (!shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, run)) return false;
   float *piece = fsdp_piece_state(f, state, q->unit, q->piece);
@@ -43,7 +43,7 @@ bool fsdp_own(const Fsdp *f, ShardState state, int p, Run *run, float **at) {
   return true;
 }
 // These elements in the parameter shard.
-static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
+static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
   const Param *q = &f->lay.param[p];
   if (q->keeps) {
     const int i = q->kept[run.part].piece;
@@ -55,7 +55,7 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Run run) {
                    run.numel);
 }
 // The lower halves of their masters. data is NULL if these are not split.
-static inline Tensor fsdp_own_low(const Fsdp *f, int p, Run run) {
+static inline Tensor fsdp_own_low(const Fsdp *f, int p, Span run) {
   const Param *q = &f->lay.param[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
@@ -148,7 +148,7 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
   const bool off = fsdp_offloads(f);
   float *host_amax = (float *)(f->shards.host_limbs + NORM_LIMBS), *host_scale = host_amax + f->lay.scales;
   float *amax = off ? host_amax : f->shards.amax, *scale = off ? host_scale : f->shards.scale, *master;
-  Run run;
+  Span run;
   const int64_t n = f->lay.scales_trained;
   c->ops->zero(c, amax, (size_t)n * 4);
   for (int p = 0; p < f->lay.params; p++)
@@ -216,10 +216,10 @@ static inline float *fsdp_scratch(Fsdp *f, int p, int64_t *numel_) {
 }
 // Stores or measures n values in scratch: elements [at, at + n) of those that this rank owns of parameter p, which has
 // no fp32 master.
-static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const float *scratch, int64_t n,
+static inline void fsdp_take_values(Fsdp *f, int p, Span run, int64_t at, const float *scratch, int64_t n,
                                     ValuePass pass) {
   Ctx *c = fsdp_param_ctx(f, p);
-  const Run part = {run.in_range + at, run.in_piece + at, n};
+  const Span part = {run.in_range + at, run.in_piece + at, n};
   Tensor to = fsdp_own_stored(f, p, part);
   const Tensor values = tensor_of((void *)scratch, F32, n);
   float *amax = c == f->ctx ? f->shards.amax : (float *)(f->shards.host_limbs + NORM_LIMBS);
@@ -242,12 +242,12 @@ static inline void fsdp_take_values(Fsdp *f, int p, Run run, int64_t at, const f
 // begin `before` elements behind the first one of the first block. Returns the elements.
 static inline int64_t fsdp_own_blocks(const Fsdp *f, int p, int64_t at, int64_t n, Tensor *blocks, int64_t *before) {
   const Param *q = &f->lay.param[p];
-  Run run;
+  Span run;
   CHECK(shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at), "%s: %s", __func__, q->name);
   const int64_t values = block_values(q->kept[run.part].type);
   *before = run.in_piece % values;
   n = min64(n, run.numel);
-  *blocks = fsdp_own_stored(f, p, Run{run.in_range - *before, run.in_piece - *before,
+  *blocks = fsdp_own_stored(f, p, Span{run.in_range - *before, run.in_piece - *before,
                                       round_up(*before + n, values), run.part});
   return n;
 }
@@ -264,7 +264,7 @@ void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *from, int64_t n
 enum { KEPT_NUMEL = 4096 };                      // whole blocks of every type
 int fsdp_own_type(const Fsdp *f, int p, int64_t at) {
   const Param *q = &f->lay.param[p];
-  Run run;
+  Span run;
   return shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at) ? q->kept[run.part].type : 0;
 }
 // fsdp_set_own: values become whole blocks, of types that are made here.
@@ -286,7 +286,7 @@ static inline void fsdp_get_kept(Fsdp *f, int p, int64_t at, float *host, int64_
   Tensor blocks;
   int64_t before;
   for (int64_t k; n > 0; at += k, n -= k, host += k) {
-    k = fsdp_own_blocks(f, p, at, min64(n, KEPT_NUMEL - BLOCK_VALUES_MOST), &blocks, &before);
+    k = fsdp_own_blocks(f, p, at, min64(n, KEPT_NUMEL - BLOCK_VALUES_MAX), &blocks, &before);
     const int type = fsdp_own_type(f, p, at);
     f->ctx->ops->copy(f->ctx, stored, blocks.data, (size_t)numel(blocks));
     f->ctx->ops->sync(f->ctx);
@@ -296,7 +296,7 @@ static inline void fsdp_get_kept(Fsdp *f, int p, int64_t at, float *host, int64_
 }
 
 void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass) {
-  Run run;
+  Span run;
   float *to;
   liveness_progress();
   if (f->lay.param[p].keeps) {
@@ -322,13 +322,13 @@ void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *hos
 }
 // Copies masters to the host, as fsdp_get_own does, of a parameter whose masters are split, and joins their halves:
 // directly where the halves are in host memory, else through scratch.
-static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *host, int64_t n) {
+static inline void fsdp_get_split(Fsdp *f, int p, Span run, int64_t at, float *host, int64_t n) {
   Ctx *c = fsdp_param_ctx(f, p);
   int64_t room = n;
   float *scratch = c->ops->nccl ? fsdp_scratch(f, p, &room) : NULL;
   for (int64_t k; n > 0; host += k, at += k, n -= k) {
     k = min64(n, room);
-    const Run part = {run.in_range + at, run.in_piece + at, k};
+    const Span part = {run.in_range + at, run.in_piece + at, k};
     master_from_param(c, tensor_of(scratch ? scratch : host, F32, k), fsdp_own_stored(f, p, part),
                       fsdp_own_low(f, p, part));
     if (scratch) c->ops->copy(c, host, scratch, (size_t)k * 4);
@@ -336,7 +336,7 @@ static inline void fsdp_get_split(Fsdp *f, int p, Run run, int64_t at, float *ho
   }
 }
 void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n) {
-  Run run;
+  Span run;
   float *from;
   liveness_progress();
   if (f->lay.param[p].keeps && state == STATE_MASTER) { fsdp_get_kept(f, p, at, host, n); return; }
@@ -349,7 +349,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   }
   const Param *q = &f->lay.param[p];
   if (f->lay.unit[q->unit].piece[q->piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
-  const Tensor stored = fsdp_own_stored(f, p, Run{run.in_range + at, run.in_piece + at, n});
+  const Tensor stored = fsdp_own_stored(f, p, Span{run.in_range + at, run.in_piece + at, n});
   const size_t b = dtype_bytes(stored.dtype);
   char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
   float scale = 1;
@@ -381,7 +381,7 @@ static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, 
 uint64_t fsdp_weights_hash(Fsdp *f, bool beside) {
   uint64_t sum = 0, all = 0, number = 0;
   uint32_t values[1024];
-  Run run;
+  Span run;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (param_trains_beside(q) && !beside) continue;
@@ -401,7 +401,7 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element) {
   enum : int64_t { ELEMENTS = 1LL << 40, ALL = INT64_MAX };
   int64_t first = ALL, lowest;
   float values[1024];
-  Run run;
+  Span run;
   for (int p = 0; p < f->lay.params && first == ALL; p++) {
     const Param *q = &f->lay.param[p];
     for (int64_t at = 0, k; shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at); at += k) {
@@ -426,7 +426,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     const uint32_t number = q->adapter ? adapters++ : weights++;
-    Run run;
+    Span run;
     float *to;
     liveness_arrived();
     if (q->keeps || !fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;        // what is kept is read

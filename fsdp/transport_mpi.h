@@ -430,7 +430,7 @@ static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round
   const uint64_t count = f->muon.rounds + (uint64_t)round + 1;
   const int S = fsdp_shards(f), N = f->mesh.world, slots = f->lay.owned.slots;
   Control *own = fsdp_control(f, f->mesh.rank);
-  Run run;
+  Span run;
   // The slots of a step's first rounds are free: everybody has passed its small all-gather.
   for (int r = 0; r < N && move == UPDATES_FREE && round >= slots; r++)
     if (r != f->mesh.rank) comm_mpi_updates_wait(f, &fsdp_control(f, r)->taken, count - (uint64_t)slots);
@@ -462,7 +462,7 @@ static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
 // Of a mirrored device, to or from the host: the runs of others' matrices, where the device has them; and the own
 // matrix, of which only others' runs come from the host.
 static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
-  Run run;
+  Span run;
   EACH_OWNED(f, round, x) {
     if (x->owner == f->mesh.rank || (to_host && !owned_gives(f, x))) continue;
     if (!owned_run(f, x, f->mesh.shard.me, &run)) continue;
@@ -471,7 +471,7 @@ static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
   }
 }
 static inline void comm_mpi_mirror_matrix(Fsdp *f, int round, bool to_host) {
-  Run run;
+  Span run;
   EACH_OWNED(f, round, x) for (int i = 0; i < fsdp_shards(f) && x->owner == f->mesh.rank; i++) {
     if (!owned_run(f, x, i, &run) || (!to_host && i == f->mesh.shard.me)) continue;
     char *here = owned_matrix(f, x->owner, round) + owned_bytes(run.in_range);

@@ -11,7 +11,7 @@ static inline void updates_each_message(Fsdp *f, int round, bool back,
                                         void (*message)(Fsdp *f, int round, UpdateMessage m)) {
   const int S = fsdp_shards(f), me = f->mesh.rank, N = f->mesh.world, first = back ? 0 : me / S * S;
   const bool host = f->lay.mirrored;
-  Run run;
+  Span run;
   if (N == 1 || f->lay.owned.in_place) return;
   f->traffic.updates++;
   record_collective(f->record, RECORD_HOST, COLLECTIVE_UPDATES, OVER_NONE, 1, 0);
@@ -35,7 +35,7 @@ static inline void updates_each_message(Fsdp *f, int round, bool back,
 // Runs of a round between the device and the host, whose optimizer writes and reads them: to where they are sent from
 // or orthogonalised, or back. A mirrored device has only those of its own matrix.
 static inline void updates_copy(Fsdp *f, int round, bool back) {
-  Run run;
+  Span run;
   EACH_OWNED(f, round, x) {
     const bool own = x->owner == f->mesh.rank;
     if (!fsdp_offloads(f) || (!own && (f->lay.mirrored || (!back && !owned_gives(f, x))))) continue;
@@ -47,7 +47,7 @@ static inline void updates_copy(Fsdp *f, int round, bool back) {
 }
 bool updates_move(const Fsdp *f, int round, bool back) {
   const int S = fsdp_shards(f), me = f->mesh.rank;
-  Run run;
+  Span run;
   EACH_OWNED(f, round, x) {
     const bool own = x->owner == me;
     if ((own ? fsdp_offloads(f) : back || owned_gives(f, x)) && owned_run(f, x, f->mesh.shard.me, &run)) return true;

@@ -64,11 +64,11 @@ static const MemoryUse memory_uses[] = {
 // A block of memory that somebody declared. besides: bytes of it that other lines count. pointer: of the pointer that
 // gets its address when it is taken; NULL where the one who declared it takes the memory himself.
 struct MemoryBlock { MemoryName line; size_t bytes, besides; void *pointer; };
-enum { MEMORY_BLOCKS_MOST = 64 };
+enum { MEMORY_BLOCKS_MAX = 64 };
 // planned: of what was declared, before anything is allocated. taken: added up by the allocator. They must be equal.
 struct MemoryPlan {
   size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT];
-  MemoryBlock block[MEMORY_BLOCKS_MOST];
+  MemoryBlock block[MEMORY_BLOCKS_MAX];
   int blocks;
 };
 // MEMORY_TO_TAKE: on the device, but for what libraries have taken.
@@ -191,7 +191,7 @@ enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements
 // The part of parameter p that is in the shard of rank i of the shard group: `numel` elements, which begin in_range
 // elements after p's first and in_piece elements after the first of that rank's part of the piece. Returns false if
 // that rank has no element of p. part: of a parameter whose bytes are kept, the matrix that they are of.
-struct Run { int64_t in_range, in_piece, numel; int part = 0; };
+struct Span { int64_t in_range, in_piece, numel; int part = 0; };
 // Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
 // unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
 struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
@@ -459,7 +459,7 @@ struct Fsdp {
 // ---- op_calls.h -----------------------------------------------------------------------------------------------------
 enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
 struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
-enum { ACCESSES_MOST = 24, ARGS_MOST = 16, IN_PLACE_MOST = SUMMANDS_MOST };
+enum { ACCESSES_MAX = 24, ARGS_MAX = 16, IN_PLACE_MAX = SUMMANDS_MAX };
 #define X(op, args, touches) OP_##op,
 enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
 #undef X
@@ -476,9 +476,9 @@ struct OpTouch {
   int count, pairs, context, args;
   bool workspace;
   double bytes;
-  Access access[ACCESSES_MOST];
-  uintptr_t in_place[IN_PLACE_MOST][2];
-  OpArg arg[ARGS_MOST];
+  Access access[ACCESSES_MAX];
+  uintptr_t in_place[IN_PLACE_MAX][2];
+  OpArg arg[ARGS_MAX];
 };
 // Receives what each call touches. Ctx.device of a planning table's context points to one.
 struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
@@ -602,7 +602,7 @@ struct Buffer {
 // A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
 // read, its number, else -1.
 struct FixedBuffer { Buffer buffer; int slot; bool shared; };
-enum { FIXED_MOST = 1024 };
+enum { FIXED_MAX = 1024 };
 // Entries of the record's points.
 struct Points { int *entry, count; };
 // Which buffers are alive at the same time: for two of them, bits a * words * 64 + b and b * words * 64 + a.
@@ -626,7 +626,7 @@ struct Pass {
 struct PoolSpace { size_t bytes, most; bool open; };
 struct Placement {
   PoolSpace pool[POOLS];
-  FixedBuffer fixed[FIXED_MOST];
+  FixedBuffer fixed[FIXED_MAX];
   int fixed_count;
   size_t workspace_bytes;                        // what all pools together take more because of the workspace
   size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower

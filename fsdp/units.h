@@ -234,21 +234,21 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
 }
 
 // The same of one matrix of a parameter whose bytes are kept.
-static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Run *run) {
+static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Span *run) {
   const KeptMatrix *k = &p->kept[part];
   const int64_t in_piece = p->keeps ? k->in_piece : p->in_piece, before = p->keeps ? param_part_first(p, part) : 0;
   const int64_t numel = p->keeps ? p->matrix_rows[part] * param_cols(p) : p->numel_padded;
   const Piece *c = &u->piece[p->keeps ? k->piece : p->piece];
   const int64_t first = i * c->numel, a = max64(first, in_piece), b = min64(first + c->numel, in_piece + numel);
   if (a >= b) return false;
-  *run = Run{before + a - in_piece, a - first, b - a, part};
+  *run = Span{before + a - in_piece, a - first, b - a, part};
   return true;
 }
-bool shard_run(const Unit *u, const Param *p, int i, Run *run, int64_t past) {
+bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past) {
   for (int part = 0; part < param_runs(p); part++) {
     if (!matrix_run(u, p, part, i, run)) continue;
     if (past < run->numel) {
-      *run = Run{run->in_range + past, run->in_piece + past, run->numel - past, part};
+      *run = Span{run->in_range + past, run->in_piece + past, run->numel - past, part};
       return true;
     }
     past -= run->numel;

@@ -10,7 +10,7 @@
 // ---- Muon
 // Computes the momenta of this rank's runs of a round's matrices and gives them to the owners.
 static inline void fsdp_update_give(Fsdp *f, int round, MuonArgs a) {
-  Run run;
+  Span run;
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_FREE, round);
   EACH_OWNED(f, round, x) {
@@ -38,7 +38,7 @@ static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
 // Updates the parameters of this rank's runs. Where masters are offloaded and parameters are not, these follow unit by
 // unit (fsdp_update).
 static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
-  Run run;
+  Span run;
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_ARRIVED, round);
   EACH_OWNED(f, round, x) {

@@ -123,7 +123,7 @@ template <class T, int COLUMNS> static void attention_plain_backward(Ctx *c, Att
 
 // Bytes of `rows` rows of two-byte elements.
 static constexpr size_t attention_row_bytes(int HS, int rows) { return (size_t)rows * (size_t)(HS + 8) * 2; }
-enum { ATTENTION_SHARED_MOST = 99 << 10 };
+enum { ATTENTION_SHARED_MAX = 99 << 10 };
 static constexpr size_t attention_forward_bytes(int HS, int M, int N) {
   return attention_row_bytes(HS, 64 * M + 4 * N);
 }
@@ -155,7 +155,7 @@ template <class T> static void attention_forward_typed(Ctx *c, AttentionForward<
 #define X(HS, M, N, KEEP, BLOCKS, ...) \
     if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
       constexpr size_t bytes = attention_forward_bytes(HS, M, N); \
-      static_assert(bytes <= ATTENTION_SHARED_MOST, "more shared memory than a block may have"); \
+      static_assert(bytes <= ATTENTION_SHARED_MAX, "more shared memory than a block may have"); \
       LAUNCH((attention_forward_kernel<T, HS, M, N, KEEP, BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * M), \
              ATTENTION_THREADS, bytes, STREAM(c), a); \
       return; \
@@ -196,7 +196,7 @@ static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *ou
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
   if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
     constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
-    static_assert(kv_bytes <= ATTENTION_SHARED_MOST && q_bytes <= ATTENTION_SHARED_MOST, "too much shared memory"); \
+    static_assert(kv_bytes <= ATTENTION_SHARED_MAX && q_bytes <= ATTENTION_SHARED_MAX, "too much shared memory"); \
     LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), \
            attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_M), ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
     LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * Q_M), \

@@ -10,7 +10,7 @@
 #pragma once
 #include "device.h"
 
-enum { BLOCK_RUN = 16, BLOCK_VALUES_MOST = 256, BLOCK_BYTES_MOST = 256 };
+enum { BLOCK_RUN = 16, BLOCK_VALUES_MAX = 256, BLOCK_BYTES_MAX = 256 };
 // X(identifier, ggml's number or another, values, bytes)
 #define BLOCK_TYPES(X) \
   X(Q4_0, 2, 32, 18) X(Q4_1, 3, 32, 20) X(Q5_0, 6, 32, 22) X(Q5_1, 7, 32, 24) X(Q8_0, 8, 32, 34) \

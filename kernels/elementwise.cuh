@@ -24,7 +24,7 @@ void convert(Ctx *c, Tensor out, Tensor in) {
 // sum fp32; mode says whether it is overwritten or added to. Each summand has sum's number of elements; on a CPU a
 // summand may be sum itself. On a CPU an overwritten sum does not stay in cache, so the caller should not need it soon.
 void accumulate(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
-  CHECK(in.count > 0 && in.count <= SUMMANDS_MOST, "accumulate: %d summands", in.count);
+  CHECK(in.count > 0 && in.count <= SUMMANDS_MAX, "accumulate: %d summands", in.count);
   CHECK_DTYPE(sum, F32);
   CHECK(dtype_floats(in.dtype), "accumulate: in is %s", dtype_name(in.dtype));
   CALL_OP(c, accumulate, sum, in, mode);

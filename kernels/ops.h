@@ -35,8 +35,8 @@ struct QuantMatrix { int parts; Tensor part[3]; int type[3]; };
 // A matrix that is `parts` others, one below the other: the rows of each, and the number of its adapter; -1: none.
 struct LoraParts { int parts; int64_t rows[3]; int adapter[3]; int64_t rank; float scale; };
 // Tensors that are added in one call, from first to last. By value: an op may run after its caller has returned.
-enum { SUMMANDS_MOST = 8 };
-struct Summands { Dtype dtype; int count; const void *data[SUMMANDS_MOST]; };
+enum { SUMMANDS_MAX = 8 };
+struct Summands { Dtype dtype; int count; const void *data[SUMMANDS_MAX]; };
 
 // Dropout by counter: element j of global sample s in tensor t at step i is kept iff Philox(seed; t, i, s, j) says so.
 // p == 0 turns it off. sample0: global index, within this step, of the batch's first sequence; the same for every
@@ -118,7 +118,7 @@ static inline size_t newton_schulz_work_bytes(int64_t rows, int64_t cols, Dtype 
 
 enum { MATMUL_FEW_ROWS = 4 };                    // by which matmul_blocks reads its weight once
 // Rotary positions and the norm of each head's q and k, rope.cuh.
-enum { ROPE_HEAD_MOST = 1024 };                  // columns of a head that they take
+enum { ROPE_HEAD_MAX = 1024 };                  // columns of a head that they take
 // Of each head before or after the rotation; or before it, of all heads of q together, and of all of k.
 enum QkNorm : int { QK_NORM_OFF, QK_NORM_BEFORE, QK_NORM_AFTER, QK_NORM_ALL };
 struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
@@ -429,7 +429,7 @@ OPS_OF_VECTORS(X)
 #define X(op, isa) IMPL(op##_workspace_bytes, isa, size_t op##_workspace_bytes(const Ctx *c, WorkspaceQuery q))
 WORKSPACES(X)
 #undef X
-#define WORKSPACE_MOST(op, isa) \
+#define WORKSPACE_MAX(op, isa) \
   *bytes = op##_workspace_bytes(c, q) > *bytes ? op##_workspace_bytes(c, q) : *bytes;
 #define OP_IMPL(op, args, touches) op##_impl,
 #define CALL_IMPL(call, args) call##_impl,

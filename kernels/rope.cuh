@@ -152,7 +152,7 @@ template <class T> INLINE const T *rope_weight_of(const RopeCall<T> *p, int64_t 
 }
 template <class T>
 static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, RopeArgs a) {
-  CHECK(a.head_size <= ROPE_HEAD_MOST, "rope: heads of %d columns, %d at most", a.head_size, (int)ROPE_HEAD_MOST);
+  CHECK(a.head_size <= ROPE_HEAD_MAX, "rope: heads of %d columns, %d at most", a.head_size, (int)ROPE_HEAD_MAX);
   return RopeCall<T>{(T *)qkv.data, a.norm == QK_NORM_OFF ? NULL : (T *)raw.data, (const float *)table.data,
                      {(const T *)q_weight.data, (const T *)k_weight.data}, rope_shape(qkv, a), a};
 }
@@ -160,7 +160,7 @@ template <class T> static void rope_forward_rows(Ctx *c, RopeCall<T> p, int64_t 
   parallel_for(c->threads, 0, rows, 1, [=](int64_t r) {
     const int64_t hs = p.s.hs, position = r % p.s.seq_len - (starts ? starts[r] : 0);
     const float *table = p.table ? p.table + position * hs : NULL;
-    alignas(64) float y[ROPE_HEAD_MOST];
+    alignas(64) float y[ROPE_HEAD_MAX];
     vf all = vf_zero();                          // of all heads together
     for (int64_t h = 0; h < p.s.heads; h++) {
       T *x = p.qkv + r * p.s.row + h * hs;
@@ -190,7 +190,7 @@ static void rope_backward_all(const RopeCall<T> *p, float *dweight, int64_t r, i
   const float *table = p->table ? p->table + r % p->s.seq_len * hs : NULL;
   const T *raw = p->raw + (r * p->s.heads + from) * hs;
   const vf rstd = rope_rstd(raw, n, p->a.eps);
-  alignas(64) float g[ROPE_HEAD_MOST];
+  alignas(64) float g[ROPE_HEAD_MAX];
   vf sum = vf_zero();
   for (int pass = 0; pass < 2; pass++) {
     const vf mean = vf_set1(pass ? vf_sum(sum) / (float)n : 0.0f);
@@ -216,7 +216,7 @@ static void rope_backward_all(const RopeCall<T> *p, float *dweight, int64_t r, i
 template <class T> static void rope_backward_row(const RopeCall<T> *p, float *sums, int64_t r) {
   const int64_t hs = p->s.hs;
   const float *table = p->table ? p->table + r % p->s.seq_len * hs : NULL;
-  alignas(64) float g[ROPE_HEAD_MOST], x[ROPE_HEAD_MOST];
+  alignas(64) float g[ROPE_HEAD_MAX], x[ROPE_HEAD_MAX];
   if (p->a.norm == QK_NORM_ALL) {
     rope_backward_all(p, sums, r, 0, p->s.n_head);
     rope_backward_all(p, sums + rope_sums(p->a), r, p->s.n_head, p->s.heads);

@@ -282,7 +282,7 @@ template <class T> __global__ static void __launch_bounds__(ROPE_THREADS) rope_a
 }
 template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
   const unsigned runs = (unsigned)rope_runs(p.rows);
-  CHECK(p.s.hs <= ROPE_HEAD_MOST, "rope: heads of %lld columns, %d at most", (long long)p.s.hs, (int)ROPE_HEAD_MOST);
+  CHECK(p.s.hs <= ROPE_HEAD_MAX, "rope: heads of %lld columns, %d at most", (long long)p.s.hs, (int)ROPE_HEAD_MAX);
   if (!p.rows) return;
   if (p.a.norm == QK_NORM_ALL) {
     if (back) LAUNCH((rope_all_backward_kernel<T>), runs, ROPE_THREADS, 0, STREAM(c), p);

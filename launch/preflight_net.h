@@ -20,7 +20,7 @@ struct PreflightCall { int op, peer, leads, code; char text[1100]; };
 struct PreflightAnswer { int fault, sees; double latency_us, bytes_per_s, clock_s; };
 enum { PREFLIGHT_SMALL_BYTES = 8, PREFLIGHT_LARGE_BYTES = 4 << 20, PREFLIGHT_PINGS = 64, PREFLIGHT_LARGE = 4 };
 static const int64_t PREFLIGHT_DEADLINE_S = 15;
-enum { PREFLIGHT_RANKS_MOST = 8 };               // as many ranks are measured by pairs of ranks
+enum { PREFLIGHT_RANKS_MAX = 8 };               // as many ranks are measured by pairs of ranks
 
 // ---- messages with a deadline ---------------------------------------------------------------------------------------
 // Whether the message is through before `limit_ms` have passed; if not, its buffer stays in use. pause: sleep between
@@ -237,7 +237,7 @@ static inline void preflight_round(PreflightFound *f, int from, int to, bool *lo
 // All pairs of ends. Those of hosts are measured at the same time as far as they have no host in common, those of ranks
 // one by one, since ranks of a host share its network.
 static inline void preflight_ask_pairs(PreflightFound *f, double limit_ms) {
-  f->ends_are_ranks = f->world <= PREFLIGHT_RANKS_MOST;
+  f->ends_are_ranks = f->world <= PREFLIGHT_RANKS_MAX;
   f->ends = f->ends_are_ranks ? f->world : f->hosts;
   const int even = f->ends + f->ends % 2;
   f->pair = (PreflightPair *)calloc((size_t)f->ends * (size_t)f->ends + 1, sizeof(PreflightPair));

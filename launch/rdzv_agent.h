@@ -267,9 +267,9 @@ static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
     rdzv_agent_end(a, EXIT_LOST, "host 0 does not speak as it should");
     return;
   }
-  char *uri = (char *)malloc(RDZV_FRAME_MOST);
+  char *uri = (char *)malloc(RDZV_FRAME_MAX);
   const char *refused = !a->planned || a->daemon.pid ? "a daemon that nobody asked for" : rdzv_daemon_refused(&w);
-  if (!refused) refused = rdzv_daemon_to_peer(&w, (const sockaddr *)&a->last.to, uri, RDZV_FRAME_MOST);
+  if (!refused) refused = rdzv_daemon_to_peer(&w, (const sockaddr *)&a->last.to, uri, RDZV_FRAME_MAX);
   if (refused) snprintf(why, sizeof why, "refused to start %s", refused);
   else {
     RdzvEnv env;

@@ -19,7 +19,7 @@
 #include "rdzv_where.h"
 #include <dirent.h>
 
-enum { RDZV_FILE_MOST = 4096 };
+enum { RDZV_FILE_MAX = 4096 };
 static const char RDZV_FILE_NAME[] = "train_gpt_fsdp.rdzv";
 static const char RDZV_FILE_HEAD[] = "train_gpt_fsdp rendezvous 1\n";
 // What host 0 says: job: the nonce; token: in hexadecimal; at: where it listens, so far.
@@ -41,7 +41,7 @@ static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
     char *port = strchr(value, ' ');
     if (!strcmp(line, "job") && !o->job[0] && rdzv_is_hex(value, sizeof o->job - 1)) strcpy(o->job, value);
     else if (!strcmp(line, "token") && !o->token[0] && rdzv_is_hex(value, sizeof o->token - 1)) strcpy(o->token, value);
-    else if (!strcmp(line, "at") && port && o->at.count < NET_ADDRESSES_MOST) {
+    else if (!strcmp(line, "at") && port && o->at.count < NET_ADDRESSES_MAX) {
       *port++ = 0;
       const int64_t number = rdzv_number(port);
       if (number < 1 || number > 65535 || !net_address_of(value, (int)number, &o->at.at[o->at.count])) return false;
@@ -68,12 +68,12 @@ static inline bool rdzv_file_write(const char *path, const char *text) {
 }
 // Reads a small regular file of this user's; a pipe of that name is not waited for. False with errno; EPERM: it is
 // another user's, or no regular file.
-static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MOST]) {
+static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MAX]) {
   struct stat st;
   const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return false;
   const bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
-  const ssize_t n = ours ? read(fd, text, RDZV_FILE_MOST - 1) : -1;
+  const ssize_t n = ours ? read(fd, text, RDZV_FILE_MAX - 1) : -1;
   const int fault = ours ? errno : EPERM;
   close(fd);
   text[n > 0 ? n : 0] = 0;
@@ -90,7 +90,7 @@ static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
 
 // ---- host 0 ---------------------------------------------------------------------------------------------------------
 static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
-  char path[1100], text[RDZV_FILE_MOST];
+  char path[1100], text[RDZV_FILE_MAX];
   snprintf(text, sizeof text, "%sjob %s\ntoken %s\n", RDZV_FILE_HEAD, o->job, o->token);
   for (int i = 0; i < o->at.count; i++) {
     char address[INET6_ADDRSTRLEN];
@@ -127,7 +127,7 @@ static inline bool rdzv_source(const NetAddress *to, NetAddress *from) {
 static inline bool rdzv_file_open(RdzvOffer *o, NetAddress from, int *listener, int *listeners) {
   for (int i = 0; i < o->at.count; i++)
     if (net_same_host((const sockaddr *)&o->at.at[i].to, (const sockaddr *)&from.to)) return false;
-  if (*listeners == NET_ADDRESSES_MOST) return false;
+  if (*listeners == NET_ADDRESSES_MAX) return false;
   const int fd = net_listen(&from, 1024);
   if (fd < 0) return false;
   from.bytes = sizeof from.to;
@@ -140,12 +140,12 @@ static inline bool rdzv_file_open(RdzvOffer *o, NetAddress from, int *listener, 
 // no others, which is when it runs here.
 static inline bool rdzv_file_answer(RdzvOffer *o, char *text, int *listener, int *listeners) {
   bool opened = false, others = false;
-  char own[600], *rest = text, *word, *list[NET_ADDRESSES_MOST];
+  char own[600], *rest = text, *word, *list[NET_ADDRESSES_MAX];
   int count = 0;
   own[0] = ' ';
   net_own_addresses(own + 1, sizeof own - 2);
   strcat(own, " ");
-  while ((word = strsep(&rest, " \n")) && count < NET_ADDRESSES_MOST) if (*word) list[count++] = word;
+  while ((word = strsep(&rest, " \n")) && count < NET_ADDRESSES_MAX) if (*word) list[count++] = word;
   for (int turn = 0; turn < 2; turn++)
     for (int i = 0; i < count; i++) {
       char padded[80];
@@ -160,7 +160,7 @@ static inline bool rdzv_file_answer(RdzvOffer *o, char *text, int *listener, int
 }
 // Looks for processes that have come since, opens sockets for them and says where these are.
 static inline void rdzv_file_look(const RdzvWhere *w, RdzvOffer *o, int *listener, int *listeners) {
-  char begin[120], path[1300], text[RDZV_FILE_MOST];
+  char begin[120], path[1300], text[RDZV_FILE_MAX];
   bool opened = false;
   snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
   DIR *dir = opendir(w->dir);
@@ -175,7 +175,7 @@ static inline void rdzv_file_look(const RdzvWhere *w, RdzvOffer *o, int *listene
 }
 // Removes the files of this start.
 static inline void rdzv_file_remove(const RdzvWhere *w, const RdzvOffer *o) {
-  char begin[120], path[1300], text[RDZV_FILE_MOST];
+  char begin[120], path[1300], text[RDZV_FILE_MAX];
   RdzvOffer now;
   snprintf(begin, sizeof begin, "%s.%s.", RDZV_FILE_NAME, o->job);
   DIR *dir = opendir(w->dir);
@@ -198,7 +198,7 @@ static inline void rdzv_file_leave(const RdzvWhere *w, const char *job) {
 // becomes it. False, with the reason in `why`: host 0 has said nothing yet.
 static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], char *why,
                                   size_t why_bytes) {
-  char path[1300], text[RDZV_FILE_MOST], own[600];
+  char path[1300], text[RDZV_FILE_MAX], own[600];
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   DIR *dir = opendir(w->dir);                    // has a network file system ask its server for new names
   if (dir && !readdir(dir)) errno = 0;

@@ -43,8 +43,8 @@ struct RdzvHost {
   RdzvMember *member;
   int64_t here, machines, world;
   RdzvClient **client;
-  int clients, listener[NET_ADDRESSES_MOST], listeners, signals, hand;
-  char job[RDZV_JOB_BYTES], interface[NET_ADDRESSES_MOST * (IF_NAMESIZE + 1)];
+  int clients, listener[NET_ADDRESSES_MAX], listeners, signals, hand;
+  char job[RDZV_JOB_BYTES], interface[NET_ADDRESSES_MAX * (IF_NAMESIZE + 1)];
   RdzvChild mpirun;
   RdzvSeats seats;
   bool planned, over, said;
@@ -719,7 +719,7 @@ static inline void rdzv_host_hand(RdzvHost *h) {
   }
   if (fd < 0) return;
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  for (ssize_t n; b.n < RDZV_FRAME_MOST && (n = read(fd, part, sizeof part)) > 0;) rdzv_add(&b, part, (size_t)n);
+  for (ssize_t n; b.n < RDZV_FRAME_MAX && (n = read(fd, part, sizeof part)) > 0;) rdzv_add(&b, part, (size_t)n);
   RdzvReader r = {b.p, b.n, false};
   rdzv_take_text(&r, host, sizeof host, false);
   RdzvMember *to = NULL;
@@ -790,11 +790,11 @@ static inline bool rdzv_host_goes_on(RdzvHost *h) {
   rdzv_host_find(h);
   const RdzvHeard *now = &h->seats.heard;
   a->fruitless = now->saved > a->heard.saved ? 0 : a->fruitless + 1;
-  const bool tired = a->fruitless >= RDZV_FRUITLESS_MOST;
+  const bool tired = a->fruitless >= RDZV_FRUITLESS_MAX;
   if (a->start == a->most) rdzv_say("%s; it is not started again: --restarts %lld", a->ended, (long long)a->most);
   else if (tired)
     rdzv_say("%s; it is not started again: %d starts in a row reached no new checkpoint", a->ended,
-             RDZV_FRUITLESS_MOST);
+             RDZV_FRUITLESS_MAX);
   else if (a->fruitless)
     rdzv_say("%s; no new checkpoint was reached: the next start waits %.0f s", a->ended,
              restart_pause_s(a->fruitless));

@@ -321,7 +321,7 @@ static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
 }
 
 // ---- what mpirun starts ---------------------------------------------------------------------------------------------
-enum { RDZV_RANK_NEEDS_MOST = 64 << 20 };
+enum { RDZV_RANK_NEEDS_MAX = 64 << 20 };
 static inline bool rdzv_read_all(int fd, void *to, size_t n) {
   for (size_t at = 0; at < n;) {
     const ssize_t got = read(fd, (char *)to + at, n - at);
@@ -392,7 +392,7 @@ static inline int rdzv_rank_main(const char *job) {
   size.p = length;
   const bool begun = rdzv_read_all(fd, length, sizeof length);
   const int64_t bytes = begun ? rdzv_take_number(&size) : 0;
-  uint8_t *all = bytes > 0 && bytes < RDZV_RANK_NEEDS_MOST ? (uint8_t *)malloc((size_t)bytes) : NULL;
+  uint8_t *all = bytes > 0 && bytes < RDZV_RANK_NEEDS_MAX ? (uint8_t *)malloc((size_t)bytes) : NULL;
   if (!all || !rdzv_read_all(fd, all, (size_t)bytes)) {
     rdzv_say("rank %lld: the process whose place it takes has gone", (long long)rank);
     return 1;

@@ -25,8 +25,8 @@
 #include "launch.h"
 #include <openssl/crypto.h>
 
-enum { RDZV_NONCE = PROVE_NONCE, RDZV_MAC = PROVE_MAC, RDZV_HEAD = 8, RDZV_EARLY_MOST = 64, RDZV_FRAME_MOST = 1 << 20 };
-enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MOST = 64 };
+enum { RDZV_NONCE = PROVE_NONCE, RDZV_MAC = PROVE_MAC, RDZV_HEAD = 8, RDZV_EARLY_MAX = 64, RDZV_FRAME_MAX = 1 << 20 };
+enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MAX = 64 };
 static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
 
 // ---- bytes ----------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ static inline bool rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size
 static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
   for (rdzv_drop(&k->in, *used), *used = 0; k->phase != PHASE_BROKEN;) {
     const bool open = k->phase == PHASE_OPEN;
-    const size_t after = open ? RDZV_MAC : 0, most = open ? RDZV_FRAME_MOST : RDZV_EARLY_MOST;
+    const size_t after = open ? RDZV_MAC : 0, most = open ? RDZV_FRAME_MAX : RDZV_EARLY_MAX;
     if (k->in.n < RDZV_HEAD) return 0;
     const int type = (int)(rdzv_get32(k->in.p) & 0xffff);
     const size_t n = rdzv_get32(k->in.p + 4), all = RDZV_HEAD + n + after;
@@ -324,7 +324,7 @@ static inline bool rdzv_end_read(RdzvEnd *e, const uint8_t *p, size_t n) {
   return !r.bad && !r.n;
 }
 // The words of a command, NULL after the last, in one malloc'ed block that word[0] begins.
-struct RdzvWords { char *word[RDZV_WORDS_MOST + 1]; int count; };
+struct RdzvWords { char *word[RDZV_WORDS_MAX + 1]; int count; };
 static inline void rdzv_words_write(RdzvBytes *b, const RdzvWords *w) {
   rdzv_add_number(b, w->count);
   for (int i = 0; i < w->count; i++) rdzv_add_text(b, w->word[i]);
@@ -334,7 +334,7 @@ static inline bool rdzv_words_read(RdzvWords *w, const uint8_t *p, size_t n) {
   RdzvReader r = {p, n, false};
   const int64_t count = rdzv_take_number(&r);
   *w = RdzvWords{};
-  if (r.bad || count < 1 || count > RDZV_WORDS_MOST) return false;
+  if (r.bad || count < 1 || count > RDZV_WORDS_MAX) return false;
   char *at = (char *)malloc(n), *block = at, *end = at + n;
   for (int64_t i = 0; i < count && !r.bad; i++) {
     rdzv_take_text(&r, at, (size_t)(end - at), false);           // its length took 8 bytes, so there is room for a 0

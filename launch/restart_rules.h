@@ -51,7 +51,7 @@ static inline bool restart_is_worth(int code) {
   for (int ends : {0, 2, 3, 5, 85, 130, 128 + SIGHUP, 128 + SIGQUIT, 128 + SIGTERM}) if (code == ends) return false;
   return true;
 }
-enum { RDZV_FRUITLESS_MOST = 3 };
+enum { RDZV_FRUITLESS_MAX = 3 };
 static double restart_first_pause_s = 5;      // tests wait less
 // How long a start waits after `fruitless` starts in a row that reached no new checkpoint: 0, 5, 20 s.
 static inline double restart_pause_s(int64_t fruitless) {

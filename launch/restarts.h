@@ -114,9 +114,9 @@ static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t numb
     snprintf(from, sizeof from, "the checkpoint of step %lld, %s", (long long)s->saved,
              steps_again(again, sizeof again, s->step - s->saved));
   else if (ask->resume[0]) snprintf(from, sizeof from, "--resume %.200s", ask->resume);
-  if (fruitless >= RDZV_FRUITLESS_MOST) {
+  if (fruitless >= RDZV_FRUITLESS_MAX) {
     say_error("notice: the run %s after step %lld; it is not started again: %d starts in a row reached no new "
-              "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MOST);
+              "checkpoint\n", ended, (long long)s->step, RDZV_FRUITLESS_MAX);
     return false;
   }
   if (fruitless) snprintf(waits, sizeof waits, " in %.0f s", restart_pause_s(fruitless));

@@ -5,7 +5,7 @@
 //   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
 #pragma once
 #include "run.h"
-#include "launch.h"
+#include "rendezvous.h"
 #include "run/options/options.h"
 #include "start.h"
 

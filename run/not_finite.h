@@ -40,7 +40,7 @@ static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *eleme
 // The rank that holds an element of a parameter: of the first replica.
 static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
   const Param *q = fsdp_param(f, p);
-  Run run;
+  Span run;
   for (int i = 0; i < fsdp_shards(f); i++)
     for (int64_t at = 0; shard_run(fsdp_unit(f, q->unit), q, i, &run, at); at += run.numel)
       if (element >= run.in_range && element < run.in_range + run.numel) return i;
@@ -83,7 +83,7 @@ static void not_finite_sums(Fsdp *f, NotFinite *x) {
   float piece[PIECE], *at;
   for (int p = 0; p < fsdp_params(f) && !x->kind; p++) {
     const Param *q = fsdp_param(f, p);
-    Run run;
+    Span run;
     if (q->frozen || !fsdp_own(f, STATE_GRAD, p, &run, &at) || !at) continue;
     for (int64_t i = 0; i < run.numel; i++) {
       if (i % PIECE == 0) fsdp_get_own(f, STATE_GRAD, p, i, piece, min64(PIECE, run.numel - i));

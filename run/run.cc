@@ -1,6 +1,6 @@
 // run.cc: run/ as one object; what others may call of it is in run/run.h.
 #define PART_LAUNCH 1
-#include "launch.h"
+#include "rendezvous.h"
 #include "agree.h"
 #include "saver.h"
 #include "start.h"

@@ -110,7 +110,7 @@ struct Start {
   cJSON *published;                              // what came with it, rank 0's; NULL: nothing
   char stored[8];                                // dtype of all its matrices; "": they differ
   bool quantized;                                // some are in blocks
-  uint8_t types[BASE_MATRICES_MOST];             // of each matrix, as in Options
+  uint8_t types[BASE_MATRICES_MAX];             // of each matrix, as in Options
   // With --lora_from: what its configuration says.
   Lora lora;
   char lora_targets[OPTION_TEXT_BYTES];

@@ -754,7 +754,7 @@ static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   if (place->file < 0 || q->matrices > 1 || !place->rows || place->rows == q->shape[0]) return;
   const int64_t cols = param_cols(q);
   float *mean = (float *)malloc(sizeof(float) * (size_t)cols), *unused;
-  Run run;
+  Span run;
   start_mean_row(f, map, place, cols, mean);
   if (fsdp_own(f, STATE_MASTER, p, &run, &unused)) {
     const int64_t end = min64(run.in_range + run.numel, param_numel(q));
@@ -1029,13 +1029,13 @@ static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start
 }
 // The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
 static void load_settle_template(Options *o, const Corpus *corpus, const Start *start) {
-  enum { LOOK_AT_MOST = 1 << 24 };               // of token files that are larger than memory
+  enum { LOOK_AT_MAX = 1 << 24 };               // of token files that are larger than memory
   const Split *s = &corpus->split[SPLIT_TRAIN];
   if (!start->chat || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
   const ChatOptions how = chat_options(o, start->chat, "");
   const Chat c = chat_open(&how, &corpus->tokenizer);
   const int32_t mark = c.mark_id >= 0 ? c.mark_id : c.stop_id;   // of a template without tokens of its own
-  for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MOST); i++) if (split_token(s, i) == mark) return;
+  for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MAX); i++) if (split_token(s, i) == mark) return;
   strcpy(o->chat_template, "auto");
 }
 void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {

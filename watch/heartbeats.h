@@ -81,7 +81,7 @@ struct LivenessPeer {
 // A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
 // MARGIN_TICKS more than --timeout ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
-       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MOST = 16, CONNECT_AGAIN_MS = 50,
+       MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MAX = 16, CONNECT_AGAIN_MS = 50,
        WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
 static double liveness_connect_ms = 30000;       // a rank tries to reach rank 0 for so long
 
@@ -102,7 +102,7 @@ struct Liveness {
   const uint32_t *device;                        // [MARKS] that the device writes; NULL: none
   LivenessPeer *peer;                            // [world]; other ranks but 0 use only their own and rank 0's
   LivenessLink *link;
-  int links, links_most, listeners, listener[1 + NET_ADDRESSES_MOST];              // the first is on the host
+  int links, links_most, listeners, listener[1 + NET_ADDRESSES_MAX];              // the first is on the host
   uint64_t links_made;
   char me[160];
   char flight[FLIGHT_PATH_BYTES];                // where the flight record goes; "": nowhere
@@ -274,7 +274,7 @@ static inline void liveness_report_ranks(const Liveness *l, int r, char *to) {
 // Who is where: first those that others may wait for, then those that wait, one line for all at one place.
 static inline void liveness_report_places(const Liveness *l, char *to) {
   static const char *const states[] = {"never came", "when last heard", "has left", "died"};
-  enum { LINES_MOST = 16 };
+  enum { LINES_MAX = 16 };
   int lines = 0;
   for (int waits = 0; waits < 2; waits++)
     for (int r = 0; r < l->world; r++) {
@@ -283,7 +283,7 @@ static inline void liveness_report_places(const Liveness *l, char *to) {
       bool first = waits == (p->last.waits && !lost);
       for (int q = 0; q < r && waits; q++) first = first && !peer_is_at(&l->peer[q], p);
       if (!first) continue;
-      if (++lines > LINES_MOST) { text_add(to, REPORT_BYTES, "  ...\n"); return; }
+      if (++lines > LINES_MAX) { text_add(to, REPORT_BYTES, "  ...\n"); return; }
       if (waits) {
         text_add(to, REPORT_BYTES, "  waiting: rank ");
         liveness_report_ranks(l, r, to);
@@ -446,7 +446,7 @@ static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame 
 // Rank 0: takes connections, a few at a time, since strangers may make many.
 static inline void liveness_accept(Liveness *l) {
   for (int i = 0; i < l->listeners; i++)
-    for (int n = 0, fd; n < ACCEPTS_MOST; n++) {
+    for (int n = 0, fd; n < ACCEPTS_MAX; n++) {
       NetAddress from = {{}, sizeof from.to};
       if ((fd = accept4(l->listener[i], (sockaddr *)&from.to, &from.bytes, SOCK_CLOEXEC)) < 0) break;
       if (i || net_peer_is_ours(fd, NULL)) link_add(l, fd, -1, &from);
@@ -696,7 +696,7 @@ static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *erro
   int count, fault = 0;
   NetInterface *all = net_interfaces(&count);
   const char *by = NULL;
-  for (int i = 0; i < count && hub->far.count < NET_ADDRESSES_MOST; i++) {
+  for (int i = 0; i < count && hub->far.count < NET_ADDRESSES_MAX; i++) {
     NetAddress at = all[i].at;
     if (!liveness_is_chosen(&all[i], &by)) continue;
     const int fd = net_listen(&at, 1024);
@@ -755,13 +755,13 @@ static inline void link_hello(LivenessLink *k) {
 // Another rank: asks all addresses at once, those again where it was turned away, until liveness_connect_ms are over,
 // and takes the first at which rank 0 answers. -1 if none does; at once where a local socket's name is not known here.
 static inline int liveness_connect(const ProveKey *key, const NetAddress *address, int count, int rank) {
-  LivenessLink k[NET_ADDRESSES_MOST];
-  bool spoke[NET_ADDRESSES_MOST];
-  double again_ms[NET_ADDRESSES_MOST] = {};
+  LivenessLink k[NET_ADDRESSES_MAX];
+  bool spoke[NET_ADDRESSES_MAX];
+  double again_ms[NET_ADDRESSES_MAX] = {};
   int chosen = -1;
   for (int i = 0; i < count; i++) k[i].fd = -1;
   for (const double start = now_ms(); count > 0 && chosen < 0 && now_ms() - start < liveness_connect_ms;) {
-    pollfd polls[NET_ADDRESSES_MOST];
+    pollfd polls[NET_ADDRESSES_MAX];
     for (int i = 0; i < count; i++) {
       if (k[i].fd < 0 && now_ms() >= again_ms[i]) {
         k[i] = LivenessLink{};

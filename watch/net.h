@@ -112,7 +112,7 @@ bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size
   snprintf(service, sizeof service, "%d", port);
   const int fault = getaddrinfo(host, service, &hints, &found);
   if (fault) return snprintf(error, bytes, "%.200s is not known here: %s", host, gai_strerror(fault)) < 0;
-  for (addrinfo *a = found; a && to->count < NET_ADDRESSES_MOST; a = a->ai_next) {
+  for (addrinfo *a = found; a && to->count < NET_ADDRESSES_MAX; a = a->ai_next) {
     if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
     memcpy(&to->at[to->count].to, a->ai_addr, a->ai_addrlen);
     to->at[to->count++].bytes = (socklen_t)a->ai_addrlen;

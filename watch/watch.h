@@ -104,9 +104,9 @@ enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12
 static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
 
 // ---- net.h ----------------------------------------------------------------------------------------------------------
-enum { NET_ADDRESSES_MOST = 16 };
+enum { NET_ADDRESSES_MAX = 16 };
 struct NetAddress { sockaddr_storage to; socklen_t bytes; };
-struct NetAddresses { NetAddress at[NET_ADDRESSES_MOST]; int count; };
+struct NetAddresses { NetAddress at[NET_ADDRESSES_MAX]; int count; };
 // Where the address itself lies; NULL: it has none. *bytes: how long it is.
 void *net_bytes(const sockaddr *a, size_t *bytes);
 // An address as text, without its port.

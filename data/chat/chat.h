@@ -43,8 +43,8 @@ struct RecordForm { const char *name; FormKind kind; const char *first, *second;
 static const char *const record_beside[] = {"system", "history", "input", "context", "tools", "functions", "prompt",
                                             "instruction", "question", "output", "response", "answer", "completion"};
 // Members that are not read, and of how many records: of the first names, and of the others together.
-enum { RECORD_UNREAD_MOST = 32 };
-struct RecordUnread { int names; int64_t more; struct { char name[64]; int64_t records; } of[RECORD_UNREAD_MOST]; };
+enum { RECORD_UNREAD_MAX = 32 };
+struct RecordUnread { int names; int64_t more; struct { char name[64]; int64_t records; } of[RECORD_UNREAD_MAX]; };
 void record_unread_add(RecordUnread *u, const char *name, int64_t records);
 // What is said of them, as a line. False: there are none.
 bool record_unread_say(const RecordUnread *u, char *line, size_t bytes);

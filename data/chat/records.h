@@ -125,16 +125,16 @@ static inline int record_name_order(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 bool record_is_single(const cJSON *json, RecordFault fault) {
-  enum { PAIRS_MOST = 32 };
+  enum { PAIRS_MAX = 32 };
   const char *twice = NULL;
   const cJSON *x, *y;
   int n = 0;
   cJSON_ArrayForEach(x, json) {
     if ((x->type & 0xff) >= cJSON_Array && !record_is_single(x, fault)) return false;
-    for (y = x->next; y && x->string && ++n < PAIRS_MOST; y = y->next)
+    for (y = x->next; y && x->string && ++n < PAIRS_MAX; y = y->next)
       if (!strcmp(x->string, y->string)) twice = x->string;
   }
-  if (!twice && n >= PAIRS_MOST) {               // so many are sorted
+  if (!twice && n >= PAIRS_MAX) {               // so many are sorted
     const char **const names = (const char **)bpe_resize(NULL, (size_t)cJSON_GetArraySize(json), sizeof *names);
     n = 0;
     cJSON_ArrayForEach(x, json) names[n++] = x->string;
@@ -224,7 +224,7 @@ static inline bool record_beside_form(const cJSON *json, const RecordUsed *used,
 }
 void record_unread_add(RecordUnread *u, const char *name, int64_t records) {
   for (int i = 0; i < u->names; i++) if (!strcmp(u->of[i].name, name)) { u->of[i].records += records; return; }
-  if (u->names == RECORD_UNREAD_MOST) { u->more += records; return; }
+  if (u->names == RECORD_UNREAD_MAX) { u->more += records; return; }
   snprintf(u->of[u->names].name, sizeof u->of[0].name, "%s", name);
   u->of[u->names++].records = records;
 }

@@ -19,7 +19,7 @@ int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states);
 void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols);
 struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
 enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
-struct Stream { char *data; MPI_Request request; int state; };     // a Span, then its bytes
+struct SaveBuffer { char *data; MPI_Request request; int state; };     // a FileSpan, then its bytes
 // What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
 // them. checksums: one CRC-32C per block, the files' blocks one after the other.
 struct StoreCommit {
@@ -40,7 +40,7 @@ struct Store {
   size_t bytes;                                  // taken, from one block:
   char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
   int64_t *snapshot_at;                          // [states * params] elements
-  Stream stream[2];                              // several hosts only
+  SaveBuffer buffer[2];                              // several hosts only
   uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
   StoreRecord *records;                          // [world + 1]; the last is the save's result
   int64_t blocks;

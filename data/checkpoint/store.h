@@ -24,13 +24,13 @@ enum { STORE_CHUNK_BYTES = 2 << 20 };             // whole blocks, so that a rea
 
 // ================================================================================================ 1 chunks
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
-struct Span { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
+struct FileSpan { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
 // Elements of a parameter's state: numel of them, which begin at in_run of the run that this rank holds and are first,
 // first + 1, ... of a tensor in a file. If the file has the matrix transposed, they are whole rows of it, or a part of
 // one row.
 // in_param: its first one in the parameter.
-struct Chunk { Span span; TensorPlace place; int state, param; int64_t first, numel, in_run, in_param; };
+struct Chunk { FileSpan span; TensorPlace place; int state, param; int64_t first, numel, in_run, in_param; };
 
 // chunk_place of tensors in blocks, of which a chunk has all that its elements are in, and of rows that lie in turn
 // with others, `cols` long: whole ones, or a part of one.
@@ -43,7 +43,7 @@ static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_
   const int64_t rows = at->in_turn && !in_row ? min64(left, most) / cols : 0, row_bytes = cols / values * bytes;
   k->numel = rows ? rows * cols : min64(min64(left, at->in_turn ? cols - in_row : left), most - before);
   const int64_t blocks = (before + k->numel + values - 1) / values;
-  k->span = Span{at->file, 0, at->at + k->first / values * bytes, 1, blocks * bytes, 0};
+  k->span = FileSpan{at->file, 0, at->at + k->first / values * bytes, 1, blocks * bytes, 0};
   if (rows) k->span.rows = rows, k->span.row_bytes = row_bytes, k->span.stride = 2 * row_bytes;
 }
 // How many of `left` elements from `first` on go in one chunk, and where they lie in the file. values: of a block in
@@ -55,16 +55,16 @@ static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_
     chunk_place_gguf(k, param_cols(p), left, most);
     return;
   }
-  k->span = Span{at->file, 0, at->at + k->first * b, 1, 0, 0};
+  k->span = FileSpan{at->file, 0, at->at + k->first * b, 1, 0, 0};
   if (at->transposed) {
     const int64_t out = p->shape[0], in = p->shape[1], o = k->first / in, i = k->first % in;
     if (i || left < in) {
       k->numel = min64(in - i, left);
-      k->span = Span{at->file, 0, at->at + (i * out + o) * b, k->numel, b, out * b};
+      k->span = FileSpan{at->file, 0, at->at + (i * out + o) * b, k->numel, b, out * b};
     } else {
       const int64_t rows = min64(left / in, max64(1, most / in));
       k->numel = rows * in;
-      k->span = Span{at->file, 0, at->at + o * b, in, rows * b, out * b};
+      k->span = FileSpan{at->file, 0, at->at + o * b, in, rows * b, out * b};
     }
     return;
   }
@@ -79,7 +79,7 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
     for (; c->param < m->params && states >> c->state & 1; c->param++, c->done = 0) {
       const Param *p = fsdp_param(f, c->param);
       const TensorPlace *place = tensor_place(m, c->state, c->param);
-      Run run;
+      Span run;
       if (place->file < 0 && !place->rows) continue;
       int64_t left = 0, first = 0;
       const TensorPlace *parts = place;
@@ -104,7 +104,7 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
 static inline int64_t map_blocks(const TensorMap *m, int file) {
   return (m->file_bytes[file] - m->data_at[file] + STORE_BLOCK_BYTES - 1) / STORE_BLOCK_BYTES;
 }
-static inline int64_t span_bytes(const Span *s) { return s->rows * s->row_bytes; }
+static inline int64_t span_bytes(const FileSpan *s) { return s->rows * s->row_bytes; }
 
 int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states) {
   ChunkCursor c = {};
@@ -128,7 +128,7 @@ void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, in
 static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed && k->span.rows < k->numel; }
 
 // ================================================================================================ 2 memory
-enum StreamState { STREAM_FREE, STREAM_MOVING, STREAM_FULL };      // MOVING: MPI has it. FULL: to be written.
+enum BufferState { BUFFER_FREE, BUFFER_MOVING, BUFFER_FULL };      // MOVING: MPI has it. FULL: to be written.
 
 // Whether checkpoints have a parameter: with adapters, these alone.
 static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || param_trains_beside(p); }
@@ -140,7 +140,7 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
   for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
     const Param *p = fsdp_param(f, i % fsdp_params(f));
     const int state = i / fsdp_params(f);
-    Run run;
+    Span run;
     if (at) at[i] = numel;
     if (!store_saves(f, p) || (state > fsdp_param_moments(f, p) && state)) continue;
     if (shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
@@ -158,9 +158,9 @@ static inline int64_t store_blocks(const Fsdp *f) {
   const int64_t block = STORE_BLOCK_BYTES;
   return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
 }
-enum { STREAM_BYTES = STORE_CHUNK_BYTES + 256 };
+enum { BUFFER_BYTES = STORE_CHUNK_BYTES + 256 };
 size_t store_plan_bytes(const Fsdp *f, bool background) {
-  return (size_t)(2 * STORE_CHUNK_BYTES + (fsdp_hosts(f) > 1 ? 2 * STREAM_BYTES : 0) +
+  return (size_t)(2 * STORE_CHUNK_BYTES + (fsdp_hosts(f) > 1 ? 2 * BUFFER_BYTES : 0) +
                   (background ? store_snapshot_bytes(f) : 0) + round_up(store_blocks(f) * 8, 256) +
                   round_up((int64_t)sizeof(StoreRecord) * (fsdp_world(f) + 1), 256));
 }
@@ -176,7 +176,7 @@ void store_open(Store *s, Fsdp *f, bool background) {
   s->blocks = store_blocks(f);
   s->bytes = store_plan_bytes(f, background);
   for (int i = 0; i < 2; i++, at += STORE_CHUNK_BYTES) s->scratch[i] = at;
-  for (int i = 0; i < 2 && fsdp_hosts(f) > 1; i++, at += STREAM_BYTES) s->stream[i].data = at;
+  for (int i = 0; i < 2 && fsdp_hosts(f) > 1; i++, at += BUFFER_BYTES) s->buffer[i].data = at;
   s->snapshot_at = (int64_t *)calloc((size_t)(MAP_STATES * fsdp_params(f)), sizeof(int64_t));
   if (background) { s->snapshot = at; at += store_snapshot_layout(f, s->snapshot_at); }
   s->records = (StoreRecord *)at;
@@ -233,7 +233,7 @@ static inline void store_take_snapshot(Store *s) {
   for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
     const int state = i / fsdp_params(f), p = i % fsdp_params(f);
     float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
-    Run run;
+    Span run;
     if (!store_saves(f, fsdp_param(f, p)) || !fsdp_own(f, (ShardState)state, p, &run, &from)) continue;
     if (!from && state) continue;
     if (!from) fsdp_get_own(f, STATE_MASTER, p, 0, to, run.numel);
@@ -247,7 +247,7 @@ static inline void store_take_snapshot(Store *s) {
 static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   Fsdp *f = s->f;
   float *from = (float *)s->scratch[0], *run = NULL;
-  Run unused = {};
+  Span unused = {};
   if (s->request.background) {
     from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
@@ -287,7 +287,7 @@ static inline void store_add_checksums(Store *s, const Chunk *k, const char *dat
   }
 }
 
-static inline bool store_write_span(Store *s, const Span *span, const char *data) {
+static inline bool store_write_span(Store *s, const FileSpan *span, const char *data) {
   const char *path = s->map.path[span->file];
   for (int64_t r = 0; r < span->rows; r++)
     if (!file_write(s->fd[span->file], path, data + r * span->row_bytes, span->row_bytes,
@@ -298,11 +298,11 @@ static inline bool store_write_span(Store *s, const Span *span, const char *data
 
 // Writes what has arrived from a rank that does not see the files. Returns whether there was something.
 static inline bool store_write_streamed(Store *s) {
-  for (Stream &m : s->stream) {
-    if (__atomic_load_n(&m.state, __ATOMIC_ACQUIRE) != STREAM_FULL) continue;
-    const Span *span = (const Span *)m.data;
-    if (!store_mine(s)->failed) store_write_span(s, span, m.data + sizeof(Span));
-    __atomic_store_n(&m.state, STREAM_FREE, __ATOMIC_RELEASE);
+  for (SaveBuffer &m : s->buffer) {
+    if (__atomic_load_n(&m.state, __ATOMIC_ACQUIRE) != BUFFER_FULL) continue;
+    const FileSpan *span = (const FileSpan *)m.data;
+    if (!store_mine(s)->failed) store_write_span(s, span, m.data + sizeof(FileSpan));
+    __atomic_store_n(&m.state, BUFFER_FREE, __ATOMIC_RELEASE);
     return true;
   }
   return false;
@@ -325,7 +325,7 @@ static inline bool store_work(Store *s) {
 }
 static inline bool store_all_written(const Store *s) {
   bool streams = __atomic_load_n(&s->remote_left, __ATOMIC_ACQUIRE) == 0;
-  for (const Stream &m : s->stream) streams = streams && __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_FREE;
+  for (const SaveBuffer &m : s->buffer) streams = streams && __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == BUFFER_FREE;
   return s->own_done && streams;
 }
 static inline void store_sync_files(Store *s) {
@@ -372,55 +372,55 @@ static inline void store_start(Store *s, void *(*work)(void *)) {
 // Rank 0: receives chunks into free buffers. Ranks that do not see the files: send theirs.
 enum { STORE_TAG_CHUNK = 1, STORE_TAG_ASK, STORE_TAG_ANSWER };
 static inline void store_receive(Store *s) {
-  for (Stream &m : s->stream) {
+  for (SaveBuffer &m : s->buffer) {
     int arrived = 0;
-    const bool moving = __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == STREAM_MOVING;
+    const bool moving = __atomic_load_n(&m.state, __ATOMIC_ACQUIRE) == BUFFER_MOVING;
     if (moving) MPI_Test(&m.request, &arrived, MPI_STATUS_IGNORE);
-    if (arrived && ((const Span *)m.data)->last) {
-      __atomic_store_n(&m.state, STREAM_FREE, __ATOMIC_RELEASE);
+    if (arrived && ((const FileSpan *)m.data)->last) {
+      __atomic_store_n(&m.state, BUFFER_FREE, __ATOMIC_RELEASE);
       __atomic_sub_fetch(&s->remote_left, 1, __ATOMIC_RELEASE);
     } else if (arrived) {
-      __atomic_store_n(&m.state, STREAM_FULL, __ATOMIC_RELEASE);
+      __atomic_store_n(&m.state, BUFFER_FULL, __ATOMIC_RELEASE);
     }
   }
-  for (Stream &m : s->stream) {
+  for (SaveBuffer &m : s->buffer) {
     const int state = __atomic_load_n(&m.state, __ATOMIC_ACQUIRE);
-    if (s->remote_left && state == STREAM_FREE) {
-      __atomic_store_n(&m.state, STREAM_MOVING, __ATOMIC_RELEASE);
-      MPI_Irecv(m.data, STREAM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_CHUNK, s->comm, &m.request);
+    if (s->remote_left && state == BUFFER_FREE) {
+      __atomic_store_n(&m.state, BUFFER_MOVING, __ATOMIC_RELEASE);
+      MPI_Irecv(m.data, BUFFER_BYTES, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_CHUNK, s->comm, &m.request);
     }
-    if (s->remote_left || state != STREAM_MOVING) continue;
+    if (s->remote_left || state != BUFFER_MOVING) continue;
     MPI_Status status;                           // no rank sends any more: a receive that still waits is cancelled
     int taken_back;
     MPI_Cancel(&m.request);
     MPI_Wait(&m.request, &status);
     MPI_Test_cancelled(&status, &taken_back);
-    __atomic_store_n(&m.state, taken_back ? STREAM_FREE : STREAM_FULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&m.state, taken_back ? BUFFER_FREE : BUFFER_FULL, __ATOMIC_RELEASE);
   }
 }
 static inline void store_send(Store *s) {
-  for (Stream &m : s->stream) {
+  for (SaveBuffer &m : s->buffer) {
     int sent = 1;
-    if (m.state == STREAM_MOVING) MPI_Test(&m.request, &sent, MPI_STATUS_IGNORE);
+    if (m.state == BUFFER_MOVING) MPI_Test(&m.request, &sent, MPI_STATUS_IGNORE);
     if (!sent) continue;
-    m.state = STREAM_FREE;
+    m.state = BUFFER_FREE;
     if (s->own_done) continue;
     Chunk k = {};
-    Span *head = (Span *)m.data;
+    FileSpan *head = (FileSpan *)m.data;
     if (s->cancelled) store_fail(store_mine(s), "given up: the run ends");
     if (s->cancelled || !chunk_next(s->f, &s->map, s->request.states, &s->cursor, &k)) {
       s->own_done = true;
-      k.span = Span{};
+      k.span = FileSpan{};
       k.span.last = 1;
     } else {
       const char *data = store_chunk_data(s, &k);
       if (s->request.checksums) store_add_checksums(s, &k, data);
-      memcpy(m.data + sizeof(Span), data, (size_t)span_bytes(&k.span));
+      memcpy(m.data + sizeof(FileSpan), data, (size_t)span_bytes(&k.span));
       s->bytes_done += span_bytes(&k.span);
     }
     *head = k.span;
-    m.state = STREAM_MOVING;
-    MPI_Isend(m.data, (int)sizeof(Span) + (int)span_bytes(head), MPI_BYTE, 0, STORE_TAG_CHUNK, s->comm, &m.request);
+    m.state = BUFFER_MOVING;
+    MPI_Isend(m.data, (int)sizeof(FileSpan) + (int)span_bytes(head), MPI_BYTE, 0, STORE_TAG_CHUNK, s->comm, &m.request);
   }
 }
 
@@ -474,10 +474,10 @@ bool store_save_begin(Store *s, TensorMap *map, StoreRequest request) {
 }
 
 static inline bool store_written(Store *s) {
-  if (!fsdp_rank(s->f) && s->stream[0].data) store_receive(s);
+  if (!fsdp_rank(s->f) && s->buffer[0].data) store_receive(s);
   if (!s->direct) {
     store_send(s);
-    return s->own_done && s->stream[0].state == STREAM_FREE && s->stream[1].state == STREAM_FREE;
+    return s->own_done && s->buffer[0].state == BUFFER_FREE && s->buffer[1].state == BUFFER_FREE;
   }
   if (s->threaded) {
     if (!__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) return false;
@@ -591,7 +591,7 @@ static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t f
   return true;
 }
 // The bytes of a span, in scratch[0], or NULL and the reason in r.
-static inline const char *store_read_span(Store *s, StoreLoad *l, const Span *span, StoreRecord *r) {
+static inline const char *store_read_span(Store *s, StoreLoad *l, const FileSpan *span, StoreRecord *r) {
   if (l->checksums && span->rows == 1) {
     const int64_t from = span->offset - l->map->data_at[span->file];
     if (!store_read_blocks(s, l, span->file, from, from + span->row_bytes, r)) return NULL;
@@ -608,24 +608,24 @@ static inline const char *store_read_span(Store *s, StoreLoad *l, const Span *sp
 }
 
 // The same, read by rank 0.
-static inline const char *store_ask(Store *s, const Span *span, StoreRecord *r) {
+static inline const char *store_ask(Store *s, const FileSpan *span, StoreRecord *r) {
   MPI_Send(span, sizeof *span, MPI_BYTE, 0, STORE_TAG_ASK, s->comm);
   if (span->last) return NULL;
-  char *answer = s->stream[0].data;
-  MPI_Recv(answer, STREAM_BYTES, MPI_BYTE, 0, STORE_TAG_ANSWER, s->comm, MPI_STATUS_IGNORE);
+  char *answer = s->buffer[0].data;
+  MPI_Recv(answer, BUFFER_BYTES, MPI_BYTE, 0, STORE_TAG_ANSWER, s->comm, MPI_STATUS_IGNORE);
   if (*(int32_t *)answer) { store_fail(r, "%s", answer + 4); return NULL; }
   return answer + 8;
 }
 // Rank 0: answers requests until every asking rank has reported that it is done.
 static inline void store_serve(Store *s, StoreLoad *l, int asking) {
   while (asking) {
-    Span span;
+    FileSpan span;
     MPI_Status from;
     StoreRecord r = {};
     MPI_Recv(&span, sizeof span, MPI_BYTE, MPI_ANY_SOURCE, STORE_TAG_ASK, s->comm, &from);
     if (span.last) { asking--; continue; }
     const char *data = store_read_span(s, l, &span, &r);
-    char *answer = s->stream[0].data;
+    char *answer = s->buffer[0].data;
     *(int32_t *)answer = r.failed;
     if (r.failed) snprintf(answer + 4, STORE_ERROR_BYTES, "%s", r.error);
     else memcpy(answer + 8, data, (size_t)span_bytes(&span));
@@ -634,7 +634,7 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
   }
 }
 
-static inline const char *store_get(Store *s, StoreLoad *l, const Span *span, StoreRecord *r) {
+static inline const char *store_get(Store *s, StoreLoad *l, const FileSpan *span, StoreRecord *r) {
   return l->direct ? store_read_span(s, l, span, r) : store_ask(s, span, r);
 }
 // The scales of a chunk's blocks of NF4, malloc'ed; NULL: it has none, or the reason is in r.
@@ -644,13 +644,13 @@ static inline float *store_scales(Store *s, StoreLoad *l, const Chunk *k, StoreR
   const int64_t first = k->first / x->block, n = span_bytes(&k->span) / (x->block / 2), each = x->nested_block ? 1 : 4;
   float *scale = (float *)malloc((size_t)n * sizeof *scale);
   if (!scale) die_missing("no memory for the scales of %lld blocks", (long long)n);
-  Span span = {x->absmax.file, 0, x->absmax.at + first * each, 1, n * each, 0};
+  FileSpan span = {x->absmax.file, 0, x->absmax.at + first * each, 1, n * each, 0};
   const char *data = store_get(s, l, &span, r);
   if (data && !x->nested_block) memcpy(scale, data, (size_t)n * sizeof *scale);
   for (int64_t i = 0; data && x->nested_block && i < n; i++) scale[i] = x->map[(uint8_t)data[i]];
   if (data && x->nested_block) {
     const int64_t from = first / x->nested_block, end = (first + n - 1) / x->nested_block + 1;
-    span = Span{x->second.file, 0, x->second.at + 4 * from, 1, 4 * (end - from), 0};
+    span = FileSpan{x->second.file, 0, x->second.at + 4 * from, 1, 4 * (end - from), 0};
     data = store_get(s, l, &span, r);
     for (int64_t i = 0; data && i < n; i++) {
       float second;
@@ -769,7 +769,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
       store_fail(&r, "%s %s: %.300s", of[k.state], fsdp_param(s->f, k.param)->name, reason);
     }
   }
-  Span last = {};
+  FileSpan last = {};
   last.last = 1;
   if (asks) store_ask(s, &last, &r);
   if (!rank) store_serve(s, &l, asking);

@@ -15,7 +15,7 @@
 #include "files.h"
 #include "file_ops.h"
 #include "file_kinds.h"
-#include "random.h"
+#include "counter_random.h"
 #include "kernels/device.h"
 
 static FileHook file_hook;                       // NULL except in tests

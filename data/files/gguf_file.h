@@ -19,7 +19,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-enum { GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MOST = 1 << 28 };
+enum { GGUF_FIRST_READ = 1 << 12, GGUF_HEADER_MAX = 1 << 28 };
 struct GgufReader {
   GgufFile *g;
   const char *path;
@@ -213,7 +213,7 @@ bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   bool ok = fd >= 0 && !fstat(fd, &st), done = !ok;
   if (!ok) gguf_fail(&r, "cannot open it: %s", strerror(errno));
-  const int64_t most = min64(st.st_size, GGUF_HEADER_MOST);
+  const int64_t most = min64(st.st_size, GGUF_HEADER_MAX);
   for (int64_t n = GGUF_FIRST_READ; !done; n *= 4) {
     const int64_t bytes = min64(n, most);
     gguf_close(g);

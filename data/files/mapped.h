@@ -64,8 +64,8 @@ int data_open(const char *path, size_t *bytes, DataError *e) {
   return -1;
 }
 // Texts that are mapped. One that becomes shorter then is a SIGBUS where it is read; a handler finds its name here.
-enum { DATA_MAPPED_MOST = 16 };
-static struct DataMapped { const char *at; size_t bytes; char path[DATA_PATH_BYTES]; } data_mapped[DATA_MAPPED_MOST];
+enum { DATA_MAPPED_MAX = 16 };
+static struct DataMapped { const char *at; size_t bytes; char path[DATA_PATH_BYTES]; } data_mapped[DATA_MAPPED_MAX];
 const char *data_mapped_path(const void *at) {
   for (const DataMapped &m : data_mapped)
     if (m.at && (const char *)at >= m.at && (const char *)at < m.at + m.bytes) return m.path;

@@ -1,6 +1,6 @@
 // families.h: the decoders of Hugging Face transformers besides GPT-2 that a block of this program can be: what their
 // config.json says, and what their tensors are called. One table of families, one of tensors; the formulas differ only
-// by choices of struct Block. Read from transformers 5.24's configuration and modelling files.
+// by choices of struct Architecture. Read from transformers 5.24's configuration and modelling files.
 //
 //   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
 //   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
@@ -72,7 +72,7 @@ static inline const Family *family_of_gguf(const char *architecture, bool window
   return found;
 }
 bool shape_is_gpt2(const ModelShape *s) {
-  const Block *b = &s->block;
+  const Architecture *b = &s->block;
   return b->norm == NORM_LAYERNORM && b->norm_place == NORM_BEFORE && !b->norm_weightless &&
          !b->norm_embedding && b->position == POSITION_LEARNED &&
          b->qk_norm == QK_NORM_OFF && b->mlp == MLP_GELU && b->bias == BIAS_ALL && b->logit_softcap == 0 &&
@@ -91,12 +91,12 @@ static inline Mlp family_mlp(const Family *f) {
 }
 // Whether logits may be capped.
 static inline bool family_caps(const Family *f) { return f->nanochat || f->gemma; }
-static inline bool family_mlp_biased(const Family *f, const Block *b) {
+static inline bool family_mlp_biased(const Family *f, const Architecture *b) {
   return b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm && !f->biasless;
 }
 // Whether the class can be this model.
 static inline bool family_fits(const Family *f, const ModelShape *s) {
-  const Block *b = &s->block;
+  const Architecture *b = &s->block;
   if (b->norm != NORM_RMSNORM || b->position != POSITION_ROPE || b->qk_norm != f->qk_norm) return false;
   if (b->mlp != family_mlp(f) || b->norm_weightless != f->nanochat) return false;
   if ((b->rope_scaling.growth > 0) != family_grows(f)) return false;
@@ -263,7 +263,7 @@ static inline bool family_rope_of(const ImportConfig *c, const Family *f, const 
 // Rope: transformers 5's rope_parameters, which may be by kind of layer, or rope_theta, rope_local_base_freq and
 // rope_scaling; what neither says is the default.
 static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShape *m) {
-  Block *b = &m->block;
+  Architecture *b = &m->block;
   const cJSON *parameters, *scaling, *slides = NULL;
   double theta = f->theta, local = f->window_theta;
   RopeScaling other = {};
@@ -377,7 +377,7 @@ static inline bool family_refuses(const ImportConfig *c) {
   }
   return import_config_quantized(c, true);
 }
-static inline bool family_bias(const ImportConfig *c, const Family *f, Block *b) {
+static inline bool family_bias(const ImportConfig *c, const Family *f, Architecture *b) {
   bool attention = false, mlp = false;
   b->bias = BIAS_QKV;
   if (f->qkv_biased || f->biasless) {
@@ -407,7 +407,7 @@ static inline bool family_scores(const ImportConfig *c, const Family *f, ModelSh
 // Fills in the shape from a config.json of this family. False: one line in the error.
 static inline bool family_config_read(const ImportConfig *c, const Family *f, ModelShape *m) {
   *m = ModelShape{};
-  Block *b = &m->block;
+  Architecture *b = &m->block;
   b->norm = NORM_RMSNORM, b->norm_place = f->norm_place, b->position = POSITION_ROPE, b->qk_norm = f->qk_norm;
   b->mlp = family_mlp(f), b->embedding_scaled = f->gemma;
   b->norm_weightless = b->norm_embedding = f->nanochat;
@@ -453,7 +453,7 @@ static inline void family_rope_write(cJSON *rope, double theta, const RopeScalin
   if (s->kind == ROPE_YARN_EXACT) cJSON_AddFalseToObject(rope, "truncate");
 }
 static inline void family_config_write(cJSON *c, const Family *f, const ModelShape *m) {
-  const Block *b = &m->block;
+  const Architecture *b = &m->block;
   cJSON_AddStringToObject(c, "model_type", f->model_type);
   for (const ImportField &x : family_fields)
     cJSON_AddNumberToObject(c, x.name, (double)*(const int64_t *)((const char *)m + x.offset));
@@ -482,10 +482,10 @@ static inline void family_config_write(cJSON *c, const Family *f, const ModelSha
   }
   cJSON *types = family_lists_layers(f) ? cJSON_AddArrayToObject(c, "layer_types") : NULL;
   for (int l = 0; types && l < m->n_layer; l++)
-    cJSON_AddItemToArray(types, cJSON_CreateString(block_window(b, l) ? "sliding_attention" : "full_attention"));
+    cJSON_AddItemToArray(types, cJSON_CreateString(layer_window(b, l) ? "sliding_attention" : "full_attention"));
   if (f->skips) {
     cJSON *list = cJSON_AddArrayToObject(c, "no_rope_layers");
-    for (int l = 0; l < m->n_layer; l++) cJSON_AddItemToArray(list, cJSON_CreateNumber(block_turns(b, l)));
+    for (int l = 0; l < m->n_layer; l++) cJSON_AddItemToArray(list, cJSON_CreateNumber(layer_rotates(b, l)));
   }
   cJSON_AddBoolToObject(c, "tie_word_embeddings", m->tied);
 }

@@ -26,7 +26,7 @@ bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
   REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
          "Qwen 2's, and Qwen 3's, OLMo's and Gemma 3's without biases, not this one: leave it out, or choose "
          "another block");
-  const Block *b = &s->block;
+  const Architecture *b = &s->block;
   const Family *f = family_of_shape(s);
   const double usual = b->rope_scaling.kind ? b->rope_theta : 0;
   REFUSE(b->window && (!f || b->window_skip != f->full_every || !f->full_every ||
@@ -332,7 +332,7 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
 bool gguf_write(const char *path, const char *weights, const Param *param, int params, const ModelShape *s,
                 const Tokenizer *k, const TextEnds *ends, GgufType type, char *error, size_t error_bytes) {
   char temporary[MAP_PATH_BYTES + 16];
-  float factor[ROPE_HEAD_MOST / 2];
+  float factor[ROPE_HEAD_MAX / 2];
   SafetensorsFile in;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
   REFUSE(!safetensors_open(&in, weights), "%.900s", in.error);

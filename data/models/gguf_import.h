@@ -37,7 +37,7 @@ static inline bool gguf_turns(const Family *f, const Param *p, int part) {
   return f && f->gguf && gguf_turns_pairs(f->gguf) && p->matrices == 3 && part < 2;
 }
 // Divisors of rope's frequencies, (head_size/2), where Llama 3's scaling is asked for, and their number.
-static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MOST / 2], const ModelShape *s) {
+static inline int64_t gguf_rope_factors(float to[ROPE_HEAD_MAX / 2], const ModelShape *s) {
   const RopeScaling *r = &s->block.rope_scaling;
   const double hs = (double)s->head_size;
   for (int64_t i = 0; r->kind == ROPE_LLAMA3 && i < s->head_size / 2; i++) {
@@ -275,13 +275,13 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
 // the positions, mostly 8192, which is found by what it gives.
 static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *error, size_t error_bytes) {
   int in = 0;
-  float want[ROPE_HEAD_MOST / 2], got[ROPE_HEAD_MOST / 2];
+  float want[ROPE_HEAD_MAX / 2], got[ROPE_HEAD_MAX / 2];
   const SafetensorsTensor *t = set_entry(s, "rope_freqs.weight", &in);
   if (!t) return true;
   const char *path = s->shard[in].path;
   ModelShape m = {};
   const double hs = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "head_dim"));
-  REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MOST) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
+  REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MAX) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
          t->shape[0] != (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head",
          path, t->dtype_text, import_shape_text(t->ndim, t->shape).text);
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -825,7 +825,7 @@ int32_t published_id(const cJSON *published, const char *name) {
 }
 
 void text_ends_add(TextEnds *e, int32_t id) {
-  bool known = id < 0 || id == e->eos || e->others == ENDS_MOST;
+  bool known = id < 0 || id == e->eos || e->others == ENDS_MAX;
   for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
   if (known) return;
   if (e->eos < 0) e->eos = id;

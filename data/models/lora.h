@@ -367,7 +367,7 @@ int64_t lora_numel(const Fsdp *f, int p) {
 }
 void lora_gather(Fsdp *f, float *to) {
   const int64_t all = lora_numel(f, fsdp_params(f)), most = 1 << 28;
-  Run run;
+  Span run;
   float *unused;
   memset(to, 0, sizeof(float) * (size_t)all);
   for (int p = 0; p < fsdp_params(f) && !fsdp_replica(f); p++)

@@ -22,11 +22,11 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
 int64_t model_fc_rows(const ModelShape *s) {
   return mlp_is_gated(s->block.mlp) ? 2 * s->mlp_width : s->mlp_width;
 }
-bool block_turns(const Block *b, int l) {
+bool layer_rotates(const Architecture *b, int l) {
   return b->position == POSITION_ROPE && !(b->rope_skip && (l + 1) % b->rope_skip == 0);
 }
 
-int64_t block_window(const Block *b, int l) {
+int64_t layer_window(const Architecture *b, int l) {
   return b->window_skip && (l + 1) % b->window_skip == 0 ? 0 : b->window;
 }
 
@@ -85,7 +85,7 @@ static inline float rope_scaled(const RopeScaling *s, double theta, int64_t hs, 
   const double ramp = fmin(fmax(((double)i - from) / (to - from), 0), 1);
   return (float)(slower * ramp + (double)frequency * (1 - ramp));
 }
-void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs, bool window) {
+void rope_table_fill(float *table, const Architecture *b, int64_t positions, int64_t hs, bool window) {
   const RopeScaling unscaled = {}, *s = window ? &unscaled : &b->rope_scaling;
   const double theta = window ? b->window_theta : b->rope_theta;
   double times = s->kind >= ROPE_YARN ? s->attention : 1;

@@ -20,7 +20,7 @@ enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: o
 // `original`, where sequences must end.
 enum RopeKind { ROPE_UNSCALED, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_YARN_EXACT, ROPE_KINDS };
 struct RopeScaling { RopeKind kind; double factor, low, high; int64_t original; double attention, growth; };
-struct Block {
+struct Architecture {
   Norm norm;
   NormPlace norm_place;
   bool norm_weightless, norm_embedding;          // norms without a weight; an RMSNorm without one behind the embedding
@@ -56,7 +56,7 @@ struct ModelShape {
   bool tied;
   double dropout;
   int64_t n_kv_head, head_size, mlp_width;
-  Block block;
+  Architecture block;
   Lora lora;
 };
 // GPT-2's block.
@@ -67,9 +67,9 @@ static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 
 static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU || mlp == MLP_GEGLU; }
 int64_t model_fc_rows(const ModelShape *s);
 // Whether block l turns q and k.
-bool block_turns(const Block *b, int l);
+bool layer_rotates(const Architecture *b, int l);
 // Tokens that one sees in block l; 0: all before it.
-int64_t block_window(const Block *b, int l);
+int64_t layer_window(const Architecture *b, int l);
 // "none", or a kind and its numbers, as in "llama3:FACTOR,LOW,HIGH,POSITIONS"; yarn has two more, attention (left out:
 // 0.1 ln factor + 1) and growth. False: it is none of these.
 bool rope_scaling_parse(const char *text, RopeScaling *s);
@@ -77,7 +77,7 @@ void rope_scaling_print(char *to, size_t bytes, const RopeScaling *s);
 // Fills a table for rope.cuh of `positions` rows: cosines and sines of position times frequency, in fp32 as
 // transformers computes them. Frequency i: theta^(-2i/hs), changed as RopeScaling says. window: for blocks with one,
 // where window_theta is their base.
-void rope_table_fill(float *table, const Block *b, int64_t positions, int64_t hs, bool window = false);
+void rope_table_fill(float *table, const Architecture *b, int64_t positions, int64_t hs, bool window = false);
 
 // ---- families.h -----------------------------------------------------------------------------------------------------
 struct Family;                                   // a class of transformers
@@ -131,12 +131,12 @@ int32_t published_id(const cJSON *published, const char *name);
 // The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
 // takes 50256 for GPT-2 by default. other: further ends. chat, chat_tools: templates' texts, the other of conversations
 // with tools; or NULL.
-enum { ENDS_MOST = 16 };
+enum { ENDS_MAX = 16 };
 struct TextEnds {
   int32_t bos, eos;
   char *bos_text, *eos_text, *chat, *chat_tools;
   const cJSON *published = NULL;
-  int32_t other[ENDS_MOST] = {};
+  int32_t other[ENDS_MAX] = {};
   int others = 0;
 };
 // Adds a further end; one that is there already stays alone.

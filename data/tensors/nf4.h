@@ -60,11 +60,11 @@ static inline double nf4_number(const cJSON *x, const char *name, double absent)
 }
 bool nf4_read(const SafetensorsSet *s, const char *name, const SafetensorsTensor *t, Nf4Scales *to,
               int64_t shape[2], char why[200]) {
-  enum { STATE_MOST = 4096 };
+  enum { STATE_MAX = 4096 };
   Nf4Place unused;
   int file = 0;
   const SafetensorsTensor *state = nf4_entry(s, name, nf4_state, &file);
-  const int64_t bytes = min64(state->bytes, STATE_MOST);
+  const int64_t bytes = min64(state->bytes, STATE_MAX);
   const char *text = (const char *)s->shard[file].file.map + state->at;
   cJSON *x = memchr(text, 0, (size_t)bytes) ? NULL : cJSON_ParseWithLength(text, (size_t)bytes);
   const cJSON *sides = cJSON_GetObjectItemCaseSensitive(x, "shape");

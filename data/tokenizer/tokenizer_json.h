@@ -1133,9 +1133,9 @@ bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t erro
 // ---- 10 tokens of one's own
 // The tokens of a file, a line each, or a JSON array of texts. To be deleted; NULL: one line in error.
 static inline cJSON *tokens_read(const char *path, char *error, size_t error_bytes) {
-  enum { FILE_MOST = 1 << 20, TOKENS_MOST = 1 << 14 };
+  enum { FILE_MAX = 1 << 20, TOKENS_MAX = 1 << 14 };
   int64_t bytes = 0;
-  char *text = file_get(path, FILE_MOST, &bytes), *save = NULL;
+  char *text = file_get(path, FILE_MAX, &bytes), *save = NULL;
   if (!text) {
     bpe_refuse(error, error_bytes, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
                strerror(errno));
@@ -1159,10 +1159,10 @@ static inline cJSON *tokens_read(const char *path, char *error, size_t error_byt
     const size_t n = cJSON_IsString(x) ? strlen(x->valuestring) : 0;
     if (!bad && (!n || n > 512)) bad = number;
   }
-  if (list && number && !bad && number <= TOKENS_MOST) return list;
+  if (list && number && !bad && number <= TOKENS_MAX) return list;
   if (!list) bpe_refuse(error, error_bytes, path, "is neither lines of text nor a JSON array of texts");
   else if (bad) bpe_refuse(error, error_bytes, path, "its token %d is no text of 1 to 512 bytes", bad);
-  else bpe_refuse(error, error_bytes, path, "has %d tokens, expected 1 to %d", number, TOKENS_MOST);
+  else bpe_refuse(error, error_bytes, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
   cJSON_Delete(list);
   return NULL;
 }

@@ -136,7 +136,7 @@ enum { MIXTURE_RANK_BITS = 24 };
 static inline void sampler_mix(Sampler *s) {
   const int K = s->split->sources;
   const int64_t W = s->period, slack = 2 * K - 2;
-  int64_t had[SOURCES_MOST] = {};
+  int64_t had[SOURCES_MAX] = {};
   for (int64_t i = 0; i < W; i++) {
     int next = -1;
     int64_t soonest = 0;

@@ -266,9 +266,9 @@ static inline const TokenFile *split_file_at(const Split *s, int64_t i) {
 // What is wrong with an id; `at`: where it is in f. largest: of the ids that were read.
 static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id, uint32_t largest, int vocab_size,
                                      char *line, size_t bytes) {
-  enum { VOCAB_MOST = 1 << 24 };                 // of --vocab_size
+  enum { VOCAB_MAX = 1 << 24 };                 // of --vocab_size
   const char *of = f->file_bytes > (1 << 24) ? " of those read" : "";
-  if (largest >= VOCAB_MOST)
+  if (largest >= VOCAB_MAX)
     snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d, and its largest token%s is %u, which no "
              "vocabulary has: it is damaged, or holds no tokens", f->path, (long long)at, id, vocab_size, of, largest);
   else

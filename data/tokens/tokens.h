@@ -9,7 +9,7 @@
 enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 static const char *const split_names[] = {"train", "valid", "test"};
 // A part of a mixture of token files: where it lies in the stream of all. Of the samples it has weight / all weights.
-enum { SOURCES_MOST = 64 };
+enum { SOURCES_MAX = 64 };
 struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 struct TokenFile {
   char path[DATA_PATH_BYTES];
@@ -39,7 +39,7 @@ struct Split {
   TokenFile *file;
   int files, sources;          // sources: 0, or those that are mixed, one behind the other in the stream
   int vocab_size;              // of files: ids lie below it
-  SplitSource source[SOURCES_MOST];
+  SplitSource source[SOURCES_MAX];
 };
 // Whether a document begins at token i.
 bool split_begins(const Split *s, int64_t i);
@@ -94,7 +94,7 @@ struct Packing {
   int64_t seq_len, rows, kept, cut, dropped, untrained, trained, alike;
   int64_t *start;                                // (documents + 1) of conversations
   uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
-  int64_t first[SOURCES_MOST + 1];               // of a mixture: each source's first sequence, of which all are its
+  int64_t first[SOURCES_MAX + 1];               // of a mixture: each source's first sequence, of which all are its
   float *reference;                              // (documents) of pairs: log-probabilities by the reference (or NULL)
 };
 // Packs a split. drop: leaves out what is too long, instead of cutting its end. Overwrites p; packing_free empties it.
@@ -117,7 +117,7 @@ struct Sampler {
   int64_t samples_numel, steps_per_epoch, epoch;
   uint32_t *order;             // (samples_numel) of this epoch; of a mixture (period) its turns; NULL: neither
   const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
-  int64_t period, weight[SOURCES_MOST];          // of a mixture: samples until its turns repeat; each source's of them
+  int64_t period, weight[SOURCES_MAX];          // of a mixture: samples until its turns repeat; each source's of them
 };
 // Samples of a source of a mixture.
 int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing);

@@ -18,8 +18,8 @@
 #pragma once
 #include "record_run.h"
 
-enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MOST = 64,
-       SCHED_OPEN_MOST = 512 };
+enum { SCHED_RANKS = 6, SCHED_THREADS = SCHED_RANKS * RECORD_STREAMS, SCHED_NAMES = 128, SCHED_OUT_MAX = 64,
+       SCHED_OPEN_MAX = 512 };
 struct SchedClock { uint32_t t[SCHED_THREADS]; };
 // An entry, and the cells that it touches: [first, first + cells). memory: a part of working memory, or a line of the
 // plan behind these; mirror: of the window, where working memory is the device's. other: the entry whose PUBLISH it has
@@ -37,7 +37,7 @@ struct SchedTold {
   char name[SCHED_NAMES][24];
   WorkPart part[WORK_PARTS];
   size_t on_host;
-  int line[MEMORY_BLOCKS_MOST];
+  int line[MEMORY_BLOCKS_MAX];
 };
 // A run of all ranks. one_sequence: a call is done when it returns. polled: counters and messages order ranks. scaled:
 // updates exchange E4M3 scales.
@@ -54,7 +54,7 @@ struct SchedRun {
 // What the ranks know of a cell. held: ranks that hold it, and as which stage's what; freed: the entry that ended that,
 // plus 1. out: messages that are sent from it.
 struct SchedCell {
-  int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MOST];
+  int write_thread, writer, held_stage, freed, outs, out[SCHED_OUT_MAX];
   uint32_t write_time, pass, reads[SCHED_THREADS], held;
   SchedulePlace place;
   unsigned held_what;                            // weights, or a gradient
@@ -71,7 +71,7 @@ struct SchedCheck {
   int at[SCHED_RANKS], opens[SCHED_RANKS], event[SCHED_RANKS][SCHED_NAMES];    // event: the entry, plus 1
   bool waiting[SCHED_RANKS], reads[SCHED_RANKS][SCHED_RANKS];
   SchedClock clock[SCHED_THREADS];
-  const SchedEntry *open[SCHED_RANKS][SCHED_OPEN_MOST];
+  const SchedEntry *open[SCHED_RANKS][SCHED_OPEN_MAX];
   SchedCell *cell;
   SchedPast *past;                               // [entries]
   SchedMeeting *meeting;
@@ -408,7 +408,7 @@ static bool sched_message(SchedCheck *k, int rank, int at, int thread) {
     SchedCell *c = &k->cell[i];
     if (x->writes && c->held && c->weights)
       return sched_wrong(k, rank, at, "the model still holds stage %d there", c->held_stage);
-    if (c->outs == SCHED_OUT_MOST) return sched_wrong(k, rank, at, "too many messages");
+    if (c->outs == SCHED_OUT_MAX) return sched_wrong(k, rank, at, "too many messages");
     if (x->reads) c->out[c->outs++] = x->id;
   }
   SchedPast *p = &k->past[x->id];
@@ -418,7 +418,7 @@ static bool sched_message(SchedCheck *k, int rank, int at, int thread) {
     p->over_at = k->clock[thread].t[thread];
     return true;
   }
-  if (k->opens[rank] == SCHED_OPEN_MOST) return sched_wrong(k, rank, at, "too many open messages");
+  if (k->opens[rank] == SCHED_OPEN_MAX) return sched_wrong(k, rank, at, "too many open messages");
   k->open[rank][k->opens[rank]++] = x;
   return true;
 }

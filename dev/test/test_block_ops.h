@@ -171,7 +171,7 @@ static void block_check_rope(Dtype dtype, BlockRopeCase k, int64_t B, int64_t T)
   const int64_t columns[] = {all ? k.H * hs : hs, all ? k.KV * hs : hs};
   Tensor wq = weighted ? op_random_tensor(3, 1.0, dtype, columns[0]) : none,
          wk = weighted ? op_random_tensor(4, 1.0, dtype, columns[1]) : none;
-  Block b = {};
+  Architecture b = {};
   b.rope_theta = 50;
   if (k.turns) rope_table_fill((float *)table.data, &b, T + 1, hs);
   BlockRope e = {rows, T, a, heads, k.turns, op_zeros(rows * n),

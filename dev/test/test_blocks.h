@@ -19,7 +19,7 @@ static Tensor blocks_expected(int type, Tensor in, Dtype dtype) {
   const int64_t blocks = numel(in) / block_bytes(type), values = block_values(type);
   Tensor out = op_tensor(dtype, blocks * values);
   for (int64_t b = 0; b < blocks; b++) {
-    float x[BLOCK_VALUES_MOST];
+    float x[BLOCK_VALUES_MAX];
     blocks_read(type, x, (const uint8_t *)in.data + b * block_bytes(type), 1);
     for (int64_t i = 0; i < values; i++) DISPATCH(dtype, T, round_param((T *)out.data + b * values + i, x[i]));
   }

@@ -230,7 +230,7 @@ static inline void resume_spoil(Fsdp *f) {
   if (fsdp_needs_measure(f)) fsdp_forget_scales(f);
   for (ValuePass pass : {PASS_MEASURE, PASS_STORE}) {
     for (int p = 0; p < f->lay.params; p++) {
-      Run run;
+      Span run;
       if (!shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run)) continue;
       const int64_t n = min64(run.numel, param_numel(&f->lay.param[p]) - run.in_range);    // padding rows stay zero
       for (int64_t at = 0; at < n; at += PIECE)

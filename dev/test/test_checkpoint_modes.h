@@ -187,7 +187,7 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
 // maxima. Collective.
 static inline void ckpt_plant(Fsdp *f) {
   const float large = 2.0f;
-  Run run;
+  Span run;
   for (int p = 0; p < f->lay.params; p++)
     if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && !run.in_range)
       fsdp_set_own(f, STATE_MASTER, p, 0, &large, 1, PASS_STORE);

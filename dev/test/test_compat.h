@@ -9,14 +9,14 @@
 
 // What an earlier version made of one of its checkpoints on one instruction set.
 struct CompatRow { char path[128], checkpoint[128], text[128], version[32], mode[16], isa[16]; };
-enum { COMPAT_MOST = 32 };
+enum { COMPAT_MAX = 32 };
 // Those of this machine. Returns how many.
 static int compat_rows(CompatRow *row) {
   glob_t found;
   int count = 0;
   first_need_repository();
   if (glob("dev/test/fixtures/checkpoint-*/*/*/metrics.jsonl", 0, NULL, &found)) return 0;
-  for (size_t i = 0; i < found.gl_pathc && count < COMPAT_MOST; i++) {
+  for (size_t i = 0; i < found.gl_pathc && count < COMPAT_MAX; i++) {
     CompatRow *r = &row[count];
     if (sscanf(found.gl_pathv[i], "dev/test/fixtures/checkpoint-%31[^/]/%15[^/]/%15[^/]/", r->version, r->mode,
                r->isa) != 3) continue;
@@ -46,7 +46,7 @@ static const char compat_options[] = "--device cpu --threads 1 --cache=";
 TEST(compat_older_versions_checkpoints_go_on,
      "checkpoints that 0.5.0 wrote, of fp32 and bf16 parameters: on 1 and 2 ranks this version has the losses, norms, "
      "validations, final weights and moments that it had, and --eval_only its evaluation, digit for digit") {
-  static CompatRow rows[COMPAT_MOST];
+  static CompatRow rows[COMPAT_MAX];
   const int count = compat_rows(rows);
   EXPECT(count >= 2, "%d fixtures, must be fp32 and bf16 at least", count);
   for (int i = 0; i < count; i++) for (int ranks : {0, 2}) {
@@ -85,7 +85,7 @@ TEST(compat_older_versions_checkpoints_go_on,
 TEST(compat_older_versions_checkpoints_are_sampled_and_exported,
      "from the same checkpoints the likeliest continuation is the one that 0.5.0 wrote, and what --export_hf writes "
      "has the evaluation that 0.5.0 wrote, digit for digit") {
-  static CompatRow rows[COMPAT_MOST];
+  static CompatRow rows[COMPAT_MAX];
   const int count = compat_rows(rows);
   for (int i = 0; i < count; i++) {
     const CompatRow *row = &rows[i];

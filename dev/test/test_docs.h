@@ -2,14 +2,14 @@
 // files, tests. It only reads, in the repository's root, like test_first_hour.h.
 #include <glob.h>
 
-enum { DOCS_MOST = 64, DOCS_README_LINES = 150, DOCS_README_COLUMNS = 120 };
+enum { DOCS_MAX = 64, DOCS_README_LINES = 150, DOCS_README_COLUMNS = 120 };
 struct Doc { char path[256]; char *text; };
-struct Docs { Doc doc[DOCS_MOST]; int count; };
+struct Docs { Doc doc[DOCS_MAX]; int count; };
 
 static void docs_add(Docs *d, const char *path) {
   Doc *doc = &d->doc[d->count];
   int64_t bytes;
-  REQUIRE(d->count < DOCS_MOST, "more than %d pages", DOCS_MOST);
+  REQUIRE(d->count < DOCS_MAX, "more than %d pages", DOCS_MAX);
   snprintf(doc->path, sizeof doc->path, "%s", path);
   doc->text = file_get(path, 1 << 20, &bytes);
   REQUIRE(doc->text, "%s cannot be read: %s", path, strerror(errno));

@@ -165,7 +165,7 @@ static inline void gguf_make(const char *prefix, int files, const char *key, dou
     gguf_pad(f, ftello(f));
     for (; at_tensor < end; at_tensor++) {
       const GgmlType *type = ggml_type(t[at_tensor].ggml);
-      uint8_t block[BLOCK_BYTES_MOST];
+      uint8_t block[BLOCK_BYTES_MAX];
       for (int64_t i = 0; i < t[at_tensor].bytes; i += type->bytes) {
         for (int64_t k = 0; k < type->bytes; k++) block[k] = (uint8_t)tok_random(&seed);
         if (tame) gguf_tame(block, type->id, t[at_tensor].param->ndim == 1);
@@ -423,7 +423,7 @@ TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
     const bool open = import_open(&s, path, error, sizeof error);
     EXPECT(open, "%s %s: %s", k.arch, k.keys, error);
     if (!open) continue;
-    const Block *b = &s.shape.block;
+    const Architecture *b = &s.shape.block;
     rope_scaling_print(scaling, sizeof scaling, &b->rope_scaling);
     snprintf(got, sizeof got, "%lld %lld %g %s %lld %g", (long long)s.shape.n_kv_head, (long long)s.shape.head_size,
              b->rope_theta, scaling, (long long)b->window, b->window_theta);

@@ -16,7 +16,7 @@ static inline uint64_t master_states_hash(Fsdp *f) {
 }
 // Every bf16 parameter of this rank is its master rounded.
 static inline void master_expect_rounded(Fsdp *f, const char *what) {
-  Run run;
+  Span run;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (q->dtype != BF16 || q->frozen || !shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run)) continue;
@@ -144,7 +144,7 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
            f32_bits(full[min64(at, n - 1)]), master_kept(&f->lay.param[p], p, min64(at, n - 1)));
     for (at = n; at < f->lay.param[p].numel_padded; at++)
       EXPECT(f32_bits(full[at]) == 0, "%s %s: padding of %s is not zero", ops->name, options, f->lay.param[p].name);
-    Run run;
+    Span run;
     if (shard_run(&f->lay.unit[f->lay.param[p].unit], &f->lay.param[p], f->mesh.shard.me, &run) && run.numel > 8 &&
         run.in_range + 8 <= n) {
       fsdp_get_own(f, STATE_MASTER, p, 5, some, 3);

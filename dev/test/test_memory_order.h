@@ -11,7 +11,7 @@
 //   ThreadPool.running, .waiting   read-modify-write, both: results of every thread to the last one
 //   ThreadWord.sleepers beside .value   both sequential: nobody sleeps on a value that has changed
 //   ThreadPool.busy        written release; read acquire, by exchange: the pool itself
-//   Stream.state, remote_left, thread_done (data/checkpoint/store.h)   release, acquire: buffers between the thread
+//   SaveBuffer.state, remote_left, thread_done (data/checkpoint/store.h)   release, acquire: buffers between the thread
 //                          that saves and the main thread
 //   FlightRing.count (watch/flight.h)   written release, and a release fence before the next entry; read acquire, and
 //                          an acquire fence after the entry: entries, and that they were not written again meanwhile
@@ -191,14 +191,14 @@ static const MoProtocol mo_protocols[] = {
     {"buffers of a save", {}, {
          {{MO_STORE, 1, 1, MO_RELAXED, false, {}, NULL, NULL},
           {MO_STORE, 0, 1, MO_RELEASE, true, {}, MO_STORE_H,
-           "__atomic_store_n(&m.state, STREAM_FULL, __ATOMIC_RELEASE)"},
+           "__atomic_store_n(&m.state, BUFFER_FULL, __ATOMIC_RELEASE)"},
           {MO_WAIT, 0, 2, MO_ACQUIRE, true, {}, MO_STORE_H, "__atomic_load_n(&m.state, __ATOMIC_ACQUIRE)"},
           {MO_LOAD, 2, 0, MO_RELAXED, false, {}, NULL, NULL}, {MO_STORE, 1, 2, MO_RELAXED, false, {}, NULL, NULL}},
          {{MO_WAIT, 0, 1, MO_ACQUIRE, true, {}, MO_STORE_H,
-           "__atomic_load_n(&m.state, __ATOMIC_ACQUIRE) != STREAM_FULL"},
+           "__atomic_load_n(&m.state, __ATOMIC_ACQUIRE) != BUFFER_FULL"},
           {MO_LOAD, 1, 0, MO_RELAXED, false, {}, NULL, NULL}, {MO_STORE, 2, 1, MO_RELAXED, false, {}, NULL, NULL},
           {MO_STORE, 0, 2, MO_RELEASE, true, {}, MO_STORE_H,
-           "__atomic_store_n(&m.state, STREAM_FREE, __ATOMIC_RELEASE)"}}},
+           "__atomic_store_n(&m.state, BUFFER_FREE, __ATOMIC_RELEASE)"}}},
      {5, 4}, [](const MoState *s) { return s->got[1][1] == 1 && s->got[0][3] == 1; }},
     // 0 count, 1 at first; 1 and 2 the halves of entry 0, 3 entry 1. A ring of two: entry 2 is written over entry 0.
     {"the flight recorder's ring", {1, 1, 1}, {

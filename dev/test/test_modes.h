@@ -20,11 +20,11 @@ enum ModeFactor {
 };
 // Values of MODE_HEAD from MODE_BLOCKS on are other blocks than GPT-2's, their heads tied and apart in turn.
 enum { MODE_BLOCKS = 2 };
-enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MOST = 14 };
+enum { MODE_ONE_MICROBATCH = 1, MODE_MANY_ROUNDS = 1, MODE_VALUES_MAX = 14 };
 
 // option: OPTION_COUNT if the value is not one of the program's options. A value "" leaves the option out. The wraps
 // cut a block of 5060 parameters into its larger matrices, and into its MLP and the rest.
-struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MOST]; };
+struct ModeFactorSpec { OptionId option; int values; const char *value[MODE_VALUES_MAX]; };
 static ModeFactorSpec mode_factors[MODE_FACTORS] = {
     {OPT_mesh, 14, {"1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1", "1x5", "5x1", "1x6", "2x3", "3x2", "6x1"}},
     {OPT_strategy,
@@ -122,12 +122,12 @@ static inline bool names_an_option(const char *text) {
 
 // ================================================================================================ 2 covering
 // Every value of every factor has a number; a pair of two factors' values is legal if some legal row has both.
-enum { MODE_NUMBERS_MOST = 96, MODE_ROWS_MOST = 512, MODE_CORES_MOST = 1 << 15 };
-struct ModePairs { bool has[MODE_NUMBERS_MOST][MODE_NUMBERS_MOST]; };
+enum { MODE_NUMBERS_MAX = 96, MODE_ROWS_MAX = 512, MODE_CORES_MAX = 1 << 15 };
+struct ModePairs { bool has[MODE_NUMBERS_MAX][MODE_NUMBERS_MAX]; };
 // cores: the legal rows of the factors before MODE_SHARD, the others at their first value. refused: number of illegal
 // ones; unnamed: number of refusals among these that name no option.
 struct ModeSet {
-  CoverRow core[MODE_CORES_MOST], row[MODE_ROWS_MOST];
+  CoverRow core[MODE_CORES_MAX], row[MODE_ROWS_MAX];
   int cores, rows, refused, unnamed;
   ModePairs legal;
 };
@@ -239,7 +239,7 @@ static inline void modes_cover(ModeSet *s) {
   for (int f = 0; f < MODE_FACTORS; f++) for (int v = 0; v < mode_factors[f].values; v++)
     for (int g = f + 1; g < MODE_FACTORS; g++) for (int w = 0; w < mode_factors[g].values; w++) {
       const int a = mode_number(f, v), b = mode_number(g, w);
-      if (!s->legal.has[a][b] || covered.has[a][b] || s->rows == MODE_ROWS_MOST) continue;
+      if (!s->legal.has[a][b] || covered.has[a][b] || s->rows == MODE_ROWS_MAX) continue;
       int most = 0;
       for (int i = 0; i < 40; i++) {
         const CoverRow r = mode_candidate(s, &covered, ModePair{f, v, g, w}, &state);
@@ -395,9 +395,9 @@ static inline void modes_corpus(Corpus *c) { test_corpus(c, 101, 12 * 7 * 3 + 1,
 // Runs the covering set's rows for the number of ranks that were started.
 static inline void modes_run_covering() {
   static ModeSet s;
-  static ModeReference refs[MODE_ROWS_MOST];
+  static ModeReference refs[MODE_ROWS_MAX];
   static Corpus corpus;
-  int N, count = 0, ref[MODE_ROWS_MOST];
+  int N, count = 0, ref[MODE_ROWS_MAX];
   MPI_Comm_size(MPI_COMM_WORLD, &N);
   modes_corpus(&corpus);
   modes_shared_set(&s);

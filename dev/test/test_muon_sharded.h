@@ -79,7 +79,7 @@ TEST(muon_matrices_are_whole_in_runs,
         const Param *p = &t.fsdp.lay.param[x->param];
         const bool qkv = strstr(p->name, "c_attn");
         int64_t at = 0;
-        Run run, all;
+        Span run, all;
         for (int i = 0; i < world; i++) {
           if (!owned_run(&t.fsdp, x, i, &run)) continue;
           EXPECT(run.in_range == at, "%s: rank %d's run begins at %lld, not %lld", p->name, i, (long long)run.in_range,
@@ -231,7 +231,7 @@ TEST_MPI(muon_step_is_the_plain_step, 4,
       long long bytes = f->traffic.update_bytes, all = 0;
       for (int i = 0; i < f->lay.owned.matrices; i++) {
         const OwnedMatrix *x = &f->lay.owned.matrix[i];
-        Run run;
+        Span run;
         const int64_t n = x->rows * x->cols, own = owned_run(f, x, x->owner % o.shards, &run) ? run.numel : 0;
         numel_ += n;
         moved += 2 * (n - own + o.replicas * n - own);

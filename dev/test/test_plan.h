@@ -13,15 +13,15 @@ static const char plan_table_now_path[] = "dev/results/2026-11-23-plans-now.tsv"
 // Rows whose total is larger than in the first table, and by how much at most: dev/results/2026-11-23-plans.md lists
 // them, and why.
 static const int PLAN_LARGER_ROWS = 6;
-static const double PLAN_LARGER_MOST = 1.0068;
+static const double PLAN_LARGER_MAX = 1.0068;
 // The same for rows of CUDA in two bytes, whose gradients of logits have memory of their own, for one launch a chunk.
 static const int PLAN_LARGER_APART_ROWS = 77;
-static const double PLAN_LARGER_APART_MOST = 1.122;
+static const double PLAN_LARGER_APART_MAX = 1.122;
 // Rows of models, and of the covering set, whose places take more than a fiftieth more than what is alive at once.
 static const int PLAN_OVER_MODELS = 34, PLAN_OVER_MODES = 13;
-enum { PLAN_ROWS_MOST = 2048, PLAN_LINE_MOST = 2048 };
+enum { PLAN_ROWS_MAX = 2048, PLAN_LINE_MAX = 2048 };
 struct PlanRow { char name[640]; size_t total, placed, alive; bool mode; };
-struct PlanTable { PlanRow row[PLAN_ROWS_MOST]; int rows; };
+struct PlanTable { PlanRow row[PLAN_ROWS_MAX]; int rows; };
 
 static inline Device plan_device(bool cuda) {
   Device d = device_of(cuda ? &ops_cuda_emulated : cpu_tables[0].ops);
@@ -33,7 +33,7 @@ static inline void plan_table_add(PlanTable *table, const char *name, const Opti
   static Trainer t;
   trainer_plan_as(&t, o, plan_device(cuda), rank, world, world);
   PlanRow *r = &table->row[table->rows++];
-  CHECK(table->rows < PLAN_ROWS_MOST, "%d rows", table->rows);
+  CHECK(table->rows < PLAN_ROWS_MAX, "%d rows", table->rows);
   snprintf(r->name, sizeof r->name, "%s", name);
   r->total = memory_planned_total(&t.run.plan, MEMORY_ALL);
   r->placed = placement_bytes(&t.run.placement);
@@ -91,7 +91,7 @@ struct PlanLarger { double most; int rows; };
 static inline bool plan_row_apart(const char *name) { return !strncmp(name, "cuda ", 5) && strstr(name, "bf16"); }
 // Compares with a recorded table. apart: for the rows of plan_row_apart.
 static inline void plan_compare(const PlanTable *now, const char *path, PlanLarger others, PlanLarger apart) {
-  static char line[PLAN_LINE_MOST];
+  static char line[PLAN_LINE_MAX];
   FILE *from = fopen(path, "r");
   REQUIRE(from, "%s cannot be read", path);
   int rows = 0, smaller = 0, larger[2] = {};
@@ -131,8 +131,8 @@ TEST(plan_totals_do_not_grow,
   for (int i = 0; i < now.rows && to; i++)
     fprintf(to, "%s\t%zu\t%zu\t%zu\n", now.row[i].name, now.row[i].total, now.row[i].placed, now.row[i].alive);
   if (to) fclose(to);
-  plan_compare(&now, plan_table_path, {PLAN_LARGER_MOST, PLAN_LARGER_ROWS},
-               {PLAN_LARGER_APART_MOST, PLAN_LARGER_APART_ROWS});
+  plan_compare(&now, plan_table_path, {PLAN_LARGER_MAX, PLAN_LARGER_ROWS},
+               {PLAN_LARGER_APART_MAX, PLAN_LARGER_APART_ROWS});
   plan_compare(&now, path ? path : plan_table_now_path, {1, 0}, {1, 0});
   int over[2] = {}, reach = 0;
   double most = 0;
@@ -299,7 +299,7 @@ static inline PlanUpdates plan_updates(const Fsdp *f) {
   for (int i = 0; i < f->cfg.mesh.shards; i++) for (int j = 0; j < f->lay.owned.rounds; j++) {
     size_t bytes = 0;
     for (int k = 0; k < f->lay.owned.matrices; k++) {
-      Run run;
+      Span run;
       if (f->lay.owned.matrix[k].round == j && owned_run(f, &f->lay.owned.matrix[k], i, &run))
         bytes += (size_t)round_up(2 * run.numel, 256);
     }
@@ -324,7 +324,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
     const bool in_shard = alone && (once || (s && c->wrap == WRAP_BLOCK && !gpu)), sums = s == 0 || c->local;
     const bool rounds = sums && !in_shard && c->wire_dtype != F32 && x->trains;
     const bool joined = sums && !in_shard && once && !replicas && !off &&
-                        (rounds || c->comm == COMM_NCCL || (!mirrored && S <= SUMMANDS_MOST));
+                        (rounds || c->comm == COMM_NCCL || (!mirrored && S <= SUMMANDS_MAX));
     if (s && x->full_bytes > block) block = x->full_bytes;
     if (s && (size_t)x->expand_numel > expanded) expanded = (size_t)x->expand_numel;
     if (!sums && !in_shard && (size_t)x->grad_numel > gradient) gradient = (size_t)x->grad_numel;

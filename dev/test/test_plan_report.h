@@ -131,7 +131,7 @@ static inline int64_t plan_message_bytes(const Fsdp *f, LinkUse use, bool near, 
   for (int r = 0; r < m->world && use == LINK_UPDATES && !f->lay.owned.in_place; r++)
     for (int i = 0; i < f->lay.owned.matrices && r != m->rank && (m->peer[r].host == host) == near; i++) {
       const OwnedMatrix *x = &f->lay.owned.matrix[i];
-      Run run;
+      Span run;
       if (x->owner == m->rank && r / S == m->rank / S && owned_run(f, x, r % S, &run)) bytes += 2 * run.numel;
       if (x->owner == r && owned_run(f, x, m->rank % S, &run)) bytes += 2 * run.numel;
     }
@@ -523,8 +523,8 @@ TEST(plan_says_where_the_vocabulary_is_from,
      "--data generated: the vocabulary that a tokenizer trained on it reaches, unless less is asked for; any other "
      "text may give less, which the plan says; token files and random tokens have what is asked for") {
   static const struct { const char *options; int64_t vocab; const char *says; } rows[] = {
-      {"--data generated", GEN_VOCAB_MOST, "the generated text"}, {"--data generated --vocab_size 300", 300, "the gen"},
-      {"--data generated --model gpt2 --on h100", GEN_VOCAB_MOST, "the generated text"}, {"--data random", 2048, NULL},
+      {"--data generated", GEN_VOCAB_MAX, "the generated text"}, {"--data generated --vocab_size 300", 300, "the gen"},
+      {"--data generated --model gpt2 --on h100", GEN_VOCAB_MAX, "the generated text"}, {"--data random", 2048, NULL},
       {"--data t.bin --vocab_size 50257", 50257, NULL}, {"", 2048, "not read: a text may give a smaller vocabulary"},
       {"--data book.txt", 2048, "not read: a text"}, {"--tokenizer x --data generated", 2048, "not read: the vocab"}};
   static Options o;
@@ -890,7 +890,7 @@ TEST(plan_sums_return_once_beside_backward,
   }
 }
 // A timed step that notes when each stage's gather in backward, and the first round of its reduction, begin.
-struct BeginTimes { double gather[LAYERS_MOST + 1], reduce[LAYERS_MOST + 1]; int stage; };
+struct BeginTimes { double gather[LAYERS_MAX + 1], reduce[LAYERS_MAX + 1]; int stage; };
 static BeginTimes plan_begins;
 static inline void begins_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   timed_gather_start(f, s, slot);

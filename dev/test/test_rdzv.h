@@ -100,10 +100,10 @@ TEST(rdzv_frames_arrive_as_they_were_sent,
   RdzvLink client, server;
   RdzvFrame f;
   size_t used = 0;
-  uint8_t *large = (uint8_t *)malloc(RDZV_FRAME_MOST + 1);
-  for (int i = 0; i <= RDZV_FRAME_MOST; i++) large[i] = (uint8_t)(i * 2654435761u >> 24);
+  uint8_t *large = (uint8_t *)malloc(RDZV_FRAME_MAX + 1);
+  for (int i = 0; i <= RDZV_FRAME_MAX; i++) large[i] = (uint8_t)(i * 2654435761u >> 24);
   rdzv_pair(&client, &server, "t", "t", 4096, NULL);
-  for (size_t n : {(size_t)0, (size_t)1, (size_t)100, (size_t)RDZV_FRAME_MOST}) {
+  for (size_t n : {(size_t)0, (size_t)1, (size_t)100, (size_t)RDZV_FRAME_MAX}) {
     rdzv_link_send(&client, RDZV_INFO, large, n);
     while (client.out.n) {
       EXPECT(rdzv_link_next(&server, &f, &used) == 0, "a frame of %zu bytes came before its end", n);
@@ -112,7 +112,7 @@ TEST(rdzv_frames_arrive_as_they_were_sent,
     EXPECT(rdzv_link_next(&server, &f, &used) == 1 && f.type == RDZV_INFO && f.n == n &&
            (!n || !memcmp(f.payload, large, n)), "a frame of %zu bytes came as %zu", n, f.n);
   }
-  rdzv_link_send(&client, RDZV_INFO, large, RDZV_FRAME_MOST + 1);
+  rdzv_link_send(&client, RDZV_INFO, large, RDZV_FRAME_MAX + 1);
   rdzv_move(&client, &server, 4096);
   EXPECT(rdzv_link_next(&server, &f, &used) < 0, "a frame may be too long");
   rdzv_link_close(&client);
@@ -204,7 +204,7 @@ TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes,
            turn, k.phase);
     rdzv_link_close(&k);
   }
-  for (uint32_t n : {(uint32_t)RDZV_EARLY_MOST + 1, (uint32_t)RDZV_FRAME_MOST, 0xffffffffu}) {
+  for (uint32_t n : {(uint32_t)RDZV_EARLY_MAX + 1, (uint32_t)RDZV_FRAME_MAX, 0xffffffffu}) {
     RdzvLink k;
     RdzvFrame f;
     size_t used = 0;
@@ -439,7 +439,7 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
      "foreign lines are refused; one that others can write is not read, and a pipe of that name holds nobody up") {
   RdzvWhere w = {};
   RdzvOffer o, got;
-  char text[RDZV_FILE_MOST], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
+  char text[RDZV_FILE_MAX], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
   snprintf(w.dir, sizeof w.dir, "%s", test_tmp());
   REQUIRE(rdzv_file_offer(&w, &o, job, error, sizeof error), "%s", error);
   net_address_of("10.0.0.1", 29400, &o.at.at[o.at.count++]);
@@ -449,7 +449,7 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   REQUIRE(rdzv_file_text(path, text), "cannot read");
   const size_t n = strlen(text);
   for (size_t cut = 0; cut <= n; cut++) {
-    char part[RDZV_FILE_MOST];
+    char part[RDZV_FILE_MAX];
     snprintf(part, sizeof part, "%.*s", (int)cut, text);
     const bool read = rdzv_offer_parse(&got, part);
     EXPECT(!read || (!strcmp(got.job, o.job) && !strcmp(got.token, o.token)), "cut at %zu: another job", cut);
@@ -457,7 +457,7 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
   }
   for (const char *more : {"job 0123456789abcdef0123456789abcdef\n", "at 10.0.0.1\n", "at 10.0.0.1 0\n", "at x 1\n",
                            "run sh\n", "at 10.0.0.1 65536\n"}) {
-    char part[RDZV_FILE_MOST];
+    char part[RDZV_FILE_MAX];
     snprintf(part, sizeof part, "%s%s", text, more);
     EXPECT(!rdzv_offer_parse(&got, part), "taken: %s", more);
   }
@@ -720,7 +720,7 @@ static inline pid_t rdzv_agent_comes(const char *job, int times, bool waits, boo
   if (other && (setgid(65534) || setuid(65534))) _exit(99);
   snprintf(text, sizeof text, "%s", RDZV_ORTED);
   RdzvWords w = rdzv_split(text);
-  char *words[RDZV_WORDS_MOST + 1] = {host};
+  char *words[RDZV_WORDS_MAX + 1] = {host};
   for (int i = 0; i < w.count; i++) words[1 + i] = w.word[i];
   if (waits) _exit(rdzv_hand_main(1 + w.count, words, job));
   RdzvBytes b = {};

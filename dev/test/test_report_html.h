@@ -274,13 +274,13 @@ TEST(report_units_are_bounded,
      "is one unit") {
   static ReportRun r;
   report_run_open(&r, "nowhere");
-  for (int i = 0; i < 3 * REPORT_UNITS_MOST; i++) {
+  for (int i = 0; i < 3 * REPORT_UNITS_MAX; i++) {
     char line[512];
     const int n = snprintf(line, sizeof line, "{\"kind\":\"step\",\"step\":%d,\"layers\":[{\"unit\":\"%0100d\"},"
                            "{\"unit\":\"u%d\",\"grad_norm\":1}]}", i + 1, 0, i);
     report_take(&r, line, (size_t)n);
   }
-  EXPECT(r.units == REPORT_UNITS_MOST, "%d units", r.units);
+  EXPECT(r.units == REPORT_UNITS_MAX, "%d units", r.units);
   EXPECT(!strcmp(r.unit[1].name, "u0") && !strcmp(r.unit[2].name, "u1"), "units '%s', '%s'", r.unit[1].name,
          r.unit[2].name);
   report_run_close(&r);

@@ -13,7 +13,7 @@ TEST(sm_margin_table,
            row ? row->margin : -1);
   }
   EXPECT(sm_margin_blocks(0) == 0, "no margin, no limit");
-  for (int margin = 2; margin <= SM_MARGIN_MOST; margin++) {
+  for (int margin = 2; margin <= SM_MARGIN_MAX; margin++) {
     const int blocks = sm_margin_blocks(margin);
     EXPECT(blocks >= 1 && 2 * blocks <= margin && !(blocks & (blocks - 1)) && (blocks == 32 || 4 * blocks > margin),
            "margin %d: %d blocks", margin, blocks);

@@ -144,7 +144,7 @@ TEST(threads_learn_from_waits, "long waits make a thread sleep at once; short on
     const uint32_t old = word.value;
     pthread_t setter;
     REQUIRE(!pthread_create(&setter, NULL, [](void *w) -> void * {
-      usleep(20000);                             // 20 ms: over SPIN_MOST at any clock above 5 MHz
+      usleep(20000);                             // 20 ms: over SPIN_MAX at any clock above 5 MHz
       thread_word_set((ThreadWord *)w, ((ThreadWord *)w)->value + 1);
       return NULL;
     }, &word), "no thread");

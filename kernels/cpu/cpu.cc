@@ -14,7 +14,7 @@
 
 void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   *bytes = 0;
-  WORKSPACES(WORKSPACE_MOST)
+  WORKSPACES(WORKSPACE_MAX)
 }
 
 // Large copies are split over the threads: one core cannot use all of the memory bandwidth.

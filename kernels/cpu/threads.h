@@ -16,7 +16,7 @@
 // a waiting thread spins. But where threads outnumber free cores, the thread that is waited for may need the very core
 // that the waiter spins on: two runs of `tiny` side by side then lost three quarters of their speed. Whether to spin or
 // to sleep is the ski-rental problem, and history decides it (Karlin et al. 1991, "Empirical studies of competitive
-// spinning for a shared-memory multiprocessor"): a thread whose last waits ended soon spins for up to SPIN_MOST cycles,
+// spinning for a shared-memory multiprocessor"): a thread whose last waits ended soon spins for up to SPIN_MAX cycles,
 // else it sleeps.
 #pragma once
 #include <stdint.h>
@@ -78,9 +78,9 @@ template <class F> static inline void parallel_tasks(int threads, int64_t tasks,
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Ticks of processor_ticks() (2 to 4 a nanosecond). Trust counts waits that ended within SPIN_MOST; one that did
+// Ticks of processor_ticks() (2 to 4 a nanosecond). Trust counts waits that ended within SPIN_MAX; one that did
 // not costs SPIN_DOUBT of them.
-enum { SPIN_MOST = 100000, SPIN_LEAST = 2000, SPIN_TRUST = 32, SPIN_DOUBT = 4 };
+enum { SPIN_MAX = 100000, SPIN_LEAST = 2000, SPIN_TRUST = 32, SPIN_DOUBT = 4 };
 
 // What threads wait for: a value that changes. changed_at: when it did. A sleeper learns from it how long it would have
 // had to spin, which is not how long it slept.
@@ -107,7 +107,7 @@ static inline void thread_word_set(ThreadWord *w, uint32_t value) {
 }
 // Returns once the word is no longer `old`.
 static inline void thread_word_wait(ThreadWord *w, uint32_t old) {
-  const uint64_t begun = processor_ticks(), spin = thread_trust > 0 ? SPIN_MOST : SPIN_LEAST;
+  const uint64_t begun = processor_ticks(), spin = thread_trust > 0 ? SPIN_MAX : SPIN_LEAST;
   while (__atomic_load_n(&w->value, __ATOMIC_ACQUIRE) == old) {
     if (processor_ticks() - begun < spin) { processor_pause(); continue; }
     __atomic_fetch_add(&w->sleepers, 1, __ATOMIC_SEQ_CST);
@@ -115,7 +115,7 @@ static inline void thread_word_wait(ThreadWord *w, uint32_t old) {
     __atomic_fetch_sub(&w->sleepers, 1, __ATOMIC_SEQ_CST);
   }
   const int64_t waited = (int64_t)(__atomic_load_n(&w->changed_at, __ATOMIC_RELAXED) - begun);
-  thread_trust += waited < SPIN_MOST ? 1 : -SPIN_DOUBT;
+  thread_trust += waited < SPIN_MAX ? 1 : -SPIN_DOUBT;
   thread_trust = thread_trust > SPIN_TRUST ? SPIN_TRUST : thread_trust < -SPIN_TRUST ? -SPIN_TRUST : thread_trust;
 }
 

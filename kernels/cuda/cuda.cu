@@ -158,7 +158,7 @@ void device_close_impl(Ctx *c) {
 
 void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
   *bytes = 0;
-  WORKSPACES(WORKSPACE_MOST)
+  WORKSPACES(WORKSPACE_MAX)
 }
 
 // *p is NULL if there is not enough memory. The host waits for the zeroing, so that other streams may use the memory at

@@ -7,11 +7,11 @@
 #include "option_values.h"
 #include <limits.h>
 
-enum { LINE_WORDS_MOST = 256, LEFT_WHOLE_BYTES = 300 };         // left: then names alone
+enum { LINE_WORDS_MAX = 256, LEFT_WHOLE_BYTES = 300 };         // left: then names alone
 // What to type behind the program's name. left: what has no place there. ranks, tokens, seq_len: of -pn, -d, -t; 0: not
 // given.
 struct OptionLine {
-  char *word[LINE_WORDS_MOST + 1];
+  char *word[LINE_WORDS_MAX + 1];
   int words;
   FILE *left;
   int lefts;
@@ -20,7 +20,7 @@ struct OptionLine {
 __attribute__((format(printf, 2, 3))) static inline void line_add(OptionLine *l, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  if (l->words < LINE_WORDS_MOST && vasprintf(&l->word[l->words], fmt, ap) >= 0) l->words++;
+  if (l->words < LINE_WORDS_MAX && vasprintf(&l->word[l->words], fmt, ap) >= 0) l->words++;
   va_end(ap);
 }
 // Where to write one thing more that is left out.
@@ -127,7 +127,7 @@ void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) 
     if (l.word[i][0] == '-') fprintf(f, " %s", l.word[i]);
     else shell_word(f, l.word[i]);
   fclose(f);
-  char *words[LINE_WORDS_MOST + 2] = {argv[0]};
+  char *words[LINE_WORDS_MAX + 2] = {argv[0]};
   for (int i = 0; i < l.words; i++) words[i + 1] = l.word[i];
   options_parse(&o, l.words + 1, words, why, sizeof why);
   snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,

@@ -24,12 +24,12 @@ enum OptionResume {
 // A default below the lowest value, `preset` or PRESET cannot be given: something else decides, mostly the preset.
 // also: names of the same option in other programs, if there are any; those with one dash are llm.c's, which are
 // explained but not taken.
-enum { LAYERS_MOST = 1000 };
+enum { LAYERS_MAX = 1000 };
 #define OPTIONS(GROUP, INT, NUM, TEXT, CHOICE, ENUM, FLAG) \
   GROUP(MODEL, "model") \
   TEXT(model, "tiny", "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl|modern-tiny|modern-small|modern|smollm2-135m|" \
       "smollm2-360m|llama-3.2-1b|qwen2.5-0.5b|qwen3-0.6b", SHAPE, "preset; options below override it") \
-  INT(n_layer, 0, 1, LAYERS_MOST, SHAPE, "blocks (default: the preset's)", "num_layers num_hidden_layers n_layers") \
+  INT(n_layer, 0, 1, LAYERS_MAX, SHAPE, "blocks (default: the preset's)", "num_layers num_hidden_layers n_layers") \
   INT(n_head, 0, 1, 1000, SHAPE, "attention heads; must divide n_embd without --head_size (default: the preset's)", \
       "num_heads n_heads num_attention_heads") \
   INT(n_embd, 0, 1, 65536, SHAPE, "width (default: the preset's)", "hidden_size d_model n_embed embed_dim") \
@@ -60,11 +60,11 @@ enum { LAYERS_MOST = 1000 };
   NUM(rope_theta, 0.0, 1.0, 1e12, SHAPE, "rope: base of the wave lengths (default: the preset's)") \
   TEXT(rope_scaling, "", "none|...", SHAPE, \
       "rope: none, linear:X, llama3:X,LOW,HIGH,POSITIONS, yarn:... (default: preset)") \
-  INT(rope_skip, -1, 0, LAYERS_MOST, SHAPE, \
+  INT(rope_skip, -1, 0, LAYERS_MAX, SHAPE, \
       "rope: every N-th block turns nothing (0: all turn; default: the preset's)") \
   INT(window, -1, 0, 1 << 20, SHAPE, "tokens that a token sees, itself among them (0: all; default: the preset's)", \
       "sliding_window") \
-  INT(window_skip, -1, 0, LAYERS_MOST, SHAPE, "every N-th block sees all tokens (0: none; default: the preset's)", \
+  INT(window_skip, -1, 0, LAYERS_MAX, SHAPE, "every N-th block sees all tokens (0: none; default: the preset's)", \
       "sliding_window_pattern") \
   NUM(window_theta, -1.0, 0.0, 1e12, SHAPE, \
       "rope: base in blocks with a window, unscaled (0: as others; default: preset)", "rope_local_base_freq") \
@@ -365,7 +365,7 @@ enum { PRESET = -1 };
   CHOICES(PAIR_CHECK, name, pairs)
 OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_CHOICES, OPTION_PLACES, OPTION_NOTHING)
 
-enum { BASE_MATRICES_MOST = 7 * LAYERS_MOST + 3 };        // of a model, as files have them
+enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };        // of a model, as files have them
 struct Options {
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
@@ -383,7 +383,7 @@ struct Options {
   double conversations;                          // of a step, where they decided global_batch; else 0
   int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
   int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
-  uint8_t base_types[BASE_MATRICES_MOST];        // with --base_dtype file: of each matrix, in order of parameters
+  uint8_t base_types[BASE_MATRICES_MAX];        // with --base_dtype file: of each matrix, in order of parameters
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
   int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments

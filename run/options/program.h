@@ -4,8 +4,8 @@
 #include "option_values.h"
 
 // The block that resolved options describe.
-static inline Block block_of(const Options *o) {
-  Block b = {};
+static inline Architecture architecture_of(const Options *o) {
+  Architecture b = {};
   b.norm = o->norm;
   b.norm_place = o->norm_place;
   b.norm_weightless = o->norm_weight == OPT_norm_weight_off;
@@ -28,7 +28,7 @@ ModelShape shape_of(const Options *o) {
   ModelShape s = model_shape_gpt2(o->n_layer, o->n_head, o->n_embd, o->n_positions, o->vocab_size,
                                   o->tie_head == OPT_tie_head_on, o->dropout);
   s.n_kv_head = o->n_kv_head, s.head_size = o->head_size, s.mlp_width = o->mlp_width;
-  s.block = block_of(o);
+  s.block = architecture_of(o);
   char unused[512];                              // options_resolve has refused what is wrong
   s.lora.rank = o->lora, s.lora.alpha = o->lora_alpha > 0 ? o->lora_alpha : 2.0 * (double)o->lora;
   s.lora.dropout = o->lora_dropout, s.lora.by_root = o->lora_scale == OPT_lora_scale_root;
@@ -42,7 +42,7 @@ PreferenceArgs preference_args(const Options *o) {
   return PreferenceArgs{o->loss, o->dpo_beta, o->dpo_smoothing, o->simpo_gamma};
 }
 void options_of_shape(Options *o, const ModelShape *s) {
-  const Block *b = &s->block;
+  const Architecture *b = &s->block;
   o->n_layer = s->n_layer, o->n_head = s->n_head, o->n_embd = s->n_embd, o->n_positions = s->n_positions;
   o->vocab_size = s->vocab_size, o->n_kv_head = s->n_kv_head, o->head_size = s->head_size, o->mlp_width = s->mlp_width;
   o->tie_head = s->tied ? OPT_tie_head_on : OPT_tie_head_off;

@@ -56,8 +56,8 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
          (long long)o->head_size);
   REFUSE(o->norm_place != NORM_BEFORE && o->norm != NORM_RMSNORM, "--norm_place %s needs --norm rmsnorm",
          option_word(o, OPT_norm_place));
-  REFUSE((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MOST,
-         "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MOST,
+  REFUSE((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MAX,
+         "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MAX,
          (long long)o->head_size);
   REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
          "linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS or yarn:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH",

@@ -85,7 +85,7 @@ bool recompute_parse(const Options *o, Recompute *level, char *error, size_t err
     end = c + n;
     if (*end == ':') {
       end++;
-      REFUSE(!digits_parse(&end, LAYERS_MOST, &count) || !count || (*end && *end != ','),
+      REFUSE(!digits_parse(&end, LAYERS_MAX, &count) || !count || (*end && *end != ','),
              "--recompute '%s': '%.*s:' needs a number of blocks, at least 1", o->recompute, (int)n, c);
     } else REFUSE(*end, "--recompute '%s': only the last level may omit its number of blocks, not '%.*s'",
                   o->recompute, (int)n, c);
@@ -241,7 +241,7 @@ static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
 // `error`.
 static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
   if (!sharding_resolve_device(o, world, error, error_bytes)) return false;
-  Recompute level[LAYERS_MOST];
+  Recompute level[LAYERS_MAX];
   if (o->buffer_dtype == OPT_buffer_dtype_auto)
     option_put(o, OPT_buffer_dtype, option_word(o, OPT_param_dtype), error, error_bytes);
   return recompute_parse(o, level, error, error_bytes) &&

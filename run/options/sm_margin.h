@@ -10,11 +10,11 @@
 #include "option_values.h"
 #include "kernels/cuda/nvidia.h"
 
-enum { SM_MARGIN_AUTO = -1, SM_MARGIN_WRONG = -2, SM_MARGIN_MOST = 1000 };
+enum { SM_MARGIN_AUTO = -1, SM_MARGIN_WRONG = -2, SM_MARGIN_MAX = 1000 };
 static inline int sm_margin_parse(const char *text) {
   if (!strcmp(text, "auto")) return SM_MARGIN_AUTO;
   const size_t digits = strspn(text, "0123456789");
-  return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MOST ? SM_MARGIN_WRONG : atoi(text);
+  return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MAX ? SM_MARGIN_WRONG : atoi(text);
 }
 static inline bool sm_margin_refuse(const Options *o, char *error, size_t error_bytes) {
   const int margin = sm_margin_parse(o->sm_margin);

@@ -11,13 +11,13 @@
 
 // Another number of ranks. needs: bytes of a GPU, or of a CPU host; refused: "", or why it cannot be.
 struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
-enum { WORLD_ROWS_MOST = 24 };
+enum { WORLD_ROWS_MAX = 24 };
 // Everything that is printed. run: one of the ranks that need most.
 struct PlanReport {
   WorldPlan plan;
   RunView *run;
   Fit fit[FITS];
-  WorldRow row[WORLD_ROWS_MOST];
+  WorldRow row[WORLD_ROWS_MAX];
   int rows;
 };
 static inline const RankClass *report_most(const PlanReport *p) { return &p->plan.rank[p->plan.most]; }

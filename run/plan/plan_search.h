@@ -17,14 +17,14 @@
 
 // ================================================================================================ 1 axes
 // One value of an axis: options and their values; "" stands for nothing to set.
-enum { SEARCH_SETTINGS = 4, SEARCH_VALUES_MOST = 512, SEARCH_TEXT_BYTES = 24 };
+enum { SEARCH_SETTINGS = 4, SEARCH_VALUES_MAX = 512, SEARCH_TEXT_BYTES = 24 };
 struct SearchSetting { int option; char text[SEARCH_TEXT_BYTES]; };
 struct SearchValue { SearchSetting set[SEARCH_SETTINGS]; int settings; };
-struct SearchAxis { SearchValue value[SEARCH_VALUES_MOST]; int values; };
+struct SearchAxis { SearchValue value[SEARCH_VALUES_MAX]; int values; };
 enum SearchAxisName { AXIS_SHARDING, AXIS_BATCH, AXIS_ACCUMULATE, AXIS_RECOMPUTE, AXIS_DTYPE, AXIS_OFFLOAD, AXES };
 
 static inline SearchValue *search_value(SearchAxis *a) {
-  CHECK(a->values < SEARCH_VALUES_MOST, "more than %d values of a search", (int)SEARCH_VALUES_MOST);
+  CHECK(a->values < SEARCH_VALUES_MAX, "more than %d values of a search", (int)SEARCH_VALUES_MAX);
   a->value[a->values] = SearchValue{};
   return &a->value[a->values++];
 }
@@ -45,7 +45,7 @@ static inline void search_add_sharding(SearchAxis *a, const char *strategy, int 
   if (reshard[0]) search_set(v, OPT_reshard_after_forward, "%s", reshard);
   if (slots) search_set(v, OPT_gather_slots, "%d", slots);
 }
-enum { SEARCH_SLOTS_LEAST = 2, SEARCH_SLOTS_MOST = 4 };
+enum { SEARCH_SLOTS_LEAST = 2, SEARCH_SLOTS_MAX = 4 };
 static inline void search_shardings(SearchAxis *a, int world, int per_host) {
   for (int S = world; S >= 1; S--) {
     if (world % S) continue;
@@ -54,7 +54,7 @@ static inline void search_shardings(SearchAxis *a, int world, int per_host) {
     char kept[16] = "";
     if (per_host > 1 && S % per_host == 0 && S > per_host) snprintf(kept, sizeof kept, "%d", per_host);
     if (S == 1) { search_add_sharding(a, strategy, R, S, "", 0); continue; }
-    for (int K = SEARCH_SLOTS_LEAST; K <= SEARCH_SLOTS_MOST; K++) {
+    for (int K = SEARCH_SLOTS_LEAST; K <= SEARCH_SLOTS_MAX; K++) {
       search_add_sharding(a, strategy, R, S, "", K);
       if (kept[0]) search_add_sharding(a, strategy, R, S, kept, K);
     }
@@ -170,13 +170,13 @@ static inline bool search_bytes(SearchRow *r, const Options *o) {
 // because gradient slots take turns. Bytes are not quite on a line, as better places may be found for some numbers of
 // blocks than for others: a line tells them to about one in a hundred. So where they decide, those of all blocks are
 // planned: within this part of the room, of what is compared, or where all that fit are wanted.
-enum { SEARCH_FEW = SEARCH_SLOTS_MOST + 2, SEARCH_FEWS = 3, SEARCH_MOST = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
+enum { SEARCH_FEW = SEARCH_SLOTS_MAX + 2, SEARCH_FEWS = 3, SEARCH_MAX = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
 static const double SEARCH_DOUBT = 0.1;
 static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room, bool all_bytes) {
   static Options few;
   SearchRow x[SEARCH_FEWS];
-  const double n = (double)(blocks - SEARCH_MOST) / 2;
-  r->exact = blocks <= SEARCH_MOST || strchr(o->recompute, ':');
+  const double n = (double)(blocks - SEARCH_MAX) / 2;
+  r->exact = blocks <= SEARCH_MAX || strchr(o->recompute, ':');
   for (int i = SEARCH_FEWS - 1; i >= 0 && !r->exact; i--) {
     few = *o;
     few.n_layer = SEARCH_FEW + 2 * i;

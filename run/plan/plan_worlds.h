@@ -128,7 +128,7 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   const int per_host = (int)o->ranks_per_host;
   if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
   const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0] && !o->tuning;
-  if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MOST);
+  if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MAX);
   check_device_options(o, "", error, error_bytes);
   if (error[0]) return false;
   const int best = cpu_best_table(), wanted = d->gpu && o->isa == OPT_isa_auto ? best
@@ -207,7 +207,7 @@ static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
 
 // With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is of a kind of its own.
 // Of more ranks, those with equally many matrices count as alike, though their runs of others' matrices differ.
-enum { OWNERS_APART_MOST = 256 };
+enum { OWNERS_APART_MAX = 256 };
 struct RankOwners { int *count, world; };
 static inline RankOwners rank_owners(const Options *o) {
   RankOwners w = {NULL, (int)o->world};
@@ -229,7 +229,7 @@ static inline RankOwners rank_owners(const Options *o) {
   return w;
 }
 static inline int rank_owns(RankOwners w, int rank) {
-  return !w.count ? 0 : w.world <= OWNERS_APART_MOST ? 1 + rank : 1 + w.count[rank];
+  return !w.count ? 0 : w.world <= OWNERS_APART_MAX ? 1 + rank : 1 + w.count[rank];
 }
 
 // Whether sums go along hosts in the planned worlds, alike for all ranks.
@@ -319,7 +319,7 @@ struct RankClass {
   Links links;
   StepTimes times;
 };
-enum { RANK_CLASSES_MOST = 512 };
+enum { RANK_CLASSES_MAX = 512 };
 struct WorldPlan {
   Options opt;                                   // resolved
   PlanDevice on;
@@ -350,7 +350,7 @@ static inline void world_plan_classes(WorldPlan *w) {
   plan_host_threads(w, threads, per_host);
   plan_host_threads(w, threads + per_host, left);
   const RankOwners owners = rank_owners(o);
-  w->rank = (RankClass *)calloc(RANK_CLASSES_MOST, sizeof(RankClass));
+  w->rank = (RankClass *)calloc(RANK_CLASSES_MAX, sizeof(RankClass));
   for (int r = 0; r < world; r++) {
     RankKey k = rank_key(mesh, r, world, per_host);
     k.threads = threads[r % per_host + (k.host < per_host ? per_host : 0)];
@@ -358,7 +358,7 @@ static inline void world_plan_classes(WorldPlan *w) {
     if (along) rank_along(&k, mesh, r, per_host);
     int c = 0;
     while (c < w->classes && memcmp(&w->rank[c].key, &k, sizeof k)) c++;
-    CHECK(c < RANK_CLASSES_MOST, "more than %d kinds of ranks", (int)RANK_CLASSES_MOST);
+    CHECK(c < RANK_CLASSES_MAX, "more than %d kinds of ranks", (int)RANK_CLASSES_MAX);
     if (c == w->classes) w->rank[w->classes++] = RankClass{k, r, 0, {}, 0, 0, {}, {}, {}};
     w->rank[c].count++;
   }

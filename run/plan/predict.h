@@ -368,7 +368,7 @@ static inline void timed_return_start(Fsdp *f, SumReturn *r) {
 static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, bool back) {
   const int S = fsdp_shards(f), me = fsdp_rank(f), host = f->mesh.peer[me].host;
   double bytes[2][2] = {};                       // sent, received; between hosts, inside
-  Run run;
+  Span run;
   EACH_OWNED(f, round, x) {
     const bool own = x->owner == me;
     for (int r = back ? 0 : me / S * S; r < (back ? fsdp_world(f) : me / S * S + S) && own; r++)

@@ -11,7 +11,7 @@
 #include "run/options/options.h"
 #include <dirent.h>
 
-enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MOST = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MOST = 1 << 20 };
+enum { FLIGHT_FILE_MOST_BYTES = 4 << 20, FLIGHT_ROWS_MAX = 2 * FLIGHT_ENTRIES, FLIGHT_RANKS_MAX = 1 << 20 };
 struct FlightRow { double s; FlightKind kind; const char *what; int64_t step; int microbatch, stage, number; };
 struct FlightRecord {
   char path[1024];
@@ -55,7 +55,7 @@ static inline const char *flight_read_head(FlightRecord *r, const cJSON *json) {
   const char *op;
   if (!flight_text(json, "version", 128, false, &r->version)) return "version";
   if (!flight_text(json, "run", 16, false, &r->run) || strlen(r->run) != 16) return "run";
-  if (!flight_int(json, "world", 1, FLIGHT_RANKS_MOST, &world)) return "world";
+  if (!flight_int(json, "world", 1, FLIGHT_RANKS_MAX, &world)) return "world";
   if (!flight_int(json, "rank", 0, (double)world - 1, &rank)) return "rank";
   if (!flight_text(json, "host", 255, false, &r->host)) return "host";
   if (!flight_int(json, "pid", 1, INT32_MAX, &pid)) return "pid";
@@ -99,7 +99,7 @@ static inline bool flight_before(const FlightRow *a, const FlightRow *b) {
 }
 static inline const char *flight_read_rows(FlightRecord *r, const cJSON *json) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "entries"), *o;
-  if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > FLIGHT_ROWS_MOST) return "entries";
+  if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > FLIGHT_ROWS_MAX) return "entries";
   r->row = (FlightRow *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(FlightRow));
   const FlightRow *begun = NULL;
   cJSON_ArrayForEach(o, list) {
@@ -294,11 +294,11 @@ static inline int flight_newest(FILE *f, FlightRecord *r, int count) {
 }
 // The records are those that flight_compare took.
 static inline void flight_print(FILE *f, const FlightRecord *r, int count) {
-  enum { LINES_MOST = 64 };
+  enum { LINES_MAX = 64 };
   fprintf(f, "%d of %d ranks left a record (version %s): %s\n", count, r->world, r->version, r->cause);
   for (int rank = 0, at = 0, lines = 0; rank < r->world; rank++) {
     const FlightRecord *own = at < count && r[at].rank == rank ? &r[at++] : NULL;
-    if (lines++ == LINES_MOST) { fprintf(f, "  ...\n"); break; }
+    if (lines++ == LINES_MAX) { fprintf(f, "  ...\n"); break; }
     if (!own) fprintf(f, "  rank %d: none\n", rank);
     else fprintf(f, "  rank %d (pid %d on %s): step %lld, %s\n", rank, own->pid, own->host, (long long)own->step,
                  own->place);

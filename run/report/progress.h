@@ -13,7 +13,7 @@ enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_PAIRS,
 static const ProgressField progress_priority[] = {
     PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_ETA, PROGRESS_BAR, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_PAIRS,
     PROGRESS_RATE, PROGRESS_NORM, PROGRESS_LR, PROGRESS_MFU, PROGRESS_MEMORY};
-enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MOST = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
+enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MAX = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
 struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // the bar's text: "" or not
 
 // 9:59, 1:00:00.
@@ -27,7 +27,7 @@ static void eta_text(char *to, size_t bytes, int64_t seconds) {
 static void progress_line(char *to, size_t bytes, const Progress *p, int columns) {
   bool there[PROGRESS_FIELDS] = {};
   const int room = columns ? columns - 1 : INT32_MAX;
-  int used = -2, bar = PROGRESS_BAR_MOST;
+  int used = -2, bar = PROGRESS_BAR_MAX;
   to[0] = 0;
   for (int i = 0; i < PROGRESS_FIELDS; i++) {
     const ProgressField f = progress_priority[i];
@@ -40,7 +40,7 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
   const bool tight = used > room;                // then without the total number of steps
   if (columns && there[PROGRESS_BAR]) bar = (int)min64(bar, PROGRESS_BAR_LEAST + room - used);
   if (there[PROGRESS_BAR]) {
-    char text[PROGRESS_BAR_MOST + 1] = "";
+    char text[PROGRESS_BAR_MAX + 1] = "";
     for (int i = 0; i < bar; i++) text[i] = i * p->steps < p->step * bar ? '#' : '.';
     text_add(to, bytes, "[%s] ", text);
   }

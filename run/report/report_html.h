@@ -14,8 +14,8 @@
 #include "report_page.h"
 #include <time.h>
 
-enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MOST = 16, REPORT_PATH_BYTES = 1024,
-       REPORT_TEXT_MOST = 1 << 16, REPORT_UNITS_MOST = 2048 };
+enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_MAX = 16, REPORT_PATH_BYTES = 1024,
+       REPORT_TEXT_MAX = 1 << 16, REPORT_UNITS_MAX = 2048 };
 enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
 enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
 // Of some consecutive steps. count 0: no finite value.
@@ -43,12 +43,12 @@ static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_p
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 
 // ---- text -----------------------------------------------------------------------------------------------------------
-// The first REPORT_TEXT_MOST bytes of a file in a run's directory, as a JSON string; null: there is none.
+// The first REPORT_TEXT_MAX bytes of a file in a run's directory, as a JSON string; null: there is none.
 static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
-  char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MOST);
+  char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MAX);
   snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
   FILE *f = fopen(path, "rb");
-  if (f) json_string(to, text, fread(text, 1, REPORT_TEXT_MOST, f), JSON_SCRIPT);
+  if (f) json_string(to, text, fread(text, 1, REPORT_TEXT_MAX, f), JSON_SCRIPT);
   else fputs("null", to);
   if (f) fclose(f);
   free(text);
@@ -90,7 +90,7 @@ static inline int report_unit(ReportRun *r, const char *name) {
   int u = 0;
   while (u < r->units && strncmp(r->unit[u].name, name, sizeof r->unit[u].name - 1)) u++;
   if (u < r->units) return u;
-  if (u == REPORT_UNITS_MOST) return -1;
+  if (u == REPORT_UNITS_MAX) return -1;
   r->unit = (ReportUnit *)realloc(r->unit, sizeof(ReportUnit) * (size_t)(u + 1));
   memset(&r->unit[u], 0, sizeof(ReportUnit));
   snprintf(r->unit[u].name, sizeof r->unit[u].name, "%s", name);
@@ -357,15 +357,15 @@ static inline void report_live_close(ReportLive *x) {
 // The page of the runs in `list`, directories with commas between them, into `path`. False with one line in `error`.
 static inline bool report_runs(const char *list, const char *path, const char *version, char *error,
                                size_t error_bytes) {
-  static ReportRun run[REPORT_RUNS_MOST];
-  const ReportRun *all[REPORT_RUNS_MOST] = {};
+  static ReportRun run[REPORT_RUNS_MAX];
+  const ReportRun *all[REPORT_RUNS_MAX] = {};
   char names[REPORT_PATH_BYTES], *save = NULL;
   int count = 0;
   error[0] = 0;
   snprintf(names, sizeof names, "%s", list);
   for (char *name = strtok_r(names, ",", &save); name && !error[0]; name = strtok_r(NULL, ",", &save)) {
-    if (count == REPORT_RUNS_MOST) {
-      snprintf(error, error_bytes, "--report takes at most %d runs", (int)REPORT_RUNS_MOST);
+    if (count == REPORT_RUNS_MAX) {
+      snprintf(error, error_bytes, "--report takes at most %d runs", (int)REPORT_RUNS_MAX);
       break;
     }
     ReportRun *r = &run[count];

@@ -525,7 +525,7 @@ static int64_t print_chat_end(const Split *s, int64_t at) {
   return end;
 }
 // The first conversation as the model sees it, with what is trained on marked.
-enum { CONVERSATION_TOKENS_MOST = 400 };
+enum { CONVERSATION_TOKENS_MAX = 400 };
 static void print_conversation(const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
   if (!s->documents || !run->corpus->has_tokenizer) return;
@@ -533,7 +533,7 @@ static void print_conversation(const RunView *run) {
   int64_t first = 0, end = print_chat_end(s, 0);
   if (p->split && p->rows) first = p->start[p->head[0]], end = p->start[p->head[0] + (s->pairs ? 2 : 1)];
   const int64_t kept = p->split && !s->pairs ? min64(end, first + p->seq_len + 1) : end;
-  const int64_t shown = min64(kept, first + CONVERSATION_TOKENS_MOST);
+  const int64_t shown = min64(kept, first + CONVERSATION_TOKENS_MAX);
   char *text = NULL;
   size_t bytes = 0;
   FILE *to = open_memstream(&text, &bytes);

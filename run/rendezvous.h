@@ -1,4 +1,4 @@
-// launch.h: from options to a rendezvous, and what signals ask of a run.
+// rendezvous.h: from options to a rendezvous, and what signals ask of a run.
 //
 //   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
 //   launch_forget         what a rank does not need to know of that
