@@ -28,7 +28,7 @@ make compare      one training under each way of sharding: time, memory, bytes, 
 make prove        train once uninterrupted, once killed twice and resumed on other numbers of ranks: equal weights
 make speedrun     seconds of training until modern-tiny has 1.80 bits per byte on WikiText-2, and PyTorch's where it is
 make check        build and the most telling tests: about a minute on 2 cores after an edit of the trainer
-make test-all     the tests with more combinations of cases and more seeds, then an hour of `make soak`
+make test-all     the tests with more combinations and seeds, then dev/dist_check.sh and an hour of `make soak`
 make soak         random faults on hosts that are network namespaces, SOAK_S=3600 seconds: same weights, nothing left
 make bench        against the fastest PyTorch (ARGS=ratios), op by op, checkpoints, quality; PYTHON has torch (dev/bench.sh)
 make fuzz         run the file readers on damaged files: FUZZ_SECONDS=30 each, T=target for one (needs clang++)
@@ -290,7 +290,7 @@ RUNS = TRAIN_GPT_FSDP="$(CURDIR)/$(TRAINER)" MPIRUN="$(MPIRUN)" PYTHON="$(PYTHON
 TEST = $(RUNS) TEST_JOBS="$(TEST_JOBS)" ./$(TESTS)
 test test-all: $(TRAINER) $(TESTS) check-symbols check-rooms
 	@$(TEST) $(if $(filter test-all,$@),--all) $(T)
-	@$(if $(filter test-all,$@),$(if $(T),,dev/soak.sh ./$(TRAINER) || [ $$? -eq 77 ]))
+	@$(if $(filter test-all,$@),$(if $(T),,for s in dev/dist_check.sh "dev/soak.sh ./$(TRAINER)"; do $$s || [ $$? -eq 77 ] || exit 1; done))
 arm: $(TRAINER) $(TESTS)
 	@dev/arm.sh make all
 	@$(TEST) arm_

@@ -3,18 +3,33 @@
 # another user, from a path with a blank, read-only. It trains on two ranks to the bits of ./train_gpt_fsdp, resumes,
 # exports, and opens no library outside of itself but libc's.
 #
-#   dev/dist_check.sh ARCHIVE
+#   dev/dist_check.sh [ARCHIVE]
 #
-# Needs root, strace, the packages that dev/dist.sh has unpacked in build/dist, and ./train_gpt_fsdp. Prints what it
-# did; exit status 1 where something does not hold.
+# Without ARCHIVE it packs one with dev/dist.sh first, which takes minutes. Needs root, strace, the packages that
+# dev/dist.sh downloads to build/dist, and ./train_gpt_fsdp. Prints what it did; exit status 1 where something does not
+# hold, 77 where it cannot run here: no root, no tool, or no packages to download.
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
-archive=$(realpath "$1")
 work=$top/build/dist
 bare=$work/bare
 fail() { echo "dist_check: $1" >&2; exit 1; }
-for tool in strace unshare chroot; do command -v $tool >/dev/null || fail "no $tool"; done
-[ "$(id -u)" = 0 ] || fail "needs root, for chroot"
+skip() { echo "skip    dist_check: $1"; exit 77; }
+for tool in strace unshare chroot patchelf; do command -v $tool >/dev/null || skip "no $tool"; done
+[ "$(id -u)" = 0 ] || skip "needs root, for chroot"
+unshare -m true 2>/dev/null || skip "no mount namespace can be made here"
+mkdir -p "$work"
+if [ $# -gt 0 ]; then
+  archive=$(realpath "$1")
+else
+  rm -rf "$work/checked"
+  if ! OUT=$work/checked "$top/dev/dist.sh" archive x86_64 >"$work/dist.log" 2>&1; then
+    reason=$(sed -n 's/^dist: //p' "$work/dist.log" | tail -n 1)
+    case $reason in *downloaded* | *'cannot be read'* | *'no source'* | *'apt-get install'*) skip "$reason" ;; esac
+    tail -20 "$work/dist.log"
+    fail "dev/dist.sh does not pack an archive"
+  fi
+  archive=$(realpath "$work"/checked/*.tar.gz)
+fi
 
 # A root with libc, a shell, and what mpirun's script calls.
 rm -rf "$bare"

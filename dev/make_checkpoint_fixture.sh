@@ -5,6 +5,7 @@
 # version's fixture is due when what is saved, or the bits of training, have changed since the last one's.
 #
 #   dev/make_checkpoint_fixture.sh 0.5.0 1c1c60c
+#   dev/make_checkpoint_fixture.sh 0.6.0 52975b4
 #
 #   text/                       what was trained on
 #   MODE/step_00000006/         a checkpoint in the middle of a run of 12 steps; MODE is the dtype of its parameters

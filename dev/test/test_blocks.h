@@ -365,7 +365,7 @@ TEST_MPI(kept_refuses, 1,
       {"@", "--lora 2 --base_dtype file --fp8 gather", "keeps the matrices that --fp8 gather gathers in E4M3"},
       {"@", "--export_gguf adapter", "--export_gguf adapter is of adapters alone"},
       {"@", "--lora 2 --merge --export_gguf adapter", "--export_gguf adapter is of adapters alone"},
-      {"", "--base_dtype q8_0", "--base_dtype q8_0 is of weights that are there: name them by --init_from"},
+      {"", "--base_dtype q8_0", "--base_dtype q8_0 needs weights: name them with --init_from PATH"},
       {"dev/fixtures/family_llama", "--lora 2 --base_dtype nf4", "numbers, no whole blocks of 64"},
       {"dev/test/fixtures/checkpoint-0.5.0/fp32", "--lora 2 --base_dtype file", "and a checkpoint's are fp32"}};
   const char *path = kept_file();

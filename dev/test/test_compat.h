@@ -44,11 +44,11 @@ static char *compat_files(const char *path) {
 static const char compat_options[] = "--device cpu --threads 1 --cache=";
 
 TEST(compat_older_versions_checkpoints_go_on,
-     "checkpoints that 0.5.0 wrote, of fp32 and bf16 parameters: on 1 and 2 ranks this version has the losses, norms, "
+     "checkpoints that 0.5.0 and 0.6.0 wrote, fp32 and bf16: on 1 and 2 ranks this version has the losses, norms, "
      "validations, final weights and moments that it had, and --eval_only its evaluation, digit for digit") {
   static CompatRow rows[COMPAT_MAX];
   const int count = compat_rows(rows);
-  EXPECT(count >= 2, "%d fixtures, must be fp32 and bf16 at least", count);
+  EXPECT(count >= 4, "%d fixtures, must be fp32 and bf16 of two versions at least", count);
   for (int i = 0; i < count; i++) for (int ranks : {0, 2}) {
     const CompatRow *row = &rows[i];
     char what[400], out[600], end[700];
@@ -83,8 +83,8 @@ TEST(compat_older_versions_checkpoints_go_on,
 }
 
 TEST(compat_older_versions_checkpoints_are_sampled_and_exported,
-     "from the same checkpoints the likeliest continuation is the one that 0.5.0 wrote, and what --export_hf writes "
-     "has the evaluation that 0.5.0 wrote, digit for digit") {
+     "from the same checkpoints the likeliest continuation is the one that version wrote, and what --export_hf writes "
+     "has the evaluation that it wrote, digit for digit") {
   static CompatRow rows[COMPAT_MAX];
   const int count = compat_rows(rows);
   for (int i = 0; i < count; i++) {

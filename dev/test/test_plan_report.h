@@ -493,6 +493,26 @@ TEST(plan_along_is_the_layout_s,
     }
   EXPECT(hosts > 1000, "only %d ranks of several hosts", hosts);
 }
+TEST(cli_plan_of_quantized_weights_needs_none,
+     "--plan --model tiny --lora 2 --base_dtype nf4 or q8_0, without weights, has the lines of memory, units and "
+     "traffic of the plan of such weights") {
+  CliRun r, plan[2];
+  CLI_RUN(&r, "%s --model tiny --data generated --max_steps 1 --eval_every -1 --sample_tokens 0 --cache= --out %s "
+          "--export_hf %s", cli_ranks(0), cli_path("out"), cli_path("hf"));
+  cli_expect_done(&r, "an export");
+  cli_free(&r);
+  for (const char *type : {"nf4", "q8_0"}) {
+    for (int i = 0; i < 2; i++) {
+      CLI_RUN(&plan[i], "%s --plan %s%s --lora 2 --base_dtype %s --data generated --batch_size 2 --world 2 --cache=",
+              cli_ranks(0), i ? "--model tiny" : "--init_from ", i ? "" : cli_path("hf"), type);
+      cli_expect_done(&plan[i], type);
+    }
+    const char *with = strstr(plan[0].text, "memory, bytes of"), *without = strstr(plan[1].text, "memory, bytes of");
+    EXPECT(with && without && strstr(with, "moved in a step") && !strcmp(with, without), "%s: with weights\n%.1500s"
+           "\nwithout\n%.1500s", type, plan[0].text, plan[1].text);
+    for (CliRun &each : plan) cli_free(&each);
+  }
+}
 TEST(cli_plan_of_a_million_ranks, "a plan of a million ranks is made by kinds: within the limit of a command") {
   CliRun r;
   for (const char *options : {"", "--device cuda --mesh 1000x1000"}) {

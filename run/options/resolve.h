@@ -72,8 +72,8 @@ static bool base_resolve(const Options *o, char *error, size_t error_bytes) {
   const char *word = option_word(o, OPT_base_dtype);
   bool known = false;
   for (uint8_t type : o->base_types) known = known || type;
-  REFUSE(keeps && !o->init_from[0] && !o->resume[0], "--base_dtype %s is of weights that are there: name them by "
-         "--init_from PATH", word);
+  REFUSE(keeps && !o->init_from[0] && !o->resume[0] && (file || o->plan == OPT_plan_off), "--base_dtype %s needs "
+         "weights: name them with --init_from PATH%s", word, file ? "" : " (--plan does without)");
   REFUSE(keeps && !o->lora && run_trains(o), "--base_dtype %s is of weights that stay as they are: give --lora RANK "
          "too, or leave it out", word);
   REFUSE(keeps && o->fp8 != FP8_OFF, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one "

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdio.h>
 
-#define PROGRAM_VERSION "0.6.0"
+#define PROGRAM_VERSION "1.0.0"
 // A checksum of the sources, which all ranks must have in common. The Makefile links an object that defines it, so that
 // nothing else is compiled again because of it.
 extern const char build_id[16] __attribute__((weak));
