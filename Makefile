@@ -103,7 +103,7 @@ check-style:
 
 # The rooms, each above those before it (docs/design.md).
 ROOMS := base/newfile base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors \
-  data/models data/checkpoint run/options run/report run run/plan
+  data/shape data/models data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)

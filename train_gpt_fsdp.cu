@@ -23,20 +23,13 @@
 
 // ================================================================================================ 1 model
 // The one table of parameters: name, rows and columns, initialisation, decay, and which models have it. Units, memory
-// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere. INPUT, BRANCH: of
-// norms before attention and the MLP, and behind them.
-enum Size { SIZE_NONE, SIZE_C, SIZE_Q, SIZE_QKV, SIZE_Q_NORM, SIZE_K_NORM, SIZE_FC, SIZE_F, SIZE_V, SIZE_P, SIZES };
-enum When { ALWAYS, NORM_HAS_WEIGHT, NORM_HAS_BIAS, INPUT_HAS_NORM, BRANCH_HAS_NORM, POSITIONS_LEARNED,
-            HEAD_APART, QKV_HAS_BIAS, OUT_HAS_BIAS, MLP_HAS_BIAS, QK_NORM_HAS_WEIGHT };
-struct ParamSpec { const char *name; Size rows, cols; Init init; bool residual, decay; When when; };
+// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere.
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD, ROOT_PARAMS };
 enum BlockParam {
   LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, ATTN_NORM_W, LN_2_W, LN_2_B, FC_W, FC_B,
   PROJ_W, PROJ_B, MLP_NORM_W, BLOCK_PARAMS
 };
-// Behind these, the factors A and B of the adapters of four of them, whose names and shapes are lora.h's.
-enum { BLOCK_ALL = BLOCK_PARAMS + 2 * LORA_MATRICES };
-static const BlockParam lora_bases[LORA_MATRICES] = {ATTN_W, ATTN_PROJ_W, FC_W, PROJ_W};
+// Behind these, the factors A and B of the adapters of four of them.
 static int lora_a(int matrix) { return BLOCK_PARAMS + 2 * matrix; }
 static int lora_b(int matrix) { return BLOCK_PARAMS + 2 * matrix + 1; }
 static const ParamSpec root_specs[ROOT_PARAMS] = {
@@ -63,6 +56,8 @@ static const ParamSpec block_specs[BLOCK_PARAMS] = {
     {"h.%d.mlp.c_proj.bias", SIZE_C, SIZE_NONE, INIT_ZERO, false, false, MLP_HAS_BIAS},
     {"h.%d.mlp.norm.weight", SIZE_C, SIZE_NONE, INIT_ONE, false, false, BRANCH_HAS_NORM},
 };
+static const ParamTable param_table = {root_specs, block_specs, ROOT_PARAMS, BLOCK_PARAMS,
+                                       {ATTN_W, ATTN_PROJ_W, FC_W, PROJ_W}};
 
 // Shapes of one run. Vp: vocabulary padded so that the head's matrix multiplies are aligned; the padding rows of the
 // embedding are zero, get no gradient and reach neither loss nor file.
@@ -70,8 +65,7 @@ struct Model {
   int L, H, KV;                                  // blocks; heads of q; heads of k and of v
   int64_t C, hs, F, T, P, V, Vp;                 // F: width of the MLP; P: learned positions, or T
   ModelShape shape;                              // its choices, and what follows from them
-  int root_at[ROOT_PARAMS], block_at[BLOCK_ALL];                 // place of a parameter in its stage; -1: there is none
-  int root_params, block_params;
+  ParamPlaces at;
   bool tied;
   float dropout;
   int64_t head_chunk_bytes;
@@ -82,27 +76,9 @@ struct Model {
   Recompute recompute[LAYERS_MAX];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
-enum { VOCAB_ALIGN = 64 };
 // fp32 logits that exist at once on a CPU. A GPU has the memory for more (gpu_head_chunk_bytes of its options).
 enum { HEAD_CHUNK_BYTES = 64 << 20 };
-static const float INIT_STD = 0.02f;             // Radford et al. 2019; residual projections scaled by 1/sqrt(2L)
 
-static bool model_has(const ModelShape *s, When when) {
-  const Architecture *b = &s->block;
-  switch (when) {
-    case NORM_HAS_WEIGHT: return !b->norm_weightless;
-    case INPUT_HAS_NORM: return !b->norm_weightless && b->norm_place != NORM_BEHIND;
-    case BRANCH_HAS_NORM: return !b->norm_weightless && b->norm_place != NORM_BEFORE;
-    case NORM_HAS_BIAS: return b->norm == NORM_LAYERNORM && b->bias == BIAS_ALL;
-    case POSITIONS_LEARNED: return b->position == POSITION_LEARNED;
-    case HEAD_APART: return !s->tied;
-    case QKV_HAS_BIAS: return b->bias != BIAS_NONE;
-    case OUT_HAS_BIAS: return b->bias == BIAS_ALL || b->bias == BIAS_QKVO;
-    case MLP_HAS_BIAS: return b->bias == BIAS_ALL;
-    case QK_NORM_HAS_WEIGHT: return b->qk_norm != QK_NORM_OFF && !b->norm_weightless;
-    default: return true;
-  }
-}
 // A model of this shape on sequences of T tokens.
 static Model model_of_shape(const ModelShape *s, int64_t T) {
   Model m = {};
@@ -113,80 +89,15 @@ static Model model_of_shape(const ModelShape *s, int64_t T) {
   m.V = s->vocab_size, m.Vp = round_up(s->vocab_size, VOCAB_ALIGN);
   m.tied = s->tied;
   m.dropout = (float)s->dropout;
-  for (int k = 0; k < ROOT_PARAMS; k++) m.root_at[k] = model_has(s, root_specs[k].when) ? m.root_params++ : -1;
-  for (int &at : m.block_at) at = -1;
-  for (int k = 0; k < BLOCK_PARAMS; k++) {       // adapters follow their matrix, so that modules stay together
-    if (model_has(s, block_specs[k].when)) m.block_at[k] = m.block_params++;
-    for (int i = 0; i < LORA_MATRICES; i++)
-      if (s->lora.parts[i] && lora_bases[i] == k)
-        m.block_at[lora_a(i)] = m.block_params++, m.block_at[lora_b(i)] = m.block_params++;
-  }
+  m.at = param_places(&param_table, s);
   return m;
 }
 // The numbers of parameters; -1: this model has none.
-static int root_param(const Model *m, RootParam k) { return m->root_at[k]; }
+static int root_param(const Model *m, RootParam k) { return m->at.root[k]; }
 static int block_param(const Model *m, int l, int k) {
-  return m->block_at[k] < 0 ? -1 : m->root_params + l * m->block_params + m->block_at[k];
+  return m->at.block[k] < 0 ? -1 : m->at.roots + l * m->at.blocks + m->at.block[k];
 }
-static int64_t model_size(const Model *m, Size size) {
-  const bool all = m->shape.block.qk_norm == QK_NORM_ALL;
-  const int64_t of[SIZES] = {-1, m->C, m->H * m->hs, model_qkv_rows(&m->shape), (all ? m->H : 1) * m->hs,
-                             (all ? m->KV : 1) * m->hs, model_fc_rows(&m->shape), m->F, m->V, m->P};
-  return of[size];
-}
-
-static Param param_make(const Model *m, const ParamSpec *s, int stage) {
-  Param p = {};
-  char name[sizeof p.name];
-  snprintf(name, sizeof name, "%s", s->name);
-  char *layer = strstr(name, "%d");
-  if (layer) *layer = 0;
-  snprintf(p.name, sizeof p.name, layer ? "%s%d%s" : "%s", name, stage - 1, layer ? layer + 2 : "");
-  p.ndim = s->cols == SIZE_NONE ? 1 : 2;
-  p.shape[0] = model_size(m, s->rows);
-  p.shape[1] = model_size(m, s->cols);
-  p.padded_rows = s->rows == SIZE_V ? m->Vp : p.shape[0];
-  p.init = s->init;
-  p.std = s->residual ? INIT_STD / sqrtf(2.0f * (float)m->L) : INIT_STD;
-  p.decay = s->decay;
-  p.lr_scale = 1;
-  p.linear = p.read_in_blocks = stage && p.ndim == 2;
-  p.matrices = s->rows == SIZE_QKV ? 3 : s->rows == SIZE_FC && mlp_is_gated(m->shape.block.mlp) ? 2 : 1;
-  const int64_t first = s->rows == SIZE_QKV ? m->H * m->hs : p.shape[0] / p.matrices;
-  for (int i = 0; i < p.matrices; i++)
-    p.matrix_rows[i] = i == 0 || p.matrices == 1 ? first : (p.shape[0] - first) / (p.matrices - 1);
-  p.stage = stage;
-  return p;
-}
-
-// All parameters in order of stages: outside the blocks, then block by block. Returns a malloc'ed array.
-static Param *model_params(const Model *m, int *count) {
-  *count = m->root_params + m->L * m->block_params;
-  Param *p = (Param *)calloc((size_t)*count, sizeof(Param));
-  for (int k = 0; k < ROOT_PARAMS; k++) if (m->root_at[k] >= 0) p[m->root_at[k]] = param_make(m, &root_specs[k], 0);
-  for (int l = 0; l < m->L; l++)
-    for (int k = 0; k < BLOCK_PARAMS; k++)
-      if (m->block_at[k] >= 0) p[block_param(m, l, k)] = param_make(m, &block_specs[k], 1 + l);
-  const Lora *lora = &m->shape.lora;
-  for (int i = 0; i < *count; i++) p[i].frozen = lora->rank;
-  // Of the embedding blocks_rows looks up rows, which knows neither positions nor dropout.
-  if (m->root_at[LM_HEAD] >= 0) p[m->root_at[LM_HEAD]].read_in_blocks = true;
-  p[m->root_at[WTE]].read_in_blocks = m->root_at[WPE] < 0 && m->dropout == 0;
-  for (int k : {WTE, LM_HEAD}) {
-    if (!lora->rank || !lora->row_end || m->root_at[k] < 0) continue;
-    Param *q = &p[m->root_at[k]];
-    q->frozen = q->decay = false;                // decay would change the other rows
-    q->row_from = lora->row_from, q->row_end = lora->row_end;
-  }
-  for (int l = 0; l < m->L; l++)
-    for (int i = 0; i < LORA_MATRICES; i++) {
-      if (!m->shape.lora.parts[i]) continue;
-      const int base = block_param(m, l, lora_bases[i]);
-      for (int up = 0; up < 2; up++)
-        p[block_param(m, l, lora_a(i) + up)] = lora_param(&m->shape, i, &p[base], base, up);
-    }
-  return p;
-}
+static Param *model_params(const Model *m, int *count) { return params_of_shape(&param_table, &m->shape, count); }
 static int64_t model_numel(const Model *m) {
   int count;
   Param *p = model_params(m, &count);
@@ -564,7 +475,8 @@ static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
   return d;
 }
 static LoraParts lora_parts_at(Trainer *t, int l, int matrix) {
-  return lora_parts_of(&t->model.shape, matrix, fsdp_param(&t->fsdp, block_param(&t->model, l, lora_bases[matrix])));
+  const int base = block_param(&t->model, l, param_table.lora[matrix]);
+  return lora_parts_of(&t->model.shape, matrix, fsdp_param(&t->fsdp, base));
 }
 // B of the adapters of a matrix, spread, times alpha / rank.
 static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
@@ -598,7 +510,7 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   int matrix = 0;
-  while (matrix < LORA_MATRICES && (lora_bases[matrix] != weight || !lora_width(&t->model, matrix))) matrix++;
+  while (matrix < LORA_MATRICES && (param_table.lora[matrix] != weight || !lora_width(&t->model, matrix))) matrix++;
   const bool adapts = matrix < LORA_MATRICES;
   if (!products_take_e4m3(t)) {
     const bool blocks = reads_blocks(t, in.shape[0]) &&
@@ -1512,6 +1424,7 @@ int program_main(int argc, char **argv) {
   static Call call;
   packed_open();
   const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  call.trainer = &trainer_table;
   call.argc = argc, call.argv = argv;
   call.launched = under_mpirun = rank != NULL;
   call.first = !rank || !strcmp(rank, "0");

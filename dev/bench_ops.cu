@@ -365,7 +365,7 @@ int main(int argc, char **argv) {
   const bool reading = argc > 1 && !strcmp(argv[1], "reading");
   const bool whole = !muon && !update && !peaks && !reading && !blocks;        // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
-  options_parse(&o, argc, argv, error, sizeof error);
+  options_parse(&o, &trainer_table, argc, argv, error, sizeof error);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);

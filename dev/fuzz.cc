@@ -608,7 +608,7 @@ static void fuzz_seeds_chat_file() {
 }
 static void fuzz_prompts(const uint8_t *bytes, size_t count) {
   static Options o;
-  options_default(&o);
+  options_default(&o, &trainer_table);
   for (const char *name : {"p.jsonl", "p.txt"}) {
     char **text, error[1024] = "";
     fuzz_write(name, bytes, count);
@@ -954,8 +954,8 @@ static void fuzz_config(const uint8_t *bytes, size_t count) {
   fuzz_write("options.txt", bytes, count);
   const FuzzPath path = fuzz_path("options.txt");
   char *text = config_read(path.text, &n, fuzz_error, sizeof fuzz_error);
-  options_default(&asked);
-  options_default(&again);
+  options_default(&asked, &trainer_table);
+  options_default(&again, &trainer_table);
   fuzz_accepted = text && options_add_config(&asked, path.text, text, fuzz_error, sizeof fuzz_error);
   free(text);
   if (!fuzz_accepted) { fuzz_check_error(fuzz_error); return; }
@@ -1000,7 +1000,7 @@ static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
   uint32_t checksums[16];
   HOLDS(map_blocks(&map, 0) + map_blocks(&map, 1) <= 16);
   s.resume = true;
-  bool ok = options_parse(&o, 1, argv, fuzz_error, sizeof fuzz_error);
+  bool ok = options_parse(&o, &trainer_table, 1, argv, fuzz_error, sizeof fuzz_error);
   HOLDS(ok);
   ok = start_open_checkpoint(&s, fuzz_dir, fuzz_error, sizeof fuzz_error);
   if (ok) s.json = checkpoint_parse(fuzz_dir, s.text, (size_t)s.text_bytes, fuzz_error, sizeof fuzz_error);
@@ -1020,7 +1020,7 @@ static void fuzz_seeds_checkpoint() {
   Options o;
   const TensorMap map = fuzz_checkpoint_map();
   const uint32_t checksums[16] = {1, 2, 3};
-  HOLDS(options_parse(&o, 1, argv, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_parse(&o, &trainer_table, 1, argv, fuzz_error, sizeof fuzz_error));
   HOLDS(options_resolve(&o, 1, 1, fuzz_error, sizeof fuzz_error));
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\n\"format_version\":%d,\"serial\":3,\"step\":12,\"state\":{\"updates\":12,\"good_steps\":4,"

@@ -11,7 +11,7 @@
 
 void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
-  if (!options_parse(&call->o, call->argc, call->argv, call->error, sizeof call->error))
+  if (!options_parse(&call->o, call->trainer, call->argc, call->argv, call->error, sizeof call->error))
     options_whole_line(call->argc, call->argv, call->error, sizeof call->error);
   if (call->o.interactive || call->o.eval[0]) call->o.sample_only = true;      // no data, no training
 }

@@ -24,7 +24,7 @@ int encode_main(Call *call) {
   const int here = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
   char why[1024] = "";
   const bool chosen = strcmp(o->chat_template, "auto") && strcmp(o->chat_template, "model");
-  char *words = start_words(o->tokenizer, why, sizeof why);
+  char *words = published_chat_words(o->tokenizer, why, sizeof why);
   if (chosen) words = start_words_named(o->chat_template, words, why, sizeof why);
   if (chosen && !words) die_user("train_gpt_fsdp: %s", why);
   if (words && !chat_words_fault(words, why, sizeof why)) words = NULL;

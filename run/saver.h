@@ -414,150 +414,57 @@ bool save_model(RunView *run) {
   return written;
 }
 
-static char *token_text(const Tokenizer *k, int32_t id) {
-  int bytes;
-  const uint8_t *text = id < 0 ? NULL : tokenizer_token_bytes(k, id, &bytes);
-  return text ? strndup((const char *)text, (size_t)bytes) : NULL;
-}
-// The end is the token that is named as a known one (chat_end), or the only special one. It
-// begins a text, too, unless the tokenizer puts another before each. Of a model that was tuned on conversations, which
-// `chat` renders, the end is that of an answer. Those that were published, and that of a text, are ends too; a
-// published begin stays. k: NULL has none. See text_ends_free.
-static TextEnds text_ends(const Tokenizer *k, const ChatOptions *chat = NULL, const cJSON *published = NULL) {
-  int32_t only = -1;
-  int specials = 0;
-  for (int i = 0; k && i < k->added_count; i++) {
-    if (!k->added[i].special) continue;
-    only = k->added[i].id;
-    specials++;
-  }
-  const int32_t known = k ? chat_end(k) : -1;
-  const int32_t end = known >= 0 ? known : specials == 1 ? only : -1;
-  const Chat c = k && chat ? chat_open(chat, k) : Chat{};
-  const int32_t stop = c.form ? c.stop_id : -1, eos = stop >= 0 ? stop : end;
-  const char *begin = published_text(published, "bos_token");
-  int32_t bos = k && k->adds_bos ? k->bos_id : end;
-  if (published && !(k && k->adds_bos)) bos = k && begin ? chat_token(k, begin) : -1;
-  TextEnds e = {bos, eos, token_text(k, bos), token_text(k, eos), NULL, NULL, published};
-  cJSON *words = c.form ? cJSON_Parse(chat->words) : NULL;
-  const char *texts[] = {cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(words, "chat_template")),
-                         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(words, "tool_use"))};
-  if (texts[0]) e.chat = strdup(texts[0]);
-  if (texts[1]) e.chat_tools = strdup(texts[1]);
-  cJSON_Delete(words);
-  if (bos < 0) e.bos = published_id(published, "bos_token_id");  // an id that no token of tokenizer_config.json is
-  for (const char *file : {"generation_config", "config"}) {
-    const cJSON *ids = published_item(published, file, "eos_token_id"), *id = cJSON_IsArray(ids) ? ids->child : ids;
-    for (; id; id = cJSON_IsArray(ids) ? id->next : NULL)
-      if (cJSON_IsNumber(id) && id->valuedouble >= 0 && (!k || id->valuedouble < k->vocab_size))
-        text_ends_add(&e, (int32_t)id->valuedouble);
-  }
-  text_ends_add(&e, end);
-  return e;
-}
-static TextEnds text_ends_of(RunView *run) {
+// What goes out beside the weights; `chat` holds a part of it.
+static ExportTexts export_texts_of(RunView *run, ChatOptions *chat) {
   const bool chats = run->chat && strcmp(run->opt->chat_template, "auto");
-  const ChatOptions chat = chat_options(run->opt, run->chat, "");
-  return text_ends(run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL, chats ? &chat : NULL, run->published);
-}
-static void text_ends_free(TextEnds *e) {
-  free(e->bos_text);
-  free(e->eos_text);
-  free(e->chat);
-  free(e->chat_tools);
-}
-// Rank 0: writes the files beside the weights in a Hugging Face directory. tokenizer_alone: of adapters with tokens of
-// their own.
-static bool export_texts(RunView *run, const char *directory, char *error, size_t error_bytes,
-                         bool tokenizer_alone = false) {
-  const bool has_tokenizer = run->corpus->has_tokenizer;
-  TextEnds ends = text_ends_of(run);
-  size_t tokenizer_bytes = 0;
-  const ModelShape shape = shape_of(run->opt);
-  const struct { const char *name; char *text; } files[] = {
-      {"config.json", tokenizer_alone ? NULL : export_config_text(shape, &ends, PROGRAM_VERSION,
-                                                                  export_dtype(run->opt))},
-      {"generation_config.json", tokenizer_alone ? NULL : export_generation_config_text(&ends)},
-      {"tokenizer.json", has_tokenizer ? tokenizer_text(&run->corpus->tokenizer, &tokenizer_bytes) : NULL},
-      {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(shape.n_positions, &ends) : NULL}};
-  error[0] = 0;
-  for (const auto &f : files) {
-    char path[MAP_PATH_BYTES];
-    path_join(path, sizeof path, directory, f.name);
-    const size_t bytes = !strcmp(f.name, "tokenizer.json") ? tokenizer_bytes : f.text ? strlen(f.text) : 0;
-    if (f.text && !error[0] && !file_put(path, directory, f.text, (int64_t)bytes))
-      snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
-    free(f.text);
-  }
-  text_ends_free(&ends);
-  return !error[0];
-}
-// Writes DIR for PEFT: the adapters alone. Collective. Every rank returns the same.
-static bool export_adapters(RunView *run, const char *directory) {
-  const Fsdp *f = run->fsdp;
-  const ModelShape shape = shape_of(run->opt);
-  char *header = NULL, path[MAP_PATH_BYTES], error[1024] = "";
-  TensorMap map = {};
-  int ok = 1;
-  if (!fsdp_rank(f))
-    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store.base_hash, &header);
-  if (!save_weights(run, &map, header)) return false;
-  if (!fsdp_rank(f)) {
-    char *text = lora_config_text(&shape, run->opt->init_from);
-    path_join(path, sizeof path, directory, "adapter_config.json");
-    ok = file_put(path, directory, text, (int64_t)strlen(text));
-    if (!ok) snprintf(error, sizeof error, "cannot write %.900s: %s", path, strerror(errno));
-    free(text);
-    ok = ok && (!shape.lora.row_end || export_texts(run, directory, error, sizeof error, true));
-    if (!ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
-    else say("exported: the adapter in %s\n", directory);
-  }
-  MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
-  return ok;
+  *chat = chat_options(run->opt, run->chat, "");
+  return ExportTexts{run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL, chats ? chat : NULL, run->published,
+                     PROGRAM_VERSION};
 }
 bool export_hf(RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
+  const bool adapters = fsdp_has_adapters(f) && !run->opt->merge;
   TensorMap map = {};
   const ModelShape shape = shape_of(run->opt);
   char *header = NULL, error[1024] = "";
-  int64_t header_bytes = 0;
-  if (fsdp_has_adapters(f) && !run->opt->merge) return export_adapters(run, directory);
   int ok = 1;
-  if (!fsdp_rank(f))
-    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header,
-                    &header_bytes, error, sizeof error);
+  if (!fsdp_rank(f) && adapters)
+    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store.base_hash, &header);
+  else if (!fsdp_rank(f))
+    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header, error,
+                    sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
-  if (ok && !save_merged(run, &map, header)) return false;
-  if (ok && !fsdp_rank(f)) ok = export_texts(run, directory, error, sizeof error);
+  if (ok && !(adapters ? save_weights : save_merged)(run, &map, header)) return false;
+  ChatOptions chat;
+  const ExportTexts texts = export_texts_of(run, &chat);
+  if (ok && !fsdp_rank(f))
+    ok = export_texts(directory, &shape, export_dtype(run->opt), &texts, adapters ? run->opt->init_from : NULL, error,
+                      sizeof error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (!fsdp_rank(f) && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
-  if (!fsdp_rank(f) && ok) say("exported: %s\n", directory);
+  if (!fsdp_rank(f) && ok) say("exported: %s%s\n", adapters ? "the adapter in " : "", directory);
   return ok;
 }
 bool export_gguf(RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;
-  const Tokenizer *k = run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL;
   char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
   ModelShape shape = shape_of(run->opt);
   if (!save_weights_as(run, weights_name)) return false;
   if (run->opt->merge) shape.lora = Lora{};      // they are in the weights
-  int params;
-  Param *param = trainer_calls.params_of_shape(&shape, &params);
   path_join(path, sizeof path, run->opt->out, shape.lora.rank ? "adapter.gguf" : "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;
   if (!fsdp_rank(f)) {
-    TextEnds ends = text_ends_of(run);
-    ok = gguf_write(path, weights, param, params, &shape, k, &ends,
+    ChatOptions chat;
+    const ExportTexts texts = export_texts_of(run, &chat);
+    ok = gguf_write(path, weights, run->opt->trainer->params, &shape, &texts,
                     run->opt->export_gguf == OPT_export_gguf_adapter
                         ? GGUF_F16 : (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
     file_remove(weights);
-    text_ends_free(&ends);
     if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
     else say("exported: %s\n", path);
   }
-  free(param);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   return ok;
 }

@@ -93,23 +93,6 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
   return same;
 }
 
-// Whether the weights have every tensor that their own configuration asks for: known before memory is taken.
-static bool start_check_import(Start *s, char *error, size_t error_bytes) {
-  int params;
-  Param *param = trainer_calls.params_of_shape(&s->import.shape, &params);
-  TensorMap map = {};
-  const bool ok = import_map(&s->import, param, params, &map, error, error_bytes);
-  for (int p = 0, n = 0; ok && p < params; p++)
-    for (int k = 0; param_is_of_base(&param[p]) && k < param[p].matrices; k++, n++) {
-      const TensorPlace *first = tensor_place(&map, 0, p), *place = first->rows ? first + k : first;   // or one of all
-      s->types[n] = (uint8_t)(place->ggml ? place->ggml : (int)block_of_dtype(place->dtype));
-      s->quantized = s->quantized || place->ggml;
-    }
-  tensor_map_free(&map);
-  free(param);
-  return ok;
-}
-
 // Whether a name is there but cannot be read: a disk that is not mounted, a directory of another user. It must not be
 // treated as empty.
 static bool start_is_hidden(const char *path) {
@@ -165,33 +148,8 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   start_newest(&beside, parent, newest, sizeof newest);
   if (newest[0]) text_add(error, error_bytes, "; the newest one beside it: %s %s", option, newest);
 }
-// What renders chats by what is beside a tokenizer, a file or a directory, or in a GGUF (chat_words_of). NULL: nothing,
-// and why.
-static char *start_words(const char *tokenizer, char *why, size_t bytes) {
-  char dir[MAP_PATH_BYTES];
-  struct stat st;
-  if (gguf_is(tokenizer)) {
-    GgufFile g;
-    char *words = NULL;
-    if (gguf_open(&g, tokenizer, why, bytes)) {
-      cJSON *published = gguf_published(&g);
-      words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
-      cJSON_Delete(published);
-      if (!words) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
-    }
-    gguf_close(&g);
-    return words;
-  }
-  snprintf(dir, sizeof dir, "%s", tokenizer);
-  if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
-    char *slash = strrchr(dir, '/');
-    if (slash) *slash = 0;
-    else snprintf(dir, sizeof dir, ".");
-  }
-  return chat_words_in(dir, why, bytes);
-}
-// The same with the template that --chat_template names, one of ours or a file, in place of the model's own, whose
-// words may be NULL. NULL: there is none, and why.
+// What renders chats (chat_words_of) with the template that --chat_template names, one of ours or a file, in place of
+// the model's own, whose words may be NULL. NULL: there is none, and why.
 static char *start_words_named(const char *name, const char *words, char *why, size_t bytes) {
   int64_t count;
   char *file = chat_template_text(name) ? NULL : file_get(name, 1 << 24, &count);
@@ -240,7 +198,7 @@ static void start_find_template(Start *s, const Options *o, char *error, size_t 
   cJSON *json = s->text ? cJSON_ParseWithLength(s->text, (size_t)s->text_bytes) : NULL;          // s->json is not yet
   const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "chat"), *published = start_published(s);
   if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
-  char *words = kept ? cJSON_PrintUnformatted(kept) : start_words(tokenizer, s->chat_why, sizeof s->chat_why);
+  char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, s->chat_why, sizeof s->chat_why);
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
   start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
   const bool ours = chat_template_text(recorded) && !kept;       // of a version that knew templates by name
@@ -258,18 +216,6 @@ static void start_find_template(Start *s, const Options *o, char *error, size_t 
   else if (asks && !strncmp(s->chat_why, "that of ", 8) && !named)
     start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one", s->chat_why);
   cJSON_Delete(json);
-}
-// The dtype that all matrices of imported weights have, in words of --param_dtype.
-static void start_stored(Start *s) {
-  const Import *x = &s->import;
-  int dtype = x->kind == IMPORT_LLMC ? (int)x->dtype : -1;
-  for (int k = 0; k < x->set.count; k++)
-    for (int i = 0; i < x->set.shard[k].file.count; i++) {
-      const SafetensorsTensor *t = &x->set.shard[k].file.tensor[i];
-      if (t->ndim != 2) continue;
-      dtype = t->known_dtype && (dtype == -1 || dtype == (int)t->dtype) ? (int)t->dtype : -2;
-    }
-  if (dtype >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)dtype));
 }
 // Rank 0: the weights get rows for the tokens of --add_tokens, and for others that have none.
 static bool start_add_tokens(Start *s, const Options *o, char *error, size_t error_bytes) {
@@ -318,14 +264,9 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, cha
     if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
     return false;
   }
-  char beside[sizeof s->import.path];
-  snprintf(beside, sizeof beside, "%s", s->import.path);
-  char *slash = strrchr(beside, '/');
-  if (slash) *slash = 0;
-  if (s->import.kind == IMPORT_HF_DIRECTORY) s->published = import_published(slash ? beside : ".");
-  else s->published = s->import.published, s->import.published = NULL;
-  start_stored(s);
-  if (!start_check_import(s, error, error_bytes)) return false;
+  s->published = s->import.published, s->import.published = NULL;
+  if (s->import.stored >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)s->import.stored));
+  if (!import_check(&s->import, o->trainer->params, s->types, &s->quantized, error, error_bytes)) return false;
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
@@ -511,7 +452,7 @@ static void start_adjust(Start *s, Options *o) {
 // An option of the block in a checkpoint of a program that had GPT-2's alone; its sizes are in `o` already.
 static void start_old_block(const Options *o, const OptionSpec *spec, char *to, size_t bytes) {
   static Options old;
-  options_default(&old);
+  options_default(&old, o->trainer);
   preset_fill(&old, preset_block);
   old.n_kv_head = o->n_head, old.head_size = o->n_embd / max64(1, o->n_head), old.mlp_width = 4 * o->n_embd;
   option_print(to, bytes, &old, spec);
@@ -581,7 +522,7 @@ static bool start_options_of_import(Start *s, Options *o, char *error, size_t er
            (long long)m->n_layer, (long long)m->n_head, (long long)m->n_embd);
   if (!o->given[OPT_model]) strcpy(o->model, start_preset(m)->name);
   if (!o->given[OPT_dropout]) o->dropout = m->dropout;
-  options_default(&shape);
+  options_default(&shape, o->trainer);
   options_of_shape(&shape, m);
   for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
     char ours[OPTION_TEXT_BYTES], theirs[OPTION_TEXT_BYTES], fault[256];
@@ -1131,11 +1072,9 @@ static bool start_spares(const Start *s, const Options *o, char *error, size_t e
          "a new run in --out %.600s would move %.600s aside, which checkpoints of its adapters need: name another "
          "directory by --out", o->out, s->path);
   for (const Start *from : {s, (const Start *)s->base}) {
-    const int files = !from || from->kind != START_IMPORT ? 0 : from->import.kind == IMPORT_LLMC ? 1
-                      : from->import.set.count;
-    for (int i = 0; i < files; i++) {
+    const char *file;
+    for (int i = 0; from && from->kind == START_IMPORT && (file = import_file(&from->import, i)); i++) {
       char path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES];
-      const char *file = from->import.kind == IMPORT_LLMC ? from->import.path : from->import.set.shard[i].path;
       const char *needed = o->lora ? ", and which checkpoints of its adapters need" : "";
       snprintf(directory, sizeof directory, "%s%.*s", *file == '/' ? "" : "./", (int)(path_base(file) - file), file);
       for (const auto &w : written) {

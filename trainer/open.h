@@ -3,7 +3,7 @@
 //
 //   trainer_open, trainer_close    a trainer that runs
 //   trainer_choose_batch           --batch_size auto, by plans
-//   trainer_calls                  what run/ may ask: ranks that are not there, steps of theirs, a map
+//   trainer_table                  what run/ may ask: ranks that are not there, steps of theirs, a map
 //
 // A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
 // them their memory before any is taken.
@@ -188,7 +188,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
   trainer_place(t);
 }
 
-// ---- what run/ asks of the trainer (TrainerCalls in run/options/options.h)
+// ---- what run/ asks of the trainer (TrainerTable in run/options/options.h)
 // Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
 // into its plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
 // resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
@@ -291,10 +291,6 @@ static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, 
   if (!rank)
     say("notice: a step has %lld sequence%s: the data have %lld\n", (long long)most, most > 1 ? "s" : "", (long long)n);
 }
-static Param *params_of_shape(const ModelShape *s, int *params) {
-  const Model m = model_of_shape(s, 1);
-  return model_params(&m, params);
-}
 static RunView *plan_open(const Options *o, const Device *device, int rank, int world, int per_host, int threads) {
   Trainer *t = (Trainer *)malloc(sizeof(Trainer));
   trainer_plan_as(t, o, *device, rank, world, per_host, threads);
@@ -343,7 +339,7 @@ static void memory_map(const RunView *run, FILE *to) {
   flight = before;
 }
 
-const TrainerCalls trainer_calls = {params_of_shape, plan_open, plan_close, plan_step, memory_map};
+static const TrainerTable trainer_table = {&param_table, plan_open, plan_close, plan_step, memory_map};
 
 // Computes what rope turns by, if the model has it.
 static void trainer_fill_rope(Trainer *t) {

@@ -124,8 +124,6 @@ struct Saved {
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
   const char *chat;                              // what renders its chats, JSON (chat.h); or NULL
 };
-// Joins directory and name; a path that does not fit ends the program.
-void path_join(char *to, size_t bytes, const char *directory, const char *name);
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]);
 // What a checkpoint records besides tensors.

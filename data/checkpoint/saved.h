@@ -27,11 +27,6 @@ static_assert((int)CHECKPOINT_FILES <= (int)MAP_MAX_FILES, "a checkpoint's map h
 static const int64_t CHECKPOINT_MOST_STEPS = (int64_t)1 << 40;   // so that samples can still be counted
 
 // ================================================================================================ 1 maps
-void path_join(char *to, size_t bytes, const char *directory, const char *name) {
-  const int n = snprintf(to, bytes, "%s/%s", directory, name);
-  if (n < 0 || (size_t)n >= bytes) die_user("the path %s/%s is too long", directory, name);
-}
-
 static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
   if (saved->part == SAVED_ADAPTERS ? !param_trains_beside(p) : saved->part == SAVED_BASE && p->adapter) return false;
   return !state || state <= fsdp_param_moments(saved->fsdp, p);

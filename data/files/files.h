@@ -118,6 +118,8 @@ const char *data_mapped_path(const void *at);
 // For qsort of names. What stands behind the last slash of a path.
 int name_order(const void *a, const void *b);
 const char *path_base(const char *path);
+// Joins directory and name; a path that does not fit ends the program.
+void path_join(char *to, size_t bytes, const char *directory, const char *name);
 // Names of files, sorted where data_names made the list. Freed by data_names_free.
 struct DataNames { char **name; int count; };
 void data_names_add(DataNames *n, const char *name);

@@ -104,6 +104,10 @@ const char *path_base(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
 }
+void path_join(char *to, size_t bytes, const char *directory, const char *name) {
+  const int n = snprintf(to, bytes, "%s/%s", directory, name);
+  if (n < 0 || (size_t)n >= bytes) die_user("the path %s/%s is too long", directory, name);
+}
 
 void data_names_free(DataNames *n) {
   for (int i = 0; i < n->count; i++) free(n->name[i]);

@@ -11,7 +11,6 @@
 #pragma once
 #include "models.h"
 #include "import_config.h"
-#include "model_shape.h"
 #include "data/tensors/tensors.h"
 
 // What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
@@ -218,7 +217,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
   if (!import_config_get(in, "rope_type", &type) || (!type && !import_config_get(in, "type", &type))) return false;
   const char *kind = !type ? "default" : cJSON_IsString(type) ? type->valuestring : "";
   if (!strcmp(kind, "default")) return true;
-  for (RopeKind k : {ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN}) if (!strcmp(kind, rope_kinds[k].name)) s->kind = k;
+  for (RopeKind k : {ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN}) if (!strcmp(kind, rope_kind_name(k))) s->kind = k;
   if (!s->kind)
     return import_config_refuse(in, "rope_type is %s, only default, linear, llama3 and yarn are supported",
                                 *kind ? safetensors_quoted(kind).text : "not text");
@@ -441,7 +440,7 @@ static inline void family_float(cJSON *c, const char *name, double x) {
 }
 static inline void family_rope_write(cJSON *rope, double theta, const RopeScaling *s) {
   const bool yarn = s->kind >= ROPE_YARN;
-  cJSON_AddStringToObject(rope, "rope_type", !s->kind ? "default" : rope_kinds[yarn ? ROPE_YARN : s->kind].name);
+  cJSON_AddStringToObject(rope, "rope_type", !s->kind ? "default" : rope_kind_name(yarn ? ROPE_YARN : s->kind));
   family_float(rope, "rope_theta", theta);
   if (s->kind) family_float(rope, "factor", s->factor);
   if (s->kind <= ROPE_LINEAR) return;

@@ -117,7 +117,7 @@ static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
   if (s->block.window && s->block.window_theta > 0) gguf_key_float(k, ".rope.freq_base_swa", s->block.window_theta);
   const RopeScaling *r = &s->block.rope_scaling;
   if (!r->kind || r->kind == ROPE_LLAMA3) return;                // the latter is a tensor
-  gguf_key_text(k, ".rope.scaling.type", rope_kinds[r->kind].name);
+  gguf_key_text(k, ".rope.scaling.type", rope_kind_name(r->kind));
   gguf_key_float(k, ".rope.scaling.factor", r->factor);
   if (r->kind != ROPE_YARN) return;
   if (r->growth > 0) gguf_key_float(k, ".attention.temperature_scale", r->growth);
@@ -329,13 +329,16 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   gguf_pad(f, t->bytes);
   return true;
 }
-bool gguf_write(const char *path, const char *weights, const Param *param, int params, const ModelShape *s,
-                const Tokenizer *k, const TextEnds *ends, GgufType type, char *error, size_t error_bytes) {
+bool gguf_write(const char *path, const char *weights, const ParamTable *table, const ModelShape *s,
+                const ExportTexts *x, GgufType type, char *error, size_t error_bytes) {
   char temporary[MAP_PATH_BYTES + 16];
   float factor[ROPE_HEAD_MAX / 2];
   SafetensorsFile in;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
   REFUSE(!safetensors_open(&in, weights), "%.900s", in.error);
+  int params;
+  Param *param = params_of_shape(table, s, &params);
+  TextEnds ends = text_ends(x);
   GgufTensor *t = (GgufTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   const int count = gguf_tensors(t, param, params, s, type);
   const int64_t factors = s->lora.rank ? 0 : gguf_rope_factors(factor, s);
@@ -343,7 +346,7 @@ bool gguf_write(const char *path, const char *weights, const Param *param, int p
   FILE *f = file_make_stream(temporary);
   bool ok = f != NULL;
   if (ok) {
-    gguf_header(f, t, count, factors, s, k, ends, type);
+    gguf_header(f, t, count, factors, s, x->tokenizer, &ends, type);
     gguf_pad(f, ftello(f));
     fwrite(factor, sizeof *factor, (size_t)factors, f);
     gguf_pad(f, 4 * factors);
@@ -355,6 +358,8 @@ bool gguf_write(const char *path, const char *weights, const Param *param, int p
     snprintf(error, error_bytes, "cannot write %.400s: %.500s", path, in.error[0] ? in.error : strerror(errno));
   if (!ok && f) unlink(temporary);
   free(t);
+  free(param);
+  text_ends_free(&ends);
   safetensors_close(&in);
   return ok;
 }

@@ -3,7 +3,6 @@
 //
 //   gguf_open_set       the tensors of a file, or of all files that it was split into (-00001-of-00003.gguf)
 //   gguf_config         the fields of a config.json that say the same
-//   gguf_published      the tokens that begin and end a text, and pad it
 //   gguf_tensor_name    what a parameter is called
 //   gguf_turns          which rows lie in pairs
 //
@@ -364,44 +363,4 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   free(arch);
   free(kind);
   return ok && (gpt2 || gguf_config_rope(s, c, error, error_bytes));
-}
-// What import_published finds in a directory; NULL: nothing. To be deleted by the caller.
-cJSON *gguf_published(const GgufFile *g) {
-  static const struct { const char *key, *id, *text; double of_scores; } tokens[] = {       // llama.cpp's defaults
-      {"bos", "bos_token_id", "bos_token", 1}, {"eos", "eos_token_id", "eos_token", 2},
-      {"eot", "eos_token_id", NULL, -1}, {"padding", "pad_token_id", "pad_token", -1},
-      {"unknown", NULL, "unk_token", 0}};
-  const GgufKey *texts = gguf_find(g, "tokenizer.ggml.tokens");
-  if (!texts || !texts->is_array || texts->type != GGUF_STRING) return NULL;
-  cJSON *all = cJSON_CreateObject(), *config = cJSON_AddObjectToObject(all, "config");
-  cJSON *words = cJSON_AddObjectToObject(all, "tokenizer_config");
-  char *text = gguf_string(g, "tokenizer.ggml.model");
-  const bool scores = text && !strcmp(text, "llama");
-  free(text);
-  for (const auto &t : tokens) {
-    char key[64];
-    double id = scores ? t.of_scores : -1;
-    snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", t.key);
-    gguf_number(g, key, &id);
-    if (!(id >= 0 && id < (double)texts->count)) continue;
-    if (t.text) {
-      const GgufText word = gguf_text_at(texts, (uint64_t)id);
-      text = strndup(word.at, word.bytes);
-      cJSON_AddStringToObject(words, t.text, text);
-      free(text);
-    }
-    cJSON *before = t.id ? cJSON_DetachItemFromObjectCaseSensitive(config, t.id) : NULL;
-    if (before) {
-      cJSON *list = cJSON_AddArrayToObject(config, t.id);
-      cJSON_AddItemToArray(list, before);
-      cJSON_AddItemToArray(list, cJSON_CreateNumber(id));
-    } else if (t.id) cJSON_AddNumberToObject(config, t.id, id);
-  }
-  text = gguf_string(g, "tokenizer.chat_template");
-  if (text) cJSON_AddStringToObject(words, "chat_template", text);
-  free(text);
-  text = gguf_string(g, "tokenizer.chat_template.tool_use");
-  if (text) cJSON_AddStringToObject(words, "tool_use", text);
-  free(text);
-  return all;
 }

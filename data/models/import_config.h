@@ -2,7 +2,6 @@
 // files: what does not fit is one line with file, field or tensor, what was expected, what was found.
 #pragma once
 #include "models.h"
-#include "model_shape.h"
 #include "data/tensors/tensors.h"
 
 struct ImportText { char text[96]; };

@@ -1,4 +1,4 @@
-// interchange.h: imports models of other programs, and exports ours for them. The names and places of a file's tensors
+// interchange.h: imports models of other programs. The names and places of a file's tensors
 // become a TensorMap, with which every rank reads or writes its own parts; nothing is converted beforehand.
 //
 //   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
@@ -6,7 +6,6 @@
 //   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
 //   4 import     of these, and of GGUF (gguf_import.h): import_open (what is it, which shape) -> import_map (where is
 //                which parameter) -> import_close
-//   5 export     export_map, export_*_text: what save_pretrained writes
 //
 // Layouts
 //   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
@@ -22,6 +21,7 @@
 #include "gguf_import.h"
 #include <math.h>
 #include "families.h"
+#include "published.h"
 #include "data/tensors/tensors.h"
 
 // ================================================================================================ 1 names
@@ -500,9 +500,24 @@ static inline bool import_open_any(Import *s, const char *path, char *error, siz
 
 bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
   memset(s, 0, sizeof *s);
-  const bool ok = import_open_any(s, path, error, error_bytes);
-  if (!ok) import_close(s);
-  return ok;
+  if (!import_open_any(s, path, error, error_bytes)) { import_close(s); return false; }
+  char directory[sizeof s->path];
+  snprintf(directory, sizeof directory, "%s", s->path);
+  char *slash = strrchr(directory, '/');
+  if (slash) *slash = 0;
+  if (s->kind == IMPORT_HF_DIRECTORY) s->published = import_published(slash ? directory : ".");
+  s->stored = s->kind == IMPORT_LLMC ? (int)s->dtype : -1;
+  for (int k = 0; k < s->set.count; k++)
+    for (int i = 0; i < s->set.shard[k].file.count; i++) {
+      const SafetensorsTensor *t = &s->set.shard[k].file.tensor[i];
+      if (t->ndim != 2) continue;
+      s->stored = t->known_dtype && (s->stored == -1 || s->stored == (int)t->dtype) ? (int)t->dtype : -2;
+    }
+  return true;
+}
+const char *import_file(const Import *s, int i) {
+  if (s->kind == IMPORT_LLMC) return i ? NULL : s->path;
+  return i < s->set.count ? s->set.shard[i].path : NULL;
 }
 
 // If the file stores a tied head too, it must equal the embedding bit for bit.
@@ -703,215 +718,19 @@ bool import_map(Import *s, const Param *param, int params, TensorMap *map, char 
   tensor_map_free(map);
   return false;
 }
-
-// ================================================================================================ 5 export
-// One tensor of an exported file, before it is placed.
-struct ExportTensor { char name[FAMILY_NAME_BYTES]; int param, part; };
-// Order of names, byte by byte: that of the safetensors library for tensors of one dtype.
-static inline int export_compare(const void *a, const void *b) {
-  return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
-}
-
-bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
-                char **header, int64_t *header_bytes, char *error, size_t error_bytes) {
-  static const char *const metadata[] = {"format", "pt", NULL};
-  REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
-  const Family *family = family_of_shape(shape);
-  ExportTensor *order = (ExportTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *order);
-  SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);
-  int count = 0;
-  for (int p = 0; p < params; p++) {
-    if (param[p].adapter) continue;
-    const bool head = !strcmp(param[p].name, "lm_head.weight");
-    for (int i = 0; i < (family ? param[p].matrices : 1); i++, count++) {
-      order[count].param = p;
-      order[count].part = i;
-      if (family) family_tensor_name(order[count].name, &param[p], i, shape);
-      else snprintf(order[count].name, sizeof order->name, "%s%s", head ? "" : import_hf_prefix, param[p].name);
+bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, char *error,
+                  size_t error_bytes) {
+  int params;
+  Param *param = params_of_shape(table, &s->shape, &params);
+  TensorMap map = {};
+  const bool ok = import_map(s, param, params, &map, error, error_bytes);
+  for (int p = 0, n = 0; ok && p < params; p++)
+    for (int k = 0; param_is_of_base(&param[p]) && k < param[p].matrices; k++, n++) {
+      const TensorPlace *first = tensor_place(&map, 0, p), *place = first->rows ? first + k : first;   // or one of all
+      types[n] = (uint8_t)(place->ggml ? place->ggml : (int)block_of_dtype(place->dtype));
+      *quantized = *quantized || place->ggml;
     }
-  }
-  qsort(order, (size_t)count, sizeof *order, export_compare);
-  for (int i = 0; i < count; i++) {
-    const Param *p = &param[order[i].param];
-    const bool transposed = !family && import_is_conv1d(p);
-    tensor[i].name = order[i].name;
-    tensor[i].dtype = dtype;
-    tensor[i].ndim = p->ndim;
-    tensor[i].shape[0] = p->shape[transposed ? 1 : 0];
-    tensor[i].shape[1] = p->shape[transposed ? 0 : 1];
-    if (family && p->matrices > 1) tensor[i].shape[0] = p->matrix_rows[order[i].part];
-  }
-  *header = safetensors_header(tensor, count, metadata, header_bytes);
-  tensor_map_open(map, params);
-  map->files = 1;
-  snprintf(map->path[0], sizeof map->path[0], "%s/model.safetensors", dir);
-  map->data_at[0] = map->file_bytes[0] = *header_bytes;
-  for (int i = 0; i < count; i++) {
-    const Param *p = &param[order[i].param];
-    const int part = order[i].part;
-    tensor_place(map, 0, order[i].param)[part] =
-        TensorPlace{0, dtype, !family && import_is_conv1d(p), tensor[i].at,
-                    family && p->matrices > 1 ? p->matrix_rows[part] : 0,
-                    family_turns_back(family, p, part) ? shape->head_size / 2 : 0, false, 0, family_plus(family, p)};
-    map->file_bytes[0] = tensor[i].at + tensor[i].bytes;
-  }
-  free(order);
-  free(tensor);
-  return true;
-}
-
-// JSON text of an object, malloc'ed; the object is deleted.
-static inline char *export_text(cJSON *object) {
-  char *printed = cJSON_Print(object);
-  const size_t bytes = strlen(printed);
-  char *text = (char *)malloc(bytes + 2);
-  memcpy(text, printed, bytes);
-  memcpy(text + bytes, "\n", 2);
-  cJSON_free(printed);
-  cJSON_Delete(object);
-  return text;
-}
-// A token's id, null for -1.
-static inline void export_token(cJSON *object, const char *name, int32_t id) {
-  if (id < 0) cJSON_AddNullToObject(object, name);
-  else cJSON_AddNumberToObject(object, name, id);
-}
-
-// What a published directory says beside its weights that an export of a model tuned from it says too: of each file of
-// `published_files` all, or these members. NULL: nothing. To be deleted by the caller.
-static const struct { const char *name, *members[6]; } published_files[] = {
-    {"generation_config", {}},
-    {"config", {"bos_token_id", "eos_token_id", "pad_token_id"}},
-    {"tokenizer_config", {"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "tokenizer_class"}}};
-cJSON *import_published(const char *directory) {
-  cJSON *all = NULL;
-  for (const auto &file : published_files) {
-    char path[MAP_PATH_BYTES + 32], unused[1024];
-    snprintf(path, sizeof path, "%.1200s/%s.json", directory, file.name);
-    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, unused, sizeof unused);
-    if (!json) continue;
-    cJSON *kept = file.members[0] ? cJSON_CreateObject() : cJSON_Duplicate(json, 1);
-    for (const char *name : file.members) {
-      cJSON *x = name ? cJSON_DetachItemFromObjectCaseSensitive(json, name) : NULL;
-      if (x) cJSON_AddItemToObject(kept, name, x);
-    }
-    cJSON_Delete(json);
-    if (!all) all = cJSON_CreateObject();
-    cJSON_AddItemToObject(all, file.name, kept);
-  }
-  char path[MAP_PATH_BYTES + 32];                // comes before the one in tokenizer_config.json
-  int64_t bytes;
-  snprintf(path, sizeof path, "%.1200s/chat_template.jinja", directory);
-  char *text = file_get(path, 1 << 20, &bytes);
-  cJSON *config = cJSON_GetObjectItemCaseSensitive(all, "tokenizer_config");
-  if (text && !all) all = cJSON_CreateObject();
-  if (text && !config) config = cJSON_AddObjectToObject(all, "tokenizer_config");
-  cJSON_DeleteItemFromObjectCaseSensitive(config, "chat_template");
-  if (text) cJSON_AddStringToObject(config, "chat_template", text);
-  free(text);
-  return all;
-}
-const cJSON *published_item(const cJSON *published, const char *file, const char *name) {
-  return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(published, file), name);
-}
-const char *published_text(const cJSON *published, const char *name) {
-  const cJSON *x = published_item(published, "tokenizer_config", name);
-  return cJSON_GetStringValue(cJSON_IsObject(x) ? cJSON_GetObjectItemCaseSensitive(x, "content") : x);
-}
-int32_t published_id(const cJSON *published, const char *name) {
-  const cJSON *x = published_item(published, "config", name);
-  if (!cJSON_IsNumber(x)) x = published_item(published, "generation_config", name);
-  return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 1 << 24 ? (int32_t)x->valuedouble : -1;
-}
-
-void text_ends_add(TextEnds *e, int32_t id) {
-  bool known = id < 0 || id == e->eos || e->others == ENDS_MAX;
-  for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
-  if (known) return;
-  if (e->eos < 0) e->eos = id;
-  else e->other[e->others++] = id;
-}
-static inline void export_ends(cJSON *object, const TextEnds *e) {
-  const int32_t pad = published_id(e->published, "pad_token_id");
-  for (const char *name : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    cJSON_DeleteItemFromObjectCaseSensitive(object, name);
-  export_token(object, "bos_token_id", e->bos);
-  if (!e->others) export_token(object, "eos_token_id", e->eos);
-  else {
-    cJSON *list = cJSON_AddArrayToObject(object, "eos_token_id");
-    cJSON_AddItemToArray(list, cJSON_CreateNumber(e->eos));
-    for (int i = 0; i < e->others; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(e->other[i]));
-  }
-  if (pad >= 0) cJSON_AddNumberToObject(object, "pad_token_id", pad);
-}
-
-char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype) {
-  char program[64];
-  snprintf(program, sizeof program, "train_gpt_fsdp %s", version);
-  cJSON *c = cJSON_CreateObject(), *architectures = cJSON_AddArrayToObject(c, "architectures");
-  if (const Family *family = family_of_shape(&shape)) {
-    cJSON_AddItemToArray(architectures, cJSON_CreateString(family->architecture));
-    family_config_write(c, family, &shape);
-    export_ends(c, ends);
-    if (!cJSON_HasObjectItem(c, "pad_token_id")) cJSON_AddNullToObject(c, "pad_token_id");     // or some take their own
-    cJSON_AddTrueToObject(c, "use_cache");
-    cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
-    cJSON_AddStringToObject(c, "written_by", program);
-    return export_text(c);
-  }
-  cJSON_AddItemToArray(architectures, cJSON_CreateString("GPT2LMHeadModel"));
-  cJSON_AddStringToObject(c, "model_type", "gpt2");
-  cJSON_AddStringToObject(c, "activation_function", "gelu_new");
-  for (const ImportField &f : import_fields)
-    cJSON_AddNumberToObject(c, f.name, (double)*(const int64_t *)((const char *)&shape + f.offset));
-  cJSON_AddNumberToObject(c, "n_ctx", (double)shape.n_positions);
-  cJSON_AddNullToObject(c, "n_inner");
-  cJSON_AddNumberToObject(c, "layer_norm_epsilon", 1e-5);
-  cJSON_AddNumberToObject(c, "initializer_range", 0.02);
-  static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
-  for (const char *name : dropouts) cJSON_AddNumberToObject(c, name, shape.dropout);
-  cJSON_AddTrueToObject(c, "scale_attn_weights");
-  cJSON_AddFalseToObject(c, "scale_attn_by_inverse_layer_idx");
-  cJSON_AddFalseToObject(c, "reorder_and_upcast_attn");
-  cJSON_AddBoolToObject(c, "tie_word_embeddings", shape.tied);
-  export_ends(c, ends);
-  cJSON_AddTrueToObject(c, "use_cache");
-  cJSON_AddStringToObject(c, "dtype", dtype == BF16 ? "bfloat16" : "float32");
-  cJSON_AddStringToObject(c, "written_by", program);
-  return export_text(c);
-}
-
-char *export_generation_config_text(const TextEnds *ends) {
-  cJSON *c = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(ends->published, "generation_config"), 1);
-  if (!c) c = cJSON_CreateObject();
-  export_ends(c, ends);
-  if (!cJSON_HasObjectItem(c, "use_cache")) cJSON_AddTrueToObject(c, "use_cache");
-  return export_text(c);
-}
-
-char *export_tokenizer_config_text(int64_t n_positions, const TextEnds *ends) {
-  const char *unk = ends->published ? published_text(ends->published, "unk_token") : ends->eos_text;
-  const char *pad = published_text(ends->published, "pad_token");
-  const struct { const char *name, *text; } uses[] = {
-      {"bos_token", ends->bos_text}, {"eos_token", ends->eos_text}, {"unk_token", unk}};
-  cJSON *c = cJSON_CreateObject();
-  cJSON_AddStringToObject(c, "tokenizer_class", "PreTrainedTokenizerFast");
-  cJSON_AddNumberToObject(c, "model_max_length", (double)n_positions);
-  cJSON_AddFalseToObject(c, "add_prefix_space");
-  cJSON_AddFalseToObject(c, "add_bos_token");
-  cJSON_AddFalseToObject(c, "clean_up_tokenization_spaces");
-  for (const auto &use : uses) {
-    if (use.text) cJSON_AddStringToObject(c, use.name, use.text);
-    else cJSON_AddNullToObject(c, use.name);
-  }
-  if (pad) cJSON_AddStringToObject(c, "pad_token", pad);
-  if (ends->chat && !ends->chat_tools) cJSON_AddStringToObject(c, "chat_template", ends->chat);
-  cJSON *named = ends->chat_tools ? cJSON_AddArrayToObject(c, "chat_template") : NULL;
-  for (int i = 0; named && i < 2; i++) {
-    cJSON *each = cJSON_CreateObject();
-    cJSON_AddStringToObject(each, "name", i ? "tool_use" : "default");
-    cJSON_AddStringToObject(each, "template", i ? ends->chat_tools : ends->chat);
-    cJSON_AddItemToArray(named, each);
-  }
-  return export_text(c);
+  tensor_map_free(&map);
+  free(param);
+  return ok;
 }

@@ -28,7 +28,8 @@ bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, s
   const bool all = !strcmp(list, "all") || !strcmp(list, "all-linear");
   snprintf(text, sizeof text, "%s", all ? "" : list);
   for (int m = 0; m < LORA_MATRICES; m++) {
-    l->parts[m] = all ? (1u << lora_parts(s, m)) - 1 : 0;
+    l->of[m] = lora_parts(s, m);
+    l->parts[m] = all ? (1u << l->of[m]) - 1 : 0;
     for (int i = 0; i < lora_parts(s, m); i++)
       text_add(known, sizeof known, "%s%s", m + i ? ", " : "", lora_module(s, m, i));
   }
@@ -55,34 +56,6 @@ static inline int lora_matrix(const Param *base) {
   for (int m = 0; m < LORA_MATRICES; m++)
     if (!strncmp(module, lora_modules[m], strlen(lora_modules[m]))) return m;
   return -1;
-}
-LoraParts lora_parts_of(const ModelShape *s, int matrix, const Param *base) {
-  const Lora *l = &s->lora;
-  LoraParts p = {lora_parts(s, matrix), {}, {}, l->rank, (float)lora_scale(l)};
-  for (int i = 0, n = 0; i < p.parts; i++) {
-    p.rows[i] = p.parts == 1 ? base->shape[0] : base->matrix_rows[i];
-    p.adapter[i] = l->parts[matrix] >> i & 1 ? n++ : -1;
-  }
-  return p;
-}
-Param lora_param(const ModelShape *s, int matrix, const Param *base, int number, bool up) {
-  const LoraParts of = lora_parts_of(s, matrix, base);
-  Param p = *base;
-  snprintf(p.name, sizeof p.name, "%.*s.lora_%c.weight", (int)strlen(base->name) - 7, base->name, up ? 'B' : 'A');
-  p.adapter = true, p.adapts = number, p.parts = s->lora.parts[matrix];
-  p.frozen = false;
-  p.matrices = 0, p.shape[0] = 0;
-  for (int i = 0; i < of.parts; i++) {
-    if (of.adapter[i] < 0) continue;
-    p.matrix_rows[p.matrices] = up ? of.rows[i] : of.rank;
-    p.shape[0] += p.matrix_rows[p.matrices++];
-  }
-  if (up) p.shape[1] = of.rank;
-  p.padded_rows = p.shape[0];
-  // A as far from zero as PEFT's uniform numbers up to 1 / sqrt(columns); B zero, so that nothing changes at first.
-  p.init = up ? INIT_ZERO : INIT_NORMAL;
-  p.std = 1 / sqrtf(3.0f * (float)p.shape[1]);
-  return p;
 }
 
 // ================================================================================================ PEFT's directory
@@ -231,33 +204,6 @@ bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *
   cJSON_Delete(root);
   return ok;
 }
-char *lora_config_text(const ModelShape *s, const char *base) {
-  cJSON *c = cJSON_CreateObject();
-  cJSON_AddStringToObject(c, "base_model_name_or_path", base);
-  cJSON_AddStringToObject(c, "bias", "none");
-  cJSON_AddBoolToObject(c, "fan_in_fan_out", !family_of_shape(s));             // GPT-2's matrices are Conv1D
-  cJSON_AddTrueToObject(c, "inference_mode");
-  cJSON_AddNumberToObject(c, "lora_alpha", s->lora.alpha);
-  cJSON_AddNumberToObject(c, "lora_dropout", s->lora.dropout);
-  cJSON_AddStringToObject(c, "peft_type", "LORA");
-  cJSON_AddNumberToObject(c, "r", (double)s->lora.rank);
-  cJSON *names = cJSON_AddArrayToObject(c, "target_modules");
-  for (int m = 0; m < LORA_MATRICES; m++)
-    for (int i = 0; i < lora_parts(s, m); i++)
-      if (s->lora.parts[m] >> i & 1) cJSON_AddItemToArray(names, cJSON_CreateString(lora_module(s, m, i)));
-  cJSON_AddStringToObject(c, "task_type", "CAUSAL_LM");
-  if (s->lora.by_root) cJSON_AddTrueToObject(c, "use_rslora");
-  if (s->lora.row_end) {
-    cJSON *rows = cJSON_AddObjectToObject(c, "trainable_token_indices");
-    for (int head = 0; head <= !s->tied; head++) {
-      cJSON *ids = cJSON_AddArrayToObject(rows, head ? "lm_head" : family_of_shape(s) ? "embed_tokens" : "wte");
-      for (int64_t id = s->lora.row_from; id < s->lora.row_end; id++)
-        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)id));
-    }
-  }
-  return export_text(c);
-}
-
 // The name in PEFT's file of the rows of the embedding or the head that train beside adapters.
 static inline void lora_rows_name(char to[160], const ModelShape *s, const Param *q) {
   snprintf(to, 160, "base_model.model.%s.token_adapter.trainable_tokens_delta", !strcmp(q->name, "lm_head.weight")

@@ -19,6 +19,7 @@
 #endif
 #include "fsdp/fsdp.cc"
 #include "data/tensors/tensors.cc"
+#include "data/shape/shape.cc"
 #include "data/models/models.cc"
 #include "data/checkpoint/checkpoint.cc"
 #include "run/options/options.cc"

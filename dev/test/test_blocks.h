@@ -91,7 +91,7 @@ static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *
   snprintf(text, sizeof text, "%s%s --seq_len 8 --batch_size 1 --lr 0.01 --warmup 0 %s", *path ? "--init_from " : "",
            path, extra);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  options_parse(&x->o, argc, argv, error, error_bytes);
+  options_parse(&x->o, &trainer_table, argc, argv, error, error_bytes);
   if (!rank && !error[0]) start_find(&x->start, &x->o, error, error_bytes);
   MPI_Bcast(error, (int)error_bytes, MPI_CHAR, 0, comm);
   if (error[0]) return false;
@@ -432,7 +432,7 @@ static int64_t kept_header(const char *path, int64_t layers, int64_t heads, int6
   s.n_layer = layers, s.n_head = heads, s.n_kv_head = 8, s.n_embd = width, s.head_size = 128, s.mlp_width = mlp;
   s.n_positions = 131072, s.vocab_size = 128256, s.block.rope_theta = 500000;
   int params;
-  Param *param = params_of_shape(&s, &params);
+  Param *param = params_of_shape(&param_table, &s, &params);
   GgufTensor *t = (GgufTensor *)calloc((size_t)(3 * params), sizeof *t);
   const int count = gguf_tensors(t, param, params, &s, GGUF_F32);
   FILE *f = fopen(path, "wb");

@@ -254,7 +254,8 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   snprintf(text, sizeof text, "%s", arguments);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   memset((void *)&start, 0, sizeof start);
-  if (options_parse(&o, argc, argv, error, sizeof error) && !rank) start_find(&start, &o, error, sizeof error);
+  if (options_parse(&o, &trainer_table, argc, argv, error, sizeof error) && !rank)
+    start_find(&start, &o, error, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
   start_share(&start, comm);
   if (start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error))
@@ -940,7 +941,7 @@ static inline void dir_expect(const char *what, const char *got, const char *wan
 }
 static inline void dir_start(Start *s, const char *resume, const char *out, char *error, size_t error_bytes) {
   Options o;
-  options_default(&o);
+  options_default(&o, &trainer_table);
   snprintf(o.resume, sizeof o.resume, "%s", resume);
   snprintf(o.out, sizeof o.out, "%s", out);
   memset((void *)s, 0, sizeof *s);

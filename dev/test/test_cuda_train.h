@@ -209,7 +209,7 @@ TEST_MPI(attention_is_agreed, 2,
       {OPT_attention_mma, true, OPT_attention_mma},    {OPT_attention_wgmma, false, OPT_attention_mma}};
   for (const auto &row : table) {
     Options o;
-    options_default(&o);
+    options_default(&o, &trainer_table);
     o.attention = (decltype(o.attention))row.recorded;
     DeviceInfo gpu = {};
     gpu.major = rank && !row.others ? 8 : 9;
@@ -415,7 +415,7 @@ TEST_MPI(
                {"mpi", "auto", false, true, 3, "mpi", ""}};
   for (const auto &k : cases) {
     Options o;
-    options_default(&o);
+    options_default(&o, &trainer_table);
     option_pick(&o, OPT_comm, k.comm);
     option_pick(&o, OPT_graph, k.graph);
     GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3, k.crowded ? 3 : 1};
@@ -429,7 +429,7 @@ TEST_MPI(
            k.comm, error, k.said);
   }
   Options o;
-  options_default(&o);
+  options_default(&o, &trainer_table);
   GpuChoice own = {0, 1, false, "", 3, 1};
   o.comm = OPT_comm_nccl;
   p.nccl = 22505;
@@ -440,7 +440,7 @@ TEST_MPI(
   // Rank 0 has a GPU of its own: those that share one say so.
   GpuChoice g = {0, rank ? 2 : 1, true, "", 2, rank ? 2 : 1};
   for (const char *comm : {"nccl", "auto"}) {
-    options_default(&o);
+    options_default(&o, &trainer_table);
     option_pick(&o, OPT_comm, comm);
     o.graph = OPT_graph_on;
     error[0] = 0;
@@ -451,7 +451,7 @@ TEST_MPI(
   }
   // NCCL's sum needs NCCL, of one rank too, and where ranks share a GPU it says that they do.
   for (int world : {1, 3}) {
-    options_default(&o);
+    options_default(&o, &trainer_table);
     o.reduce = OPT_reduce_native;
     error[0] = 0;
     agree_on_comm(&o, &p, world == 1 ? &own : &g, world, error, sizeof error);
@@ -657,7 +657,7 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         Options o;
         DeviceProbe q = *p;
         char error[512] = "";
-        options_default(&o);
+        options_default(&o, &trainer_table);
         o.comm = OPT_comm_nccl;
         q.nccl = nccl;
         agree_on_comm(&o, &q, &g, 3, error, sizeof error);
@@ -665,7 +665,7 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         const char *why = g.sharing > 1 ? "ranks share the GPU" : "instances (MIG) of the GPU";
         EXPECT(refused ? strstr(error, why) != NULL : !error[0], "%s, NCCL %d, enabled '%s': '%s'", k.what, nccl,
                enabled, error);
-        options_default(&o);
+        options_default(&o, &trainer_table);
         error[0] = 0;
         agree_on_comm(&o, &q, &g, 3, error, sizeof error);
         EXPECT(!error[0] && o.comm == (k.crowded ? OPT_comm_mpi : OPT_comm_nccl), "%s: auto is %s: %s", k.what,

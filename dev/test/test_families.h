@@ -15,7 +15,7 @@ static inline void family_open(FamilyRun *x, const char *path, const Ops *ops, c
   memset((void *)x, 0, sizeof *x);
   snprintf(text, sizeof text, "--init_from %s --seq_len %d --batch_size 2 %s", path, seq_len, extra);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  options_parse(&x->o, argc, argv, error, sizeof error);
+  options_parse(&x->o, &trainer_table, argc, argv, error, sizeof error);
   if (!error[0]) start_find(&x->start, &x->o, error, sizeof error);
   agree_no_error(MPI_COMM_SELF, error, EXIT_MISSING);
   start_share(&x->start, MPI_COMM_SELF);
@@ -314,7 +314,7 @@ TEST(families_refuse_what_they_are_not,
              s.notice);
       int params;
       TensorMap map = {};
-      Param *param = params_of_shape(&s.shape, &params);
+      Param *param = params_of_shape(&param_table, &s.shape, &params);
       ok = import_map(&s, param, params, &map, error, sizeof error);
       tensor_map_free(&map);
       free(param);

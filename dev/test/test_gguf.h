@@ -52,7 +52,8 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
     }
     const char *pre = gguf_pre_tokenizer(&t);
     EXPECT(k.pre ? pre && !strcmp(pre, k.pre) : !pre, "%s: '%s'", k.tokenizer, pre ? pre : "none");
-    TextEnds ends = text_ends(&t);
+    const ExportTexts texts = {&t, NULL, NULL, ""};
+    TextEnds ends = text_ends(&texts);
     const bool llama = !strcmp(k.tokenizer, "llama3");
     EXPECT(!k.eos || (ends.eos_text && !strcmp(ends.eos_text, k.eos)), "%s ends with %s", k.tokenizer, ends.eos_text);
     EXPECT(ends.bos == (llama ? t.bos_id : ends.eos) && (ends.bos != ends.eos) == llama, "%s begins with %s",

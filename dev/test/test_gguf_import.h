@@ -261,7 +261,8 @@ void gguf_write_tokenizer(const Tokenizer *t, int unused, const char *name, char
   char *text = NULL;
   size_t bytes = 0;
   GgufKeys keys = {open_memstream(&text, &bytes), 0, "llama"};
-  TextEnds ends = text_ends(t);
+  const ExportTexts texts = {t, NULL, NULL, ""};
+  TextEnds ends = text_ends(&texts);
   gguf_tokenizer_keys(&keys, t, t->vocab_size + unused, &ends);
   fclose(keys.f);
   snprintf(path, path_bytes, "%s/%s.gguf", test_tmp(), name);

@@ -1048,7 +1048,7 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
     s.resume = true;
     s.json = json;
     kill_path(s.path, "%s", d->checkpoint);
-    if (options_parse(&o, 1, argv, error, error_bytes)) start_options(&s, &o, error, error_bytes);
+    if (options_parse(&o, &trainer_table, 1, argv, error, error_bytes)) start_options(&s, &o, error, error_bytes);
   }
   cJSON_Delete(json);
   free(copy);

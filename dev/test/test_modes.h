@@ -93,7 +93,7 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     int argc = 1;
     memcpy(text, mode_shapes, sizeof text);
     for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-    if (!options_parse(&base, argc, argv, error, error_bytes)) return false;
+    if (!options_parse(&base, &trainer_table, argc, argv, error, error_bytes)) return false;
   }
   *o = base;
   const bool block = r->value[MODE_HEAD] >= MODE_BLOCKS;
@@ -1047,7 +1047,7 @@ static inline void modes_resolve(Options *o, int world, int per_host, const char
            "--batch_size 2 --threads 1 %s", options);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   error[0] = 0;
-  if (options_parse(o, argc, argv, error, bytes)) options_resolve(o, world, per_host, error, bytes);
+  if (options_parse(o, &trainer_table, argc, argv, error, bytes)) options_resolve(o, world, per_host, error, bytes);
 }
 
 TEST(modes_that_cannot_work_are_refused,
@@ -1246,7 +1246,7 @@ TEST(modes_at_the_edge_resolve,
 TEST(fp8_products_need_their_gpu,
      "--fp8 matmul names the GPU and its compute capability below 8.9; gather has no such requirement") {
   Options o;
-  options_default(&o);
+  options_default(&o, &trainer_table);
   static const struct { int major, minor; bool ok; } gpus[] = {{8, 0, false}, {8, 6, false}, {8, 9, true}, {9, 0, true},
                                                                {10, 0, true}, {12, 0, true}};
   for (const char *fp8 : {"off", "gather", "matmul"}) for (const auto &g : gpus) {

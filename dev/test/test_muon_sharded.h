@@ -155,7 +155,7 @@ TEST(muon_says_which_parameters_it_has,
     int argc = 1;
     snprintf(text, sizeof text, "%s", option);
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
-    REQUIRE(options_parse(&o, argc, argv, error, sizeof error), "%s", error);
+    REQUIRE(options_parse(&o, &trainer_table, argc, argv, error, sizeof error), "%s", error);
     EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) &&
                strstr(error, "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error);
   }

@@ -8,7 +8,8 @@ static inline void options_typed(Options *o, const char *words, char *error, siz
   snprintf(text, sizeof text, "%s", words);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   error[0] = 0;
-  EXPECT(options_parse(o, argc, argv, error, bytes) == !error[0], "%s: a refusal without a line, or both", words);
+  EXPECT(options_parse(o, &trainer_table, argc, argv, error, bytes) == !error[0],
+         "%s: a refusal without a line, or both", words);
 }
 
 static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
@@ -16,7 +17,7 @@ static inline void options_write_text(const char *path, const char *text) { cli_
 // Takes the options of a file's text and of a command line.
 static inline bool config_and_line(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
                                    size_t bytes) {
-  return options_parse(o, argc, argv, error, bytes) && options_add_config(o, path, text, error, bytes);
+  return options_parse(o, &trainer_table, argc, argv, error, bytes) && options_add_config(o, path, text, error, bytes);
 }
 TEST(options_are_taken_as_they_are_typed,
      "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype "
@@ -216,7 +217,7 @@ TEST(options_of_zero_are_given,
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *s = &option_specs[i];
     if (s->type > OPTION_NUM || s->lo > 0 || (s->lo <= 0 && s->def <= 0 && s->def >= s->lo)) continue;
-    options_default(&o);
+    options_default(&o, &trainer_table);
     EXPECT(option_set(&o, i, "0", error, sizeof error) && o.given[i], "--%s 0: %s", s->name, error);
   }
   for (const char *loss : {"dpo", "ipo", "hinge", "simpo", "orpo"}) {
@@ -234,7 +235,7 @@ TEST(options_of_zero_are_given,
                strstr(error, " is empty"), "%s '%s'", name, error);
   }
   // A checkpoint's record has 0 where nothing was given.
-  options_default(&o);
+  options_default(&o, &trainer_table);
   EXPECT(option_put(&o, OPT_lora_alpha, "0", error, sizeof error) && !o.given[OPT_lora_alpha], "%s", error);
 }
 
@@ -294,7 +295,7 @@ TEST(options_of_other_programs_are_told_whole,
     snprintf(text, sizeof text, "%s", row.typed);
     for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
     Options o;
-    EXPECT(!options_parse(&o, argc, argv, error, sizeof error), "%s is taken", row.typed);
+    EXPECT(!options_parse(&o, &trainer_table, argc, argv, error, sizeof error), "%s is taken", row.typed);
     options_whole_line(argc, argv, error, sizeof error);
     snprintf(want, sizeof want, "this is a command line of llm.c or nanoGPT; type: %s%s%s", row.line,
              row.left ? "; left out, as it has no place here: " : "", row.left ? row.left : "");
@@ -354,7 +355,7 @@ TEST(option_choices_are_their_enums,
       {OPT_optimizer, "sgd", OPTIMIZER_SGD}, {OPT_optimizer, "muon", OPTIMIZER_MUON}};
   Options o;
   char error[256];
-  options_default(&o);
+  options_default(&o, &trainer_table);
   EXPECT(o.strategy == OPT_strategy_full_shard && (int)o.norm == PRESET && !*option_word(&o, OPT_norm),
          "defaults: --strategy %s --norm %s", option_word(&o, OPT_strategy), option_word(&o, OPT_norm));
   for (const auto &row : rows) {
@@ -430,14 +431,14 @@ TEST(options_bear_hostile_input,
       argv[w + 1] = word[w];
     }
     error[0] = 0;
-    const bool ok = round & 1 ? options_parse(&o, 1 + round % 7, argv, error, sizeof error)
+    const bool ok = round & 1 ? options_parse(&o, &trainer_table, 1 + round % 7, argv, error, sizeof error)
                               : config_and_line(&o, "f", text, 1, argv, error, sizeof error);
     EXPECT(ok == !error[0] && !strpbrk(error, "\n\t\r"), "%s: '%s'", text, error);
     if (!ok) continue;
     options_expect_written(&o);
   }
   for (int round = 0; round < 2000; round++) {   // any bytes in a value
-    options_default(&o);
+    options_default(&o, &trainer_table);
     char prompt[8] = "";
     for (int i = 0; i < 7; i++) {
       state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -451,11 +452,12 @@ TEST(options_bear_hostile_input,
   long_text[(1 << 17) - 1] = 0;
   for (const char *name : {"--lr", "--device", "--wrap", "--prompt", "--save_model"}) {
     char *argv[] = {(char *)"test", (char *)name, long_text};
-    EXPECT(!options_parse(&o, 3, argv, error, sizeof error) && strlen(error) < 400, "%s: %s", name, error);
+    EXPECT(!options_parse(&o, &trainer_table, 3, argv, error, sizeof error) && strlen(error) < 400, "%s: %s", name,
+           error);
   }
   memcpy(long_text, "--x", 3);
   char *argv[] = {(char *)"test", long_text};
-  EXPECT(!options_parse(&o, 2, argv, error, sizeof error) && strlen(error) < 400, "%s", error);
+  EXPECT(!options_parse(&o, &trainer_table, 2, argv, error, sizeof error) && strlen(error) < 400, "%s", error);
   free(long_text);
 }
 
@@ -755,12 +757,12 @@ TEST(empty_values_are_unset_variables,
       snprintf(word, sizeof word, "--%s%s", name, apart ? "" : "=");
       snprintf(want, sizeof want, "--%s is empty, as a shell variable is that was not set: give its value, or leave "
                "the option out", name);
-      EXPECT(!options_parse(&o, apart ? 3 : 2, argv, error, sizeof error) && !strcmp(error, want), "%s: '%s'", word,
-             error);
+      EXPECT(!options_parse(&o, &trainer_table, apart ? 3 : 2, argv, error, sizeof error) && !strcmp(error, want),
+             "%s: '%s'", word, error);
     }
   for (const char *name : taken) {
     char word[64], error[512] = "", *argv[] = {(char *)"t", word, NULL};
     snprintf(word, sizeof word, "--%s=", name);
-    EXPECT(options_parse(&o, 2, argv, error, sizeof error), "%s: %s", word, error);
+    EXPECT(options_parse(&o, &trainer_table, 2, argv, error, sizeof error), "%s: %s", word, error);
   }
 }

@@ -8,7 +8,7 @@ TEST(out_is_locked_by_a_file_open_for_writing,
      "keep locks within a host are found, and others are not taken for them") {
   static Options o;
   char error[1024] = "", path[OPTION_TEXT_BYTES + 8], is[sizeof path];
-  options_default(&o);
+  options_default(&o, &trainer_table);
   snprintf(o.out, sizeof o.out, "%s", cli_path("out"));
   snprintf(path, sizeof path, "%s/.lock", o.out);
   EXPECT(lock_out(&o, error, sizeof error) && access(path, F_OK), "it locks what is not there");

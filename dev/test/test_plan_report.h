@@ -17,7 +17,7 @@ static inline void plan_asked(Options *o, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  const bool ok = options_parse(o, argc, argv, error, sizeof error);
+  const bool ok = options_parse(o, &trainer_table, argc, argv, error, sizeof error);
   if (ok) return;
   test_fail(__FILE__, __LINE__, "options: %s", error);
   exit(TEST_EXIT_FAILED);

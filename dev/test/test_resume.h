@@ -79,7 +79,7 @@ TEST(resume_treats_every_option_as_its_kind,
      "each option, of --resume, with --eval_only, and of --init_from: kept ones are taken and contradictions refused "
      "by name, defaults are taken and replacements noted, own ones are left alone") {
   Options saved;
-  options_default(&saved);
+  options_default(&saved, &trainer_table);
   char text[OPTION_TEXT_BYTES], other[OPTION_TEXT_BYTES], error[2048], plain[OPTION_TEXT_BYTES], got[OPTION_TEXT_BYTES];
   for (int i = 0; i < OPTION_COUNT; i++) {
     option_print(text, sizeof text, &saved, &option_specs[i]);
@@ -101,7 +101,7 @@ TEST(resume_treats_every_option_as_its_kind,
       Start start;
       Options o;
       option_start(&start, &saved, scenario < 2);
-      options_default(&o);
+      options_default(&o, &trainer_table);
       option_print(plain, sizeof plain, &o, spec);
       if (scenario == 1) o.eval_only = true;
       if (given) EXPECT(option_set(&o, i, given, error, sizeof error), "%s", error);
@@ -136,7 +136,7 @@ TEST(resume_options_fit_the_run,
   test_options(&saved, 1, "--batch_size 2 --global_batch 12");
   for (int world = 1; world <= 6; world++) {
     option_start(&start, &saved, true);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     error[0] = 0;
     const bool ok = start_options(&start, &o, error, sizeof error) &&
                     options_resolve(&o, world, world, error, sizeof error);
@@ -152,7 +152,7 @@ TEST(resume_options_fit_the_run,
   snprintf(corpus.source, sizeof corpus.source, "new words");
   for (int scenario = 0; scenario < 3; scenario++) for (uint64_t hash : {0xabull, 0xacull}) {
     option_start(&start, &saved, scenario < 2);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     o.eval_only = scenario == 1;
     corpus.hash = hash;
     error[0] = 0;
@@ -166,7 +166,7 @@ TEST(resume_options_fit_the_run,
 
   option_start(&start, &saved, true);
   cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(start.json, "config"), "clip");
-  options_default(&o);
+  options_default(&o, &trainer_table);
   EXPECT(start_options(&start, &o, error, sizeof error) && o.clip == 1.0, "%s; --clip %g", error, o.clip);
   start_free(&start);
 }
@@ -192,7 +192,7 @@ TEST(resume_keeps_the_heads_chunks,
   for (const auto &row : table) {
     option_start(&start, &saved, row.resume);
     if (row.recorded) cJSON_AddNumberToObject(start.json, "gpu_head_chunk_bytes", (double)row.recorded);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     if (!row.resume) o = saved;
     EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, 1, 1, error, sizeof error), "%s",
            error);
@@ -213,7 +213,7 @@ TEST(resume_keeps_the_attention,
   for (bool old : {false, true}) {
     option_start(&start, &saved, true);
     if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");
-    options_default(&o);
+    options_default(&o, &trainer_table);
     EXPECT(start_options(&start, &o, error, sizeof error), "%s", error);
     EXPECT(o.attention == (old ? OPT_attention_mma : OPT_attention_auto), "%s checkpoint: %d", old ? "an old" : "a",
            (int)o.attention);
@@ -231,7 +231,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
   test_options(&saved, 4, "%s --mesh 2x2 --reshard_after_forward off --freeze h.0.*,wte --buffer_dtype bf16", shapes);
   for (int world : {1, 2, 3, 6}) {
     option_start(&start, &saved, true);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     strcpy(o.freeze, "h.0.*, wte");
     o.given[OPT_freeze] = true;
     EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error),
@@ -249,7 +249,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     option_start(&start, &saved, true);
     for (const char *name : modes)
       cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(start.json, "config"), name);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     strcpy(o.freeze, freeze);
     o.given[OPT_freeze] = freeze[0] != 0;
     error[0] = 0;
@@ -273,7 +273,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
   saved.fp8 = FP8_MATMUL;
   for (const Asked &a : asked) {
     option_start(&start, &saved, true);
-    options_default(&o);
+    options_default(&o, &trainer_table);
     EXPECT(option_set(&o, a.id, a.value, error, sizeof error) && start_options(&start, &o, error, sizeof error), "%s",
            error);
     const char *buffer = option_word(&o, OPT_buffer_dtype), *fp8 = option_word(&o, OPT_fp8);
@@ -303,7 +303,7 @@ TEST(weights_decide_the_shapes,
     start.shape = shape;
     strcpy(start.path, "imp");
     error[0] = 0;
-    EXPECT(options_parse(&o, 2, argv, error, sizeof error), "%s", error);
+    EXPECT(options_parse(&o, &trainer_table, 2, argv, error, sizeof error), "%s", error);
     const bool ok = start_options(&start, &o, error, sizeof error);
     EXPECT(ok == !k.said[0] && !strcmp(error, k.said), "%s: '%s', must be '%s'", k.argument, error, k.said);
     EXPECT(!ok || (o.n_layer == 2 && o.n_head == 3 && o.n_embd == 60 && o.n_positions == 32 && o.vocab_size == 5003 &&
@@ -311,7 +311,7 @@ TEST(weights_decide_the_shapes,
            "%s: not the shapes of the weights", k.argument);
   }
   memset((void *)&start, 0, sizeof start);
-  options_default(&o);
+  options_default(&o, &trainer_table);
   o.eval_only = true;
   EXPECT(!start_options(&start, &o, error, sizeof error) && strstr(error, "--eval_only needs weights"), "%s", error);
 }

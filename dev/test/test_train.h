@@ -15,7 +15,8 @@ static inline void test_options(Options *o, int world, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  if (!options_parse(o, argc, argv, error, sizeof error) || !options_resolve(o, world, world, error, sizeof error)) {
+  if (!options_parse(o, &trainer_table, argc, argv, error, sizeof error) ||
+      !options_resolve(o, world, world, error, sizeof error)) {
     test_fail(__FILE__, __LINE__, "options: %s", error);
     exit(TEST_EXIT_FAILED);
   }
@@ -375,7 +376,7 @@ TEST(learning_rate_schedules,
   Options o;
   char error[256];
   char *argv[] = {(char *)"test", (char *)"--lr", (char *)"1", (char *)"--warmup", (char *)"10"};
-  REQUIRE(options_parse(&o, 5, argv, error, sizeof error), "%s", error);
+  REQUIRE(options_parse(&o, &trainer_table, 5, argv, error, sizeof error), "%s", error);
   const struct { const char *schedule; int64_t step; double want;
   } cases[] = {{"cosine", 0, 0.1},
                {"cosine", 9, 1.0},

@@ -139,7 +139,7 @@ static bool options_add_config(Options *o, const char *path, const char *text, c
   // Only one of each pair can be meant: one on the command line replaces the other in the file.
   static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
   static Options file;
-  options_default(&file);
+  options_default(&file, o->trainer);
   const bool ok = config_take_all(&file, path, text, error, error_bytes);
   for (const auto &pair : pairs)
     for (int i = 0; i < 2; i++) if (o->given[pair[i]]) file.given[pair[!i]] = false;
@@ -237,7 +237,7 @@ static void options_write_head(FILE *f, const Options *asked, const Options *o, 
 static void options_write(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
   static Options plain, of_model, of_shape;
   char value[OPTION_TEXT_BYTES], error[1024];
-  options_default(&plain);
+  options_default(&plain, o->trainer);
   of_model = plain;
   strcpy(of_model.model, asked->model);
   of_shape = of_model;

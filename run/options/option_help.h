@@ -55,7 +55,7 @@ static const char help_short[] =
 static void help_option(const OptionSpec *s) {
   char left[160], def[64] = "";
   static Options o;
-  options_default(&o);
+  options_default(&o, NULL);
   if (s != &dtype_spec) option_print(def, sizeof def, &o, s);
   if (s->type == OPTION_NUM) snprintf(def, sizeof def, "%g", s->def);
   const char *const value[] = {"N", "X", s->choices ? s->choices : "TEXT", s->choices, ""};      // by OptionType

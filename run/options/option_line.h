@@ -129,7 +129,7 @@ void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) 
   fclose(f);
   char *words[LINE_WORDS_MAX + 2] = {argv[0]};
   for (int i = 0; i < l.words; i++) words[i + 1] = l.word[i];
-  options_parse(&o, l.words + 1, words, why, sizeof why);
+  options_parse(&o, NULL, l.words + 1, words, why, sizeof why);
   snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,
            left[0] ? "; left out, as it has no place here: " : "", left, why[0] ? "; then: " : "", why);
   text_to_line(error, "");

@@ -367,6 +367,7 @@ OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_C
 
 enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };        // of a model, as files have them
 struct Options {
+  const TrainerTable *trainer;                   // whose they are
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
 #define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];

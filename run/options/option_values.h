@@ -72,8 +72,9 @@ static const char *choice_word(const OptionSpec *s, int k) {
 const char *option_word(const Options *o, OptionId id) {
   return choice_word(&option_specs[id], option_choice(o, &option_specs[id]));
 }
-void options_default(Options *o) {
+void options_default(Options *o, const TrainerTable *trainer) {
   memset(o, 0, sizeof *o);
+  o->trainer = trainer;
   o->gpu_head_chunk_bytes = (int64_t)2 << 30;
   for (const OptionSpec &s : option_specs) {
     char *field = (char *)o + s.offset;
@@ -231,7 +232,7 @@ static void option_copy(Options *o, const Options *from, int i) {
 }
 void option_forget(Options *o, int i) {
   static Options plain;
-  options_default(&plain);
+  options_default(&plain, o->trainer);
   option_copy(o, &plain, i);
 }
 
@@ -492,8 +493,8 @@ static bool options_check_flight(const Options *o, char *error, size_t error_byt
   }
   return true;
 }
-bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
-  options_default(o);
+bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, char *error, size_t error_bytes) {
+  options_default(o, trainer);
   if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&
       options_check_flight(o, error, error_bytes))
     return true;

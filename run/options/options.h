@@ -1,9 +1,27 @@
 // options.h: the door of run/options/: options, from one table, and what they mean: a model's shape, its sharding, its
-// groups of parameters. The last section is what this program asks of the trainer, which has these functions.
+// groups of parameters.
 #pragma once
 #include "launch/launch.h"
 #include "data/data.h"
 #include "data/models/models.h"
+
+// ---- what this program asks of the trainer --------------------------------------------------------------------------
+// It alone knows its model and can run it: main hands its table down, and all options have it.
+struct RunView;                                  // run/report/report.h
+struct Device;
+struct Options;
+struct TrainerTable {
+  const ParamTable *params;                      // what the model is
+  // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
+  // memory. o: resolved. Until plan_close.
+  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
+  void (*plan_close)(RunView *run);
+  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
+  // microbatches it had: at most TIMED_MICROBATCHES.
+  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
+  // Writes where a training step's buffers lie, as a member of a JSON object (run/report/memory_map.h).
+  void (*memory_map)(const RunView *run, FILE *to);
+};
 
 // ---- option_table.h -------------------------------------------------------------------------------------------------
 #include "option_table.h"
@@ -25,6 +43,7 @@ extern const OptionSpec option_specs[OPTION_COUNT];                // by OptionI
 enum { OPTION_NAME_BYTES = 128 };
 // What the program was called with, and one of the commands that it may be (main's table).
 struct Call {
+  const TrainerTable *trainer;
   int argc;
   char **argv;
   bool launched, first;                          // by mpirun; alone or its first process, which answers for all
@@ -41,7 +60,7 @@ const char *sample_file(const Options *o);
 // Which of its choices an option has, as the table spells it.
 const char *option_word(const Options *o, OptionId id);
 // Every option as if none had been given.
-void options_default(Options *o);
+void options_default(Options *o, const TrainerTable *trainer);
 // One value as text; the same text gives the same value back.
 void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s);
 // Stores `value` for option i, as if it had not been given. False with one line in `error` when it does not fit.
@@ -51,7 +70,7 @@ bool option_set(Options *o, int i, const char *value, char *error, size_t error_
 // Gives an option its default, as if it had not been given.
 void option_forget(Options *o, int i);
 // Reads the command line; the --config file is read later (option_file.h). False with one line in `error`.
-bool options_parse(Options *o, int argc, char **argv, char *error, size_t error_bytes);
+bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, char *error, size_t error_bytes);
 
 // ---- option_line.h --------------------------------------------------------------------------------------------------
 // Where the command line has short options of llm.c or nanoGPT's --init_from scratch or resume, `error` becomes the
@@ -76,8 +95,6 @@ void take_config(Options *o, MPI_Comm comm);
 bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes);
 // Blanks between globs go, so that checkpoints and ranks agree on one spelling.
 void param_lists_trim(Options *o);
-// Whether the matrices of a parameter may keep their bytes: all of blocks and outside of them, and of no adapter.
-static inline bool param_is_of_base(const Param *p) { return p->ndim == 2 && !p->adapter; }
 
 // ---- program.h ------------------------------------------------------------------------------------------------------
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
@@ -152,21 +169,3 @@ int options_answer(Call *call);
 // ---- version.h ------------------------------------------------------------------------------------------------------
 #include "version.h"
 
-// ---- what this program asks of the trainer --------------------------------------------------------------------------
-// It alone knows its model's parameters and can run it, and so it fills this in.
-struct RunView;                                  // run/report/report.h
-struct Device;
-struct TrainerCalls {
-  // The parameters of a model of that shape, malloc'ed.
-  Param *(*params_of_shape)(const ModelShape *shape, int *count);
-  // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
-  // memory. o: resolved. Until plan_close.
-  RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
-  void (*plan_close)(RunView *run);
-  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
-  // microbatches it had: at most TIMED_MICROBATCHES.
-  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-  // Writes where a training step's buffers lie, as a member of a JSON object (run/report/memory_map.h).
-  void (*memory_map)(const RunView *run, FILE *to);
-};
-extern const TrainerCalls trainer_calls;

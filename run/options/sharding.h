@@ -147,7 +147,7 @@ static int sharding_block_units(const Options *o) {
   if (!wrap_parse(o->wrap, &least)) return 0;
   const ModelShape shape = shape_of(o);
   int params, units, inside = 0;
-  Param *param = trainer_calls.params_of_shape(&shape, &params);
+  Param *param = params_of_shape(o->trainer->params, &shape, &params);
   Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
   for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
   free(unit);
@@ -231,7 +231,7 @@ static bool sharding_check_device(const Options *o, char *error, size_t error_by
 static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
   const ModelShape shape = shape_of(o);
   int params;
-  Param *param = trainer_calls.params_of_shape(&shape, &params);
+  Param *param = params_of_shape(o->trainer->params, &shape, &params);
   const bool ok = param_groups_check(o, param, params, error, error_bytes);
   free(param);
   return ok;

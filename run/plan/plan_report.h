@@ -348,6 +348,6 @@ static inline bool report_make(PlanReport *p, const Options *asked, char *error,
   return true;
 }
 static inline void report_free(PlanReport *p) {
-  trainer_calls.plan_close(p->run);
+  p->plan.opt.trainer->plan_close(p->run);
   world_plan_free(&p->plan);
 }

@@ -344,7 +344,7 @@ static inline bool search_make(Search *s, const Options *asked, char *error, siz
   return true;
 }
 static inline void search_free(Search *s) {
-  trainer_calls.plan_close(s->run);
+  s->plan.opt.trainer->plan_close(s->run);
   world_plan_free(&s->plan);
   free(s->row);
 }

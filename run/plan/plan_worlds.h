@@ -215,7 +215,7 @@ static inline RankOwners rank_owners(const Options *o) {
   const ModelShape shape = shape_of(o);
   int params, n = 0;
   char error[2048];
-  Param *param = trainer_calls.params_of_shape(&shape, &params);
+  Param *param = params_of_shape(o->trainer->params, &shape, &params);
   param_groups(o, param, params, error, sizeof error);
   OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
   for (int p = 0; p < params; p++)
@@ -368,8 +368,8 @@ static inline void world_plan_classes(WorldPlan *w) {
 // Plans one class. timed: its step is predicted, too. Returns the planned rank, for plan_close.
 static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool timed) {
   const Options *o = &w->opt;
-  RunView *run = trainer_calls.plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host,
-                                         c->key.threads);
+  RunView *run = o->trainer->plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host,
+                                       c->key.threads);
   c->memory = run->plan;
   c->placed = placement_bytes(&run->placement);
   c->alive = run->placement.alive_most_bytes;
@@ -388,13 +388,13 @@ static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, Ru
   if (!plan_resolve(&w->opt, &w->on, error, error_bytes)) return false;
   world_plan_classes(w);
   for (int c = 0; c < w->classes; c++) {
-    if (c) trainer_calls.plan_close(run);
+    if (c) asked->trainer->plan_close(run);
     run = world_plan_class(w, &w->rank[c], timed && w->on.timed);
     if (plan_bytes(w, &w->rank[c].memory) > plan_bytes(w, &w->rank[w->most].memory)) w->most = c;
     if (w->rank[c].times.at[STEP_TOTAL] > w->rank[w->slowest].times.at[STEP_TOTAL]) w->slowest = c;
   }
   const bool kept = keep && w->most == w->classes - 1;
-  if (!kept) trainer_calls.plan_close(run);
+  if (!kept) asked->trainer->plan_close(run);
   if (keep) *keep = kept ? run : world_plan_class(w, &w->rank[w->most], timed && w->on.timed);
   return true;
 }

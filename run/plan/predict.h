@@ -426,7 +426,7 @@ static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   l.m = m;
   l.host_copies = run->fsdp->cfg.copies || !run->fsdp->mesh.windows;
   touch_of_host = &l.record.sink;
-  const int64_t more = run->opt->grad_accum - trainer_calls.plan_step(run, &l.record, &table, &comm);
+  const int64_t more = run->opt->grad_accum - run->opt->trainer->plan_step(run, &l.record, &table, &comm);
   const int64_t last = l.microbatches - 1;
   l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
   for (double *x = l.sum.at; more > 0 && x < l.sum.at + STEP_SUMMED; x++) {

@@ -169,7 +169,7 @@ void log_open(Log *log, const RunView *run, bool append, const char *from, char 
           (unsigned long long)run->corpus->hash, (long long)run->model.parameters, (long long)run->steps_total,
           (long long)run->steps_per_epoch);
   start_record(f, run);
-  if (run_trains(run->opt)) fputc(',', f), trainer_calls.memory_map(run, f);
+  if (run_trains(run->opt)) fputc(',', f), run->opt->trainer->memory_map(run, f);
   fprintf(f, ",\"starts_from\":");
   json_text(f, from);
   fprintf(f, ",\"first_step\":%lld}\n", (long long)run->step + 1);

@@ -1,7 +1,7 @@
 // model_shape.h: what a model is: its sizes, and its block as named choices. Options, files of other programs and the
 // trainer describe models by it.
 #pragma once
-#include "models.h"
+#include "shape.h"
 #include "kernels/ops.h"
 
 static inline double lora_scale(const Lora *l) {
@@ -33,6 +33,7 @@ int64_t layer_window(const Architecture *b, int l) {
 // How a kind is written, and how many numbers it has: at least, at most.
 static const struct { const char *name; int least, most; } rope_kinds[ROPE_KINDS] = {
     {"none", 0, 0}, {"linear", 1, 1}, {"llama3", 4, 4}, {"yarn", 4, 6}, {"yarn_exact", 4, 6}};
+const char *rope_kind_name(RopeKind kind) { return rope_kinds[kind].name; }
 bool rope_scaling_parse(const char *text, RopeScaling *s) {
   const size_t n = strcspn(text, ":");
   int kind = 0, count = 0;
