@@ -496,7 +496,7 @@ TEST(docs_experiments_are_built,
                  "for o in cpu_avx2.pointwise:kernels/cpu/cpu.cc kernels:kernels/kernels.cc fsdp:fsdp/fsdp.cc "
                  "models:data/models/models.cc options:run/options/options.cc report:run/report/report.cc "
                  "run:run/run.cc plan:run/plan/plan.cc train_gpt_fsdp:train_gpt_fsdp.cu launch:launch/launch.cc "
-                 "tensors:data/tensors/tensors.cc checkpoint:data/checkpoint/checkpoint.cc\n"
+                 "shape:data/shape/shape.cc tensors:data/tensors/tensors.cc checkpoint:data/checkpoint/checkpoint.cc\n"
                  "do eval $(cat $OLDPWD/build/${o%:*}.cmd) -O0 -fsyntax-only -x c++ ${o#*:}; done", 4);
 }
 TEST(docs_experiments_train_all,
