@@ -10,7 +10,7 @@
 #pragma once
 #include "base/newfile/newfile.h"
 #include "models.h"
-#include "lora.h"
+#include "exports.h"
 
 enum { GGUF_BLOCK = 32 };                        // numbers that share a scale in Q8_0
 struct GgufKind { uint32_t ggml, file_type; };
