@@ -1399,7 +1399,7 @@ static int train(Call *call) {
   open_files(&log, &t.run, &start);
   if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
-  const bool stopped = trainer_reference(&t, &start) != STOP_NOT;
+  const bool stopped = trainer_reference(&t, &start) != STOP_NOT;        // the reference's log probabilities (DPO)
   const int code = stopped ? trainer_stop(&t, &log, &saver, STOP_END) : trainer_run(&t, &log, &saver, answers);
   line_end();
   liveness_phase("end");
@@ -1407,9 +1407,9 @@ static int train(Call *call) {
   return train_end(code, &start, &corpus, &cores);
 }
 
-// The first that was asked for is what the program does.
+// What the program can do. It does the first row of this table that the command line asks for.
 static const Command commands[] = {
-    {"rdzv_rank, rdzv_hand", NEEDS_NOTHING, launch_hidden},      // mpirun's, for --rdzv
+    {"rdzv_rank, rdzv_hand", NEEDS_NOTHING, launch_hidden},      // mpirun starts these for --rdzv, not a user
     {"--help, --version", NEEDS_NOTHING, options_answer},
     {"--report RUN1,RUN2,...", NEEDS_OPTIONS, report_compare},
     {"--encode", NEEDS_OPTIONS, encode_main},
@@ -1419,7 +1419,7 @@ static const Command commands[] = {
     {"--preflight", NEEDS_MPI, preflight_main},
     {"train, evaluate, sample", NEEDS_MPI, train}};
 
-// The whole program; main, unless a test includes this file.
+// The whole program. main calls it; a test that includes this file has a main of its own.
 int program_main(int argc, char **argv) {
   static Call call;
   packed_open();
@@ -1430,7 +1430,7 @@ int program_main(int argc, char **argv) {
   call.first = !rank || !strcmp(rank, "0");
   terminal_open();
   int code = -1, ready = NEEDS_NOTHING;
-  bool prints = true;                            // what it is for
+  bool prints = true;                            // the command's purpose is what it prints
   for (const Command *c = commands; code < 0; code = c++->run(&call)) {
     for (; ready < c->needs; ready++) (ready == NEEDS_NOTHING ? call_parse : call_join)(&call);
     prints = c->run != train || !run_trains(&call.o);

@@ -33,8 +33,9 @@ struct Text {
   double nats;
   size_t *document, documents;
 };
-// A file of conversations that was read: the form of its first record, how many are trained on, and held out, of how
-// many of its bytes; whether they are its last.
+// A training file of conversations that was read. form: schema of its first record; records: how many are trained on;
+// held, held_bytes: records held out for validation, and their bytes of the file's `bytes`; last: these records are the
+// last ones of the file.
 struct RecordPart { char form[24]; DataContainer container; int64_t records, held, held_bytes, bytes; bool last; };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text

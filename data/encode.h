@@ -28,8 +28,8 @@
 #include <fnmatch.h>
 
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
-       ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows at a time; the longest
-       ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // of a block; of a file, to tell it from another
+       ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows cut at a time; the longest line
+       ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // a thread's share of a block; samples of a file
 
 // ================================================================================================ 1 inputs
 // Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
@@ -71,7 +71,7 @@ static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const 
                    there ? "no text to train on in this directory (.txt, .jsonl; also .gz, .zst; .parquet)"
                          : strerror(ENOENT));
 }
-// Adds those of a list with commas, or of one path that has them in its name.
+// Adds the texts that a list with commas names, or one path with commas in its name.
 static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
                                    DataError *e, DataNotices *notices = NULL) {
   char element[DATA_PATH_BYTES];
@@ -87,8 +87,8 @@ static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, c
 static inline TextWant encode_want(const EncodeOptions *o, TextKind kind) {
   return o->as_text ? WANT_BYTES : kind == TEXT_JSONL ? WANT_LINES : WANT_TEXT;
 }
-// Before anything is made: a name that is no text, a missing library, a table without that column, a file that begins
-// as something else. Whether there are `tables`.
+// Before anything is written, rejects a name that is no text's, a missing library, a table without the column, and a
+// file whose first bytes are those of another kind. *tables becomes true if one of the files is a table.
 static inline bool encode_check(const DataNames *names, const EncodeOptions *o, bool *tables, DataError *e) {
   enum { HEAD = 1 << 16 };
   uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
@@ -182,7 +182,7 @@ static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Dat
   free(line);
   return got >= 0;
 }
-// Trains a tokenizer on the beginnings of the files, as much of each.
+// Trains a tokenizer on the starts of the files, equally many bytes of each.
 static inline bool encode_train(Tokenizer *t, const DataNames *files, const char *column, const EncodeOptions *o,
                                 DataError *e) {
   const char *looks;
@@ -220,28 +220,29 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
 }
 
 // ================================================================================================ 2 writing
-// Of conversations: tokens of a .part that are trained on have this bit.
+// In a .part of conversations, the ids of tokens that are trained on have this bit.
 enum { ENCODE_TRAINED = 1 << 30, ENCODE_COPY_NUMEL = 1 << 16 };
-// A piece of a document, at most about ENCODE_PIECE_BYTES long: where it may be cut. A line or a row is one, whole.
-// text: of a line, malloc'ed.
+// A piece of a document, which one thread encodes: at most about ENCODE_PIECE_BYTES long, cut where the document's
+// tokens stay the same. A line or a row is one whole piece. begins, ends: the document starts, ends with it. text: the
+// text of a line of a .jsonl, malloc'ed.
 struct EncodePiece {
   const uint8_t *p;
-  int64_t from, to, second;                      // its line in the text of its file; of a preference, ids of what was
-                                                 // chosen
+  int64_t from, to, second;                      // its line's bytes in the text of the file; a preference: how many of
+                                                 // the ids are the chosen answer's document
   size_t bytes;
   bool begins, ends;
   TextKind kind;
   char *text;
   int32_t *ids;
   int64_t count, number;                         // number: of the line
-  char *fault, *unread;                          // malloc'ed; NULL: none; and for records_seen_add
+  char *fault, *unread;                          // malloc'ed: what is wrong, NULL: nothing; for records_seen_add
   uint64_t fields_seen;
-  int64_t rewritten, endless;                    // answers, see ChatTokens
+  int64_t rewritten, endless;                    // how many answers are, see ChatTokens
 };
-// Conversations in memory as they come, and where each record lies in the text of its file.
+// Conversations in memory in the order in which they are read, and where each record is in the text of its file.
 struct RecordPlace { int64_t from, to; };
 struct ChatStream {
-  uint8_t *tokens, *trained, *begins;            // the last two: a bit for each token
+  uint8_t *tokens, *trained, *begins;            // a bit per token: it is trained on; a document starts with it
   int token_bytes;
   int64_t count, room, documents, records, places_room, text_end;    // text_end: of the last record
   RecordPlace *place;                            // (records)
@@ -261,12 +262,12 @@ static inline void chat_stream_room(ChatStream *s, int64_t more) {
   s->begins = (uint8_t *)bpe_resize(s->begins, (size_t)s->room / 8, 1);
 }
 static inline void chat_stream_put(ChatStream *s, int64_t i, uint32_t id, bool trained, bool begins) {
-  const uint16_t half = (uint16_t)id;
-  memcpy(s->tokens + i * s->token_bytes, s->token_bytes == 2 ? (const void *)&half : &id, (size_t)s->token_bytes);
+  const uint16_t id16 = (uint16_t)id;
+  memcpy(s->tokens + i * s->token_bytes, s->token_bytes == 2 ? (const void *)&id16 : &id, (size_t)s->token_bytes);
   chat_stream_bit(s->trained, i, trained);
   chat_stream_bit(s->begins, i, begins);
 }
-// Adds a record: ids with their bit, `second` as a ChatTokens has it.
+// Adds a record: its ids, with the bit ENCODE_TRAINED, and its place. second: 0, or where its second document starts.
 static inline void chat_stream_add(ChatStream *s, const EncodePiece *p) {
   if (!p->count) return;
   chat_stream_room(s, p->count);
@@ -279,7 +280,8 @@ static inline void chat_stream_add(ChatStream *s, const EncodePiece *p) {
   s->place[s->records++] = RecordPlace{p->from, p->to};
   s->text_end = p->from + (int64_t)p->bytes;
 }
-// The shards of a split. numel: tokens in the last one, which is open; id tokens are appended.
+// The shards of a split. number, fd, numel: of the last shard, to which tokens are appended: its number, its open file
+// or -1, its tokens. total: tokens of all shards.
 struct EncodeShards { const char *name; int number, fd; int64_t numel, total; };
 struct Encoding {
   const EncodeOptions *o;
@@ -290,18 +292,19 @@ struct Encoding {
   int32_t document_id;                           // -1: none
   int token_bytes;
   DataNames files[2];                            // trained on; for validation
-  bool chats;                                    // they are conversations
-  RecordsSeen records;                           // what was seen of them
-  ChatStream *sink;                              // they go there instead of into files; NULL: into files
-  DataContainer container;                       // of the file at the place
-  char form[24];                                 // of its first record, in memory
+  bool chats;                                    // the files are conversations
+  RecordsSeen records;                           // which fields of conversations were seen
+  ChatStream *sink;                              // conversations go here; NULL: into token files
+  DataContainer container;                       // file format of the current file
+  char form[24];                                 // schema of its first record, only with a sink
   Chat chat;
-  uint64_t hash;                                 // of all that decides the bytes
+  uint64_t hash;                                 // of all inputs and options that decide the bytes written
   EncodeShards shards[2];
-  // The place: split, file, bytes of its text and lines before it; documents so far.
+  // How far the encoding is: the current split and file, the bytes and lines of its text that are encoded (at, line);
+  // documents and bytes of text of all files so far.
   int split, file;
   int64_t at, line, documents, text_bytes;
-  bool done, in_held_out, articles;              // of the document that goes on; of the file, which has several
+  bool done, in_held_out, articles;              // the current document is held out; the current file has articles
   int64_t all_bytes, began_bytes;                // of all files as they are; where this process began
   double began_ms, said_ms, saved_ms;
   // Of each file when it was hashed: its size and time.
@@ -320,7 +323,7 @@ static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataErr
   if (s->fd < 0) s->fd = file_make(part, O_RDWR | (s->numel ? 0 : O_TRUNC), 0666);
   return s->fd >= 0 || encode_fail(part, e);
 }
-// Writes the last shard as llmq's file into `fd`: tokens without that bit, and behind them the mask.
+// Writes the last shard as llmq's file into `fd`: tokens without the bit ENCODE_TRAINED, then the mask of these bits.
 static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd, const char *part, const char *path) {
   int32_t header[256] = {0, 0, 2, 4, (int32_t)s->numel, c->tokenizer.vocab_size, 1};
   int32_t *ids = (int32_t *)data_alloc(ENCODE_COPY_NUMEL, sizeof *ids);
@@ -342,8 +345,8 @@ static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd,
   free(mask);
   return ok && file_sync(fd, part);
 }
-// Ends the last shard: its header, to the disk, its name. A .part of conversations stays until the state is written
-// (encode_tidy): the whole file does not tell how it was.
+// Ends the last shard: writes its header, syncs it to the disk, gives it its final name. A .part of conversations stays
+// until the state is written (encode_tidy), because it cannot be made again from the final file.
 static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) {
   char part[PATH_MAX], path[PATH_MAX], temporary[PATH_MAX];
   int32_t header[256] = {20240520, 1, (int32_t)s->numel};
@@ -366,6 +369,7 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
   s->number++;
   return true;
 }
+// Appends n ids to the shards of a split, whose files have a header of 1024 bytes, and ends every shard that is full.
 static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *ids, int64_t n, DataError *e) {
   char part[PATH_MAX];
   uint8_t *bytes = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL, 4);
@@ -375,8 +379,8 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
     if (!(ok = encode_shard_open(c, s, e))) break;
     count = min64(min64(n, ENCODE_COPY_NUMEL), c->o->shard_numel - s->numel);
     for (int64_t i = 0; i < count; i++) {
-      const uint16_t half = (uint16_t)ids[i];
-      memcpy(bytes + i * c->token_bytes, c->token_bytes == 2 ? (const void *)&half : &ids[i], (size_t)c->token_bytes);
+      const uint16_t id16 = (uint16_t)ids[i];
+      memcpy(bytes + i * c->token_bytes, c->token_bytes == 2 ? (const void *)&id16 : &ids[i], (size_t)c->token_bytes);
     }
     ok = file_write(s->fd, part, bytes, count * c->token_bytes, 1024 + s->numel * c->token_bytes) ||
          encode_fail(part, e);
@@ -389,7 +393,7 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
 }
 
 // ================================================================================================ 3 encoding
-struct EncodePieces { EncodePiece *piece; int64_t count, room; };
+struct EncodePieces { EncodePiece *piece; int64_t count, room; };      // grows by encode_piece, which adds an empty one
 static inline EncodePiece *encode_piece(EncodePieces *l) {
   if (l->count == l->room) {
     l->room = l->room ? 2 * l->room : 1024;
@@ -398,8 +402,9 @@ static inline EncodePiece *encode_piece(EncodePieces *l) {
   l->piece[l->count] = EncodePiece{};
   return &l->piece[l->count++];
 }
-// The last place where the first `n` bytes of a text that goes on may be cut; 0: none. articles: and where no title is
-// seen without the blank line before it.
+// Where to cut a text of which only the first `n` bytes are in memory: the last place, ENCODE_MARGIN_BYTES before their
+// end or earlier, at which a cut changes no token; 0: there is none. articles: the cut also keeps the title of an
+// article together with the blank line before it, by which encode_article finds the title.
 static inline size_t encode_last_cut(const Tokenizer *t, const uint8_t *p, size_t n, bool articles) {
   for (size_t at = n > ENCODE_MARGIN_BYTES ? n - ENCODE_MARGIN_BYTES : 0; at > 0; at--) {
     if (p[at] != ' ' && p[at] != '\n') continue;
@@ -408,7 +413,8 @@ static inline size_t encode_last_cut(const Tokenizer *t, const uint8_t *p, size_
   }
   return 0;
 }
-// The place after `at` and before `end` where the next article begins, its title before p + n; `end`: none does.
+// Where the next article starts, after `at` and before `end`: at the line of its title, which ends before p + n. `end`:
+// no article starts there.
 static inline size_t encode_article(const uint8_t *p, size_t at, size_t end, size_t n) {
   const uint8_t *q = p + at, *const stop = p + n;
   for (; q < p + end && (q = (const uint8_t *)memmem(q, (size_t)(stop - q), "\n = ", 4)); q++) {
@@ -418,7 +424,7 @@ static inline size_t encode_article(const uint8_t *p, size_t at, size_t end, siz
   }
   return end;
 }
-// Cuts complete lines or rows into pieces, at most ENCODE_PIECES of them. Returns how many bytes they are.
+// Makes a piece of each complete line or row, at most ENCODE_PIECES of them. Returns how many bytes the pieces are.
 static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n,
                                       bool ends) {
   size_t at = 0;
@@ -437,7 +443,8 @@ static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kin
   }
   return at;
 }
-// Cuts what is complete of a block into pieces. Returns how many of its bytes they are; 0: more is needed.
+// Cuts the complete part of a block into pieces. Returns how many bytes that part has; 0: more bytes are needed. ends:
+// the text ends with this block.
 static inline size_t encode_cut(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n, bool ends) {
   const Tokenizer *t = &c->tokenizer;
   l->count = 0;
@@ -445,7 +452,7 @@ static inline size_t encode_cut(Encoding *c, EncodePieces *l, TextKind kind, con
   const size_t end = ends ? n : encode_last_cut(t, p, n, c->articles);
   const size_t title = c->articles && !c->at ? (size_t)(text_first_title(p, p + n) - p) : 0;
   bool begins = !c->at;
-  for (size_t at = 0, stop; at < end; begins = true) {           // stop: of the document, or of what is here of it
+  for (size_t at = 0, stop; at < end; begins = true) {           // stop: where the document, or its part in p, ends
     stop = c->articles ? encode_article(p, at || title > end ? at : title, end, n) : end;
     const bool whole = stop < end || ends;
     for (size_t next; at < stop; at = next, begins = false) {
@@ -456,13 +463,13 @@ static inline size_t encode_cut(Encoding *c, EncodePieces *l, TextKind kind, con
   }
   return end;
 }
-// Encodes one piece. What is wrong with it is in its fault.
+// Encodes one piece. p->fault says what is wrong with it.
 static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiece *p) {
   if (c->chats) {
     ChatTokens k = {};
     Chat chat = c->chat;
     chat.encoder = encoder, chat.notes = true;
-    encoder->passing = true;                     // what is rendered is gone when the line is done
+    encoder->passing = true;                     // the rendered text is freed when the line is done
     if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count, p->unread = k.unread, p->fields_seen = k.fields_seen;
@@ -485,7 +492,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
 // Encodes the pieces on all threads, and appends them in their order.
 static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, DataError *e) {
   EncodePiece *const piece = l->piece;
-  const int64_t count = l->count, most = count / (4 * c->o->threads) + 1;      // of an encoder, which remembers words
+  const int64_t count = l->count, most = count / (4 * c->o->threads) + 1;      // pieces of an encoder: it caches words
   parallel_for(c->o->threads, 0, (count + most - 1) / most, 1, [=](int64_t group) {
     BpeEncoder encoder;
     bpe_encoder_open(&encoder, &c->tokenizer);
@@ -510,7 +517,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     if (p->begins && !c->sink) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
     const bool marks = c->document_id >= 0 && !c->sink;
-    const bool begun = p->count && p->ids[0] == c->document_id;  // rendered before
+    const bool begun = p->count && p->ids[0] == c->document_id;  // its template has rendered the token
     const bool ended = p->count && p->ids[p->count - 1] == c->document_id;
     if (ok && marks && p->begins && !begun && c->o->documents == DOCUMENTS_BEFORE)
       ok = encode_append(c, to, &c->document_id, 1, e);
@@ -526,7 +533,8 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
 
 // ================================================================================================ 4 the state
 static const char encode_mark[] = "{\"encoding\":\"";
-// Refuses a directory with files that this would write over, unless its state tells that they are an encoding's.
+// Rejects a directory with files that this encoding would overwrite, unless its encode.json says that an encoding wrote
+// them.
 static inline bool encode_check_out(const Encoding *c, DataError *e) {
   char path[PATH_MAX], found[PATH_MAX] = "";
   data_format(path, sizeof path, "%s/encode.json", c->out);
@@ -538,7 +546,7 @@ static inline bool encode_check_out(const Encoding *c, DataError *e) {
   return !found[0] || data_fail(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
                                 "it: name another directory", found);
 }
-// Removes what a process that was killed, or the last state, has left: temporary files, and parts of whole shards.
+// Removes temporary files that a killed process left, and, if `parts`, the .part files of shards that are complete.
 static inline void encode_tidy(const Encoding *c, bool parts) {
   char path[PATH_MAX], part[PATH_MAX];
   DIR *dir = opendir(c->out);
@@ -587,7 +595,7 @@ static inline bool encode_save(Encoding *c, DataError *e) {
   if (ok && c->chats) encode_tidy(c, true);
   return ok;
 }
-// A number of the state; -1: it has none that a state can have.
+// A number of the state; -1: x is no number that a state can have.
 static inline int64_t encode_number(const cJSON *x) {
   return cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < 9e15 ? (int64_t)x->valuedouble : -1;
 }
@@ -604,7 +612,8 @@ static inline bool encode_is(const cJSON *state, uint64_t hash) {
   const char *is = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(state, "encoding"));
   return is && strtoull(is, NULL, 16) == hash;
 }
-// Takes the state that an earlier process left in OUT, if any: `found`. What it wrote after that is written again.
+// Takes over the state that an earlier process left in OUT; *found: there is one. What that process wrote after it
+// saved the state is written again.
 static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   char path[PATH_MAX], part[PATH_MAX];
   cJSON *json = encode_state(c->out, path);
@@ -675,7 +684,7 @@ static inline bool encode_unchanged(const Encoding *c, const TextStream *s, Data
          data_fail(e, EXIT_MISSING, "%s has changed while it was encoded: it had %lld bytes and has %lld; remove %s "
                    "and encode again when it is whole", s->path, (long long)was->bytes, (long long)st.st_size, c->out);
 }
-// A block of a text: refuses what is none, and counts what is no UTF-8.
+// Checks a block of a file: rejects bytes that no text has, and counts those that are not UTF-8.
 static inline bool encode_check_block(const Encoding *c, const TextStream *s, const uint8_t *p, size_t n, TextBad *bad,
                                       DataError *e) {
   char words[1400];
@@ -683,7 +692,7 @@ static inline bool encode_check_block(const Encoding *c, const TextStream *s, co
   return s->kind == TEXT_ROWS || (text_check_controls(s->path, p, n, c->at, e) &&
                                   text_check_bad(bad, s->path, encode_want(c->o, s->kind), words, sizeof words, e));
 }
-// The notice of a file, at its end.
+// At the end of a file, prints how many of its bytes are not UTF-8, if any.
 static inline void encode_notice(const Encoding *c, const TextStream *s, const TextBad *bad) {
   char words[1400], line[1600];
   DataError none;
@@ -691,7 +700,7 @@ static inline void encode_notice(const Encoding *c, const TextStream *s, const T
   data_format(line, sizeof line, "notice: %s", words);
   if (words[0]) c->o->say(line);
 }
-// Encodes the file at the place, from there on.
+// Encodes the current file from byte c->at of its text on.
 static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   TextStream s;
   TextBad bad = {};
@@ -706,7 +715,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   if (c->chats && !c->at) parquet_unread(&s.rows, &c->records.unread);
   uint8_t *block = (uint8_t *)data_alloc(room, 1);
   int64_t skip = c->at, got = 1, unsaved = 0;
-  size_t seen = 0;                               // of the block, by its check
+  size_t seen = 0;                               // bytes of the block that are checked
   bool ok = true;
   const bool as_it_is = s.kind == TEXT_PLAIN || (s.kind == TEXT_JSONL && form_of_file(path).container <=
                                                  CONTAINER_JSON_LINES);
@@ -747,8 +756,8 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   free(block);
   return ok;
 }
-// What decides the bytes beside the tokenizer: names, sizes, times and samples of the files, and the options. Into
-// c->hash.
+// Sets c->hash to a hash of what decides the bytes written, except the tokenizer: names, sizes, times and samples of
+// the files, and the options.
 static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};

@@ -1,14 +1,14 @@
-// records_find.h: conversations in several files, packed ones and tables, named by a list with commas, patterns and
-// directories, and mixed by weights: encoded in memory, where they can be packed whole, as they are read, by encode.h's
-// way. Each file may be another form and another container.
+// records_find.h: conversations in several files, compressed ones and tables among them, named by a list with commas,
+// patterns and directories, and mixed by weights. They are encoded as they are read, by encode.h's functions, and stay
+// in memory, where conversations can be packed whole. Each file may have its own schema and its own file format.
 //
 // Defines: records_are_meant, find_records, records_encode, records_hash.
 #pragma once
 #include "data.h"
 #include "encode.h"
 
-// Adds the files that an element of a list names. In a directory those named val... are for validation, unless others
-// are.
+// Adds the files that an element of a list names. In a directory, files named val... are for validation, unless
+// --val_data names other files.
 static inline bool records_add(Found *f, const char *element, bool valid, DataError *e) {
   DataNames held = {};
   int tests = 0;
@@ -50,7 +50,7 @@ static inline bool find_records(Found *f, const char *list, DataError *e) {
 }
 
 // ---- reading
-// Takes tokens [begin, end) of a stream, which begin `documents` of its documents, to the end of another one.
+// Moves tokens [begin, end) of the stream `from`, which are `documents` whole documents, to the end of the stream `to`.
 static inline void records_move(ChatStream *from, ChatStream *to, int64_t begin, int64_t end, int64_t documents) {
   auto put = [=](ChatStream *s, int64_t at, int64_t i) {
     uint32_t id = 0;
@@ -62,9 +62,10 @@ static inline void records_move(ChatStream *from, ChatStream *to, int64_t begin,
   for (int64_t i = end; i < from->count; i++) put(from, begin + i - end, i);
   from->count -= end - begin, from->documents -= documents, to->documents += documents;
 }
-// Which records of a file are held out, [*first, *stop) of them: those in the last twentieth of its `bytes` bytes, one
-// at least. A record that the twentieth begins in stays where more than a fifth would be held out with it; a last one
-// that is most of the file stays too, and one of at most the mean is held out. False: there are less than two.
+// Chooses the records [*first, *stop) of a file that are held out for validation: those in the last 5 % of its `bytes`
+// bytes, at least one. The record in which the last 5 % start is held out too, unless more than 20 % would be. A last
+// record that is most of the file is trained on; then one earlier record, of at most the mean size, is held out. False:
+// there are fewer than two records.
 static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *first, int64_t *stop) {
   const RecordPlace *r = s->place;
   const int64_t n = s->records, cut = min64(bytes - bytes / 20, s->text_end);
@@ -82,7 +83,9 @@ static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *fir
   *first = i;
   return true;
 }
-// Holds records of the file that was read last out, whose tokens begin at `begin`.
+// Holds out records of the file that was just read: moves their tokens to `to`. begin: the first token of the file in
+// `from`; bytes: of the file's text; each: documents per record (a preference has two). part: what becomes of the
+// file's records. Where its last record is not held out, exactly one record is (records_held).
 static inline void records_hold_out(ChatStream *from, ChatStream *to, int64_t begin, int64_t bytes, int64_t each,
                                     RecordPart *part) {
   int64_t first, stop, at = begin;
@@ -96,27 +99,29 @@ static inline void records_hold_out(ChatStream *from, ChatStream *to, int64_t be
   part->held = stop - first, part->records -= part->held, part->last = stop == from->records;
   part->held_bytes = part->last ? bytes - from->place[first].from : from->place[first].to - from->place[first].from;
 }
-// Makes a split of a stream, whose memory it takes.
+// Turns a stream into a split. The split takes over the memory of the stream's tokens; the stream's bits `trained` and
+// `begins` are stored after them.
 static inline void records_split(ChatStream *s, Split *to) {
   const size_t bits = (size_t)(s->count + 7) / 8;
   if (s->count) {
     to->masked = true, to->documents = s->documents, to->token_bytes = s->token_bytes, to->tokens_numel = s->count;
     to->tokens = to->owned = bpe_resize(s->tokens, split_bytes(to), 1);
-    for (uint8_t *of : {s->trained, s->begins}) {
-      if (s->count % 8) of[bits - 1] &= (uint8_t)((1 << s->count % 8) - 1);
-      memcpy(split_bits(to, of == s->begins), of, bits);
+    for (uint8_t *flags : {s->trained, s->begins}) {
+      if (s->count % 8) flags[bits - 1] &= (uint8_t)((1 << s->count % 8) - 1);
+      memcpy(split_bits(to, flags == s->begins), flags, bits);
     }
     s->tokens = NULL;
   }
   chat_stream_free(s);
 }
-// Reads and encodes the conversations that were found, as streams, into splits. Without files for validation some of
-// each file are held out. False: one line in e.
+// Reads the files of conversations that were found, encodes each split's conversations into a ChatStream, and turns the
+// streams into the corpus' splits. If no file is for validation, some records of each training file are held out for
+// it. False: one line in e.
 static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, DataError *e) {
   static Encoding x;
   EncodePieces pieces = {};
   ChatStream to[SPLIT_COUNT] = {};
-  const bool held = !f->tokens[SPLIT_VALID].count;
+  const bool holds_out = !f->tokens[SPLIT_VALID].count;
   bool ok = true;
   x = Encoding{};
   x.o = o, x.column = o->column, x.chats = true, x.tokenizer = c->tokenizer;
@@ -134,7 +139,8 @@ static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, D
       *part = RecordPart{"", x.container, to[i].records, 0, 0, x.at, true};
       memcpy(part->form, x.form, sizeof part->form);
       const bool counted = names->count > 1 && to[i].records && to[i].place[to[i].records - 1].to > x.at;
-      if (held) records_hold_out(&to[i], &to[SPLIT_VALID], begin, x.at + counted, o->chat.preferences ? 2 : 1, part);
+      if (holds_out)
+        records_hold_out(&to[i], &to[SPLIT_VALID], begin, x.at + counted, o->chat.preferences ? 2 : 1, part);
     }
     if (ok && names->count && !to[i].count)
       ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", names->name[0]);
@@ -144,7 +150,7 @@ static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, D
   free(pieces.piece);
   return ok;
 }
-// Adds all bytes of the files to a hash, and what their names say of them.
+// Adds to a hash all bytes of the files, and the ends of their names (.jsonl.gz), which say how the bytes are read.
 static inline bool records_hash(const Found *f, uint64_t *hash, DataError *e) {
   for (int i = 0; i < SPLIT_COUNT; i++) for (int k = 0; k < f->tokens[i].count; k++) {
     const char *name = f->tokens[i].name[k], *end = strchr(path_base(name), '.');

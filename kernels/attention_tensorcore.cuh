@@ -205,8 +205,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k;
-  const int behind = (s.ld - s.C) / 2;           // from k to v: no second pointer, which would take two registers
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  const int behind = (s.ld - s.C) / 2;           // elements from k to v: a second pointer would take two registers
+  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows;
@@ -319,10 +319,10 @@ __device__ static inline float attention_stat(const AttentionBackward<T> &a, int
   const float *in = thread < N ? a.lse : a.dot;
   return thread < 2 * N && query < a.s.len ? in[head + query] : 0.0f;
 }
-// dk and dv of 64 M keys. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles of keys run
-// from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are computed N
-// at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is then read again for
-// each 16 queries, because with all of them kept a few registers spill.
+// dk and dv of 64*M keys per block. Rows are keys: p holds S^T, then the dropped P^T; dp holds dP^T, then ds^T. Tiles
+// of keys run from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are
+// computed N at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is then
+// read again for each 16 queries, because with all of them kept a few registers spill.
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, k);
@@ -404,7 +404,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   attention_store<M, HS>(a.dqkv + at.v + to, s.ld, s.len - first, s.hs, own_v, dv, v_factor);
 }
 
-// dq of 64 M queries, tiles as in attention_forward_kernel. p holds S, then ds.
+// dq of 64*M queries per block; blocks run from the last queries to the first, as in attention_forward_kernel. The loop
+// is over tiles of N keys and values, of which shared memory holds this one and the next. p holds S, then dS. KEEP: Q's
+// and dout's fragments stay in registers for all tiles.
 template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, q);
@@ -417,8 +419,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const int end = attention_min(block + ATTENTION_WARPS * ROWS, s.len);
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k;
-  const int behind = (s.ld - s.C) / 2;           // from k to v: no second pointer, which would take two registers
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  const int behind = (s.ld - s.C) / 2;           // elements from k to v: a second pointer would take two registers
+  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows_q, rows_d;

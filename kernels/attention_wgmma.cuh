@@ -29,8 +29,8 @@
 enum { WARPGROUP = 128, WARPGROUP_ROWS = 64, ATTENTION_PLACES = 3 };
 
 // ---- pieces ---------------------------------------------------------------------------------------------------------
-// What a thread copies of every tile: 16 bytes, `piece` of those of a row, of each STEP-th row from `row` on; nothing
-// if the piece is beyond the head size: `none` is then more than any number of rows.
+// What a thread copies of every tile: the 16 bytes number `piece` of every STEP-th row from `row` on. none: 0; or, if
+// these bytes are beyond the head dim, more than any number of rows, so that nothing is copied.
 template <int HS, int THREADS> struct AttentionCopy {
   static constexpr int STEP = THREADS / (HS / 8);
   int row, piece, none;
@@ -74,14 +74,15 @@ __device__ static inline void attention_load_keys(AttentionCopy<HS, THREADS> c, 
   }
   cp_async_commit();
 }
-// Every thread's copies have landed but those of its PENDING latest groups, and every thread's multiplies see them.
+// Waits until every thread's copies have landed, except those of its PENDING latest groups, and can be read by every
+// thread's multiplies.
 template <int PENDING> __device__ static inline void attention_arrived() {
   cp_async_wait<PENDING>();
   proxy_fence();
   __syncthreads();
 }
-// The same when all copies have landed and the scores in p, and whatever was asked for before them, are computed:
-// nobody reads the place of the tile before any more.
+// Waits until all copies have landed and all multiplies are complete, except those of the PENDING latest groups; p is
+// computed. Nobody reads the place of the previous tile any more.
 template <int N, int PENDING> __device__ static inline void attention_arrived_scores(float (*p)[4]) {
   cp_async_wait<0>();
   proxy_fence();
@@ -89,7 +90,7 @@ template <int N, int PENDING> __device__ static inline void attention_arrived_sc
   wgmma_pin<N>(p[0]);
   __syncthreads();
 }
-// Asks for sums (64 x N) = A B^T: dot products of the warpgroup's rows with a tile's N, over the head ascending. A's
+// Starts sums (64 x N) = A B^T: dot products of the warpgroup's rows with a tile's N, over the head ascending. A's
 // panels have a_rows rows.
 template <class T, int N, int HS>
 __device__ static inline void attention_dot_tile(float (*sums)[4], uint64_t a, int a_rows, uint64_t b) {
@@ -98,7 +99,7 @@ __device__ static inline void attention_dot_tile(float (*sums)[4], uint64_t a, i
                     wgmma_step(b, d / 4 * (N * 128) + d % 4 * 32), d > 0);
   wgmma_commit();
 }
-// Asks for sums (64 x HS) += P B: a tile's N rows weighted by P, over the rows ascending.
+// Starts sums (64 x HS) += P B: a tile's N rows weighted by P, over the rows ascending.
 template <class T, int N, int HS>
 __device__ static inline void attention_weigh_tile(float (*sums)[4], const uint32_t (*p)[4], uint64_t b) {
   UNROLL for (int k = 0; k < N / 16; k++) wgmma_weigh<T, HS>(sums[0], p[k], wgmma_step(b, k * 2048));
@@ -176,8 +177,8 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   const int lane = (int)threadIdx.x % WARP, warp = attention_warp(), group = warp / 4;
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS, first = block + warp * 16;
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
-  const int behind = (s.ld - s.C) / 2;           // from k to v
-  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  const int behind = (s.ld - s.C) / 2;           // elements from k to v
+  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const int end = attention_min(block + ROWS, s.len);
   const int mine = attention_min(block + (group + 1) * WARPGROUP_ROWS, s.len);
   const uint32_t step = DROP ? attention_step(a.d) : 0;
@@ -219,7 +220,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   }
   wgmma_wait<0>();
   wgmma_pin<HS>(out[0]);
-  for (key += N; key < end; key += N) {          // tiles that only later warpgroups see
+  for (key += N; key < end; key += N) {          // tiles that only later warpgroups attend to
     free = attention_next(free);
     attention_arrived<0>();
     attention_load_keys<N>(copy, kv + free * 2 * TILE, &k, behind, s, key + 2 * N, end);
@@ -300,7 +301,7 @@ template <int N> __device__ static inline void attention_keep_stat(float *stats,
   const int thread = (int)threadIdx.x;
   if (thread < 2 * N) stats[thread] = thread < N ? stat * 1.44269504f : stat;
 }
-// dk and dv of 64 keys a warpgroup. Rows are keys: scores hold S^T, p holds P^T, then ds^T; dp holds dP^T.
+// dk and dv of 64 keys per warpgroup. Rows are keys: scores hold S^T, p holds P^T, then dS^T; dp holds dP^T.
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_dkv_wgmma_kernel(AttentionBackward<T> a) {
@@ -341,7 +342,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   }
   int turn = 0, tile = begin, now = 0, next = 1, free = 2;
   for (int left = s.group * ((end - begin + N - 1) / N) - 1;; left--) {
-    // Behind the last tile nobody needs the scores that are asked for ahead; a branch would end the pipeline.
+    // The last tile computes scores ahead, of itself, that nobody needs: a branch would end the pipeline.
     const uint64_t q = wgmma_step(place0, now * 2 * TILE), ahead = wgmma_step(place0, (left ? next : now) * 2 * TILE);
     const float *lse = stats + now * 2 * N;
     if (!AHEAD) {
@@ -409,8 +410,9 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
 #endif
 }
 
-// dq of 64 queries a warpgroup, and D of these queries, which dk and dv need; tiles as in the forward kernel. p holds
-// S, then P, then ds. attended: out of forward. dots (B,H,T): D, overwritten.
+// dq of 64 queries per warpgroup, and D of these queries, which dk and dv need; tiles as in the forward kernel. p holds
+// S, then P, then dS; its first dimension is M = 1 of the functions of attention_tensorcore.cuh. attended: out of the
+// forward pass. dots (B,H,T): D, overwritten. OWN, TILE: bytes of the block's rows of Q, and of a tile of K.
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
 __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_dq_wgmma_kernel(AttentionBackward<T> a, const T *attended, float *dots) {
@@ -423,21 +425,22 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   const int lane = (int)threadIdx.x % WARP, warp = attention_warp(), group = warp / 4;
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS, first = block + warp * 16;
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
-  const int behind = (s.ld - s.C) / 2;
-  const int begin = attention_start(a.starts, s, block) / N * N;
+  const int behind = (s.ld - s.C) / 2;           // elements from k to v
+  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const int end = attention_min(block + ROWS, s.len);
   const int mine = attention_min(block + (group + 1) * WARPGROUP_ROWS, s.len);
   const uint32_t step = DROP ? attention_step(a.d) : 0;
   const uint64_t own_q = wgmma_tile(q + group * WARPGROUP_ROWS * 128), own_d = wgmma_step(own_q, OWN);
-  const uint64_t place0 = wgmma_tile(kv, N * 128);
+  const uint64_t place0 = wgmma_tile(kv, N * 128);         // descriptors: own rows of Q, of dout; K of the first place
   const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   float dq[HS / 8][4] = {}, p[1][N / 8][4], dp[N / 8][4], lse[2], dot[2];
-  uint32_t packed[N / 16][4];
+  uint32_t packed_ds[N / 16][4];
   attention_load_tile<ROWS>(copy, q, attention_copy_from(copy, a.qkv + at.q, s.ld, block), s.ld, s.len - block);
   attention_load_tile<ROWS>(copy, d, attention_copy_from(copy, a.dout + at.out, s.C, block), s.C, s.len - block);
   attention_load_keys<N>(copy, kv, &k, behind, s, begin, end);
   attention_load_keys<N>(copy, kv + 2 * TILE, &k, behind, s, begin + N, end);
-  // Four lanes a row of D: they ask for their parts of out early, and take those of dout from shared memory.
+  // D = sum over a row of dout * out, by four lanes per row: each starts to load its parts of out here, before it
+  // waits, and reads its parts of dout from shared memory below.
   Pack<T> parts[2][HS / 32];
   UNROLL for (int i = 0; i < 2; i++) {
     const int query = first + i * 8 + lane / 4;
@@ -485,9 +488,9 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
       }
     }
     UNROLL for (int i = 0; i < N / 2; i++) p[0][i / 4][i % 4] *= dp[i / 4][i % 4] - dot[i % 4 / 2];
-    attention_pack<T, N>(packed, p[0]);
+    attention_pack<T, N>(packed_ds, p[0]);
     wgmma_fence();
-    attention_weigh_tile<T, N, HS>(dq, packed, wgmma_step(place0, now * 2 * TILE));
+    attention_weigh_tile<T, N, HS>(dq, packed_ds, wgmma_step(place0, now * 2 * TILE));
     wgmma_commit();
     if (key + N >= mine) break;
     wgmma_fence();

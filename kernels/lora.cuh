@@ -1,13 +1,16 @@
 // lora.cuh: what low-rank adapters (Hu et al. 2021, "LoRA") need besides matrix multiplies.
 //
-//   lora_spread    out (N, P rank): a row of a part with adapter p has scale b in columns p rank ... , and zeros beside
-//   lora_collect   db = or += scale times the same elements of dout (N, P rank)
+//   lora_spread    out (N, P*rank): row n, of a part with adapter p, has scale * (its row of b) in columns p*rank to
+//                  p*rank + rank - 1, and 0 in all other columns
+//   lora_collect   db = or += scale * (the same elements of dout (N, P*rank))
 //   dropout        out = or += dropout(in)
 //
-// A matrix of ours may be several of a file, one below the other: q, k and v. Each such part may have an adapter, so
-// the lower factors A of all P adapters lie one below the other (P rank, K), and so do the rows of the upper factors,
-// b (rows of these parts, rank). Spread, b is one matrix that takes all of in A^T at once.
-// Dropout: sample drop.sample0 + b, element t C + c of (B,T,C). Each element is rounded once; no sums.
+// One weight matrix (N, K) of this program may be fused from several matrices of a model file, stacked by rows: q, k
+// and v. Each such part may have an adapter, which adds scale * B A to it. The A (rank, K) of all P adapters are
+// stacked by rows into (P*rank, K); so are their B, into b (rows of all parts with an adapter, rank). Spread, b is one
+// matrix (N, P*rank), so that one matrix multiply takes in * A^T (P*rank columns) to the outputs of all adapters.
+// Dropout: element (i, t, c) of (B,T,C) has the random bits of element t*C + c of sample drop.sample0 + i. Each element
+// is rounded once, and nothing is summed.
 #pragma once
 #include "random.h"
 #if PART_LAUNCHERS
@@ -17,9 +20,9 @@ static inline int64_t lora_columns(const LoraParts *p) {
   return n;
 }
 static inline void lora_check(const char *op, Tensor spread, Tensor b, const LoraParts *p) {
-  int64_t rows = 0, with = 0;
-  for (int i = 0; i < p->parts; i++) rows += p->rows[i], with += p->adapter[i] >= 0 ? p->rows[i] : 0;
-  CHECK(rows == spread.shape[0] && lora_columns(p) == spread.shape[1] && with == b.shape[0] && p->rank == b.shape[1],
+  int64_t rows = 0, adapted = 0;
+  for (int i = 0; i < p->parts; i++) rows += p->rows[i], adapted += p->adapter[i] >= 0 ? p->rows[i] : 0;
+  CHECK(rows == spread.shape[0] && lora_columns(p) == spread.shape[1] && adapted == b.shape[0] && p->rank == b.shape[1],
         "%s: %lld x %lld of %lld rows", op, (long long)b.shape[0], (long long)b.shape[1], (long long)spread.shape[0]);
 }
 void lora_spread(Ctx *c, Tensor out, Tensor b, LoraParts parts) {
@@ -42,7 +45,7 @@ void dropout(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) {
 }
 #endif
 
-// The adapter of row n, and the row of b that it is; -1: its part has none.
+// The adapter of the part that row n belongs to; -1: it has none. *row: which row of b is spread to row n.
 HD int lora_row(const LoraParts *p, int64_t n, int64_t *row) {
   int part = 0;
   for (*row = 0; n >= p->rows[part]; n -= p->rows[part++]) *row += p->adapter[part] >= 0 ? p->rows[part] : 0;
@@ -105,7 +108,7 @@ void dropout_impl(Ctx *c, Tensor out, Tensor in, Dropout drop, Accumulate mode) 
 #if PART_CUDA
 #include "kernels/cuda/lane.cuh"
 
-// A thread takes a row: the matrices are small.
+// A thread computes a row: the matrices are small.
 template <class T> __global__ static void __launch_bounds__(FLAT_THREADS)
 lora_spread_kernel(T *out, const T *b, LoraParts parts, int64_t rows, int64_t columns) {
   FLAT_WALK(1, rows, n, (lora_spread_row(out, b, &parts, n, columns)), (void)n);

@@ -121,7 +121,7 @@ static inline bool norm_in_fp64(Ctx *c) { return DEVICE(c)->minor == 0 && DEVICE
 __device__ static inline void norm_add_limb(int64_t *limbs, int j, uint64_t x) {
   if (x) atomicAdd((unsigned long long *)limbs + j, (unsigned long long)x);
 }
-// Adds square 2^(shift - 110), for the few large squares, as digits below 2^32.
+// Adds square * 2^(shift - 110) to the limbs, as digits below 2^32: for the few large squares.
 __device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, int shift) {
   const int j = shift / 32, bits = shift % 32;
   const uint64_t low = (square & 0xffffffffu) << bits, high = (square >> 32) << bits;
@@ -130,13 +130,14 @@ __device__ static inline void norm_add_large(int64_t *limbs, uint64_t square, in
   norm_add_limb(limbs, j + 1, middle & 0xffffffffu);
   norm_add_limb(limbs, j + 2, (high >> 32) + (middle >> 32));
 }
+// Adds g^2 to the thread's 192 bits, in units of 2^-110, or, if it is large, to the limbs, which all threads share.
 __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
   if (bits >= 0x7f800000u) { sum->nonfinite++; return; }
   const uint32_t exponent = bits >> 23, m = exponent ? (bits & 0x7fffffu) | 0x800000u : bits;
-  int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;        // g^2 = m^2 2^(shift - 110)
+  int shift = 2 * ((int)(exponent ? exponent : 1) - 150) - NORM_FLOOR_EXPONENT;        // g^2 = m^2 * 2^(shift - 110)
   uint64_t square = (uint64_t)m * m;
-  if (shift < 0) {                               // to the nearest unit; below half a unit: 0
+  if (shift < 0) {                               // rounds to the nearest unit of 2^-110
     square = shift < -50 ? 0 : (square + ((uint64_t)1 << (-shift - 1))) >> -shift;
     shift = 0;
   } else if (shift > 118) {
@@ -148,7 +149,7 @@ __device__ static inline void norm_add(NormThread *sum, int64_t *limbs, float g)
   const bool up = shift >= 64;
   const uint64_t add[3] = {up ? 0 : low, up ? low : high, up ? high : 0};
   sum->word[0] += add[0];
-  const uint64_t carry = sum->word[0] < add[0], one = add[1] + carry;        // never both large: no overflow
+  const uint64_t carry = sum->word[0] < add[0], one = add[1] + carry;        // beside a large add[1]: 0
   sum->word[1] += one;
   sum->word[2] += add[2] + (sum->word[1] < one);
 }
@@ -157,9 +158,10 @@ __device__ static inline uint64_t norm_bits(double x) {
   memcpy(&bits, &x, sizeof bits);
   return bits;
 }
+// norm_add by fp64: from level 2 down, rounds the square, then what is left of it, and adds the multiples as integers.
 __device__ static inline void norm_add_fp64(NormThread *sum, int64_t *limbs, float g) {
-  if (!(fabsf(g) < 0x1p21f)) { norm_add(sum, limbs, g); return; }             // NaN too
-  const double x = (double)g, magic[3] = {0x1.8p-58, 0x1.8p-7, 0x1.8p44};     // norm_level_magic
+  if (!(fabsf(g) < 0x1p21f)) { norm_add(sum, limbs, g); return; }             // so is NaN
+  const double x = (double)g, magic[3] = {0x1.8p-58, 0x1.8p-7, 0x1.8p44};     // norm_level_magic(k)
   double rest = 0.0;
   UNROLL for (int k = 2; k >= 0; k--) {
     const double t = k == 2 ? fma(x, x, magic[k]) : rest + magic[k];
@@ -167,7 +169,7 @@ __device__ static inline void norm_add_fp64(NormThread *sum, int64_t *limbs, flo
     rest = k == 2 ? fma(x, x, magic[k] - t) : rest + (magic[k] - t);
   }
 }
-// word += level[k] 2^(51 k), modulo 2^192.
+// word += level[k] * 2^(51 k) for all k, modulo 2^192.
 __device__ static inline void norm_join(NormThread *sum) {
   UNROLL for (int k = 0; k < 3; k++) {
     const int64_t x = sum->level[k], sign = x >> 63;

@@ -1,11 +1,11 @@
-// rdzv_agent.h: every other process of a rendezvous. It finds host 0, proves the token and has it proved, says who it
-// is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's first process, and ends with the job's
-// exit code.
+// rdzv_agent.h: the agent: any process of a rendezvous but host 0's. It finds host 0, proves the shared secret (token)
+// and has host 0 prove it, says who it is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's
+// first process, and ends with the job's exit code.
 //
 //   rdzv_agent_meet    connects, again and again until --timeout, and proves the token
-//   rdzv_agent_serve   from then on to the end
-//   rdzv_agent_renew   between two starts (--restarts)
-//   rdzv_needs         what the ranks of a process need, from this process (host 0's too)
+//   rdzv_agent_serve   does what host 0 asks, until the job ends
+//   rdzv_agent_renew   resets the agent between two starts of the job (--restarts)
+//   rdzv_needs         the command words and the environment of the ranks of a process, host 0's too
 #pragma once
 #include "launch.h"
 #include "rdzv_host.h"
@@ -17,22 +17,24 @@ struct RdzvAgent {
   RdzvInfo *me;
   int fd, signals;
   RdzvLink link;
-  size_t used;
+  size_t used;                                   // bytes of the frame that was read last (rdzv_link_next)
   RdzvSeats seats;
   RdzvChild daemon;
   RdzvPlan plan;
-  bool planned, over, daemon_told;
-  // --restarts. again: to meet once more; later: it has before; last: where host 0 was then; left: its connection
-  // broke; asked: it came while a start went on.
-  bool again, later, left, asked;
+  bool planned, over, daemon_told;               // `plan` has come; `end` is set
+  // --restarts: the job may start again, and this process then connects to host 0 again.
+  bool again;                                    // it has to: host 0 said so, or the connection broke
+  bool met_before;                               // it has been connected to host 0, whose address was then `last`
+  bool link_broke;                               // the last connection broke before host 0 ended it
+  bool left_out;                                 // host 0 has no place for it in this start: it asks again and again
   NetAddress last;
-  char lost[200];                                // what is said of that if nobody listens there any more
-  char interface[IF_NAMESIZE];
+  char lost[200];                                // error after link_broke, if nobody listens at `last` any more
+  char interface[IF_NAMESIZE];                   // network interface to host 0; "": none
   RdzvEnd end;
 };
 
-// What ranks in this process's place need; plan: what they are told. interface: that leads to the other hosts, "" for
-// none.
+// Writes the command words and the environment with which the ranks in this process's place run. plan: of this start,
+// whose options the words get. interface: the network interface to the other hosts; "": there are none.
 static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *interface, int64_t ranks_here,
                               const RdzvPlan *plan) {
   RdzvEnv env;
@@ -49,10 +51,10 @@ static inline void rdzv_needs(RdzvBytes *b, const RdzvAsk *ask, const char *inte
 }
 
 // ---- to host 0 ------------------------------------------------------------------------------------------------------
-static double rdzv_refused_ms = 60000;           // for so long an agent tries again where its token was not taken
+static double rdzv_refused_ms = 60000;           // for so long an agent whose token was rejected tries again
 
-// The proofs in both directions over a fresh connection. 1: done; 0: the other end does not speak this, or not in time;
-// -1: it does not know our token; whoever has host 0's address can say that.
+// Both ends prove the token over a fresh connection. 1: done; 0: the other end does not speak this protocol, or not in
+// time; -1: it says that it does not know this token, which any process that listens at host 0's address can say.
 static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
   const double begun = now_ms();
   RdzvFrame f;
@@ -69,7 +71,7 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
   }
   return a->link.phase == PHASE_OPEN ? 1 : a->link.refused ? -1 : 0;
 }
-// One try at each of host 0's addresses. As rdzv_agent_prove; what went wrong stands in `why`.
+// Tries each of host 0's addresses once. Returns as rdzv_agent_prove; `why` says what went wrong.
 static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
   int refused = 0;
   for (int i = 0; i < to->count; i++) {
@@ -100,10 +102,10 @@ static inline void rdzv_agent_pause(double *pause_ms) {
   *pause_ms *= 1.5;
   if (*pause_ms > RDZV_PAUSE_MOST_MS) *pause_ms = RDZV_PAUSE_MOST_MS;
 }
-// Whether a process that comes again need not try longer: a signal asks it to end, or host 0's process has: nobody
-// listens where it did, which it does between its starts too.
+// Whether a process that connects again gives up: a signal asks it to end, or host 0's process has ended. That has
+// ended if nobody listens at its last address, where it listens between starts too.
 static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
-  if (!a->later) return false;
+  if (!a->met_before) return false;
   for (int s; (s = rdzv_signal_next(a->signals));) {
     if (s != SIGINT && s != SIGTERM && s != SIGHUP && s != SIGQUIT) continue;
     a->end.code = 128 + s;
@@ -113,13 +115,14 @@ static inline bool rdzv_agent_gives_up(RdzvAgent *a) {
   const int fd = a->last.bytes ? net_connect(&a->last, RDZV_TRY_MS) : -1;
   if (fd >= 0) close(fd);
   if (fd >= 0 || !a->last.bytes || errno != ECONNREFUSED) return false;
-  snprintf(a->end.text, sizeof a->end.text, "%s", a->left ? a->lost :
+  snprintf(a->end.text, sizeof a->end.text, "%s", a->link_broke ? a->lost :
            "host 0 has ended before this process could come again");
   a->end.code = EXIT_LOST;
   return true;
 }
-// Connects to host 0 and proves the token, within --timeout. Where somebody there does not take the token, who may be a
-// stranger, that is said at once, and the time is rdzv_refused_ms. False: a->end says why not.
+// Connects to host 0 and proves the token, within --timeout. If the process at host 0's address rejects the token, the
+// agent says so at once and tries for at most rdzv_refused_ms more, as that process may be a stranger. False: a->end
+// says why.
 static inline bool rdzv_agent_meet(RdzvAgent *a) {
   const double begun = now_ms();
   double limit = (double)a->ask->timeout_s * 1e3;
@@ -128,7 +131,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
   a->end = RdzvEnd{};
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
     char why[600] = "";
-    if ((!first || a->asked) && rdzv_agent_gives_up(a)) return false;
+    if ((!first || a->left_out) && rdzv_agent_gives_up(a)) return false;
     NetAddresses to = {};
     RdzvOffer offer = {};
     RdzvKey token = a->where->token;
@@ -171,8 +174,8 @@ static inline void rdzv_agent_send(RdzvAgent *a, int type, RdzvBytes *payload) {
 }
 
 // ---- where Open MPI's daemon connects to ----------------------------------------------------------------------------
-// Whether an address of mpirun is that of host 0's process: the peer's, or where they meet at a local socket, one of
-// this machine.
+// Whether an address at which mpirun listens is host 0's: the address of the peer of this connection, or, if that is a
+// local socket, an address of this machine.
 static inline bool rdzv_is_peer(const char *text, const sockaddr *peer) {
   char interface[IF_NAMESIZE];
   bool loopback;
@@ -182,8 +185,8 @@ static inline bool rdzv_is_peer(const char *text, const sockaddr *peer) {
   net_interface((const sockaddr *)&a.to, interface, &loopback);
   return interface[0] != 0;
 }
-// One part of mpirun's URI, tcp://A,B:PORT or tcp6://[A,B]:PORT (Open MPI 5 adds :MASK,MASK), with the peer's address
-// only. False: it is not in it.
+// Copies one part of mpirun's URI, tcp://A,B:PORT or tcp6://[A,B]:PORT (Open MPI 5 adds :MASK,MASK), with no address
+// but the peer's. False: the part does not have the peer's address.
 static inline bool rdzv_uri_part(char *to, size_t room, char *part, const sockaddr *peer) {
   char *hosts = strstr(part, "://"), *port, *masks, *address, *mask;
   if (!hosts) return false;
@@ -204,8 +207,8 @@ static inline bool rdzv_uri_part(char *to, size_t room, char *part, const sockad
   }
   return false;
 }
-// mpirun's URI, JOB;PART;PART..., with no address but that of the process that has proved the token: whoever listens
-// elsewhere has not. False: it does not name that one.
+// Copies mpirun's URI, JOB;PART;PART..., with no address but the peer's: only the peer has proved the token. False: the
+// URI does not have the peer's address.
 static inline bool rdzv_uri_of_peer(char *to, size_t room, const char *uri, const sockaddr *peer) {
   char *text = strdup(uri), *rest = text, *part = strsep(&rest, ";");
   size_t n = (size_t)snprintf(to, room, "%s", part), job = n;
@@ -214,7 +217,8 @@ static inline bool rdzv_uri_of_peer(char *to, size_t room, const char *uri, cons
   free(text);
   return n > job && n + 1 < room;
 }
-// Puts that into the daemon's command. Why not, or NULL. uri: room for it.
+// Puts the URI with the peer's address only into the daemon's command. Returns an error, or NULL. uri: memory for it,
+// of `room` bytes.
 static inline const char *rdzv_daemon_to_peer(RdzvWords *w, const sockaddr *peer, char *uri, size_t room) {
   static char why[300];
   char at[INET6_ADDRSTRLEN];
@@ -258,7 +262,7 @@ static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
   if (!a->plan.ranks) rdzv_say("no rank runs in this process's place now; it waits to be needed");
   rdzv_agent_send(a, RDZV_READY, NULL);
 }
-// Starts Open MPI's daemon, if these words are one.
+// Starts Open MPI's daemon, if the frame's words are a daemon's command.
 static inline void rdzv_agent_daemon(RdzvAgent *a, const RdzvFrame *f) {
   RdzvWords w;
   RdzvBytes b = {};
@@ -321,7 +325,7 @@ static inline void rdzv_agent_look(RdzvAgent *a) {
   const bool alive = !p[0].revents || rdzv_receive(a->fd, &a->link);
   while (!a->over && (got = rdzv_link_next(&a->link, &f, &a->used)) > 0) rdzv_agent_frame(a, &f);
   if (!a->over && (!rdzv_send(a->fd, &a->link) || !alive || got < 0)) {
-    a->left = a->again = a->ask->restarts > 0;
+    a->link_broke = a->again = a->ask->restarts > 0;
     rdzv_agent_end(a, EXIT_LOST, "host 0%s%s has ended or is out of reach: what runs here ends",
                    a->planned ? " on " : "", a->planned ? a->plan.host : "");
   }
@@ -334,7 +338,8 @@ static inline void rdzv_agent_look(RdzvAgent *a) {
   rdzv_end_write(&b, a->daemon.code == RDZV_NEVER_STARTED ? 1 : a->daemon.code, text);
   rdzv_agent_send(a, RDZV_DAEMON_ENDED, &b);
 }
-// Says who this is over the open connection and does what host 0 asks, to the end. Returns the job's exit code.
+// Tells host 0 who this process is, over the open connection, and does what host 0 asks until the job ends. Returns the
+// job's exit code.
 static inline int rdzv_agent_serve(RdzvAgent *a) {
   sockaddr_storage here = {};
   socklen_t n = sizeof here;
@@ -349,10 +354,10 @@ static inline int rdzv_agent_serve(RdzvAgent *a) {
   if (getpeername(a->fd, (sockaddr *)&a->last.to, &a->last.bytes)) a->last.bytes = 0;
   rdzv_info_write(&b, a->me);
   rdzv_agent_send(a, RDZV_INFO, &b);
-  a->left = false;
+  a->link_broke = false;
   while (!a->over) rdzv_agent_look(a);
-  if (a->left) snprintf(a->lost, sizeof a->lost, "%.199s", a->end.text);
-  if (a->end.text[0] && !a->left) rdzv_say("%s", a->end.text);
+  if (a->link_broke) snprintf(a->lost, sizeof a->lost, "%.199s", a->end.text);
+  if (a->end.text[0] && !a->link_broke) rdzv_say("%s", a->end.text);
   rdzv_child_end(&a->daemon, 5000);
   rdzv_seats_close(&a->seats, 2000);
   close(a->fd);
@@ -360,15 +365,15 @@ static inline int rdzv_agent_serve(RdzvAgent *a) {
   if (a->again && a->plan.lead) rdzv_keep_flights(a->ask->out, a->plan.start + 1);
   return (int)a->end.code;
 }
-// Before it comes again: what it tells of the start that it was in, and all else as at first.
+// Resets the agent before it connects to host 0 again. me->before and me->died report the start that it was in.
 static inline void rdzv_agent_renew(RdzvAgent *a) {
   if (a->planned) {
     snprintf(a->me->before, sizeof a->me->before, "%s", a->plan.job);
     a->me->died = a->seats.heard.died;
   }
-  const bool early = a->over && !a->left && !a->planned;           // a start goes on without it: asks now and then
-  if (early && !a->asked) rdzv_say("the run goes on without this process, which waits for the next start");
-  a->asked = early;
+  const bool early = a->over && !a->link_broke && !a->planned;     // the run continues without this process
+  if (early && !a->left_out) rdzv_say("the run goes on without this process, which waits for the next start");
+  a->left_out = early;
   if (early) usleep(RDZV_ASK_MS * 1000);
   a->link = RdzvLink{};
   a->seats = RdzvSeats{};
@@ -376,5 +381,5 @@ static inline void rdzv_agent_renew(RdzvAgent *a) {
   a->plan = RdzvPlan{};
   a->used = 0, a->fd = -1;
   a->planned = a->over = a->daemon_told = a->again = false;
-  a->later = true;
+  a->met_before = true;
 }

@@ -16,8 +16,9 @@
 #include <sys/un.h>
 
 enum RdzvKind { RDZV_TCP, RDZV_FILE };
-// index: this process's number of `members`; ranks: that run in its place; 0: as many as ... local: all are on one
-// machine. numbered: RANK (env://), not --node_rank, is the index.
+// Where host 0 is, and which process this one is. members: how many processes the rendezvous has; index: this one's
+// number; ranks: how many ranks run in its place. local: all processes are on one machine. numbered: the index is RANK
+// (env://), not --node_rank. text: where host 0 is, in words.
 struct RdzvWhere {
   RdzvKind kind;
   bool local, numbered;
@@ -39,7 +40,7 @@ static inline int64_t rdzv_number(const char *text) {
 }
 
 // ---- what is asked --------------------------------------------------------------------------------------------------
-// "HOST:PORT" or "[IPv6]:PORT" into its parts. False: it is not that.
+// Splits "HOST:PORT" or "[IPv6]:PORT" into its parts. False: the text is neither.
 static inline bool rdzv_endpoint(const char *text, char *host, size_t room, int *port) {
   const bool bracket = *text == '[';
   const char *end = bracket ? strchr(text, ']') : strrchr(text, ':'), *colon = end && bracket ? end + 1 : end;
@@ -136,7 +137,7 @@ static inline bool rdzv_nodes(RdzvWhere *w, const RdzvAsk *ask, char *error, siz
               (long long)w->members);
   return true;
 }
-// What was asked for, checked. False with one line in `error`.
+// Sets w from the options, or env://'s variables, and checks it. False with one line in `error`.
 static inline bool rdzv_where(const RdzvAsk *ask, RdzvWhere *w, char *error, size_t bytes) {
   *w = RdzvWhere{};
   bool token = false;
@@ -176,10 +177,12 @@ static inline bool rdzv_address_is_loopback(const sockaddr *a) {
   net_address_text(a, text, sizeof text);
   return rdzv_is_loopback(text);
 }
+// The local socket at which the processes of one machine meet; its name has the user and the port.
 static inline NetAddress rdzv_local_meeting(int port) {
   return net_local("train_gpt_fsdp/rdzv/%d/%d", (int)getuid(), port);
 }
-// Whether `fault`, of a connection to a local socket, says that another user's process has its name; says so in `why`.
+// Whether `fault`, the errno of a connection to the local socket `a`, means that another user's process has taken the
+// socket's name. If so, `why` gets the error.
 static inline bool rdzv_is_squatted(const NetAddress *a, int fault, char *why, size_t bytes) {
   if (fault != EPERM || a->to.ss_family != AF_UNIX) return false;
   const char *name = ((const sockaddr_un *)&a->to)->sun_path + 1;
@@ -188,8 +191,9 @@ static inline bool rdzv_is_squatted(const NetAddress *a, int fault, char *why, s
   return true;
 }
 // ---- listening and connecting ---------------------------------------------------------------------------------------
-// Host 0's socket, at the first of the host's addresses that is one of this machine and not loopback (a distribution
-// may give the host's own name a loopback address, which leads nobody here). -1 with one line in `error`.
+// Opens host 0's listening socket: the local one, or at the first of host 0's addresses that belongs to this machine
+// and is not loopback (a distribution may give the host's own name a loopback address, which no other host can reach).
+// Returns it, or -1 with one line in `error`.
 static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
   NetAddresses all = {};
   char own[600], said[600] = "";
@@ -222,7 +226,7 @@ static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
            "name its address", w->host, said, own[0] ? own : "none");
   return -1;
 }
-// Receives what there is into the link, at most a frame's worth; false: the connection has ended.
+// Receives the bytes that have arrived into the link, at most a frame's worth; false: the connection has ended.
 static inline bool rdzv_receive(int fd, RdzvLink *k) {
   uint8_t part[16384];
   for (int turn = 0; turn < 64; turn++) {
@@ -236,7 +240,7 @@ static inline bool rdzv_receive(int fd, RdzvLink *k) {
   }
   return true;
 }
-// Sends what it can; false: the connection has ended.
+// Sends as many of the link's bytes as it can without waiting; false: the connection has ended.
 static inline bool rdzv_send(int fd, RdzvLink *k) {
   while (k->out.n) {
     const ssize_t n = send(fd, k->out.p, k->out.n, MSG_DONTWAIT | MSG_NOSIGNAL);

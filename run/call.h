@@ -1,8 +1,8 @@
-// call.h: what a command of the program needs before it runs: options, or to be a rank among others.
+// call.h: what a command of the program needs before it runs: options; or MPI, with the other ranks.
 //
-//   call_parse, call_join      the command line; MPI, with all that watches over ranks
-//   train_options              options of all ranks, complete
-//   preflight, preflight_main  a look at the hosts: at the start of a run, or alone
+//   call_parse, call_join      reads the command line; starts MPI, and the watch over ranks
+//   train_options              completes the options, from --config, the same on all ranks
+//   preflight, preflight_main  checks the hosts: at the start of a run, or as the command --preflight
 #pragma once
 #include "run.h"
 #include "rendezvous.h"
@@ -49,9 +49,10 @@ void train_options(Call *call, Options *asked, Start *start) {
   const size_t bytes = sizeof call->error;
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
   take_config(o, MPI_COMM_WORLD);
-  launch_forget(o);
-  if (o->eval[0]) o->sample_only = true;         // as on the command line
-  for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive, OPT_show_chats})      // asked first
+  launch_forget(o);                              // the options of the rendezvous that has started this rank
+  if (o->eval[0]) o->sample_only = true;         // as call_parse does for --eval on the command line
+  // These are needed before the file of --config is read.
+  for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive, OPT_show_chats})
     if (o->in_file[id])
       snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
   agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
@@ -61,7 +62,7 @@ void train_options(Call *call, Options *asked, Start *start) {
   agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
   mpi_abort_delay(0, MPI_PATIENCE_S);
   agree_on_options(o, asked, start, MPI_COMM_WORLD);
-  restarts_batch(o->global_batch, o->batch_size);
+  restarts_batch(o->global_batch, o->batch_size);                // told to the process that restarts this run
   liveness_flight(o->out, program_build());
 }
 int preflight(const Options *o, bool at_start) {

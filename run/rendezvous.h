@@ -1,7 +1,7 @@
 // rendezvous.h: from options to a rendezvous, and what signals ask of a run.
 //
-//   launch_rendezvous     meets the other processes that were started, where --rdzv or the environment says so
-//   launch_forget         what a rank does not need to know of that
+//   launch_rendezvous     a rendezvous with the other processes of the job, if --rdzv or the environment asks for it
+//   launch_forget         unsets the options of the rendezvous in a rank that it has started
 //   catch_stop_signals    which signals end training after its step or within an evaluation, and which of them with a
 //                         checkpoint
 #pragma once
@@ -14,13 +14,13 @@ bool under_mpirun;
 static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
 static bool behind_first, saves_nothing;         // a rank other than 0; a run that trains nothing
 
-// The options of the group "ranks" differ between processes that meet, and say nothing about the run.
-// In a rank that took its place at a meeting: as if these options had not been given.
+// In a rank that a rendezvous has started, unsets the options of the group "ranks" (--rdzv, --nnodes, ...): they differ
+// between the processes of the rendezvous, and say nothing about the run.
 static void launch_forget(Options *o) {
   if (!getenv("TRAIN_GPT_FSDP_RDZV")) return;
   for (int id = GROUP_RANKS; id < GROUP_EVALUATION; id++) option_forget(o, id);
 }
-// The options that all processes must have been given alike, a line for each. Static.
+// The options that must be the same for all processes of a rendezvous, one per line, in static memory.
 static const char *launch_lines(const Options *o) {
   static char text[OPTION_COUNT * (OPTION_TEXT_BYTES + 64)];
   text[0] = 0;
@@ -30,7 +30,7 @@ static const char *launch_lines(const Options *o) {
     option_print(value, sizeof value, o, &option_specs[i]);
     text_add(text, sizeof text, "--%s %s\n", option_specs[i].name, value);
   }
-  text_to_line(text, "\n");                      // of --prompt
+  text_to_line(text, "\n");                      // newlines of --prompt
   return text;
 }
 int launch_rendezvous(Call *call) {
@@ -76,8 +76,8 @@ int launch_rendezvous(Call *call) {
   return rdzv_main(&ask);
 }
 
-// Says at once what a signal asks for, if it can be printed without waiting: mpirun stops reading what its ranks print
-// before it passes SIGINT and SIGTERM on. In a handler.
+// Prints at once what a signal asks for, if the line can be printed without waiting: mpirun stops reading its ranks'
+// output before it passes SIGINT and SIGTERM on. Called in a signal handler.
 static void stop_say(int signal, bool saves) {
   char line[192];
   pollfd out = {STDOUT_FILENO, POLLOUT, 0};
@@ -90,7 +90,7 @@ static void stop_say(int signal, bool saves) {
   if (write(STDOUT_FILENO, line, strlen(line)) < 0) return;      // nobody reads it
 }
 // mpirun kills its ranks soon after it has passed Ctrl-C or SIGTERM on; a rank without a launcher has time to save. If
-// all ranks get the signal, from their parent or a terminal, rank 0 says it.
+// all ranks get the signal, from their parent or a terminal, only rank 0 prints it.
 static void on_stop_signal(int signal, siginfo_t *from, void *) {
   const int fault = errno;
   const bool has_time = signal == SIGINT ? alone : !under_mpirun;

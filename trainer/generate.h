@@ -1,19 +1,20 @@
 // generate.h: text from a model, token by token. A part of train_gpt_fsdp.cu.
 //
 //   draw          the next token from logits: penalty, temperature, top_k, top_p, min_p; Philox by seed, text and place
-//   passes        a prompt in one pass, which leaves k and v of every block in the cache; then a token a pass
-//   texts         a batch of them until each ends: at an end token, a stop text, or its length
+//   passes        a prompt in one pass, which leaves k and v of every block in the KV cache; then one token per pass
+//   texts         a batch of texts until each ends: at an end token, a stop text, or its length
 //   print_sample  --prompt to the terminal and OUT/sample.txt, --prompts to OUT/samples.jsonl
 //
 // Every rank takes part in every pass, because the model is sharded, each with texts of its own; rank 0, which has the
-// tokenizer, says what became of them. A text's bits depend on neither the number of ranks nor the texts beside it. On
-// a CPU in fp32 they are those of a pass over all of its tokens (attention_cached.cuh, gemm.h). Where the model's
-// positions end, each further token computes the last P tokens again: their positions begin at 0 then, as in training.
+// tokenizer, prints the texts. A text depends on neither the number of ranks nor the other texts of its batch. On a CPU
+// in fp32 its logits are bitwise identical to those of one pass over all of its tokens (attention_cached.cuh, gemm.h).
+// Beyond the model's P positions, each further token computes the last P tokens again, at positions 0 to P - 1.
 #pragma once
 
 // ---- draw
 struct Candidate { double logit; int32_t id; };
-// The k likeliest of V logits, likeliest first, ties by id, into c. `seen`: tokens that --repetition_penalty is for.
+// Writes the k most probable of V tokens into c, most probable first, ties by id. seen: NULL, or for each token whether
+// --repetition_penalty applies to its logit.
 static void candidates_take(Candidate *c, int64_t k, const float *logits, int64_t V, const uint8_t *seen,
                             double penalty) {
   int64_t n = 0;
@@ -31,11 +32,11 @@ static void candidates_take(Candidate *c, int64_t k, const float *logits, int64_
     c[low] = Candidate{logit, (int32_t)i};
   }
 }
-static int candidate_order(const void *a, const void *b) {     // likeliest first, ties by id
+static int candidate_order(const void *a, const void *b) {     // most probable first, ties by id
   const Candidate *x = (const Candidate *)a, *y = (const Candidate *)b;
   return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
 }
-// Of k candidates those that top_p and min_p keep, by probabilities of logits / temperature.
+// How many of k candidates, from the first on, top_p and min_p keep, by probabilities of logits / temperature.
 static int64_t candidates_cut(const Candidate *c, int64_t k, double temperature, double top_p, double min_p) {
   double total = 0, sum = 0;
   for (int64_t i = 0; i < k; i++) total += exp((c[i].logit - c[0].logit) / temperature);
@@ -44,9 +45,9 @@ static int64_t candidates_cut(const Candidate *c, int64_t k, double temperature,
   while (n > 1 && exp((c[n - 1].logit - c[0].logit) / temperature) < min_p) n--;
   return n;
 }
-// Draws the next token from logits (V), as the options say; `uniform` in [0, 1). seen: see candidates_take, or NULL.
-// The order is that of transformers: penalty, temperature, top_k, top_p of what these leave, min_p. With --sampler
-// llama_cpp top_p and min_p look at probabilities without the temperature.
+// Samples the next token from logits (V), as the options say; `uniform` in [0, 1). seen: see candidates_take. The order
+// is that of transformers: penalty, temperature, top_k, top_p of the tokens that are left, min_p. With --sampler
+// llama_cpp, top_p and min_p use probabilities without the temperature.
 static int32_t sample_token(const float *logits, int64_t V, const Options *o, const uint8_t *seen, double uniform) {
   const int64_t most = o->temperature == 0 ? 1 : o->top_k && o->top_k < V ? o->top_k : V;
   Candidate *c = (Candidate *)malloc(sizeof(Candidate) * (size_t)V);
@@ -72,8 +73,9 @@ static int32_t sample_token(const float *logits, int64_t V, const Options *o, co
 }
 
 // ---- passes
-// The first `positions` of each text in the cache, of which a token reads those before it. Others are not touched:
-// where memory is new to the process, a whole cache takes the kernel longer than the first token takes.
+// Zeroes the first `positions` positions of each text in the KV cache, which are all that these texts will read. The
+// others are not touched: where memory is new to the process, the operating system would take longer to give it a whole
+// cache than the first token takes.
 static void trainer_clear_cache(Trainer *t, int64_t positions) {
   for (int l = 0; l < t->model.L; l++) {
     const Tensor cache = t->acts.block[l].cache;
@@ -82,21 +84,24 @@ static void trainer_clear_cache(Trainer *t, int64_t positions) {
       t->ctx.ops->zero(&t->ctx, (char *)cache.data + (size_t)b * text, (size_t)positions * row);
   }
 }
-// The logits of `rows` rows of ln_f from `first` on, to those of text `text` on of t->host.
+// Enqueues the logits of `rows` rows of ln_f, from row `first` on, and their copy to t->host.logits, from text `text`
+// on.
 static void trainer_enqueue_logits(Trainer *t, int64_t first, int64_t rows, int64_t text) {
   Tensor logits = tensor_of(t->acts.logits.data, F32, rows, t->model.Vp);
   head_logits(t, logits, rows_of(rows2d(t->acts.ln_f), first, rows));
   fsdp_release(&t->fsdp, 0);
   t->ctx.ops->copy(&t->ctx, t->host.logits + text * t->model.Vp, logits.data, sizeof(float) * (size_t)numel(logits));
 }
-// Text `text` from its first of T tokens, in t->host, on: fills its part of the cache; logits behind the last token.
+// Enqueues a pass over the T tokens of text `text`, which are in t->host: it fills the text's part of the KV cache and
+// computes the logits after its last token.
 static void trainer_enqueue_prompt(Trainer *t, int text, int T) {
   t->fills = text;
   trainer_load_batch(t, 0, 1, T);
   gpt_forward(t, Microbatch{0, PASS_SAMPLE});
   trainer_enqueue_logits(t, T - 1, 1, text);
 }
-// The next token of each of `texts` texts, in t->host with minus its position as its start.
+// Enqueues a pass over the last token of each of `texts` texts, which is in t->host.inputs; t->host.starts has minus
+// its position.
 static void trainer_enqueue_next(Trainer *t, int texts) {
   t->fills = -1;
   trainer_load_batch(t, 0, texts, 1);
@@ -109,9 +114,10 @@ static void trainer_enqueue_next(Trainer *t, int texts) {
 typedef void (*TokenSink)(void *to, const uint8_t *bytes, int length_bytes);
 enum ContinuedEnd { END_NOT, END_TOKEN, END_STOP, END_LENGTH, END_ASKED, END_NOT_FINITE };
 static const char *const end_words[] = {"", "end", "stop", "length", "asked", "not_finite"};
-// A text that is continued. The caller owns ids, which has room for `most` more than `count`, and frees `said`: the
-// bytes that were made, those of a stop text not counted, and told: those that were passed on. number: of its draws.
-// On rank 0 first_ms and last_ms: from when its prompt went in to its first token and to its last.
+// A text that is continued. ids: its `count` tokens, the caller's, with space for `most` generated ones, of which there
+// are `made`. said: the said_bytes bytes generated, without the stop text that has ended them; the caller frees it.
+// told: how many of these bytes the sink has been given. number: of the text, for its random numbers. Rank 0: first_ms
+// and last_ms, the time from the start of the pass over its prompt to its first and its last token.
 struct Continued {
   int32_t *ids;
   int64_t count, most;
@@ -121,7 +127,7 @@ struct Continued {
   size_t said_bytes, told, room;
   double first_ms, last_ms;
 };
-// How fast a text that has tokens came.
+// How fast a text was generated, in words. It has at least one generated token.
 static const char *rate_words(const Continued *x) {
   static char words[128];
   const int n = snprintf(words, sizeof words, "%u token%s, the first after %.3f s", x->made, x->made == 1 ? "" : "s",
@@ -131,7 +137,8 @@ static const char *rate_words(const Continued *x) {
              (x->made - 1) * 1000 / fmax(x->last_ms - x->first_ms, 1e-3));
   return words;
 }
-// The next of the texts of --stop at *at, with \n and \t replaced, into `to`. Returns its bytes; 0: there is none.
+// Copies the next stop text of --stop's list from *at, which moves on, into `to`, with the escapes \\, \|, \n and \t
+// replaced. Returns its length in bytes; 0: there is none.
 static size_t stop_next(const char **at, char to[OPTION_TEXT_BYTES]) {
   size_t n = 0;
   for (; **at && (**at != '|' || !n); ++*at) {
@@ -142,7 +149,9 @@ static size_t stop_next(const char **at, char to[OPTION_TEXT_BYTES]) {
   }
   return n;
 }
-// Cuts what was said where a stop text begins. Returns how many of its last bytes may begin one.
+// If a stop text starts in the generated bytes that the sink has not been given, cuts the output there, ends the text,
+// and returns 0. Else returns how many of the output's last bytes may be the start of a stop text, and so are held
+// back.
 static size_t text_stops(Continued *x, const char *stops) {
   char stop[OPTION_TEXT_BYTES];
   size_t held = 0;
@@ -155,13 +164,15 @@ static size_t text_stops(Continued *x, const char *stops) {
   }
   return x->end ? 0 : held;
 }
-// Whether a text begins with a blank that is none of it: a tokenizer that puts one there, behind a special token.
+// Whether `first`, the first byte of the output, is a space that the output does not have: after a special token, some
+// tokenizers encode a text with a space before it, which decoding strips (Tokenizer.strips).
 static bool text_strips(const Tokenizer *k, const Continued *x, uint8_t first) {
-  bool begins = false;
-  for (int i = 0; i < k->added_count; i++) begins = begins || k->added[i].id == x->ids[x->count - 2];
-  return k->strips && x->made == 1 && first == ' ' && begins;
+  bool after_special = false;
+  for (int i = 0; i < k->added_count; i++) after_special = after_special || k->added[i].id == x->ids[x->count - 2];
+  return k->strips && x->made == 1 && first == ' ' && after_special;
 }
-// Rank 0: the bytes of the token that a text has got, and whether it ends there.
+// Rank 0: adds the bytes of a text's newest token to its output, ends the text if it is complete, and gives the sink
+// all bytes that are not held back.
 static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   const int32_t id = x->ids[x->count - 1];
   char number[16];
@@ -181,8 +192,8 @@ static void text_says(Trainer *t, Continued *x, TokenSink sink, void *to) {
   if (sink && until > x->told) sink(to, x->said + x->told, (int)(until - x->told));
   x->told = until;
 }
-// Draws the next token of a text from the first V; NOT_DRAWN where these are not all finite. Its uniforms follow from
-// --seed, the text's number and the token's place.
+// Samples the next token of a text from the first V logits; NOT_DRAWN if one of them is not finite. The random number
+// follows from --seed, the text's number and the token's place.
 enum : int32_t { NOT_DRAWN = INT32_MAX };
 static int32_t text_draw(const Trainer *t, const Continued *x, const float *logits, int64_t V) {
   const Options *o = &t->opt;
@@ -195,15 +206,16 @@ static int32_t text_draw(const Trainer *t, const Continued *x, const float *logi
   free(seen);
   return id;
 }
-// Set on rank 0 by whoever wants texts to end.
+// Set on rank 0 to end the texts that are being generated.
 static volatile sig_atomic_t generation_asked;
 
-// The logits of each text that this rank has, behind its last token, in t->host. again: from its first token on.
+// Computes the logits after the last token of each text that this rank has, into t->host.logits. again: by a pass over
+// all tokens of the text, at most the last P, which fills its KV cache; else by a pass over its last token.
 static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
   static const int32_t none = 0;
   const int N = fsdp_world(&t->fsdp), rows = (n + N - 1) / N;
   const int64_t P = t->model.P;
-  for (int b = 0; b < rows; b++) {               // all ranks have as many; one without a text computes a token
+  for (int b = 0; b < rows; b++) {               // as many on all ranks: one without a text computes a token
     const int i = b * N + fsdp_rank(&t->fsdp);
     const int64_t count = i < n ? text[i].count : 1, T = again ? min64(count, P) : 1;
     if (again) trainer_carve(t, 1, (int)T, PASS_SAMPLE);
@@ -219,12 +231,12 @@ static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
   trainer_enqueue_next(t, rows);
   fsdp_sync(&t->fsdp);
 }
-// Continues n texts until each ends; at most sample_sequences times the ranks. Every rank has the tokens of all, rank 0
-// what is said and how a text ended. Text i is computed by rank i mod N. Collective.
+// Continues n texts, at most sample_sequences per rank, until each ends. Text i is computed by rank i mod N. Afterwards
+// every rank has the tokens of all texts, rank 0 also their bytes and how each ended. Collective.
 static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink, void *to) {
   const int N = fsdp_world(&t->fsdp), rank = fsdp_rank(&t->fsdp);
   int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
-  int64_t V = t->model.V;                        // an embedding may have more rows than its tokenizer has tokens
+  int64_t V = t->model.V;                        // the embedding may have more rows than the tokenizer has tokens
   if (!rank && t->run.corpus->has_tokenizer) V = min64(V, t->run.corpus->tokenizer.vocab_size);
   MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
   const double began = now_ms();
@@ -242,7 +254,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
     MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
     for (int i = 0; i < n; i++) {
-      // What was trained is saved: its sample ends. A run that only samples ends.
+      // After training, whose weights are saved, only the sample ends; a run that only samples ends with an error.
       const bool finite = drawn[i] != NOT_DRAWN, trained = run_trains(&t->opt);
       expect_finite(t, finite || trained, "logits of a sample");
       if (!finite && !rank && !ends[i]) say_error("notice: the sample ends here: its logits are not finite\n");
@@ -265,8 +277,8 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
   free(drawn);
   free(ends);
 }
-// Continues `ids` (count of them, at least one; the same on all ranks) by `more` tokens or to an end; ids has room for
-// all. Collective.
+// Continues `ids` (`count` tokens, at least one, the same on all ranks, with space for `more`) by `more` tokens or
+// until the text ends. Collective.
 static Continued trainer_sample(Trainer *t, int32_t *ids, int64_t count, int64_t more, TokenSink sink, void *to) {
   Continued x = {};
   x.ids = ids, x.count = count, x.most = more;
@@ -281,7 +293,7 @@ static void sink_stdout_and_file(void *to, const uint8_t *bytes, int length) {
   say_bytes(bytes, length);
   if (to) fwrite(bytes, 1, (size_t)length, (FILE *)to);
 }
-// Whether prompts are a user's messages: so if the model was tuned on conversations, or if that is asked for.
+// Whether prompts are a user's messages: if the model was fine-tuned on conversations, or if --prompt_as says so.
 static bool prompt_is_chat(const Options *o) {
   const bool chats = strcmp(o->chat_template, "auto") && (o->prompt[0] || o->prompts[0]);
   return o->prompt_as == OPT_prompt_as_user || (chats && o->prompt_as == OPT_prompt_as_auto);
@@ -303,7 +315,7 @@ static bool prompt_tokens(const Options *o, const Tokenizer *t, const char *word
   k->count = tokenizer_begin(t, (const uint8_t *)prompt, bytes, k->ids);
   return true;
 }
-// The tokens of a prompt that rank 0 has, with room for `more`, on every rank. The caller frees them. Collective.
+// The tokens of rank 0's prompt, on every rank, with space for `more`. The caller frees them. Collective.
 static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, int64_t *count) {
   ChatTokens k = {};
   if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, t->run.chat, "", prompt, &k);
@@ -316,14 +328,15 @@ static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, i
   MPI_Bcast(ids, (int)*count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
   return ids;
 }
-// What happens to a text that grows beyond the positions of the model; "" to a shorter one.
+// What happens to a text of `count` tokens that is longer than the model's positions, in words; "" if it is not.
 static const char *positions_words(const Trainer *t, int64_t count) {
   static char words[160];
   snprintf(words, sizeof words, "; beyond %lld tokens, its positions, the model computes the last %lld for each",
            (long long)t->model.P, (long long)t->model.P);
   return count > t->model.P ? words : "";
 }
-// Whether all of rank 0's file, NULL if it could not be made, has been written; else one line says so. Collective.
+// Closes rank 0's file (NULL: it could not be made). Returns whether all of it has been written; if not, rank 0 prints
+// one line. Collective.
 static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
   int written = !fsdp_rank(&t->fsdp) && file && !fflush(file) && !ferror(file);
   const int fault = errno;
@@ -333,9 +346,9 @@ static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
   MPI_Bcast(&written, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
   return written;
 }
-// The first question for validation, of a run that is tuned on conversations: what a sample answers that nobody named a
-// prompt for. All of its conversation before the first answer, with room for `more` tokens; the caller frees it. NULL:
-// there is none, as where nothing stands before what is trained on.
+// The prompt of a sample if no prompt was given in a run that fine-tunes on conversations: all of the first
+// conversation for validation (else for training) before its first answer, with space for `more` tokens. The caller
+// frees it. NULL: there is none, for example because the conversation starts with tokens that are trained on.
 static int32_t *sample_question(const Trainer *t, int64_t more, int64_t *count) {
   const Options *o = &t->opt;
   const Split *split = t->run.corpus->split, *s = &split[split[SPLIT_VALID].documents ? SPLIT_VALID : SPLIT_TRAIN];
@@ -382,8 +395,8 @@ static bool print_sample(Trainer *t) {
   return sample_file_close(t, file, path);
 }
 
-// The lines of --prompts, of which a .jsonl's have their text in "prompt". Returns how many; -1: `error` says what is
-// wrong. The caller frees *text and its [0], which is the memory of all.
+// Reads the lines of --prompts; in a .jsonl the key "prompt" has the text. Returns how many; -1: `error` says what is
+// wrong. The caller frees *text and (*text)[0], which is the memory of all texts.
 static int64_t prompts_read(const Options *o, char ***text, char *error, size_t error_bytes) {
   enum { MOST_BYTES = 1 << 30 };
   const bool json = name_ends(o->prompts, ".jsonl");
@@ -412,8 +425,8 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
   free(*text);
   return -1;
 }
-// What is asked for can be made from this corpus and these files; else one line in `error`.
-// words: what renders chats (Start.chat), or why there is nothing.
+// Checks that this corpus and these files have what prompts, --interactive and --eval need; else one line in `error`.
+// words: the template that renders chats (Start.chat); why: why there is none.
 static void generate_check(const Options *o, const Corpus *corpus, const char *words, const char *why, char *error,
                            size_t error_bytes) {
   ChatTokens k = {};
@@ -433,8 +446,8 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
   free(k.ids);
   free(k.trained);
 }
-// Continues --prompts, as many at once as sample_sequences on each rank. Each answer is added to OUT/samples.jsonl, in
-// their order, until a signal asks for an end (*stop). Returns whether all were written. Collective.
+// Continues the prompts of --prompts, sample_sequences per rank at once, and adds the results to OUT/samples.jsonl in
+// the order of the prompts, until a signal asks for an end (*stop). Returns whether all were written. Collective.
 static bool print_samples(Trainer *t, Stop *stop) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(&t->fsdp), most = (int)sample_sequences(t) * fsdp_world(&t->fsdp);
@@ -465,7 +478,7 @@ static bool print_samples(Trainer *t, Stop *stop) {
         fprintf(file, ",\"text\":");
         json_string(file, x->said, x->told, 0);
         fprintf(file, ",\"tokens\":%u,\"end\":\"%s\"}\n", x->made, end_words[x->end]);
-        fflush(file);                            // one that is there stays, however the run ends
+        fflush(file);                            // what is complete stays, however the run ends
       }
       free(x->ids);
       free(x->said);

@@ -3,10 +3,10 @@
 //
 //   trainer_open, trainer_close    a trainer that runs
 //   trainer_choose_batch           --batch_size auto, by plans
-//   trainer_table                  what run/ may ask: ranks that are not there, steps of theirs, a map
+//   trainer_table                  what run/ may ask for: plans of ranks that do not run, their steps, a memory map
 //
-// A dry run of each pass, which computes nothing, tells which buffers are alive when (fsdp/record.h); a placement gives
-// them their memory before any is taken.
+// A dry run of each pass, which computes nothing, records the live range of each buffer (fsdp/record.h); a placement
+// gives the buffers their addresses before any memory is taken.
 #pragma once
 #include "run/run.h"
 
@@ -28,12 +28,12 @@ static int64_t trainer_steps_total(const Options *o, int64_t steps_per_epoch) {
   if (!o->max_steps) return by_epochs;
   return o->epochs ? min64(by_epochs, o->max_steps) : o->max_steps;
 }
-// What reports say of a run in figures.
+// The figures of the model that reports print.
 static ModelFigures trainer_figures(const Trainer *t) {
   const Model *m = &t->model;
   return ModelFigures{m->L, m->H, m->C, m->T, m->P, m->V, m->Vp, model_numel(m), model_flops_per_token(m)};
 }
-// What follows from the options and the kind of device alone.
+// Sets all of a trainer that follows from the options and the kind of device alone.
 static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
   memset(t, 0, sizeof *t);
   t->run.opt = &t->opt, t->run.ctx = &t->ctx, t->run.fsdp = &t->fsdp, t->run.trainer = t;
@@ -51,8 +51,8 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
   t->ctx.attention_mma = o->attention == OPT_attention_mma;
   t->ctx.sm_margin = device.sm_margin;
 }
-// The parameters of the model, with what --freeze, --no_decay and --lr_scale say of them. Returns a malloc'ed array;
-// `error` has one line if one of these is wrong.
+// The parameters of the model, with --freeze, --no_decay and --lr_scale applied. Returns a malloc'ed array; `error` has
+// one line if one of these options is wrong.
 static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
   Param *param = model_params(&t->model, params);
   param_groups(&t->opt, param, *params, error, error_bytes);
@@ -72,8 +72,8 @@ static void trainer_declare(Trainer *t) {
 }
 
 // ---- dry runs
-// A trainer of the same rank over the planning table, with at most `microbatches` a step: all that t has laid out, and
-// nothing behind its addresses.
+// Opens `dry` with the layout of t, for the same rank, with the planning ops of `table` and at most `microbatches`
+// microbatches per step. No memory is behind its addresses.
 static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table, int64_t microbatches) {
   const Fsdp *f = &t->fsdp;
   memset(dry, 0, sizeof *dry);
@@ -92,7 +92,7 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   cfg.host_ops = table;
   cfg.microbatches = dry->opt.grad_accum;
   cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // as many as the sharding layer's take alone
+  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // sized for the sharding layer alone
   fsdp_dry_layout(&dry->fsdp, f, &dry->ctx, cfg);
   trainer_declare(dry);
   fsdp_dry_open(&dry->fsdp, &dry->run.plan, r);
@@ -104,7 +104,7 @@ static void trainer_dry_close(Trainer *dry) {
   flight.dry = false;
   free(dry->acts.block);
 }
-// Runs a pass of `dry` and leaves its record in r: p receives what was declared.
+// Runs a pass of `dry` and leaves its record in r; p receives the buffers that it declares.
 static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
   const Options *o = &dry->opt;
   const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
@@ -161,7 +161,8 @@ static void trainer_plan(Trainer *t) {
   memory_declare(&t->run.plan, MEM_CHECKPOINT, merging, &t->run.store.adapters);
 }
 
-// Lays out what `param` describes as rank mesh.rank has it, and places its buffers; takes no memory. t: configured.
+// Lays out the parameters of `param` as rank mesh.rank holds them, and places the buffers; takes no memory. t:
+// configured.
 static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
   const Model *m = &t->model;
   cfg.host_ops = t->run.device.host_ops;
@@ -184,14 +185,15 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
     t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
     if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;
   }
-  t->ctx.workspace_bytes = mesh_most(&t->fsdp.mesh, t->ctx.workspace_bytes);   // it decides where peers find slots
+  t->ctx.workspace_bytes = mesh_most(&t->fsdp.mesh, t->ctx.workspace_bytes);   // decides where peers' slots are
   trainer_place(t);
 }
 
 // ---- what run/ asks of the trainer (TrainerTable in run/options/options.h)
-// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ones a host, none of which need be running,
-// into its plan: without MPI or data. `device` tells what workspace its kernels need, with `threads` on a CPU. `o` is
-// resolved for `world`; windows are taken to fit into the host's shared memory. Close with trainer_plan_close.
+// Plans the memory of rank `rank` of `world` ranks, `per_host` consecutive ranks per host, into t->run.plan, without
+// MPI or data; none of these ranks need be running. device: says how much workspace its kernels need, with `threads`
+// threads on a CPU. `o` is resolved for `world`; windows are taken to fit into the host's shared memory. Close with
+// trainer_plan_close.
 static void trainer_plan_as(Trainer *t, const Options *o, Device device, int rank, int world, int per_host,
                             int threads = 1) {
   trainer_configure(t, o, device, threads);
@@ -199,7 +201,7 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
   int params;
   char error[1536] = "";
   Param *param = trainer_params(t, &params, error, sizeof error);
-  CHECK(!error[0], "%s", error);                 // options_resolve has refused it
+  CHECK(!error[0], "%s", error);                 // options_resolve has rejected wrong options
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
   Mesh mesh;
   mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
@@ -213,8 +215,8 @@ static void trainer_plan_close(Trainer *t) {
   trainer_free(t);
   memset(t, 0, sizeof *t);
 }
-// Whether the plans of all ranks with these options fit: those of this host's ranks into `host_bytes`, those of a GPU's
-// into what is free of it. Collective over comm; node: the ranks of this host.
+// Whether the plans of all ranks with these options fit: the plans of a host's ranks into its `host_bytes` bytes, those
+// of a GPU's ranks into 90 % of its free memory. Collective over comm; node: the ranks of this host.
 static bool batch_fits(const Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                        MPI_Comm comm, MPI_Comm node) {
   static Trainer t;
@@ -241,8 +243,9 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   MPI_Allreduce(MPI_IN_PLACE, &fits, 1, MPI_INT, MPI_MIN, comm);
   return fits;
 }
-// --batch_size auto: the most sequences of a microbatch, of those that cut a step's evenly, which fit on all ranks; 1
-// if none do. Sets what follows from it. `o` is resolved for one sequence. Collective; every rank decides the same.
+// --batch_size auto: sets the largest batch_size that divides a step's sequences evenly and fits on all ranks, or 1 if
+// none fits, and the options that follow from it. `o` is resolved for one sequence. Collective; every rank decides
+// alike.
 static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                                  MPI_Comm comm) {
   int rank, world;
@@ -255,7 +258,7 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   const int64_t each = (o->global_batch + world - 1) / world;
-  bool more = false;                             // and larger ones did not fit
+  bool more = false;                             // larger batches did not fit
   for (int64_t B = device.ops->nccl ? min64(each, CUDA_MAX_BATCH) : each; B >= 1; B--) {
     if (each % B || o->global_batch % B) continue;
     o->batch_size = B, o->grad_accum = each / B;
@@ -269,8 +272,8 @@ static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device
         (long long)o->batch_size, (long long)o->global_batch, (long long)(o->global_batch / o->batch_size),
         o->global_batch > o->batch_size ? "es" : "", more ? "; larger ones do not fit" : "");
 }
-// What the program chose follows the data: a step has no more sequences than there are, as far as ranks can share them.
-// Changes o, and what is saved of it in `asked`.
+// If no option says how large a batch is: a step has no more sequences than the data have, equally many per rank and at
+// least one. Changes `o`, and in `asked` the options that are saved.
 static void trainer_fit_batch(Options *o, Options *asked, const Corpus *corpus, int world) {
   const Split *train = &corpus->split[SPLIT_TRAIN];
   if (!run_trains(o) || train->files || o->fill_step) return;
@@ -315,7 +318,8 @@ static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const 
   pass_free(&pass);
   return microbatches;
 }
-// Where a training step's buffers lie. One rank alone asks, so its dry run leaves nothing in the flight record.
+// Writes where the buffers of a training step are in memory. Only one rank calls it, so its dry run leaves nothing in
+// the flight record.
 static void memory_map(const RunView *run, FILE *to) {
   static Trainer dry;
   static Flight before;
@@ -341,7 +345,7 @@ static void memory_map(const RunView *run, FILE *to) {
 
 static const TrainerTable trainer_table = {&param_table, plan_open, plan_close, plan_step, memory_map};
 
-// Computes what rope turns by, if the model has it.
+// Fills the tables of cosines and sines by which RoPE rotates, if the model has RoPE.
 static void trainer_fill_rope(Trainer *t) {
   for (const Tensor rope : {t->buffers.rope, t->buffers.rope_window}) {
     if (!rope.data) continue;
@@ -353,8 +357,8 @@ static void trainer_fill_rope(Trainer *t) {
     free(table);
   }
 }
-// Refuses conversations none of which fits into --seq_len. Of those for validation, unless they were named, nothing is
-// evaluated then, as where there are none.
+// Rejects a split none of whose conversations has a token to train on within --seq_len. If it is a split for validation
+// that --val_data does not name, training goes on without evaluations instead, with a warning.
 static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, size_t error_bytes) {
   const Options *o = &t->opt;
   for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -383,8 +387,8 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, si
         : "the data have too few records to hold some out for validation");
   t->opt.eval_every = -1;
 }
-// Plans, checks, and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the caller's.
-// Collective over comm; every failure ends all ranks with one line.
+// Opens t: plans, checks and takes all memory, and initialises the weights. `o` is resolved; the corpus stays the
+// caller's. Collective over comm; every failure ends all ranks with one line.
 static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI_Comm comm, Device device,
                          int threads) {
   trainer_configure(t, o, device, threads);
@@ -448,7 +452,7 @@ static void trainer_close(Trainer *t) {
   if (t->graph) c->ops->graph_close(c, t->graph);
   trace_close(t->run.trace, c);
   liveness_device(NULL);
-  free(t->order);
+  free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);
   store_close(&t->run.store);
   fsdp_close(&t->fsdp);
@@ -457,8 +461,9 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// Chooses the matrix multiply algorithms by timing them, among those of equal bits: each rank for its own GPU.
-// Microbatches whose results are dropped register every shape of a step. Collective.
+// --tune: autotunes matrix multiplies. Of the algorithms whose results are bitwise identical each rank takes those that
+// are fastest on its own GPU. First microbatches of zeros are computed, and their results dropped, so that every shape
+// of a step's matrix multiplies has its plan. Collective.
 static void trainer_tune(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
@@ -472,7 +477,7 @@ static void trainer_tune(Trainer *t) {
   if (fsdp_adds_locally(&t->fsdp) && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
   fsdp_reduce_wait(&t->fsdp);
-  fsdp_returns_wait(&t->fsdp);
+  fsdp_returns_wait(&t->fsdp);                   // for reduced gradients that the last replica broadcasts (HSDP)
   c->ops->sync(c);
   c->ops->plans_tune(c);
   fsdp_step_end(&t->fsdp);

@@ -1,38 +1,40 @@
-// families.h: the decoders of Hugging Face transformers besides GPT-2 that a block of this program can be: what their
-// config.json says, and what their tensors are called. One table of families, one of tensors; the formulas differ only
-// by choices of struct Architecture. Read from transformers 5.24's configuration and modelling files.
+// families.h: the decoder classes of Hugging Face transformers, besides GPT-2, whose models this program can compute:
+// the fields of their config.json, and the names of their tensors. One table of families (a class each), one of
+// tensors; the formulas differ only by choices of struct Architecture. Read from transformers 5.24's configuration and
+// modelling files.
 //
 //   family_of_type, family_of_shape     by config.json's model_type; of a model that is to be exported
 //   family_config_read, _write          config.json, of transformers 4 and 5 in, of 5 out
 //   family_tensor_name                  the tensors that a parameter is in a file: q, k and v, gate and up are apart
 //
-// NanoChat's rope turns by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q and
-// k exchanged, turning by plus the angle gives the same scores: family_turns_back.
+// NanoChat's RoPE rotates by minus the angle (its rotate_half is (x2, -x1)). With the halves of each head's rows of q
+// and k exchanged, a rotation by plus the angle gives the same scores: family_turns_back.
 #pragma once
 #include "models.h"
 #include "import_config.h"
 #include "data/tensors/tensors.h"
 
-// What the class fixes of the block, and what an absent field means to it: tied, theta, head_size (0: hidden_size by
-// heads), cap; Llama and NanoChat take the number of k and v heads for that of q.
+// A class of transformers: which parts of the architecture it fixes, and its defaults for absent fields of config.json:
+// tied, theta, head_size (0: hidden_size / heads), cap. If the number of KV heads is absent, Llama and NanoChat have as
+// many as heads.
 struct Family {
   const char *model_type, *architecture;
-  bool qkv_biased;                               // no field says so
+  bool qkv_biased;                               // q, k and v always have biases
   QkNorm qk_norm;
-  bool nanochat;                                 // weightless norms, one behind the embedding, relu2, capped logits
-  bool skips;                                    // some layers do not turn
+  bool nanochat;                                 // weightless norms, one after the embedding, relu2, soft-capped logits
+  bool skips;                                    // may have NoPE layers
   bool tied;
   double theta;
   int64_t head_size;
   double cap;
   const char *gguf;                              // llama.cpp's architecture; NULL: it has none
   double eps;
-  bool biasless;                                 // no field asks for biases
+  bool biasless;                                 // no field of config.json can give it biases
   NormPlace norm_place = NORM_BEFORE;
-  bool windows = false;                          // layers may have one: all, or with full_every all but every
-  int64_t full_every = 0;                        // full_every-th unless the file lists them, with a base of rope of
-  double window_theta = 0;                       // their own, by default this
-  bool gemma = false;                            // GEGLU, a scaled embedding, and files have norms' weights less 1
+  bool windows = false;                          // layers may have a sliding window
+  int64_t full_every = 0;                        // > 0: all but every full_every-th do, unless config.json lists them
+  double window_theta = 0;                       // and RoPE has this base in them, unless config.json has another
+  bool gemma = false;                            // GEGLU, a scaled embedding; files store norms' weights minus 1
 };
 static const Family families[] = {
     {"llama", "LlamaForCausalLM", false, QK_NORM_OFF, false, false, false, 1e4, 0, 0, "llama", 1e-6, false},
@@ -59,11 +61,12 @@ static inline const Family *family_of_type(const char *model_type) {
   for (const Family &f : families) if (!strcmp(f.model_type, model_type)) return &f;
   return NULL;
 }
-// Whether llama.cpp turns neighbours where transformers turns halves.
+// Whether llama.cpp rotates neighbouring elements where transformers rotates the halves of a head.
 static inline bool gguf_turns_pairs(const char *architecture) {
   return !strcmp(architecture, "llama") || !strcmp(architecture, "mistral3");
 }
-// The first that llama.cpp has under this name; of OLMo's, by whether there is a window.
+// The first family that llama.cpp calls by this name; of OLMo 2 and 3, which share one, the latter if there is a
+// window.
 static inline const Family *family_of_gguf(const char *architecture, bool window) {
   const Family *found = NULL;
   for (const Family &f : families)
@@ -79,21 +82,21 @@ bool shape_is_gpt2(const ModelShape *s) {
          s->n_kv_head == s->n_head && s->head_size * s->n_head == s->n_embd && s->mlp_width == 4 * s->n_embd &&
          fabs(b->norm_eps - 1e-5) < 1e-10;
 }
-// Whether q grows with its position, RopeScaling.growth.
+// Whether q is scaled up with its position (RopeScaling.growth, llama_4_scaling_beta in config.json).
 static inline bool family_grows(const Family *f) { return !strcmp(f->model_type, "ministral3"); }
-// Whether config.json has a list that says which layers have a window.
+// Whether config.json lists which layers have a window.
 static inline bool family_lists_layers(const Family *f) {
   return f->windows && (f->full_every || !strncmp(f->model_type, "qwen", 4));
 }
 static inline Mlp family_mlp(const Family *f) {
   return f->nanochat ? MLP_RELU2 : f->gemma ? MLP_GEGLU : MLP_SWIGLU;
 }
-// Whether logits may be capped.
+// Whether the family has logit soft-capping.
 static inline bool family_caps(const Family *f) { return f->nanochat || f->gemma; }
 static inline bool family_mlp_biased(const Family *f, const Architecture *b) {
   return b->bias == BIAS_ALL && !f->nanochat && !f->qk_norm && !f->biasless;
 }
-// Whether the class can be this model.
+// Whether a model of this shape can be exported as this family's class of transformers.
 static inline bool family_fits(const Family *f, const ModelShape *s) {
   const Architecture *b = &s->block;
   if (b->norm != NORM_RMSNORM || b->position != POSITION_ROPE || b->qk_norm != f->qk_norm) return false;
@@ -105,11 +108,11 @@ static inline bool family_fits(const Family *f, const ModelShape *s) {
   if (b->rope_skip && !f->skips) return false;
   if (b->window && (!f->windows || (b->window_skip && !family_lists_layers(f)))) return false;
   if (b->window && b->window_theta > 0 && !f->full_every) return false;
-  if (f == &families[0] && s->n_embd % s->n_head) return false;  // LlamaConfig refuses that; SmolLM3's does not
+  if (f == &families[0] && s->n_embd % s->n_head) return false;  // LlamaConfig rejects it, SmolLM3Config does not
   if (f->qkv_biased) return b->bias == BIAS_QKV && s->head_size * s->n_head == s->n_embd;
   return b->bias == BIAS_NONE || (b->bias == BIAS_QKVO && !f->biasless) || family_mlp_biased(f, b);
 }
-// The class that an exported model is; NULL: GPT-2, or none.
+// The family as which a model of this shape is exported; NULL: the model is GPT-2, or no family fits.
 static inline const Family *family_of_shape(const ModelShape *s) {
   for (const Family &f : families) if (family_fits(&f, s)) return &f;
   return NULL;
@@ -127,8 +130,9 @@ bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
 
 // ================================================================================================ tensors
 enum { FAMILY_NAME_BYTES = 96 };
-// By our names without "h.N."; theirs without "model.layers.N.". relu2: -1 in either MLP, else of this one. behind: the
-// same of norms behind what they are of.
+// ours: a tensor's name in this program, without "h.N."; theirs: its parts' names in transformers, without
+// "model.layers.N.". relu2: 1 if only models with a relu2 MLP have it, 0 if only those with a gated MLP do, -1: all do.
+// behind: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
 struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2, behind = -1; };
 static const FamilyTensor family_tensors[] = {
     {"ln_1", {"input_layernorm"}, -1},
@@ -150,13 +154,13 @@ static const FamilyTensor family_roots[] = {
 static inline bool family_tensor_is_of(const FamilyTensor *t, const ModelShape *s) {
   return t->relu2 != mlp_is_gated(s->block.mlp) && t->behind != (s->block.norm_place == NORM_BEFORE);
 }
-// What part `part` of a block's module is called in a file; NULL: no module has this name.
+// The name in a file of part `part` of the block's module `ours`; NULL: no module has this name.
 static inline const char *family_module(const char *ours, int part, const ModelShape *s) {
   for (const FamilyTensor &t : family_tensors)
     if (!strcmp(t.ours, ours) && family_tensor_is_of(&t, s)) return t.theirs[part];
   return NULL;
 }
-// The name of part `part` of a parameter in a file: a suffix .weight or .bias is theirs too.
+// The name in a file of part `part` of a parameter; it has the same suffix, .weight or .bias.
 static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p, int part, const ModelShape *s) {
   const char *dot = strrchr(p->name, '.'), *inside = p->stage ? strchr(p->name + 2, '.') + 1 : p->name;
   to[0] = 0;
@@ -173,11 +177,11 @@ static inline void family_tensor_name(char to[FAMILY_NAME_BYTES], const Param *p
 static inline bool family_turns_back(const Family *f, const Param *p, int part) {
   return f && f->nanochat && p->matrices == 3 && part < 2;
 }
-// What the parameter has more than a file of transformers: Gemma's norms multiply by 1 + weight.
+// What is added to a tensor of a file to get the parameter: Gemma's norms multiply by 1 + weight.
 static inline float family_plus(const Family *f, const Param *p) {
   return f && f->gemma && p->ndim == 1 && strstr(p->name, ".weight") ? 1 : 0;
 }
-// Tensors of older files that are no weights: frequencies of rope.
+// Whether a tensor of a file is no weight: older files store RoPE's frequencies.
 static inline bool family_ignores(const char *name) {
   const size_t n = strlen(name), m = strlen(".rotary_emb.inv_freq");
   return n > m && !strcmp(name + n - m, ".rotary_emb.inv_freq");

@@ -262,21 +262,21 @@ static inline void llmc_map(const Import *s, const Param *param, const Param *co
 }
 
 // ================================================================================================ 4 import
-// Whether DIRECTORY/NAME is there.
+// Whether `directory` has a file `name`.
 static inline bool import_exists(const char *directory, const char *name) {
   char path[MAP_PATH_BYTES + 64];
   struct stat st;
   snprintf(path, sizeof path, "%s/%s", directory, name);
   return !stat(path, &st);
 }
-// Remembers DIRECTORY if it has a tokenizer, be it one that will be refused.
+// Sets s->tokenizer to `directory` if it has a tokenizer, even one that will be rejected.
 static inline void import_find_tokenizer(Import *s, const char *directory) {
   const bool there = import_exists(directory, "tokenizer.json") || import_exists(directory, "tokenizer.model") ||
                      (import_exists(directory, "vocab.json") && import_exists(directory, "merges.txt"));
   if (there) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", directory);
 }
-// What wrappers of PyTorch put into names: torch.compile, FSDP, checkpointed activations. Before all names: `cut`, such
-// as DDP's "module.", instead of which `put` stands before all but lm_head's.
+// What wrappers of PyTorch put into names of tensors: torch.compile, FSDP, activation checkpointing. ImportNames: the
+// prefix `cut` of all names, such as DDP's "module.", is removed, and `put` is put before all names but lm_head's.
 static const char *const import_wrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 struct ImportNames { char cut[128]; const char *put; };
 static inline bool import_unwrap(char *name) {
@@ -293,12 +293,13 @@ static inline void import_rename(char *name, const void *names) {
   memmove(name + put, name + cut, strlen(name + cut) + 1);
   memcpy(name, n->put, put);
 }
-// Whether a name ends in `end`, a part of its own.
+// Whether a name ends in `end`, after a dot or from its start.
 static inline bool import_ends(const char *name, size_t n, const char *end) {
   const size_t k = strlen(end);
   return n >= k && !strncmp(name + n - k, end, k) && (n == k || name[n - k - 1] == '.');
 }
-// Names become those that transformers writes, by where the embedding's is, if all tensors share what is before it.
+// Renames tensors as transformers names them. The prefix to remove is what the embedding's name has before its usual
+// one; nothing is renamed so unless all tensors have this prefix.
 static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t error_bytes) {
   ImportNames names = {"", ""};
   bool wrapped = false, found = false, shared = true;
@@ -325,7 +326,7 @@ static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t e
   return (!wrapped && !names.cut[0] && !names.put[0]) ||
          set_rename(set, strlen(names.put), import_rename, &names, error, error_bytes);
 }
-// Maps s->path, or the files of the index in directory `index_in`, and finds out whether names have the prefix.
+// Maps s->path, or the files of the index in directory `index_in`. s->prefixed: whether names have import_hf_prefix.
 static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
   const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
                              : set_open(&s->set, s->path, error, error_bytes);
@@ -340,7 +341,8 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, char
   return true;
 }
 
-// The shape of a file in our layout, from its tensors and __metadata__.
+// Sets s->shape to the shape of the model in a file of this program's layout ("ours"), from the shapes of its tensors
+// and n_head in its __metadata__.
 static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, char *error, size_t error_bytes) {
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
@@ -352,14 +354,15 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
   *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
                         !set_entry(&s->set, "lm_head.weight", NULL), 0);
   if (end == heads || *end) m->n_head = 0;
-  for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {
+  for (; m->n_layer <= import_fields[0].highest; m->n_layer++) {           // the field n_layer
     snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
     if (!set_entry(&s->set, name, NULL)) break;
   }
   return import_check_shape(m, s->path, error, error_bytes);
 }
 
-// A single .safetensors file in DIRECTORY: ours, or Hugging Face's with config.json beside it.
+// Opens the .safetensors file s->path, which is in `directory`: in this program's layout, or in Hugging Face's, which
+// needs config.json beside it.
 static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
   static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
   const SafetensorsTensor *t[2];
@@ -375,7 +378,7 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
     return import_own_shape(s, t[0], error, error_bytes);
   }
   s->kind = IMPORT_HF_DIRECTORY;
-  const bool has_config = import_exists(directory, "config.json");             // which says what else it may be
+  const bool has_config = import_exists(directory, "config.json");             // it may name another family
   if (has_config && !import_config(s, directory, error, error_bytes)) return false;
   if (s->family) return true;
   for (int i = 0; i < 2; i++)
@@ -386,7 +389,7 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
   return true;
 }
 
-// A directory that has config.json, which is read first: another model is refused by its name.
+// Opens a directory that has config.json, which is read first: a model of another kind is rejected by its name.
 static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
   static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                                        "flax_model.msgpack"};
@@ -407,7 +410,7 @@ static inline bool import_open_directory(Import *s, const char *directory, char 
          set_index_name);
 }
 
-// Opens the GGUF at s->path: its keys as a config.json's fields.
+// Opens the GGUF at s->path. Its keys are read as the fields of a config.json.
 static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) {
   GgufFile g;
   cJSON *root = cJSON_CreateObject();
@@ -424,7 +427,7 @@ static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) 
   return ok;
 }
 
-// Opens a file by its first bytes: llm.c's, llama.cpp's, or PyTorch's (refused), else as safetensors.
+// Opens a file by its first bytes: as llm.c's, as a GGUF, or else as safetensors; PyTorch's own format is rejected.
 static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
   static const struct { int32_t magic; const char *what; } foreign[] = {
       {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
@@ -457,7 +460,7 @@ void import_close(Import *s) {
   memset(s, 0, sizeof *s);
 }
 
-// What a directory has of an adapter, which is for weights that lie elsewhere; NULL: nothing.
+// A file of the directory that only an adapter has, which is not a whole model; NULL: there is none.
 static inline const char *import_adapter_in(const char *directory) {
   for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"})
     if (import_exists(directory, name)) return name;

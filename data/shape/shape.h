@@ -13,7 +13,7 @@ enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: o
 // Changes of rope's frequencies. linear: all turn `factor` times slower. llama3 and yarn (Peng et al. 2023): long waves
 // do, short ones turn as before, those between `low` and `high` waves in `original` positions in between; yarn's share
 // goes by dimensions, from a whole one to a whole one unless it is yarn_exact, and cosines and sines are multiplied by
-// `attention`. growth: q grows by 1 + growth ln(1 + position / original), the quotient rounded down: by nothing before
+// `attention`. growth: q is multiplied by 1 + growth * ln(1 + floor(position / original)), which is 1 before
 // `original`, where sequences must end.
 enum RopeKind { ROPE_UNSCALED, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_YARN_EXACT, ROPE_KINDS };
 struct RopeScaling { RopeKind kind; double factor, low, high; int64_t original; double attention, growth; };

@@ -9,10 +9,11 @@
 #include "plan_worlds.h"
 #include "run/report/report.h"
 
-// Another number of ranks. needs: bytes of a GPU, or of a CPU host; refused: "", or why it cannot be.
+// The plan of another number of ranks. bytes: of a rank; needs: of a GPU, or of a host for all its CPU ranks; refused:
+// "", or why there is no such plan.
 struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
 enum { WORLD_ROWS_MAX = 24 };
-// Everything that is printed. run: one of the ranks that need most.
+// Everything that is printed. run: the planned rank of those that need most memory.
 struct PlanReport {
   WorldPlan plan;
   RunView *run;
@@ -38,7 +39,7 @@ static inline void report_row(WorldRow *r, const WorldPlan *w) {
   r->step_s = w->rank[w->slowest].times.at[STEP_TOTAL];
   r->tokens_s = w->on.timed ? world_plan_tokens_s(w) : 0;
 }
-// On a terminal: many ranks take seconds, and in the worst case minutes.
+// On a terminal, shows what is being planned: many ranks take seconds, and in the worst case minutes.
 static inline void report_progress(const char *what) {
   char line[96];
   if (!terminal.out) return;
@@ -95,7 +96,7 @@ static void report_print_head(const PlanReport *p) {
   start_words("memory", p->run, memory_short_words);
   if (o->world > 1) start_words("moved", p->run, moved_words);
 }
-// The least and the most bytes of a line over all ranks; line MEM_COUNT: of all lines.
+// The bytes of a line of the memory plan; line MEM_COUNT: of all lines. report_range: the least and the most of a rank.
 static inline size_t report_line(const RankClass *c, int line) {
   return line < MEM_COUNT ? c->memory.planned_bytes[line] : memory_planned_total(&c->memory, MEMORY_ALL);
 }
@@ -154,6 +155,8 @@ static const char *seconds_words(double s) {
   else snprintf(text[turn], sizeof text[0], "%.2f s", s);
   return text[turn];
 }
+// Prints predicted times of the parts of a step. The lines of exposed all-gathers and reduce-scatters also say what all
+// of them take, including those hidden behind compute.
 static void report_print_times(const PlanReport *p) {
   const Machine *m = &p->plan.on.machine;
   const StepTimes *s = report_times(p);
@@ -177,9 +180,9 @@ static void report_print_times(const PlanReport *p) {
   for (int k = 0; k < STEP_PARTS; k++) {
     if (s->at[k] <= 0) continue;
     say("  %-38s %12s %5.1f %%", step_part_words[k], seconds_words(s->at[k]), 100 * s->at[k] / total);
-    const double take = k == STEP_GATHERS_EXPOSED ? s->at[STEP_GATHERS]
-                        : k == STEP_REDUCTIONS_EXPOSED ? s->at[STEP_REDUCTIONS] : 0;
-    if (take > 0) say("  they take %s", seconds_words(take));
+    const double in_all = k == STEP_GATHERS_EXPOSED ? s->at[STEP_GATHERS]
+                          : k == STEP_REDUCTIONS_EXPOSED ? s->at[STEP_REDUCTIONS] : 0;
+    if (in_all > 0) say("  they take %s", seconds_words(in_all));
     say("\n");
   }
   say("  %-38s %12s\n", "a step", seconds_words(total));
@@ -239,7 +242,7 @@ static void report_print(const PlanReport *p) {
 }
 
 // ---- JSON -----------------------------------------------------------------------------------------------------------
-// An object of bytes by names.
+// Writes the key `name`: an object with the bytes of each of `words`.
 static void json_bytes(FILE *f, const char *name, const char *const *words, const int64_t *bytes, int count) {
   fprintf(f, "\"%s\":{", name);
   for (int i = 0; i < count; i++) fprintf(f, "%s\"%s\":%lld", i ? "," : "", words[i], (long long)bytes[i]);
@@ -332,7 +335,7 @@ static void report_json(FILE *f, const PlanReport *p) {
 }
 
 // ---- all of it ------------------------------------------------------------------------------------------------------
-// Plans what `asked` says. False with one line in `error`; else report_free.
+// Plans all that is printed, for the options `asked`. False with one line in `error`; else report_free frees it.
 static inline bool report_make(PlanReport *p, const Options *asked, char *error, size_t error_bytes) {
   memset((void *)p, 0, sizeof *p);
   report_progress("ranks by kind");

@@ -16,7 +16,7 @@
 #include <malloc.h>
 
 // ================================================================================================ 1 axes
-// One value of an axis: options and their values; "" stands for nothing to set.
+// One value of an axis: options and the values that it sets them to. Without options it sets nothing.
 enum { SEARCH_SETTINGS = 4, SEARCH_VALUES_MAX = 512, SEARCH_TEXT_BYTES = 24 };
 struct SearchSetting { int option; char text[SEARCH_TEXT_BYTES]; };
 struct SearchValue { SearchSetting set[SEARCH_SETTINGS]; int settings; };
@@ -36,7 +36,7 @@ __attribute__((format(printf, 3, 4))) static inline void search_set(SearchValue 
   vsnprintf(s->text, sizeof s->text, fmt, ap);
   va_end(ap);
 }
-// A mesh, and how long blocks stay whole on it. slots: 0 where that has no effect.
+// Adds a mesh, with --reshard_after_forward ("": not set) and --gather_slots (0: not set, where it has no effect).
 static inline void search_add_sharding(SearchAxis *a, const char *strategy, int R, int S, const char *reshard,
                                        int slots) {
   SearchValue *v = search_value(a);
@@ -101,14 +101,17 @@ static inline void search_axes(SearchAxis *axis, const Options *asked, const Opt
 }
 
 // ================================================================================================ 2 planning
-// A combination: a value of each axis. legal: training takes it. exact: planned with all its blocks; whole: at least
-// its bytes are. needs: bytes of a GPU, or of a CPU host. peak_flops: of a rank, in its dtype.
+// A combination of options: at[a] is the index of its value of axis a. legal: training accepts its options. exact:
+// bytes and times are planned with all blocks of the model; whole: at least the bytes are; else both are extrapolated
+// from fewer blocks. needs: bytes of a GPU, or of a host for all its CPU ranks. exposed_s: communication of a step
+// while nothing is computed. peak_flops: of a rank, in its dtype.
 struct SearchRow {
   int16_t at[AXES];
   bool legal, exact, whole, fits;
   double needs, step_s, exposed_s, peak_flops;
 };
-// `asked` with a combination's options; what sets an option that was given, to another value, is refused. False: it is.
+// Sets `o` to `asked` with a combination's options. False: the combination would change an option that was given, or
+// gives one a value that is rejected.
 static inline bool search_options(Options *o, const Options *asked, const SearchAxis *axis, const SearchRow *r) {
   *o = *asked;
   for (int a = 0; a < AXES; a++) {
@@ -122,7 +125,7 @@ static inline bool search_options(Options *o, const Options *asked, const Search
   }
   return true;
 }
-// What makes two combinations the same run: resolved values. FNV-1a.
+// A hash (FNV-1a) of the resolved values that the axes set: combinations with the same hash are the same run.
 static inline uint64_t search_key(const Options *resolved) {
   static const OptionId told[] = {OPT_gather_slots, OPT_reshard_after_forward, OPT_wrap, OPT_batch_size, OPT_grad_accum,
                                   OPT_accumulate, OPT_recompute, OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype,
@@ -140,7 +143,7 @@ static inline uint64_t search_key(const Options *resolved) {
   }
   return key;
 }
-// Plans `o`. False: it is refused.
+// Plans `o`. False: training rejects it.
 static inline bool search_plan(SearchRow *r, const Options *o) {
   static WorldPlan w;
   char error[2048];
@@ -154,7 +157,7 @@ static inline bool search_plan(SearchRow *r, const Options *o) {
   world_plan_free(&w);
   return true;
 }
-// Its bytes alone, of all blocks: how well buffers share memory is on no line.
+// Plans the bytes of `o` alone, with all blocks: how well buffers share memory is not linear in the number of blocks.
 static inline bool search_bytes(SearchRow *r, const Options *o) {
   static WorldPlan w;
   char error[2048];
@@ -163,26 +166,27 @@ static inline bool search_bytes(SearchRow *r, const Options *o) {
   world_plan_free(&w);
   return true;
 }
-// Once the pipeline of gathers and reductions is full, each block takes as long: then three models of few blocks, on
-// one line, tell the time of any number. Where they are not on one line, all blocks are planned. Where messages take
-// longer than blocks, their backlog grows, and more blocks may begin to wait: the line is then too short, by up to a
-// few in a hundred. Steps of two blocks,
-// because gradient slots take turns. Bytes are not quite on a line, as better places may be found for some numbers of
-// blocks than for others: a line tells them to about one in a hundred. So where they decide, those of all blocks are
-// planned: within this part of the room, of what is compared, or where all that fit are wanted.
+// Estimates `o` for a model of `blocks` blocks from three shallow models: their step times and bytes, extrapolated in a
+// straight line. The shallowest has SEARCH_FEW blocks, which fill the pipeline of all-gathers and reduce-scatters: from
+// then on each further block adds the same time. The others have 2 and 4 blocks more: gradient slots alternate, so a
+// line has steps of two blocks. Where the three times are not on a line, all blocks are planned. Where messages take
+// longer than blocks, their backlog grows, and further blocks may start to wait: the line's time is then too short, by
+// up to a few percent. Bytes are linear to about 1 %, as better places may be found for some numbers of blocks than for
+// others. So bytes are planned with all blocks where they decide: where the estimate is within SEARCH_DOUBT of the
+// memory there is (`room`), and where --json lists all that fit (`all_bytes`).
 enum { SEARCH_FEW = SEARCH_SLOTS_MAX + 2, SEARCH_FEWS = 3, SEARCH_MAX = SEARCH_FEW + 2 * (SEARCH_FEWS - 1) };
-static const double SEARCH_DOUBT = 0.1;
+static const double SEARCH_DOUBT = 0.1;          // relative error that estimated bytes are taken to have
 static inline bool search_estimate(SearchRow *r, const Options *o, int64_t blocks, double room, bool all_bytes) {
   static Options few;
   SearchRow x[SEARCH_FEWS];
   const double n = (double)(blocks - SEARCH_MAX) / 2;
-  r->exact = blocks <= SEARCH_MAX || strchr(o->recompute, ':');
+  r->exact = blocks <= SEARCH_MAX || strchr(o->recompute, ':');  // "block:5,mlp": the blocks are not alike
   for (int i = SEARCH_FEWS - 1; i >= 0 && !r->exact; i--) {
     few = *o;
     few.n_layer = SEARCH_FEW + 2 * i;
     if (!search_plan(&x[i], &few)) return false;
     if (i == SEARCH_FEWS - 2) r->needs = x[2].needs + n * (x[2].needs - x[1].needs);
-    if (i == SEARCH_FEWS - 2 && r->needs * (1 - SEARCH_DOUBT) > room) return true;     // how long does not matter
+    if (i == SEARCH_FEWS - 2 && r->needs * (1 - SEARCH_DOUBT) > room) return true;     // too large: no time is needed
   }
   const auto bent = [](double a, double b, double c) { return fabs(c - 2 * b + a) > 1e-6 * c; };
   if (!r->exact && bent(x[0].step_s, x[1].step_s, x[2].step_s)) r->exact = true;
@@ -200,13 +204,13 @@ static inline bool search_estimate(SearchRow *r, const Options *o, int64_t block
 enum { SEARCH_ROWS_SHOWN = 20 };
 struct Search {
   SearchAxis axis[AXES];
-  SearchRow *row;                                // that fit, fastest first
+  SearchRow *row;                                // the combinations that fit, fastest first
   int rows;
-  bool all_bytes;                                // bytes of all blocks are wanted of all rows: for --json
+  bool all_bytes;                                // for --json the bytes of every row are planned with all blocks
   SearchRow shown[SEARCH_ROWS_SHOWN];            // exact; each needs less memory than all faster ones
   int shown_rows;
-  int64_t legal;                                 // combinations that training takes
-  WorldPlan plan;                                // as it was asked, for figures that all rows share
+  int64_t legal;                                 // how many combinations training accepts
+  WorldPlan plan;                                // of the options as given, for figures that all rows share
   RunView *run;
 };
 static inline int search_order(const void *a, const void *b) {
@@ -224,7 +228,7 @@ static inline void search_progress(int64_t done, int64_t all) {
   snprintf(line, sizeof line, "searching: %lld of %lld combinations", (long long)done, (long long)all);
   line_draw(line, true);
 }
-// What several processes plan: rows in memory that they share.
+// The rows that several processes plan, in memory that the processes share.
 struct SearchWork { const Search *search; const Options *asked; SearchRow *row; bool exactly; };
 static inline void search_piece(void *of, int64_t i) {
   static Options o;
@@ -236,7 +240,7 @@ static inline void search_piece(void *of, int64_t i) {
   if (w->exactly) r->legal = r->exact = r->whole = search_plan(r, &o);
   else r->legal = search_estimate(r, &o, w->search->plan.opt.n_layer, room, w->search->all_bytes);
 }
-// Plans `rows` of them, on all cores.
+// Plans `rows` rows, on all cores.
 static inline void search_rows(const Search *s, const Options *asked, SearchRow *row, int rows, bool exactly) {
   if (!rows) return;
   const size_t bytes = sizeof(SearchRow) * (size_t)rows;
@@ -246,7 +250,7 @@ static inline void search_rows(const Search *s, const Options *asked, SearchRow 
   memcpy(row, w.row, bytes);
   munmap(w.row, bytes);
 }
-// All different combinations with this value of the last axis that training takes, as far as options tell: malloc'ed.
+// All different combinations with this value of the last axis (--offload) whose options training accepts; malloc'ed.
 static inline SearchRow *search_different(const Search *s, const Options *asked, int offload, int *rows) {
   static Options resolved;
   static PlanDevice on;
@@ -268,7 +272,7 @@ static inline SearchRow *search_different(const Search *s, const Options *asked,
   free(seen);
   return row;
 }
-// Plans all combinations with this value of the last axis. Legal ones count; those that fit become rows.
+// Plans all combinations with this value of the last axis. Counts the legal ones; those that fit become s->row.
 static inline void search_offloaded(Search *s, const Options *asked, int offload) {
   int rows;
   SearchRow *row = search_different(s, asked, offload, &rows);
@@ -276,7 +280,7 @@ static inline void search_offloaded(Search *s, const Options *asked, int offload
   s->rows = 0;
   for (int i = 0; i < rows; i++) {
     s->legal += row[i].legal;
-    if (row[i].legal && row[i].fits) row[s->rows++] = row[i];      // fits is false where that was seen early
+    if (row[i].legal && row[i].fits) row[s->rows++] = row[i];      // too large by estimate: fits is false
   }
   free(s->row);
   s->row = row;
@@ -285,8 +289,8 @@ static inline void search_offloaded(Search *s, const Options *asked, int offload
 static inline bool search_may_need_less(const SearchRow *r, double least) {
   return r->needs * (r->whole ? 1 : 1 - SEARCH_DOUBT) < least;
 }
-// The row that comes next among those that are not settled and may need less than `least` bytes: the fastest as far as
-// is known, and of equally fast ones first those that are only estimated. -1: there is none.
+// The row that search_confirm looks at next: of those that `passed` does not mark and that may need less than `least`
+// bytes, the fastest by what is known; of equally fast ones an estimated row comes first. -1: there is none.
 static inline int search_next(const Search *s, const bool *passed, double least) {
   int next = -1;
   for (int i = 0; i < s->rows; i++) {
@@ -313,8 +317,9 @@ static inline void search_exactly(Search *s, const Options *asked, const bool *s
   for (int k = 0; k < count; k++) s->row[of[k]] = row[k];
   free(passed);
 }
-// Chooses what is shown, planned with all its blocks: what is only estimated might not fit. An estimated time is no
-// longer than the exact one, as waits may begin with more blocks: so what is exact and comes next is the next fastest.
+// Chooses the rows that are shown, each planned with all its blocks, because an estimated row might not fit. An
+// estimated time is never longer than the exact one, as waits may only start with more blocks: so if the next row is
+// exact, it is the next fastest.
 static inline void search_confirm(Search *s, const Options *asked) {
   bool *settled = (bool *)calloc((size_t)s->rows + 1, 1);
   double least = INFINITY;
@@ -331,7 +336,7 @@ static inline void search_confirm(Search *s, const Options *asked) {
   qsort(s->row, (size_t)s->rows, sizeof(SearchRow), search_order);
   free(settled);
 }
-// False with one line in `error`.
+// Searches. asked: the options as given. False with one line in `error`.
 static inline bool search_make(Search *s, const Options *asked, char *error, size_t error_bytes) {
   memset((void *)s, 0, sizeof *s);
   REFUSE(!asked->on[0], "--plan search needs --on: what is fastest and what fits depends on the machine");
@@ -350,7 +355,7 @@ static inline void search_free(Search *s) {
 }
 
 // ================================================================================================ 4 printing
-// Whether --dtype says all of it.
+// Whether one --dtype stands for all three dtypes of a value of AXIS_DTYPE.
 static inline bool search_one_dtype(const Options *asked, const SearchValue *v) {
   for (int i = 0; i < v->settings; i++)
     if (asked->given[v->set[i].option] || strcmp(v->set[i].text, v->set[0].text)) return false;
@@ -365,7 +370,7 @@ static inline void search_command(FILE *to, const Search *s, const Options *aske
       const OptionSpec *spec = &option_specs[v->set[i].option];
       char before[OPTION_TEXT_BYTES], resolved[OPTION_TEXT_BYTES];
       option_print(before, sizeof before, asked, spec);
-      const bool count = spec->type == OPTION_INT;         // what it would be anyway
+      const bool count = spec->type == OPTION_INT;         // left out if it resolves to this value anyway
       if (count) option_print(resolved, sizeof resolved, &s->plan.opt, spec);
       if (asked->given[v->set[i].option] || !strcmp(count ? resolved : before, v->set[i].text)) continue;
       const bool all = a == AXIS_DTYPE && search_one_dtype(asked, v);
@@ -383,10 +388,11 @@ static inline double search_mfu(const Search *s, const SearchRow *r) {
   return s->run->model.flops_per_token * search_rate(s, r) /
          (r->peak_flops * (double)s->plan.opt.world);
 }
+// Prints the search as a table. Its column "exposed" is exposed_s as a share of the step.
 static inline void search_print(const Search *s, const Options *asked) {
   const Options *o = &s->plan.opt;
   const ModelFigures *m = &s->run->model;
-  const double room = world_plan_room(&s->plan);
+  const double room = world_plan_room(&s->plan);           // of a GPU, or of a host for all its CPU ranks
   say("train_gpt_fsdp %s (%s): a search among plans, nothing is started\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, width %lld", o->model, count_words(m->parameters), m->L,
              m->L > 1 ? "s" : "", (long long)m->C);
@@ -433,7 +439,7 @@ static inline void search_json(FILE *f, const Search *s, const Options *asked) {
   }
   fprintf(f, "]}\n");
 }
-// --plan search: prints it. Ends the program with one line if it cannot be.
+// --plan search: searches and prints the result. Ends the program with one line if it cannot search.
 static inline void search_main(const Options *asked, char *error, size_t error_bytes) {
   static Search s;
   mallopt(M_MMAP_THRESHOLD, 1 << 30);            // each plan takes and gives back megabytes: keep the pages
@@ -450,8 +456,8 @@ static inline void search_main(const Options *asked, char *error, size_t error_b
   search_free(&s);
 }
 
-// Gives the options the shape of what --init_from names, of which no more than headers is read: weights of another
-// program. name: what the model is called; "": by its preset. False with one line in `error`.
+// Gives the options the shape of the model that --init_from names, if it is another program's; only the headers of its
+// files are read. name: what the model is called; "": by its preset. False with one line in `error`.
 static bool plan_take_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes) {
   static Start s;
   if (!o->init_from[0] || o->resume[0]) return true;

@@ -2,8 +2,8 @@
 // what would fit. Bytes and collectives are exact, because the program's own dry run makes them; times are
 // predictions (predict.h).
 //
-//   1 options    what a plan is of; what is refused, in training's words
-//   2 ranks      alike ones have one dry run; bytes by kind, on links inside a host and between hosts
+//   1 options    resolved and rejected as training does; the device that is planned for
+//   2 ranks      one dry run per class of equal ranks; bytes by kind, on links inside a host and between hosts
 //   3 fits       the largest batch and the longest sequence, by plans of them
 //   4 worlds     the same options on another number of ranks
 #pragma once
@@ -44,7 +44,8 @@ static inline Ops plan_cuda_table() {
   return t;
 }
 
-// Where the planned ranks compute. timed: `machine` is known.
+// What the planned ranks compute on. timed: `machine` is known (--on), so times can be predicted. host_bytes: free
+// memory of this host.
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
 static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
@@ -61,8 +62,8 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
   REFUSE(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
   return true;
 }
-// Where the vocabulary comes from: the generated text is the same everywhere, a tokenizer trained on any other may
-// reach less than was asked for. NULL: what is asked for is taken.
+// Where the plan's vocabulary size comes from: the generated text is the same everywhere, a tokenizer trained on
+// another text may find fewer tokens than --vocab_size. NULL: it is --vocab_size.
 static inline const char *plan_data_words(const Options *o) {
   if (o->tuning && o->conversations > 0 && o->given[OPT_data])
     return "not read: the vocabulary is that of --init_from; a step is taken to be 8 sequences of each rank, as of "
@@ -100,9 +101,8 @@ static inline const PlanHost *plan_host() {
   }
   return &h;
 }
-// What rank node_rank of a host's node_ranks would be dealt here: its threads, and cores, fewer than one where there
-// are not enough.
-// alike: so are all others of the host.
+// The threads and cores that rank node_rank of a host's node_ranks ranks would be assigned on this machine; cores is
+// less than one where there are not enough. alike: all ranks of the host are assigned as many.
 struct PlanThreads { int threads; double cores; bool alike; };
 static inline PlanThreads plan_threads(const Options *o, int node_rank, int node_ranks) {
   const PlanHost *h = plan_host();
@@ -116,7 +116,7 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   free(mask);
   return t;
 }
-// Completes `o` for o->world ranks as a start does, and refuses what it refuses. False with one line in `error`.
+// Resolves `o` for o->world ranks as training does, and rejects what training rejects. False with one line in `error`.
 static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
   static Ops cuda;
   error[0] = 0;
@@ -177,10 +177,11 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
 }
 
 // ================================================================================================ 2 ranks
-// What a plan can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or costs time.
-// Ranks on this rank's host: of the host, of its shard group, of its secondary group, of its replicas.
-// owns: see rank_owns.
-// along, parts: sums along hosts, see rank_along.
+// What the plan of a rank can depend on: ranks with the same key differ in nothing that takes memory, moves bytes or
+// costs time. host, shards, secondary, replicas: how many ranks this rank's host has, and how many of these are in its
+// shard group, its secondary group, its replica group. role: its place in the chain of replicas; before_near,
+// last_near: whether the replica before it, and the last one, is on this host. owns: see rank_owns. along, parts: see
+// rank_along.
 struct RankKey { int host, shards, secondary, replicas, role, before_near, last_near, threads, owns, along, parts; };
 enum { ROLE_ONE, ROLE_FIRST, ROLE_BETWEEN, ROLE_LAST };
 
@@ -205,8 +206,9 @@ static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   return k;
 }
 
-// With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is of a kind of its own.
-// Of more ranks, those with equally many matrices count as alike, though their runs of others' matrices differ.
+// With Muon ranks own different matrices, and so move different bytes: each of up to 256 ranks is a class of its own.
+// Of more ranks, those that own equally many matrices are one class, though their spans of others' matrices differ.
+// count: how many matrices each rank owns.
 enum { OWNERS_APART_MAX = 256 };
 struct RankOwners { int *count, world; };
 static inline RankOwners rank_owners(const Options *o) {
@@ -232,7 +234,7 @@ static inline int rank_owns(RankOwners w, int rank) {
   return !w.count ? 0 : w.world <= OWNERS_APART_MAX ? 1 + rank : 1 + w.count[rank];
 }
 
-// Whether sums go along hosts in the planned worlds, alike for all ranks.
+// Whether the planned ranks reduce gradients by an inter-node reduction chain; all ranks do, or none.
 static inline bool plan_goes_along(const Options *o) {
   const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
   Mesh m;
@@ -241,10 +243,11 @@ static inline bool plan_goes_along(const Options *o) {
   mesh_close(&m);
   return along;
 }
-// Of 0, 1, ..., n - 1 those that are p modulo c.
+// How many of 0, 1, ..., n - 1 are p modulo c.
 static inline int numbers_in_turn(int n, int c, int p) { return n > p ? (n - p - 1) / c + 1 : 0; }
-// What this rank's host is among its shard group's (a role), and the parts that the rank adds to: of each host's ranks,
-// numbered from 0, those whose turn it is. hosts_layout has them one by one.
+// For the inter-node reduction chain of this rank's shard group. along: the role of this rank's host among the group's
+// hosts. parts: how many of the group's shards this rank sums up on its host: of each host's ranks, numbered from 0,
+// the shards of those whose number, modulo the group's ranks on this host, is this rank's. hosts_layout lists them.
 static inline void rank_along(RankKey *k, MeshShape s, int rank, int per_host) {
   const int base = rank / s.shards * s.shards, end = base + s.shards, host = rank / per_host;
   const int first = base / per_host, last = (end - 1) / per_host;
@@ -259,23 +262,23 @@ static inline void rank_along(RankKey *k, MeshShape s, int rank, int per_host) {
 
 enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
 static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
-// Bytes that a rank receives in a step, by where they come from. Of rings the bytes that cross to another host are
-// those that its adapter carries: the ranks of a group on one host share them.
+// Bytes that a rank receives in a step: inside: from ranks of its own host, between: from other hosts. The bytes of a
+// ring that come from another host pass one network adapter; the ring's ranks on this host count an equal share each.
 struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
 
 static inline void links_split(Links *l, LinkUse use, int64_t between, int64_t all) {
   l->between[use] += between;
   l->inside[use] += all - between;
 }
-// `all` bytes that come round a ring of `size` ranks, `here` of which are on this host.
+// Adds `all` bytes that come round a ring of `size` ranks, `here` of which are on this host.
 static inline void links_ring(Links *l, LinkUse use, int64_t all, int size, int here) {
   links_split(l, use, size > here ? all / here : 0, all);
 }
-// `all` bytes, equally from each other rank of a group.
+// Adds `all` bytes that come in equal parts from each other rank of a group of `size`, `here` of them on this host.
 static inline void links_messages(Links *l, LinkUse use, int64_t all, int size, int here) {
   links_split(l, use, size > 1 ? all / (size - 1) * (size - here) : 0, all);
 }
-// Splits what fsdp_formula counts.
+// Splits the bytes of a step that fsdp_formula counts by the links that they take.
 static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A) {
   const int S = fsdp_shards(f), G = fsdp_mesh(f).secondary, R = fsdp_mesh(f).replicas, N = fsdp_world(f);
   const int due = fsdp_adds_locally(f) ? 1 : A;  // reductions of a unit in a step
@@ -308,8 +311,8 @@ static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A
   return l;
 }
 
-// Ranks that are alike: `count` of them, the first of which was planned.
-// placed, alive: bytes that are shared by what is never alive at once, and the most of them alive at once.
+// The ranks with one key: `count` of them, of which rank `first` is planned. placed: bytes of the memory that buffers
+// with disjoint live ranges share; alive: the most bytes of it that are live at once.
 struct RankClass {
   RankKey key;
   int first, count;
@@ -322,22 +325,23 @@ struct RankClass {
 enum { RANK_CLASSES_MAX = 512 };
 struct WorldPlan {
   Options opt;                                   // resolved
-  PlanDevice on;
-  RankClass *rank;
-  int classes, most, slowest;                    // most: the class whose ranks need most memory
+  PlanDevice on;                                 // what the ranks compute on
+  RankClass *rank;                               // [classes]
+  int classes, most, slowest;                    // the classes whose ranks need most memory; take longest for a step
 };
 static inline size_t plan_bytes(const WorldPlan *w, const MemoryPlan *m) {
   return memory_planned_total(m, w->on.gpu ? MEMORY_ON_DEVICE : MEMORY_ALL);
 }
-// The threads of each of a host's n ranks.
+// Writes the number of threads of each of a host's n ranks, from threads[0] on. alike: all later ranks have as many as
+// the last one that was asked for; on a GPU, one.
 static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
   bool alike = w->on.gpu;
-  for (int i = 0, one = 1; i < n; i++) {
+  for (int i = 0, rank_threads = 1; i < n; i++) {
     if (!alike) {
       const PlanThreads t = plan_threads(&w->opt, i, n);
-      one = t.threads, alike = t.alike;
+      rank_threads = t.threads, alike = t.alike;
     }
-    threads[i] = one;
+    threads[i] = rank_threads;
   }
 }
 static inline void world_plan_classes(WorldPlan *w) {
@@ -402,7 +406,7 @@ static inline void world_plan_free(WorldPlan *w) {
   free(w->rank);
   *w = WorldPlan{};
 }
-// Of a step; and of a second, predicted.
+// Tokens per step; and predicted tokens per second.
 static inline double world_plan_tokens(const WorldPlan *w) {
   return (double)w->opt.global_batch * (double)w->opt.seq_len;
 }
@@ -411,18 +415,19 @@ static inline double world_plan_tokens_s(const WorldPlan *w) {
 }
 
 // ================================================================================================ 3 fits
-// What a device, or a host for all its CPU ranks, would have to hold: as planned, and what libraries take.
+// Bytes that a GPU, or a host for all its CPU ranks, would have to hold: the plan's, and on a GPU the libraries'.
 static inline double world_plan_needs(const WorldPlan *w) {
   if (w->on.gpu) return (double)plan_bytes(w, &w->rank[w->most].memory) + w->on.machine.reserve_bytes;
   return (double)plan_bytes(w, &w->rank[w->most].memory) * (double)w->opt.ranks_per_host;
 }
+// Bytes that the GPU has, or the host for all its CPU ranks.
 static inline double world_plan_room(const WorldPlan *w) { return w->on.machine.memory_bytes; }
-// Bytes of that for events of --trace. On GPUs these lie on the host.
+// Bytes for events of --trace among world_plan_needs: none on GPUs, whose events are stored on the host.
 static inline double world_plan_trace(const WorldPlan *w) {
   const double bytes = (double)w->rank[w->most].memory.planned_bytes[MEM_TRACE];
   return w->on.gpu ? 0 : bytes * (double)w->opt.ranks_per_host;
 }
-// Whether it would fit without them.
+// Whether the plan does not fit, but would without the events of --trace.
 static inline bool world_plan_trace_is_too_long(const WorldPlan *w) {
   const double needs = world_plan_needs(w), room = world_plan_room(w);
   return needs > room && needs - world_plan_trace(w) <= room;
@@ -430,10 +435,12 @@ static inline bool world_plan_trace_is_too_long(const WorldPlan *w) {
 enum FitOf { FIT_BATCH, FIT_SEQUENCE, FITS };
 static const char *const fit_options[] = {"batch_size", "seq_len"};
 static const char *const fit_words[] = {"largest batch that fits", "longest sequence that fits"};
-// value: the largest that fits, 0: none does; needs: its bytes; next: those of the next one, 0 if that is refused.
+// value: the largest value that fits, 0: none does; needs: bytes of its plan; next: bytes of the plan of value + grain,
+// 0 if training rejects that value.
 struct Fit { int64_t value, grain; double needs, next; };
 
-// Bytes that a plan with `value` needs; 0: refused. The microbatches stay: another batch makes another global batch.
+// Bytes that a plan with `value` needs; 0: training rejects it. The number of microbatches stays: another batch makes
+// another global batch.
 static inline double fit_needs(const Options *asked, int64_t grad_accum, FitOf of, int64_t value) {
   static WorldPlan w;
   static Options o;
@@ -453,12 +460,12 @@ static inline int64_t fit_grain(int64_t other, int64_t of) {
   while (of > 1 && other % 2 == 0) other /= 2, of /= 2;
   return of;
 }
-// The largest value whose plan is no larger than the device. Memory is nearly a line in it, so that a guess from two
-// plans comes near the end; the plans of the result and of the next value prove it.
+// The largest value whose plan fits into the device's memory. Memory is nearly linear in the value, so a guess from two
+// plans comes close to the result; the plans of the result and of the next value prove it.
 static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of) {
   const Options *o = &w->opt;
   const double room = world_plan_room(w);
-  const bool by16 = o->fp8 == FP8_MATMUL;   // which takes batches of multiples of 16 tokens
+  const bool by16 = o->fp8 == FP8_MATMUL;   // FP8 matrix multiplies need microbatches of multiples of 16 tokens
   const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
   int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not

@@ -51,7 +51,7 @@ struct TraceEvent {
   TraceKind kind;
   uint8_t number : 6, part : 2;
 };
-// The clock of another rank: how far it is ahead of rank 0's, at most `within` wrong, when rank 0's said at_ns.
+// A clock is ahead_ns ahead of rank 0's, give or take within_ns, at the time at_ns of rank 0's clock.
 struct TraceClock { double ahead_ns, within_ns, at_ns; };
 struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
 struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
@@ -200,8 +200,8 @@ static inline void trace_expose_common(Trace *x, TraceCommon part, int64_t ns) {
   x->exposed_ns[EXPOSED_PARTS * x->stages + part] += (double)ns;
 }
 static inline void trace_forget_asks(Trace *x) { for (auto &a : x->ask) a.times = 0; }
-// A span that others may lie in begins; it ends with what it took without those.
-// On a GPU that follows when the step is over.
+// Starts a span in which other spans may be nested; trace_leave ends it. own_ns: its time without the nested spans; on
+// a GPU this is computed when the step is over (trace_own).
 static inline int64_t trace_enter(Trace *x, const Ctx *c) {
   CHECK(x->depth < TRACE_DEPTH, "spans nest deeper than %d", (int)TRACE_DEPTH);
   TraceOpen *open = &x->open[x->depth++];
@@ -217,7 +217,7 @@ static inline TraceEnded trace_leave(Trace *x, const Ctx *c) {
   trace_forget_asks(x);
   return TraceEnded{begin, end, end - begin - open->inner_ns};
 }
-// The sharding layer has asked whether something has come.
+// The sharding layer has asked whether what it waits for has come; `yes` is the answer. A wait ends with a yes.
 static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   if (!yes) {
     if (!x->ask[what].times++) x->ask[what].since_ns = now_ns();
@@ -242,7 +242,7 @@ static inline int trace_stage(const TraceTable *t) {
   if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
   return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
-// The stage whose gradient lies at p; p may be inside of it.
+// The stage in whose gradient p points.
 static inline int trace_stage_at(const Fsdp *f, const void *p) {
   for (int u = 0; u < fsdp_units(f); u++)
     for (int i = 0; i < fsdp_unit(f, u)->pieces; i++) {
@@ -304,8 +304,8 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
 }
 
 // ---- the schedule's notes
-// What the model's thread does for a gather, and the gather in its slot, from its start until it is whole. On a GPU all
-// of that is on the gather stream, after what it waits for.
+// Notes the time that the model's thread spends on an all-gather, and the all-gather in its slot, from its start until
+// it is complete. On a GPU both are on the gather stream, and start once that stream has waited for the slot.
 static inline void trace_gather(Trace *x, NotePoint point, int s) {
   Fsdp *f = x->f;
   const int k = fsdp_slot_number(f, s) & 63;
@@ -328,7 +328,8 @@ static inline void trace_gather(Trace *x, NotePoint point, int s) {
     if (!starts && !x->on_device) trace_add(x, TRACE_GATHER, k, s, x->gather_ns[k], e.end_ns, 0, PART_OF_MODEL);
   }
 }
-// On a GPU its stream waits for the gradient first. It ends before the event that others wait for.
+// Notes a reduction. On a GPU it starts once its stream has waited for the gradient, and ends before the event for
+// which other streams wait.
 static inline void trace_reduction(Trace *x, NotePoint point) {
   const ReduceJob *job = &x->f->job;
   x->reduced[job->stage] += point == POINT_BEGIN;
@@ -339,7 +340,8 @@ static inline void trace_reduction(Trace *x, NotePoint point) {
     trace_add(x, TRACE_REDUCTION, 0, job->stage, x->reduction_ns, trace_time(x, &x->f->reduce_ctx), job->round0,
               PART_OF_MODEL);
 }
-// On a GPU's stream of reductions. Where ranks poll, the copy of what has come is an op.
+// Notes the return of a reduced gradient (HSDP), on a GPU's stream of reductions. Where ranks poll, the copy of a
+// gradient that has come is noted as an op instead.
 static inline void trace_return(Trace *x, NotePoint point) {
   const ReduceJob *job = &x->f->job;
   const int64_t at = trace_time(x, &x->f->reduce_ctx);
@@ -354,7 +356,7 @@ static inline void trace_common(Trace *x, NotePoint point, TraceKind kind, Trace
   trace_expose_common(x, part, e.own_ns);
   trace_add(x, kind, 0, STAGE_NONE, e.begin_ns, e.end_ns, 0, PART_OF_MODEL);
 }
-// On a GPU only gradient slots are waited for: where the model's stream does.
+// Notes a wait of the sharding layer. On a GPU only the model's stream waits, for gradient slots.
 static inline void trace_wait(Trace *x, NotePoint point, TraceWait what, int stage) {
   if (what == WAIT_SLOT) stage = WORD_GET(&flight.stage) < 0 ? 0 : WORD_GET(&flight.stage);    // it comes next
   if (!x->on_device && point != POINT_WAIT) trace_asked(x, what, stage, point == POINT_ARRIVED);
@@ -363,7 +365,7 @@ static inline void trace_wait(Trace *x, NotePoint point, TraceWait what, int sta
   if (point == POINT_ARRIVED) trace_add(x, TRACE_WAIT, what, stage, x->ask[what].since_ns, at, 0, PART_OF_MODEL);
   x->ask[what].since_ns = at;
 }
-// Messages move inside Open MPI's calls. Inside a wait or a gather that is part of it.
+// Notes the time in Open MPI's calls, inside which messages move, except in a wait or an all-gather, which include it.
 static const int64_t TRACE_MOVE_NS = 20000;
 static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
   const int64_t begin = x->moved_ns, end = x->moved_ns = now_ns();
@@ -374,7 +376,7 @@ static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
   else trace_add(x, TRACE_MOVE, 0, STAGE_NONE, begin, end, 0, PART_OF_MODEL);
   if (messages) trace_expose_common(x, COMMON_MOVE, end - begin);
 }
-// Of the traced step. A host that only enqueues does not wait for peers.
+// Takes the schedule's notes of the traced step. On a GPU the host only enqueues, so it does not wait for peers.
 static inline void trace_note(Fsdp *, NoteOf of, NotePoint point, int stage) {
   Trace *x = tracing;
   const bool host = !x->on_device;
@@ -389,15 +391,15 @@ static inline void trace_note(Fsdp *, NoteOf of, NotePoint point, int stage) {
 }
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
-// How far each other rank's clock is ahead of rank 0's, on rank 0: clock[world]. `now` reads this rank's clock. like:
-// NULL, or for each rank the lowest one that has the same clock. Collective over comm.
+// Measures how far each rank's clock is ahead of rank 0's; rank 0 gets the result, in clock[world]. now: reads this
+// rank's clock, in ns. like: NULL, or for each rank the lowest rank that has the same clock. Collective over comm.
 enum { TRACE_PINGS = 64, TRACE_TAG = 0x7a3 };
 static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)(), const int *like) {
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   if (!rank) clock[0] = TraceClock{0, 0, (double)now()};
-  MPI_Barrier(comm);                             // no rank's first event is before rank 0's first look at its clock
+  MPI_Barrier(comm);                             // rank 0 has read its clock before any rank notes its first event
   for (int i = 0; i < TRACE_PINGS && rank && (!like || like[rank] == rank); i++) {
     int64_t mine = 0;
     MPI_Recv(&mine, 1, MPI_INT64_T, 0, TRACE_TAG, comm, MPI_STATUS_IGNORE);
@@ -420,13 +422,14 @@ static inline void trace_clocks(MPI_Comm comm, TraceClock *clock, int64_t (*now)
     }
   }
 }
-// A time of a rank's clock as rank 0's, by the two measurements of it.
+// Converts a time of a rank's clock to rank 0's, by the rank's two measurements: interpolated between them.
 static inline int64_t trace_to_rank0(const TraceClock *a, const TraceClock *b, int64_t ns) {
   const double span = b->at_ns - a->at_ns, at = (double)ns - a->ahead_ns - a->at_ns;
   const double share = span > 0 ? at / span : 0;
   return ns - llround(a->ahead_ns + (b->ahead_ns - a->ahead_ns) * (share < 0 ? 0 : share > 1 ? 1 : share));
 }
-// Ranks of a host share a clock; a host is named by its first rank.
+// Measurement `which` of all clocks (0, 1). The ranks of a host share a clock, so its first rank stands for all of
+// them.
 static inline void trace_measure(Trace *x, Fsdp *f, int which) {
   const Mesh *m = &f->mesh;
   int *like = (int *)malloc(sizeof(int) * (size_t)m->world);
@@ -443,7 +446,7 @@ static inline int trace_track(const Trace *x, const TraceEvent *e) {
   if (e->kind != TRACE_OP || !x->side[e->part]) return TRACK_COMPUTES;
   return e->part == PART_OF_SUMS ? TRACK_REDUCTION : TRACK_GATHER_STREAM;
 }
-// What event i of the model's stream took without the spans inside it, which come before it in the list.
+// The time of event i of the model's stream without the spans nested in it, which are before it in the list.
 static inline int64_t trace_own(const Trace *x, int64_t i) {
   const TraceEvent *e = &x->event[i];
   int64_t own = e->end_ns - e->begin_ns, limit = e->end_ns;
@@ -451,7 +454,7 @@ static inline int64_t trace_own(const Trace *x, int64_t i) {
     const TraceEvent *inner = &x->event[i];
     if (trace_track(x, inner) != TRACK_COMPUTES || inner->kind == TRACE_READ) continue;
     if (inner->begin_ns < e->begin_ns) break;
-    if (inner->end_ns > limit) continue;         // inside one that is inside
+    if (inner->end_ns > limit) continue;         // nested in a nested span
     own -= inner->end_ns - inner->begin_ns;
     limit = inner->begin_ns;
   }
