@@ -102,12 +102,12 @@ check-style:
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
 # The rooms, each above those before it (docs/design.md).
-ROOMS := base/newfile base watch kernels launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors \
+ROOMS := base/newfile base watch kernels memory launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors \
   data/shape data/models data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)
-DOORS := $(patsubst fsdp/fsdp.h,fsdp.h,$(foreach r,$(filter-out kernels,$(ROOMS)),$r/$(notdir $r).h))
+DOORS := $(patsubst fsdp/fsdp.h,fsdp.h fsdp/plan.h,$(foreach r,$(filter-out kernels,$(ROOMS)),$r/$(notdir $r).h))
 check-rooms:
 	@dev/check_rooms.sh "$(ROOMS)" "$(DOORS)" $(INCLUDES) $(filter %.cc %.cu,$(SOURCES)) train_gpt_fsdp.cu $(wildcard trainer/*.h)
 
@@ -164,7 +164,7 @@ $(foreach i,$(ISAS) $(ISAS_TESTED),$(foreach f,$(call families,$i),$(eval cmd_cp
   $(eval src_cpu_$i.$f := kernels/cpu/cpu.cc)))
 cpu_objects = $(foreach i,$1,$(patsubst %,cpu_$i.%,$(call families,$i)))
 # A room is one object. The model computes nothing itself: -O1 is a second less than -O2 after an edit.
-ROOM_OBJECTS := $(notdir $(ROOMS)) threads
+ROOM_OBJECTS := $(notdir $(ROOMS)) threads op_calls
 $(foreach r,$(ROOM_OBJECTS),$(eval cmd_$r := $(COMMON) -O2 $(SANITIZE) $(CXXFLAGS)) \
   $(eval src_$r := $(filter %/$r.cc,$(SOURCES))))
 cmd_train_gpt_fsdp := $(COMMON) -O1 $(SANITIZE) $(CXXFLAGS) -x c++
@@ -237,7 +237,8 @@ CHECKED := kernels $(call cpu_objects,$(ISAS) $(ISAS_TESTED)) $(if $(WITH_CUDA),
 check-symbols: $(CHECKED:%=$(B)/%.o) $(ROOM_OBJECTS:%=$(B)/%.o) $(B)/train_gpt_fsdp.o
 ifneq ($(SAN),1)
 	@dev/check_exports.sh $(B) $(CHECKED)
-	@dev/check_doors.sh $(B) $(foreach d,$(DOORS),$(if $(filter fsdp.h,$d),fsdp,$(notdir $(d:%.h=%)))=$d) threads=kernels/cpu/threads.h
+	@dev/check_doors.sh $(B) $(foreach d,$(filter-out fsdp%,$(DOORS)),$(notdir $(d:%.h=%))=$d) fsdp=fsdp.h+fsdp/plan.h \
+	  threads=kernels/cpu/threads.h op_calls=kernels/op_calls.h
 endif
 
 # Each header compiles alone, in every part that it has (PART_ in kernels/ops.h).

@@ -3,10 +3,9 @@
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
 // The parts, each a file, in the order in which they are built on each other:
-//   base/base.h            no rank waits for ever (heartbeats)
-//   fsdp/types.h           the types of all parts: configuration, what follows from it once and for all, and what
+//   fsdp/plan.h            the second door: results for plans, predictions, reports and traces; dry runs
+//   fsdp/types.h           the types of all parts: what follows from the configuration once and for all, and what
 //                          changes: struct Fsdp
-//   fsdp/memory_plan.h     every byte is planned under a name, printed, then taken under it
 //   fsdp/mesh.h            replicas x shards: who is where
 //   fsdp/units.h           parameters -> units -> pieces: which rank owns which elements, as data
 //   fsdp/state.h           what every part asks of struct Fsdp
@@ -84,210 +83,181 @@
 // microbatches, every mesh, layout, wrap and slot count. Replicas pass the running sum on, in order. Only --reduce
 // native gives the order away, to NCCL, and --accumulate local adds a rank's own microbatches first.
 #pragma once
-#include "fsdp/types.h"
+#include "kernels/ops.h"
 
-// ---- memory_plan.h --------------------------------------------------------------------------------------------------
-// Declares `bytes` of zeroed memory under a line. `pointer` is the address of a pointer, of any type, that
-// memory_take_all sets and memory_give_back_all reads; it stays as it is for 0 bytes. besides: as many bytes more,
-// which are declared under other lines, without a pointer.
-void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides = 0);
-// Bytes that were declared: of a part; of a use.
-size_t memory_planned_total(const MemoryPlan *m, MemoryPart part);
-size_t memory_planned_use(const MemoryPlan *m, MemoryUse use);
-// What a library has allocated: free memory before and after. Other programs on the device may allocate or free in
-// between, so the number is only printed; whether the plan fits is decided by what is free.
-void memory_measure(MemoryPlan *m, MemoryName line, size_t before, size_t after);
-// Ends the run with a fault where a line has taken other bytes than were declared.
-void memory_check_taken(const MemoryPlan *m);
+struct Fsdp;                                     // fsdp/types.h; one a rank, and one more in each dry run
+struct MemoryPlan;                               // fsdp/plan.h
 
-// ---- mesh.h ---------------------------------------------------------------------------------------------------------
-// The group of the ranks first, first + stride, ..., of which `rank` is one. Free .rank.
-RankGroup rank_group(int first, int stride, int size, int rank);
-// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
-void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows);
-// For plans: the mesh that rank `rank` of `world` ranks would have, with `per_host` consecutive ranks on each host. The
-// ranks need not be running, and the mesh has no communicators.
-void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host);
-// The largest `mine` of all ranks; without communicators this rank's. Collective.
-size_t mesh_most(const Mesh *m, size_t mine);
-void mesh_close(Mesh *m);
-
-// ---- units.h --------------------------------------------------------------------------------------------------------
+// ---- parameters -----------------------------------------------------------------------------------------------------
+enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
+// One of the matrices of a frozen parameter whose bytes are kept: the type of its blocks, or of one number (blocks.h),
+// and where it lies. Several of a parameter may have different types: they are in different pieces.
+struct KeptMatrix { int type, piece; int64_t in_piece; };
+struct Param {
+  char name[64];
+  int ndim;
+  int64_t shape[2];                              // as the user and every file see it
+  int64_t padded_rows;                           // rows in memory; the ones beyond shape[0] are zero and stay so
+  Init init;
+  float std;                                     // of INIT_NORMAL
+  bool decay;                                    // weight decay applies
+  float lr_scale;                                // factor of its learning rate
+  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
+  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
+  int64_t matrix_rows[3];                        // and up; the rows of each
+  bool frozen;                                   // no gradient, no optimizer state
+  bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
+  int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
+  int adapts;                                    // number of that matrix among the parameters
+  unsigned parts;                                // a bit for each of its parts that has an adapter
+  int keeps;                                     // matrices whose bytes are kept: all of them, or 0
+  KeptMatrix kept[3];
+  bool read_in_blocks;                           // by the model, where matrix multiplies take blocks
+  int stage;                                     // the stage that needs it
+  // The layout fills in the rest.
+  Dtype dtype;                                   // in which it is stored and gathered
+  bool owned;                                    // Muon: for each of its matrices one rank computes the update
+  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
+  int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
+  int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
+                                                 // (-1: it is read in blocks alone)
+};
+#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
+enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
 // Its elements without padding rows, as files have them.
 static inline int64_t param_numel(const Param *p) { return p->shape[0] * param_cols(p); }
-// Runs of elements of a parameter in a shard, at most: one for each matrix whose bytes are kept. The first element of
-// one of its matrices.
-static inline int param_runs(const Param *p) { return p->keeps ? p->keeps : 1; }
+// The first element of one of its matrices.
 static inline int64_t param_part_first(const Param *p, int part) {
   int64_t rows = 0;
   for (int k = 0; k < part; k++) rows += p->matrix_rows[k];
   return rows * param_cols(p);
 }
 // Whether all that is kept of a parameter's bytes is blocks, which ops may read as they lie.
-static inline bool param_in_blocks(const Param *p) {
-  bool blocks = p->keeps > 0;
-  for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k].type) > 1;
-  return blocks;
-}
+bool param_in_blocks(const Param *p);
 // Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
-// Whether a glob names it: *, ? and [] as in a shell.
+// Whether a glob (*, ? and [] as in a shell) names it: its whole name, or the name without ".weight" or ".bias".
 bool param_matches(const Param *p, const char *glob);
 // Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
 // line in `error`, if a glob matches nothing or nothing is left to train.
 bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes);
-// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
-// WRAP_MIN_PARAMS.
-Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units);
-// The part of parameter p that is in the shard of rank i (Span), behind its first `past` elements there; false if there
-// is none. Where bytes are kept there may be more of it behind that run, in another piece.
-bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past = 0);
-// Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
-bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run);
-// Bytes of a rank's parameter shard without these gaps: what a gather sends.
-int64_t unit_wire_bytes(const Unit *u);
 
-// ---- state.h --------------------------------------------------------------------------------------------------------
-Traffic traffic_add(Traffic x, Traffic y, int sign);
-// What the rest of the program asks. shard, replica: numbers of this rank in its groups. comm: of all ranks; host_comm:
-// of this host's. in_place: nothing is gathered. along_hosts: so sums travel (hosts.h). adds_locally: a rank its
-// microbatches. device_sends: the host only enqueues.
-static inline int fsdp_rank(const Fsdp *f) { return f->mesh.rank; }
-static inline int fsdp_world(const Fsdp *f) { return f->mesh.world; }
-static inline int fsdp_hosts(const Fsdp *f) { return f->mesh.hosts; }
-static inline int fsdp_shard(const Fsdp *f) { return f->mesh.shard.me; }
-static inline int fsdp_replica(const Fsdp *f) { return f->mesh.replicate.me; }
-static inline MPI_Comm fsdp_comm(const Fsdp *f) { return f->mesh.comm; }
-static inline MPI_Comm fsdp_host_comm(const Fsdp *f) { return f->mesh.node; }
-static inline int fsdp_host_world(const Fsdp *f) { return f->mesh.node_world; }
-static inline MeshShape fsdp_mesh(const Fsdp *f) { return f->cfg.mesh; }
-static inline bool fsdp_in_place(const Fsdp *f) { return f->lay.in_place; }
-static inline bool fsdp_along_hosts(const Fsdp *f) { return f->lay.hosts.hosts; }
-static inline bool fsdp_adds_locally(const Fsdp *f) { return f->cfg.local; }
-static inline bool fsdp_device_sends(const Fsdp *f) { return f->ctx->ops->nccl && f->cfg.comm != COMM_MPI; }
-static inline bool fsdp_has_adapters(const Fsdp *f) { return f->lay.adapters; }
-static inline int fsdp_stages(const Fsdp *f) { return f->lay.stages; }
-static inline int fsdp_params(const Fsdp *f) { return f->lay.params; }
-static inline const Param *fsdp_param(const Fsdp *f, int p) { return &f->lay.param[p]; }
-static inline int fsdp_units(const Fsdp *f) { return f->lay.units; }
-static inline const Unit *fsdp_unit(const Fsdp *f, int u) { return &f->lay.unit[u]; }
-static inline size_t fsdp_wire_bytes(const Fsdp *f) { return dtype_bytes(f->cfg.wire_dtype); }
-static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
-// Whether partial sums are passed from replica to replica.
-static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
-static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
-int fsdp_param_moments(const Fsdp *f, const Param *p);
-// Working memory at an offset; parameter shards at theirs, which may lie elsewhere.
-static inline char *fsdp_work(const Fsdp *f, size_t at) { return work_at(f->mem.work, at); }
-static inline char *fsdp_home(const Fsdp *f, size_t at) { return work_at(f->mem.params_home, at); }
+// ---- configuration --------------------------------------------------------------------------------------------------
+enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
+enum ShardLayout : int { SHARD_FLAT, SHARD_DIM0 };
+enum OptimizerKind : int { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
+enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
+enum Fp8 : int { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
+enum BetweenHosts : int { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
+enum Offload : int { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
+struct MeshShape { int replicas, shards, secondary; };         // R, S and K; secondary: 0 if no such groups
+struct FsdpConfig {
+  Dtype param_dtype, compute_dtype, wire_dtype;
+  MeshShape mesh;
+  ShardLayout layout;
+  WrapPolicy wrap;
+  int64_t wrap_least;                            // of WRAP_MIN_PARAMS
+  int blocks, gather_slots;                      // L blocks, K gather slots for them
+  int first_backward;                            // F: backward does not go below this block
+  int64_t microbatches;                          // A: microbatches of one rank in one step
+  bool local;                                    // each rank adds up whole gradients; they are reduced once a step
+  Fp8 fp8;
+  Offload offload;
+  const Ops *host_ops;                           // the CPU ops of an offloaded optimizer
+  OptimizerKind optimizer;
+  CommKind comm;
+  bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
+                                                 // parameters are copied from there, not read in place
+  bool comms_of_one;                             // COMM_NCCL: a single rank opens communicators all the same (for
+                                                 // tests on one GPU)
+  bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
+  BetweenHosts between;
+  size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
+  bool log_layers;                               // norms of each unit are added up in each step (layers.h)
+  bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
+};
+struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
+// What this rank has received, as the transport counted it. All ranks together send as much as they receive.
+struct Traffic {
+  int64_t gathers, reductions, returns, updates, small;
+  int64_t gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
+};
 
-// ---- op_calls.h -----------------------------------------------------------------------------------------------------
-extern TouchSink *touch_of_host;                 // of contexts without a device, an optimizer's on the host; NULL: none
-// A context that has w->ops must have a device of `real`. Copies are not watched: see watch_copies.
-void watch_table(OpWatch *w, const Ops *real);
-// Also of copies and zeroing: every context for which they are called has a table that is watched.
-void watch_copies(OpWatch *w);
-
-// ---- record.h -------------------------------------------------------------------------------------------------------
-static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
-static inline Record *record_of(const Ctx *c) { return (Record *)c->device; }
-void record_open(Record *r);
-static inline void record_close(Record *r) { free(r->entry); free(r->name); }
-void plan_event_open(Ctx *c, void **event, const char *);
-// The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.
-Ops plan_table(bool gpu);
-// The host reads or writes memory that a stream accesses, too.
-void record_host(Record *r, AccessKind kind, const void *p, size_t bytes);
-
-// ---- note.h ---------------------------------------------------------------------------------------------------------
-// microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
-void note_phase(Fsdp *f, const char *phase, int microbatch, int mark);
-static inline void note_phase_end(Fsdp *f) { f->ctx->ops->range_end(f->ctx); }
-
-// ---- finite.h -------------------------------------------------------------------------------------------------------
-// The same table, but that it looks. A context that has it must have a device of `real`.
-void finite_table(FiniteTable *t, const Ops *real, Finite *x);
-
-// ---- placement.h ----------------------------------------------------------------------------------------------------
-size_t placement_bytes(const Placement *pl);
-// A buffer of the pass; nobody but the model's stream touches it. In a dry run it gets an address of its own. Later
-// calls may ask for less than the dry run did.
-char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes);
-// The ops' workspace. It alone may end between two places.
-char *declare_workspace(Declare *d, size_t bytes);
-Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1);
-// Learns from the record of a pass that was declared when its buffers are alive.
-void pass_lifetimes(Placement *pl, Pass *p, const Record *r);
-// Places the buffers of all passes, whose lifetimes are known.
-void placement_place(Placement *pl, Pass *pass, int passes);
-// Gives p the places that the same pass got.
-void pass_take_places(Pass *p, const Pass *placed);
-void pass_free(Pass *p);
-
-// ---- owned.h --------------------------------------------------------------------------------------------------------
-static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
-// The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
-// in_piece from the first of that rank's part of the piece. Returns false when there is none.
-bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run);
-// Whether this rank gives its run of a matrix to the owner: its replica is the owner's.
-bool owned_gives(const Fsdp *f, const OwnedMatrix *x);
-// Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
-void owned_deal(OwnedMatrix *x, int count, int world);
-// Bytes of updates that this rank receives in a step: from ranks of its host, or from others.
-int64_t owned_wire_bytes(const Fsdp *f, bool near);
-
-// ---- hosts.h --------------------------------------------------------------------------------------------------------
-// Shard groups in which a host's ranks are not consecutive.
-int hosts_out_of_order(const Mesh *m);
-// Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
-// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
-bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu);
-// One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
-bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes);
-
-// ---- layout.h -------------------------------------------------------------------------------------------------------
-// How often a step of A microbatches gathers block l: see fsdp.h.
-int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A);
-// What comes of a reduction of unit u. first: of the step. Between hosts: only known of sums along them.
-HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first);
-// The formulas of traffic, per rank and step of A microbatches a rank.
-Traffic fsdp_formula(const Fsdp *f, int A);
-// Lays out units and decides chunks, as rank mesh.rank sees it; allocates nothing big and asks nobody. `mesh` and
-// `param` are owned by f from here on.
-void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params);
-// Declares all memory of the sharding layer in m, which must stay where it is, and f too, until it is taken.
+// ---- its life -------------------------------------------------------------------------------------------------------
+// The ranks that a layer is one of. comm: of all of them; MPI_COMM_NULL: of a plan, rank `rank` of `world`, per_host
+// consecutive ones a host, none of which need be running.
+struct FsdpRanks { MPI_Comm comm; int rank, world, per_host; };
+// Lays out units, places and rounds as that rank has them; allocates nothing big. `param`, malloc'ed, is the layer's
+// from here on; ctx is the model's. Where ranks run: one line in `error` if cfg cannot be on their hosts; the program
+// can then only end. Collective over comm. Until fsdp_close, or fsdp_layout_free where it was not opened.
+Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, char *error, size_t error_bytes);
+void fsdp_layout_free(Fsdp *f);
+// Declares all memory of the sharding layer in m, which must stay where it is until it is taken.
 void fsdp_declare(Fsdp *f, MemoryPlan *m);
-// What shares memory with gradient slots lies in a window. Returns whether every host has room for that (a container's
-// /dev/shm may be 64 MiB); if not, nothing is to be shared, on all ranks alike. Collective.
-bool fsdp_shared_slots_fit(Fsdp *f);
+// Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
+void fsdp_connect(Fsdp *f, MemoryPlan *plan);
+// Takes all memory that the plan has, the caller's too; all of it must have been declared. Collective.
+void fsdp_open(Fsdp *f);
+void fsdp_close(Fsdp *f);
+// What the layer does for others while it runs, from now on. marks: NULL, or words in which the device counts its
+// progress; background: NULL, or called whenever messages are moved on.
+struct FsdpHooks { uint32_t *marks; void (*background)(void *to); void *background_to; };
+void fsdp_hook(Fsdp *f, FsdpHooks h);
 
-// ---- transport.h ----------------------------------------------------------------------------------------------------
-void step_event_record(Ctx *c, StepEvent *e);
-// The stream of ctx waits for the event, if it was recorded in this step.
-void step_event_wait(Ctx *c, const StepEvent *e);
-// Along hosts: whether the sum of a part comes to this rank by messages.
-bool hosts_receives_part(const Fsdp *f, int part);
-GatherSource fsdp_source(const Fsdp *f, bool secondary);
-// Where a gathered piece comes from and goes to, for transports.
-GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i);
-// The replica whose sum this one goes on from: the one before; for the first one the last, of the reduction before.
-int chain_before(const Fsdp *f);
+// ---- where this rank is; shard, replica: its numbers in its groups --------------------------------------------------
+const FsdpConfig *fsdp_config(const Fsdp *f);
+int fsdp_rank(const Fsdp *f);
+int fsdp_world(const Fsdp *f);
+int fsdp_shard(const Fsdp *f);
+int fsdp_replica(const Fsdp *f);
+int fsdp_hosts(const Fsdp *f);
+int fsdp_host_world(const Fsdp *f);              // ranks of this host
+MPI_Comm fsdp_comm(const Fsdp *f);               // of all ranks; of this host's
+MPI_Comm fsdp_host_comm(const Fsdp *f);
+int fsdp_mpi_count(int64_t n);                   // n as a count of MPI's, which must be one
+// The largest `mine` of all ranks; in a plan this rank's. Collective.
+size_t fsdp_most(const Fsdp *f, size_t mine);
+bool fsdp_device_sends(const Fsdp *f);           // the host only enqueues
+bool fsdp_has_adapters(const Fsdp *f);
+bool fsdp_blocks_in_root(const Fsdp *f);         // --wrap put parameters of blocks into stage 0
+int fsdp_stages(const Fsdp *f);
+int fsdp_params(const Fsdp *f);
+const Param *fsdp_param(const Fsdp *f, int p);   // they are in the order of fsdp_layout, one behind the other
+Traffic fsdp_traffic(const Fsdp *f);             // counted so far
+void fsdp_set_traffic(Fsdp *f, Traffic x);       // of a replayed graph, which nobody counts; of what shall not count
+Traffic traffic_add(Traffic x, Traffic y, int sign);
 
-// ---- transport_updates.h --------------------------------------------------------------------------------------------
-// Whether this rank sends, receives or copies anything in a round.
-bool updates_move(const Fsdp *f, int round, bool back);
-
-// ---- transport_mpi.h ------------------------------------------------------------------------------------------------
-int fsdp_mpi_count(int64_t n);
-
-// ---- transport_plan.h -----------------------------------------------------------------------------------------------
-extern const Comm comm_plan;
-
-// ---- reduce.h -------------------------------------------------------------------------------------------------------
-// Moves the reduction in flight on as far as it can without waiting. Called between ops.
-void fsdp_poll(Fsdp *f);
-void fsdp_reduce_wait(Fsdp *f);
+// ---- a step ---------------------------------------------------------------------------------------------------------
+// Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
+// the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
+// without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
+// forward. Collective.
+void fsdp_step_begin(Fsdp *f, bool training);
+// microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
+void fsdp_phase_begin(Fsdp *f, const char *phase, int microbatch, int mark);
+void fsdp_phase_end(Fsdp *f);
+// The host reads or writes memory that a stream accesses, too: for tests, which prove the order.
+void fsdp_host_touches(Fsdp *f, bool writes, const void *p, size_t bytes);
+// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
+// call it for the same stages in the same order.
+void fsdp_gather(Fsdp *f, int s);
+// Starts gathering the stages that the model will need after s, as far as slots reach.
+void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
+// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: those in E4M3 and in blocks are
+// wanted in the compute dtype.
+void fsdp_wait(Fsdp *f, int s, bool matrices);
+// Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
+Tensor fsdp_weight(Fsdp *f, int p);
+// The same as it is stored; of one whose bytes are kept the given matrix, (rows, bytes of a row) of the type that
+// Param.kept says.
+Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
+// The same of all matrices of one that has no copy in the compute dtype: matrix multiplies take it in place of
+// fsdp_weight, which then has no data. Of any other: absent.
+QuantMatrix fsdp_quant(const Fsdp *f, int p);
+Tensor fsdp_scale(const Fsdp *f, int p);         // of one that is stored in E4M3
+// Stage s is not read any more. Its slot may take another stage; until then the stage stays whole in it.
+void fsdp_release(Fsdp *f, int s);
 // Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
 // before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
 void fsdp_grads_prepare(Fsdp *f, int s);
@@ -299,47 +269,9 @@ Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a);
 // Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
 // in the step. Collective.
 void fsdp_reduce(Fsdp *f, int s, int a, int microbatches);
-
-// ---- gather.h -------------------------------------------------------------------------------------------------------
-int fsdp_slot_number(const Fsdp *f, int s);
-static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->gather.slot[fsdp_slot_number(f, s)]; }
-// Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
-// call it for the same stages in the same order.
-void fsdp_gather(Fsdp *f, int s);
-// Starts gathering the stages that the model will need after s, as far as slots reach.
-void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
-// Parameter p in its gathered stage, as it is stored; of one whose bytes are kept the given matrix, (rows, bytes of a
-// row) of type Param.kept says.
-Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
-// The same of all matrices of one that has no copy in the compute dtype: matrix multiplies take it in place of
-// fsdp_weight, which then has no data. Of any other: absent.
-QuantMatrix fsdp_quant(const Fsdp *f, int p);
-Tensor fsdp_scale(const Fsdp *f, int p);
-// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: those in E4M3 and in blocks are
-// wanted in the compute dtype.
-void fsdp_wait(Fsdp *f, int s, bool matrices);
-// Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
-Tensor fsdp_weight(Fsdp *f, int p);
-// An E4M3 matrix as it is stored; its scale is fsdp_scale.
-static inline Tensor fsdp_weight_e4m3(Fsdp *f, int p) { return fsdp_stored(f, p); }
-// Stage s is not read any more. Its slot may take another stage; until then the stage stays whole in it.
-void fsdp_release(Fsdp *f, int s);
-// Begins a step, or any other pass over the model. Other streams continue only after everything that was enqueued on
-// the model's stream so far. Nothing gathered by an earlier pass is used: a replayed graph changes weights and slots
-// without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
-// forward. Collective.
-void fsdp_step_begin(Fsdp *f, bool training);
-// Waits for everything enqueued on the model's stream, and checks meanwhile whether NCCL has lost a peer: a stream that
-// waits for a lost peer would never end.
-void fsdp_sync(Fsdp *f);
-
-// ---- sharded_state.h ------------------------------------------------------------------------------------------------
-// Where this rank's part of piece i of unit u is in an fp32 state. NULL if it is not there: a frozen piece has only
-// masters, and those only if it is stored in fp32; a master in two halves is not stored in fp32.
-float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, int i);
-// The elements of parameter p that this rank owns, and where they are in an fp32 state (NULL: not there). Returns false
-// if it owns none.
-bool fsdp_own(const Fsdp *f, ShardState state, int p, Span *run, float **at);
+// Moves the reduction in flight on as far as it can without waiting. Called between ops.
+void fsdp_poll(Fsdp *f);
+void fsdp_reduce_wait(Fsdp *f);
 // After fsdp_reduce_wait, once a step: the model may read the gradient shards.
 void fsdp_returns_wait(Fsdp *f);
 // Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
@@ -347,25 +279,51 @@ void fsdp_returns_wait(Fsdp *f);
 void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs);
 // Gathers `bytes` of every rank into `all`, in order of ranks, in device memory; once a step. Collective.
 void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes);
+// One optimizer step on the own shards, by what ctx->state says (offloaded: `host`, its copy, which the caller has
+// waited for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes
+// nothing and publishes what was there. Collective with fp8.
+void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host);
 // Makes all parameter shards from the masters, after these were changed. Collective.
 void fsdp_publish(Fsdp *f);
 // Ends a step: what was gathered is stale, and peers may read the new shards from now on. Collective.
 void fsdp_step_end(Fsdp *f);
-static inline bool fsdp_needs_measure(const Fsdp *f) { return f->lay.scales > f->lay.scales_trained; }
-// Before a PASS_MEASURE.
-void fsdp_forget_scales(Fsdp *f);
-// Sets the E4M3 scales from the magnitudes that all ranks have measured. Collective.
-void fsdp_frozen_scales(Fsdp *f);
+// Waits for everything enqueued on the model's stream, and checks meanwhile whether NCCL has lost a peer: a stream that
+// waits for a lost peer would never end.
+void fsdp_sync(Fsdp *f);
+
+// ---- state in and out -----------------------------------------------------------------------------------------------
+enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
+// Parameters without an fp32 master, frozen or split, take new values through scratch memory, where they are rounded or
+// cut into halves. A frozen E4M3 matrix needs its scale first: all values are given twice, with PASS_MEASURE, after
+// fsdp_forget_scales, and, after fsdp_frozen_scales, with PASS_STORE.
+enum ValuePass { PASS_STORE, PASS_MEASURE };
+// The part of a parameter that is in a shard: `numel` elements, which begin in_range elements after its first and
+// in_piece elements after the first of that rank's part of the piece. part: of a parameter whose bytes are kept, the
+// matrix that they are of; there may be more of it behind that run, in another piece.
+struct Span { int64_t in_range, in_piece, numel; int part = 0; };
+// The elements of parameter p in the shard of rank `shard` of the shard group, behind its first `past` there. False: it
+// has none.
+bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past = 0);
 // Sets elements [at, at + n) of those that this rank owns of parameter p, in a state, to values in host memory. After
 // changes of STATE_MASTER call fsdp_publish and fsdp_step_end.
 void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass);
-// The same of a parameter whose bytes are kept, to whole blocks as they are stored. The type of those that element `at`
-// is in.
+// Copies such elements to host memory. A frozen parameter without a master gives its stored values, widened to fp32. A
+// moment that it does not have reads as zero.
+void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n);
+// The same, where the host can read them as they lie; else NULL.
+float *fsdp_own_on_host(const Fsdp *f, ShardState state, int p);
+// Begins a copy of all of them to pinned host memory `to`, past the caches; the other ends all copies. A moment that p
+// does not have is left out.
+void fsdp_snapshot_own(Fsdp *f, ShardState state, int p, float *to);
+void fsdp_snapshot_wait(Fsdp *f);
+// Sets such elements of a parameter whose bytes are kept, to whole blocks as they are stored; the type of those that
+// element `at` is in.
 void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *blocks, int64_t n);
 int fsdp_own_type(const Fsdp *f, int p, int64_t at);
-// Copies elements [at, at + n) of those that this rank owns of parameter p, in a state, to host memory. A frozen
-// parameter without a master gives its stored values, widened to fp32. A moment that it does not have reads as zero.
-void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n);
+int fsdp_param_moments(const Fsdp *f, const Param *p);         // of the optimizer: 0 to 2
+bool fsdp_needs_measure(const Fsdp *f);
+void fsdp_forget_scales(Fsdp *f);
+void fsdp_frozen_scales(Fsdp *f);                // from the magnitudes that all ranks have measured. Collective
 // beside: with what trains beside them, adapters and rows. Collective.
 uint64_t fsdp_weights_hash(Fsdp *f, bool beside = false);
 // Whether all weights are finite; else the first that is not, by its parameter. Every rank gets the same. Collective.
@@ -373,34 +331,3 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element);
 // Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
 // not depend on the number of ranks. Collective; ends with a barrier.
 void fsdp_init_params(Fsdp *f, uint64_t seed);
-
-// ---- layers.h -------------------------------------------------------------------------------------------------------
-LayerNorms layer_norms(const Fsdp *f, int u);
-
-// ---- update.h -------------------------------------------------------------------------------------------------------
-// One optimizer step on the own shards, by what ctx->state says (offloaded: host_ctx.state, which the caller has waited
-// for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes nothing
-// and publishes what was there. Collective with fp8.
-void fsdp_update(Fsdp *f, OptimizerArgs a);
-
-// ---- open.h ---------------------------------------------------------------------------------------------------------
-// Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
-void fsdp_connect(Fsdp *f, MemoryPlan *plan);
-// Takes all memory that the plan has, the caller's too. Collective.
-void fsdp_open(Fsdp *f);
-// Frees what fsdp_layout took.
-void fsdp_layout_free(Fsdp *f);
-void fsdp_close(Fsdp *f);
-
-// ---- dry_run.h ------------------------------------------------------------------------------------------------------
-// Makes `dry` the layer of the same rank as f, over the planning table of ctx: laid out as f is, with places of its
-// own, which fsdp_declare gives it. cfg: f's, with fewer microbatches and no pools.
-void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfig cfg);
-// Opens it: its memory is addresses of `r`.
-void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r);
-void fsdp_dry_close(Fsdp *f);
-// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
-void fsdp_pools(const Fsdp *f, Placement *p);
-// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
-// run of `microbatches`.
-void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches);

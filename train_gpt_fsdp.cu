@@ -19,6 +19,7 @@
 #include "kernels/preference.cuh"
 #include "kernels/random.h"
 #include "fsdp.h"
+#include "fsdp/plan.h"
 #include "run/plan/plan.h"
 
 // ================================================================================================ 1 model
@@ -313,8 +314,6 @@ struct HostBuffers {
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
 };
-// Every pass over the model has buffers of its own in the same memory.
-enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
 struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
 struct Trainer {
   RunView run;                                   // what run/ knows of all this
@@ -322,11 +321,10 @@ struct Trainer {
   Model model;
   Dtype dtype;
   Ctx ctx;
-  Fsdp fsdp;
+  Fsdp *fsdp;
   Sampler sampler;
   Acts acts;
   Microbatch at;                                 // that is computed
-  Pass pass[PASSES];
   char *step_arena, *host_arena;
   size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
@@ -341,7 +339,6 @@ struct Trainer {
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic;                         // of one replay
-  int64_t step_calls;                            // calls of ops in a training step, at most
 };
 
 // Texts that are continued at once on a rank.
@@ -355,18 +352,17 @@ static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
   return pass == PASS_SAMPLE ? sample_sequences(t) : min64((t->head_rows + wider - 1) / wider, (int64_t)B * T);
 }
 // Makes the activations of a pass over B x T tokens: where a dry run puts them, or where the placement has.
-static void trainer_declare_pass(Trainer *t, Declare d, int B, int T, PassKind pass) {
-  acts_declare(&t->acts, &d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN,
+static void trainer_declare_pass(Trainer *t, int B, int T, PassKind pass, bool again = false) {
+  Declare *d = fsdp_pass(t->fsdp, pass, again);
+  acts_declare(&t->acts, d, &t->model, t->dtype, B, T, pass_head_rows(t, pass, B, T), pass == PASS_TRAIN,
                t->model.documents && pass != PASS_SAMPLE, pass == PASS_SAMPLE ? sample_sequences(t) : 0);
-  t->ctx.workspace = declare_workspace(&d, t->ctx.workspace_bytes);
+  t->ctx.workspace = declare_workspace(d, t->ctx.workspace_bytes);
   t->carved = pass;
 }
 // The same for a real pass. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
-  char *const slots = fsdp_work(&t->fsdp, t->fsdp.lay.part[WORK_STAGING].at);
-  const Declare there = {&t->pass[pass], NULL, {(char *)t->fsdp.shards.grads, t->fsdp.mem.pool, slots}, 0};
-  trainer_declare_pass(t, there, B, T, pass);
+  trainer_declare_pass(t, B, T, pass);
 }
 
 // Numbers that a rank tells of each of its microbatches.
@@ -377,7 +373,7 @@ static size_t trainer_exchange_bytes(const Trainer *t) {
 // Lays out StepBuffers on the device and HostBuffers on the host, in their arenas. Returns the bytes of both.
 struct StepBytes { size_t device, host; };
 static StepBytes trainer_carve_buffers(Trainer *t) {
-  const int64_t A = t->opt.grad_accum, N = fsdp_world(&t->fsdp), T = t->model.T;
+  const int64_t A = t->opt.grad_accum, N = fsdp_world(t->fsdp), T = t->model.T;
   const int64_t tokens = max64(A * t->opt.batch_size * T, t->rows_max), exchange = (int64_t)trainer_exchange_bytes(t);
   Arena on_device = {t->step_arena, 0}, on_host = {t->host_arena, 0}, *device = &on_device, *host = &on_host;
   t->buffers.state = (StepState *)arena_bytes(device, sizeof(StepState));
@@ -403,7 +399,6 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
   t->host.row_correct = (int32_t *)arena_bytes(host, 4 * t->rows_max);
   t->host.logits = (float *)arena_bytes(host, 4 * sample_sequences(t) * t->model.Vp);
   t->ctx.state = t->buffers.state;
-  t->fsdp.host_ctx.state = t->host.state;
   return StepBytes{device->at, host->at};
 }
 
@@ -418,10 +413,10 @@ static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlac
 }
 static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.shape[2]); }
 // A weight, or its gradient: without data where the model has none.
-static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(&t->fsdp, p); }
-static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(&t->fsdp, p); }
+static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(t->fsdp, p); }
+static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(t->fsdp, p); }
 static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block_param(&t->model, l, k)); }
-static QuantMatrix block_quant(Trainer *t, int l, int k) { return fsdp_quant(&t->fsdp, block_param(&t->model, l, k)); }
+static QuantMatrix block_quant(Trainer *t, int l, int k) { return fsdp_quant(t->fsdp, block_param(&t->model, l, k)); }
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
@@ -459,10 +454,10 @@ static bool reads_blocks(const Trainer *t, int64_t rows) { return t->carved == P
 // out = in weight^T + bias, of parameter p as it is kept; several matrices one beside the other. False: it is not in
 // blocks.
 static bool multiply_blocks(Trainer *t, Tensor out, Tensor in, int p, Tensor bias) {
-  const Param *q = fsdp_param(&t->fsdp, p);
+  const Param *q = fsdp_param(t->fsdp, p);
   if (!param_in_blocks(q)) return false;
   for (int k = 0; k < q->keeps; k++)
-    matmul_blocks(&t->ctx, out, in, fsdp_stored(&t->fsdp, p, k), q->kept[k].type,
+    matmul_blocks(&t->ctx, out, in, fsdp_stored(t->fsdp, p, k), q->kept[k].type,
                   param_part_first(q, k) / param_cols(q), bias);
   return true;
 }
@@ -476,7 +471,7 @@ static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
 }
 static LoraParts lora_parts_at(Trainer *t, int l, int matrix) {
   const int base = block_param(&t->model, l, param_table.lora[matrix]);
-  return lora_parts_of(&t->model.shape, matrix, fsdp_param(&t->fsdp, base));
+  return lora_parts_of(&t->model.shape, matrix, fsdp_param(t->fsdp, base));
 }
 // B of the adapters of a matrix, spread, times alpha / rank.
 static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
@@ -527,7 +522,7 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   absmax(c, reshaped(x->in_amax, 1), in);
   fp8_scales(c, x->in_scale, x->in_amax);
   fp8_encode(c, in_e4m3, in, x->in_scale);
-  matmul_forward_fp8(c, out, in_e4m3, x->in_scale, fsdp_weight_e4m3(&t->fsdp, p), fsdp_scale(&t->fsdp, p),
+  matmul_forward_fp8(c, out, in_e4m3, x->in_scale, fsdp_stored(t->fsdp, p), fsdp_scale(t->fsdp, p),
                      block_weight(t, l, bias));
   if (adapts) lora_forward(t, out, in, l, matrix);
   if (gelu.data) gelu_forward(c, gelu, out);
@@ -626,16 +621,16 @@ static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
   linear_forward(t, rows2d(b->qkv), rows2d(b->ln_1), l, ATTN_W, ATTN_B, Tensor{});
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
   if (block_has_rope(t, l))
     rope_forward(c, b->qkv, b->qk, block_rope_table(t, l), block_weight(t, l, Q_NORM_W), block_weight(t, l, K_NORM_W),
                  rope_args(t), mb.pass == PASS_SAMPLE ? t->acts.starts : Tensor{});
   block_attend(t, l, mb);
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
   linear_forward(t, rows2d(branch_of(t, l, 0, b->residual_2)), rows2d(b->att), l, ATTN_PROJ_W, ATTN_PROJ_B, Tensor{});
   branch_norm(t, l, 0, b->residual_2);
   block_join(t, l, 1, b->residual, dropout_at(t, mb, l, DROP_ATTN_PROJ));
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
 }
 
 // residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
@@ -647,10 +642,10 @@ static void block_forward(Trainer *t, int l, Microbatch mb) {
   else block_join(t, l, 0, b[-1].residual_2, dropout_at(t, mb, l - 1, DROP_MLP_PROJ));
   block_attention(t, l, mb);
   block_mlp_up(t, l);
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
   linear_forward(t, rows2d(branch_of(t, l, 1, branch)), rows2d(b->act), l, PROJ_W, PROJ_B, Tensor{});
   branch_norm(t, l, 1, branch);
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
 }
 
 // Recomputes what block l did not keep from what it kept.
@@ -662,12 +657,12 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   else if (level >= RECOMPUTE_NORM) input_norm_forward(t, l, 1);
   if (level >= RECOMPUTE_MLP) block_mlp_up(t, l);
   else if (level >= RECOMPUTE_GELU) mlp_forward(t, b);
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
 }
 
 // From tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered until the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   Acts *x = &t->acts;
   const int L = t->model.L;
   t->at = mb;
@@ -705,7 +700,7 @@ static void head_logits(Trainer *t, Tensor logits, Tensor ln_f) {
   const float cap = (float)t->model.shape.block.logit_softcap;
   const int head = root_param(&t->model, head_param(t));
   if (!reads_blocks(t, logits.shape[0]) || !multiply_blocks(t, logits, ln_f, head, Tensor{}))
-    matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{}, fsdp_quant(&t->fsdp, head));
+    matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{}, fsdp_quant(t->fsdp, head));
   if (cap > 0) softcap_forward(&t->ctx, logits, cap);
 }
 // The gradient of a matrix multiply's input, of block l's weight. pre_gelu: see matmul_backward_input.
@@ -740,7 +735,7 @@ static void lora_backward(Trainer *t, int l, int matrix, Tensor din, Tensor dout
   Tensor wide = tensor_of(x->wide.data, t->dtype, x->B, x->T, K);
   matmul_backward_input(c, rows2d(wide), dlow, a, pre_gelu);
   dropout(c, tensor_of(din.data, din.dtype, x->B, x->T, K), wide, lora_dropout(t, l, matrix), ADD);
-  fsdp_poll(&t->fsdp);
+  fsdp_poll(t->fsdp);
 }
 
 // Head and loss, forward, over chunks of rows: x->losses, x->correct.
@@ -763,7 +758,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   Tensor ln_f = rows2d(x->ln_f), weight = root_weight(t, head_param(t)), none = {};
-  const QuantMatrix quant = fsdp_quant(&t->fsdp, root_param(&t->model, head_param(t)));
+  const QuantMatrix quant = fsdp_quant(t->fsdp, root_param(&t->model, head_param(t)));
   const int64_t R = ln_f.shape[0], step = t->head_rows, Vp = t->model.Vp;
   for (int64_t at = 0; at < R; at += step) {
     const int64_t n = min64(step, R - at);
@@ -776,7 +771,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
     linear_backward_weight(t, dhead, none, dlogits, rows_of(ln_f, at, n), at ? ADD : mode);
     matmul_backward_input(c, rows_of(ln_f, at, n), dlogits, weight, none, quant);
     liveness_progress();
-    fsdp_poll(&t->fsdp);
+    fsdp_poll(t->fsdp);
   }
 }
 
@@ -821,7 +816,7 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
   BlockActs *b = &x->block[l];
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   Tensor dw[BLOCK_PARAMS], none = {};
   for (int k = 0; k < BLOCK_PARAMS; k++) dw[k] = grad_of(t, block_param(&t->model, l, k));
   Tensor dln_1 = b->dln_1, dqkv = b->dqkv, datt = b->datt, dln_2 = b->dln_2, dfc = rows2d(b->dfc);
@@ -872,15 +867,15 @@ static void loss_forward_backward(Trainer *t, int a, Accumulate mode) {
 // unless they wait for the step's other microbatches, and the mean loss over its tokens is in this rank's exchange
 // record. Backward stops where nothing below is trained.
 static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   Acts *x = &t->acts;
   Ctx *c = &t->ctx;
-  const int L = t->model.L, A = (int)t->opt.grad_accum, lowest = f->cfg.first_backward;
+  const int L = t->model.L, A = (int)t->opt.grad_accum, lowest = fsdp_config(f)->first_backward;
   const Accumulate mode = fsdp_grad_mode(f, 0, a);
-  note_phase(f, "forward", a, 0);
+  fsdp_phase_begin(f, "forward", a, 0);
   gpt_forward(t, mb);
-  note_phase_end(f);
-  note_phase(f, "backward", a, MARK_BACKWARD);
+  fsdp_phase_end(f);
+  fsdp_phase_begin(f, "backward", a, MARK_BACKWARD);
   fsdp_grads_prepare(f, 0);
   Tensor dwte = root_grad(t, WTE), dwpe = root_grad(t, WPE), dembedded = x->dresidual;
   if (!t->model.tied && dwte.data && mode == OVERWRITE) c->ops->zero(c, dwte.data, (size_t)numel(dwte) * 4);
@@ -888,7 +883,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   c->ops->zero(c, x->dresidual.data, (size_t)numel(x->dresidual) * dtype_bytes(t->dtype));
   layernorm_backward(c, x->dresidual, x->dbranch, root_grad(t, LN_F_W), root_grad(t, LN_F_B), x->ln_f, x->residual_f,
                      root_weight(t, LN_F_W), x->mean_f, x->rstd_f, dropout_at(t, mb, L - 1, DROP_MLP_PROJ), mode);
-  if (!f->lay.blocks_in_root) fsdp_release(f, 0);                // nobody reads it from here on
+  if (!fsdp_blocks_in_root(f)) fsdp_release(f, 0);                // nobody reads it from here on
   for (int l = L - 1; l >= lowest; l--) {
     fsdp_wait(f, 1 + l, true);
     fsdp_prefetch(f, 1 + l, -1, 1 + lowest);
@@ -912,9 +907,9 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
                        embedding_scale(t));
   zero_other_rows(t, WTE);
   if (!t->model.tied) zero_other_rows(t, LM_HEAD);
-  if (f->lay.blocks_in_root) fsdp_release(f, 0);
+  if (fsdp_blocks_in_root(f)) fsdp_release(f, 0);
   fsdp_reduce(f, 0, a, A);
-  note_phase_end(f);
+  fsdp_phase_end(f);
 }
 
 // ================================================================================================ 5 update
@@ -948,12 +943,12 @@ static OptimizerArgs optimizer_args(const Options *o) {
 // After all microbatches: norm, losses and stop flags of all ranks, the decision, the update. Everything is enqueued;
 // the results are in t->host once the stream is done (the host waits only for an offloaded optimizer). Collective.
 static void trainer_update(Trainer *t) {
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   Ctx *c = &t->ctx;
   StepBuffers *b = &t->buffers;
   const int A = (int)t->opt.grad_accum, M = A * fsdp_world(f);
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
-  note_phase(f, "update", MICROBATCH_NONE, MARK_UPDATE);
+  fsdp_phase_begin(f, "update", MICROBATCH_NONE, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
   c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, 2 * sizeof b->state->in.stop);      // and untrained
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
@@ -961,11 +956,11 @@ static void trainer_update(Trainer *t) {
               StepRule{fsdp_world(f), A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
                        M * t->opt.batch_size * t->model.T, trainer_values(t)});
   c->ops->copy(c, t->host.state, b->state, sizeof(StepState));
-  if (fsdp_offloads(f)) fsdp_sync(f);            // the host's optimizer reads the decision
-  fsdp_update(f, optimizer_args(&t->opt));
+  if (fsdp_config(f)->offload != OFFLOAD_NONE) fsdp_sync(f);            // the host's optimizer reads the decision
+  fsdp_update(f, optimizer_args(&t->opt), t->host.state);
   c->ops->copy(c, t->host.losses, b->losses, sizeof(double) * (size_t)M);
   fsdp_step_end(f);
-  note_phase_end(f);
+  fsdp_phase_end(f);
 }
 
 // Copies batch `a` of t->host, (B,T), to the device.
@@ -981,7 +976,7 @@ static void trainer_load_batch(Trainer *t, int a, int B, int T) {
 
 // The first part of a step: copies the input of t->host to the device and clears the exchange record.
 static void trainer_step_begin(Trainer *t) {
-  fsdp_step_begin(&t->fsdp, true);
+  fsdp_step_begin(t->fsdp, true);
   t->ctx.ops->copy(&t->ctx, &t->buffers.state->in, t->host.input, sizeof(StepInput));
   t->ctx.ops->zero(&t->ctx, t->buffers.exchange, trainer_exchange_bytes(t));
 }
@@ -990,7 +985,7 @@ static void trainer_step_begin(Trainer *t) {
 static void trainer_microbatch(Trainer *t, int a) {
   const int B = (int)t->opt.batch_size;
   trainer_load_batch(t, a, B, (int)t->model.T);
-  gpt_forward_backward(t, Microbatch{(int64_t)(a * fsdp_world(&t->fsdp) + fsdp_rank(&t->fsdp)) * B, PASS_TRAIN}, a);
+  gpt_forward_backward(t, Microbatch{(int64_t)(a * fsdp_world(t->fsdp) + fsdp_rank(t->fsdp)) * B, PASS_TRAIN}, a);
 }
 // The whole step, from t->host to t->host, without waiting for the device. This is what a graph captures.
 static void trainer_enqueue_step(Trainer *t) {
@@ -1000,7 +995,7 @@ static void trainer_enqueue_step(Trainer *t) {
 }
 
 static bool trainer_captures(const Trainer *t) {
-  return fsdp_device_sends(&t->fsdp) && !fsdp_offloads(&t->fsdp) && t->opt.graph != OPT_graph_off;
+  return fsdp_device_sends(t->fsdp) && fsdp_config(t->fsdp)->offload == OFFLOAD_NONE && t->opt.graph != OPT_graph_off;
 }
 // Runs a step on the device, from the second step on as a graph. The first step creates what must not be created during
 // a capture: matmul plans, NCCL's connections, kernel modules.
@@ -1011,19 +1006,19 @@ static void trainer_run_step(Trainer *t) {
   if (first || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
   void **graph = tracing ? trace_graph(tracing) : &t->graph;    // a traced step has a graph of its own
   if (!*graph) {
-    const Traffic before = t->fsdp.traffic;
+    const Traffic before = fsdp_traffic(t->fsdp);
     if (tracing) trace_capture_begin(tracing);
     c->ops->graph_begin(c);
     trainer_enqueue_step(t);
     c->ops->graph_end(c, graph);
     if (tracing) trace_capture_end(tracing);
-    t->graph_traffic = traffic_add(t->fsdp.traffic, before, -1);
-    t->fsdp.traffic = before;
+    t->graph_traffic = traffic_add(fsdp_traffic(t->fsdp), before, -1);
+    fsdp_set_traffic(t->fsdp, before);
   }
   liveness_phase("a replayed step");
   c->ops->graph_launch(c, *graph);
   if (tracing) trace_replayed(tracing);
-  t->fsdp.traffic = traffic_add(t->fsdp.traffic, t->graph_traffic, 1);
+  fsdp_set_traffic(t->fsdp, traffic_add(fsdp_traffic(t->fsdp), t->graph_traffic, 1));
 }
 
 // Pairs in the first `rows` sequences of t->host: half of the documents that have targets.
@@ -1041,33 +1036,33 @@ static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
 // One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: what this rank was
 // asked for (enum Stop). Collective.
 static StepResult train_step(Trainer *t, int stop) {
-  const int A = (int)t->opt.grad_accum, N = fsdp_world(&t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
+  const int A = (int)t->opt.grad_accum, N = fsdp_world(t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->run.step / t->run.steps_per_epoch, in_epoch = t->run.step % t->run.steps_per_epoch;
   liveness_step(t->run.step + 1);
   if (t->sampler.epoch != epoch) sampler_set_epoch(&t->sampler, epoch);
   trainer_carve(t, B, T, PASS_TRAIN);
   for (int a = 0; a < A; a++)
-    microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(&t->fsdp), t->host.inputs + (int64_t)a * B * T,
+    microbatch_fill(&t->sampler, in_epoch, a * N + fsdp_rank(t->fsdp), t->host.inputs + (int64_t)a * B * T,
                     t->host.targets + (int64_t)a * B * T, t->host.starts + (int64_t)a * B * T,
                     t->host.weights ? t->host.weights + (int64_t)a * B * T : NULL);
-  for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(&t->fsdp));
+  for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(t->fsdp));
   const double lr = learning_rate(&t->opt, t->run.step, t->run.steps_total, t->run.steps_per_epoch);
   t->before = *t->host.state;
-  for (int i = 0; i < MARKS && t->fsdp.watch.marks; i++) WORD_SET(&t->fsdp.watch.marks[i], 0u);    // of the step before
+  for (int i = 0; i < MARKS && fsdp_device_sends(t->fsdp); i++) WORD_SET(&t->host.marks[i], 0u);   // of the last step
   int64_t untrained = 0;
   for (int64_t i = 0; i < (int64_t)A * B * T; i++) untrained += t->host.targets[i] < 0;
   if (t->host.weights) untrained = (int64_t)A * B * T - trainer_pairs(t, A * B);         // the mean is over pairs
   *t->host.input = StepInput{(uint32_t)t->run.step, (float)lr, stop, untrained};
-  record_host(t->fsdp.record, ACCESS_WRITE, t->host.input, sizeof *t->host.input);
-  const Traffic before = t->fsdp.traffic;
+  fsdp_host_touches(t->fsdp, true, t->host.input, sizeof *t->host.input);
+  const Traffic before = fsdp_traffic(t->fsdp);
   t->ctx.ops->range_begin(&t->ctx, "step");
   trainer_run_step(t);
-  fsdp_sync(&t->fsdp);
+  fsdp_sync(t->fsdp);
   t->ctx.ops->range_end(&t->ctx);
   t->run.step++;
-  t->run.step_traffic = traffic_add(t->fsdp.traffic, before, -1);
+  t->run.step_traffic = traffic_add(fsdp_traffic(t->fsdp), before, -1);
   const StepState *s = t->host.state;
-  record_host(t->fsdp.record, ACCESS_READ, s, sizeof *s);
+  fsdp_host_touches(t->fsdp, false, s, sizeof *s);
   t->run.loss_scale = s->loss_scale;
   const int64_t empty = ((int64_t)A * N * B - t->opt.global_batch) * T;          // targets of --fill_step
   return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained - empty,
@@ -1088,7 +1083,7 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   trainer_load_batch(t, 0, E, T);
   gpt_forward(t, Microbatch{0, PASS_EVAL});
   head_forward(t);
-  fsdp_release(&t->fsdp, 0);
+  fsdp_release(t->fsdp, 0);
   t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
   t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
 }
@@ -1098,7 +1093,7 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
 // before the next batch. Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
-  const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
+  const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const Packing *packed = NULL;
   for (const Packing &p : t->run.packing) if (p.split == split) packed = &p;
   const int64_t windows = packed ? packed->rows : eval_windows_numel(split, T);
@@ -1107,17 +1102,17 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   double *all = (double *)calloc((size_t)(rounds * E * 3 * N), sizeof(double));
   liveness_phase("evaluation");
   trainer_carve(t, E, T, PASS_EVAL);
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   Stop stop = STOP_NOT;
-  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
-    const int64_t batch = round * N + fsdp_rank(&t->fsdp);
+  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(t->fsdp))); round++) {
+    const int64_t batch = round * N + fsdp_rank(t->fsdp);
     for (int e = 0; e < E; e++)
       if (packed)
         packing_fill(packed, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T, t->host.starts + e * T,
                      t->host.weights ? t->host.weights + e * T : NULL);
       else eval_window_fill(split, T, batch * E + e, t->host.inputs + e * T, t->host.targets + e * T);
     trainer_enqueue_eval(t, E, T);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
     for (int e = 0; e < E && t->host.weights; e++) {
       double sum[PREFERENCE_SUMS] = {}, *w = mine + (round * E + e) * 3;
       w[2] = (double)preference_row(t->model.preference, T, t->host.row_losses + e * T, t->host.targets + e * T,
@@ -1132,7 +1127,7 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
     }
   }
   const int count = fsdp_mpi_count(rounds * E * 3);
-  MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, fsdp_comm(&t->fsdp));
+  MPI_Allgather(mine, count, MPI_DOUBLE, all, count, MPI_DOUBLE, fsdp_comm(t->fsdp));
   double loss = 0, correct = 0, tokens = 0;
   for (int64_t w = 0; w < windows; w++) {
     const int64_t batch = w / E;
@@ -1151,7 +1146,7 @@ static void expect_finite(const Trainer *t, bool finite, const char *what) {
   if (finite) return;
   snprintf(error, sizeof error, "%s are not finite, though the weights are: activations overflow in %s%s", what,
            dtype_name(t->dtype), t->dtype == F16 ? ": --buffer_dtype bf16 or fp32" : "");
-  agree_no_error(fsdp_comm(&t->fsdp), error, EXIT_NOT_FINITE);
+  agree_no_error(fsdp_comm(t->fsdp), error, EXIT_NOT_FINITE);
 }
 #include "trainer/generate.h"
 #include "trainer/interactive.h"
@@ -1208,11 +1203,11 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
   not_finite_text(&found, first, sizeof first);
   not_finite_log(log, &t->run, &found, goes_on);
   const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
-  if (goes_on && !fsdp_rank(&t->fsdp))
+  if (goes_on && !fsdp_rank(t->fsdp))
     say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n",
               (long long)t->run.step, what, first);
   if (goes_on) return -1;
-  if (!fsdp_rank(&t->fsdp))
+  if (!fsdp_rank(t->fsdp))
     say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
               who_am_i, (long long)t->run.step, overflow ? " or --loss_scale" : "", first);
   if (t->opt.on_nan == OPT_on_nan_dump) not_finite_dump(&step, log, saver, &found);
@@ -1224,7 +1219,7 @@ static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult
 static int trainer_stop(Trainer *t, Log *log, Saver *saver, Stop stop) {
   if (!run_trains(&t->opt)) {                    // there is nothing to save
     log_close(log, &t->run, "signal");
-    if (!fsdp_rank(&t->fsdp)) say("stopped by signal\n");
+    if (!fsdp_rank(t->fsdp)) say("stopped by signal\n");
     return EXIT_STOPPED;
   }
   if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
@@ -1242,9 +1237,9 @@ static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
   while (t->run.step < t->run.steps_total && !stop) {
     const double start = now_ms();
     const bool traced = trace_wants(t->run.trace, t->run.step);
-    if (traced) trace_step_begin(t->run.trace, &t->ctx, &t->fsdp, t->run.step);
+    if (traced) trace_step_begin(t->run.trace, &t->ctx, t->fsdp, t->run.step);
     const StepResult r = train_step(t, stop_asked);
-    if (traced) trace_step_end(t->run.trace, &t->ctx, &t->fsdp);
+    if (traced) trace_step_end(t->run.trace, &t->ctx, t->fsdp);
     log_step(log, &t->run, &r, now_ms() - start);
     saver_poll(saver, log);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
@@ -1262,7 +1257,7 @@ static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
     if (traced && !trace_wants(t->run.trace, t->run.step)) log_trace(log, &t->run);
   }
   log_trace(log, &t->run);                       // a run that ends before its last step to trace
-  if (!stop) stop = agree_on_stop(fsdp_comm(&t->fsdp));            // a signal during the last evaluation or save
+  if (!stop) stop = agree_on_stop(fsdp_comm(t->fsdp));            // a signal during the last evaluation or save
   return stop ? trainer_stop(t, log, saver, stop) : -1;
 }
 
@@ -1313,17 +1308,17 @@ static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
   if (stop) return trainer_stop(t, log, saver, stop);
   written = written && (sampled || !sample_file(o));
   const size_t taken = run_device_bytes(&t->run);
-  if (taken && !fsdp_rank(&t->fsdp))
+  if (taken && !fsdp_rank(t->fsdp))
     say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
            (double)memory_planned_total(&t->run.plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
   catch_stop_signals(run_trains(o));                          // a file that is being written is finished first
   log_close(log, &t->run, saved ? "done" : "not saved");
   const bool trained = run_trains(o), tokenizer = t->run.corpus->has_tokenizer && trained;
-  if (!fsdp_rank(&t->fsdp))
+  if (!fsdp_rank(t->fsdp))
     say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
         log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
         sampled ? ", " : "", sampled ? sample_file(o) : "");
-  if (!fsdp_rank(&t->fsdp) && saved) print_use(t, saver);
+  if (!fsdp_rank(t->fsdp) && saved) print_use(t, saver);
   return saved && written ? 0 : EXIT_MISSING;
 }
 
@@ -1397,7 +1392,7 @@ static int train(Call *call) {
   if (start.kind != START_FRESH) start_check_finite(&start, &t.run);
   catch_stop_signals(run_trains(o));
   open_files(&log, &t.run, &start);
-  if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(&t.fsdp), start.resume ? start.path : "");
+  if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(t.fsdp), start.resume ? start.path : "");
   print_old_runs(&t.run, start.path);
   const bool stopped = trainer_reference(&t, &start) != STOP_NOT;        // the reference's log probabilities (DPO)
   const int code = stopped ? trainer_stop(&t, &log, &saver, STOP_END) : trainer_run(&t, &log, &saver, answers);

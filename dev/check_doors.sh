@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether each room's object exports exactly what its door declares, and whether somebody outside the room uses it:
+# Whether each room's object exports exactly what its doors declare, and whether somebody outside the room uses it:
 #
-#   dev/check_doors.sh OBJECTS ROOM=DOOR...
+#   dev/check_doors.sh OBJECTS ROOM=DOOR[+DOOR]...
 #
 # OBJECTS: the directory of all objects of the program, ROOM.o among them; those of tests, test_*.o, do not count. What
 # run/options/options.h asks of the trainer is in train_gpt_fsdp.o. One line for each fault; 1 if there are any.
@@ -12,9 +12,9 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Names that a door declares: functions and extern variables that begin in the first column.
+# Names that doors declare: functions and extern variables that begin in the first column.
 declared() {
-  sed -e 's|//.*||' "$1" | awk '
+  sed -e 's|//.*||' "$@" | awk '
     /^(#|static|struct|enum|typedef|template|union|[ }])/ && !open { next }
     /^[A-Za-z_]/ || open { text = text " " $0; open = text !~ /;/ }
     text && !open { print text; text = "" }' | sed -E -e 's/__attribute__\(\(([^()]|\([^()]*\))*\)\)//g' \
@@ -30,7 +30,7 @@ exported "$objects/train_gpt_fsdp.o" > "$work/trainer"
 for o in "$objects"/*.o; do [[ ${o##*/} = test_* ]] || wanted "$o" > "$work/$(basename "$o").wants"; done
 for pair in "$@"; do
   room=${pair%%=*} door=${pair#*=}
-  declared "$door" > "$work/declared"
+  declared ${door//+/ } > "$work/declared"
   exported "$objects/$room.o" > "$work/exported"
   sort -u "$work/exported" "$work/trainer" > "$work/there"
   while read -r name; do fault "$room.o exports $name, which $door does not declare: make it static"

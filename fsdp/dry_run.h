@@ -1,44 +1,17 @@
 // dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
 // Above open.h. The planning transport, comm_plan, is in fsdp/transport_plan.h.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "open.h"
 
-void fsdp_dry_layout(Fsdp *dry, const Fsdp *f, Ctx *ctx, FsdpConfig cfg) {
-  const size_t bytes = sizeof(Unit) * (size_t)f->lay.units;
-  memset(dry, 0, sizeof *dry);
-  dry->ctx = ctx;
-  dry->cfg = cfg;
-  dry->mesh = mesh_alone(&f->mesh);
-  dry->lay = f->lay;
-  dry->lay.unit = (Unit *)malloc(bytes);         // which say where they begin
-  memcpy(dry->lay.unit, f->lay.unit, bytes);
-  fsdp_state_open(dry);
-}
-void fsdp_dry_open(Fsdp *f, MemoryPlan *plan, Record *r) {
-  f->plan = plan;
-  f->comm = &comm_plan;
-  f->record = r;
-  // So that the record has the zeroing of gaps.
-  f->shared.slot[0] = f->shared.slot[1] = fsdp_shares_slots(f) && f->lay.grad_slot_bytes;
-  f->shared.staging = fsdp_shares_slots(f);
-  for (int s = 0; s < f->lay.stages; s++)
-    f->shared.sums[s] = fsdp_shares_sums(f) && f->lay.stage[s].grads != GRADS_SHARD_IN_WHOLE;
-  fsdp_open(f);
-}
-void fsdp_dry_close(Fsdp *f) {
-  fsdp_give_back(f);
-  fsdp_state_free(f);
-  free(f->lay.unit);
-  memset(f, 0, sizeof *f);
-}
 // Elements of f->shards.grads before those of stage s.
 static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   int u = 0;
   while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
   return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
 }
-void fsdp_pools(const Fsdp *f, Placement *p) {
+// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
+static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
                                       "weights outside the blocks", "sum of a round", "staging in",
                                       "updates", "scratch of Newton-Schulz"};
@@ -63,10 +36,12 @@ void fsdp_pools(const Fsdp *f, Placement *p) {
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
   }
 }
-void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
-  f->cfg.slots_bytes = p->pool[POOL_SLOTS].bytes;
-  f->cfg.pool_bytes = p->pool[POOL_ACTS].bytes;
-  f->cfg.workspace_bytes = p->workspace_bytes;
+// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
+// run of `microbatches`.
+static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
+  f->shared.slots_bytes = p->pool[POOL_SLOTS].bytes;
+  f->shared.pool_bytes = p->pool[POOL_ACTS].bytes;
+  f->shared.workspace_bytes = p->workspace_bytes;
   f->shared.slot[0] = f->shared.slot[1] = f->shared.staging = false;
   for (int i = 0; i < p->fixed_count; i++) {
     const FixedBuffer *x = &p->fixed[i];
@@ -76,4 +51,102 @@ void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int mic
   }
   f->shared.wait = train->wait;
   f->shared.points = train->points / microbatches;
+}
+
+// ---- the life of a dry run
+Fsdp *fsdp_dry_layout(const Fsdp *f, Ctx *c, int64_t microbatches, size_t small_bytes, DryWatch *watch) {
+  const size_t bytes = sizeof(Unit) * (size_t)f->lay.units;
+  Fsdp *dry = (Fsdp *)calloc(1, sizeof(Fsdp));
+  dry->passes = (Passes *)calloc(1, sizeof(Passes));
+  dry->dry = (DryRun *)calloc(1, sizeof(DryRun));
+  dry->dry->of = f;
+  dry->dry->ops = plan_table(f->ctx->ops->nccl);
+  dry->record = &dry->dry->record;
+  record_open(dry->record);
+  dry->record->watch = watch;
+  if (watch) dry->record->sink.take = record_watched;
+  c->ops = &dry->dry->ops;
+  c->device = dry->record;
+  dry->ctx = c;
+  dry->cfg = f->cfg;
+  dry->cfg.host_ops = &dry->dry->ops;
+  dry->cfg.microbatches = microbatches;
+  dry->cfg.small_bytes = small_bytes;
+  dry->shared.unwanted = f->shared.unwanted;     // no pools yet: as many bytes as the sharding layer's take alone
+  dry->mesh = mesh_alone(&f->mesh);
+  dry->lay = f->lay;
+  dry->lay.unit = (Unit *)malloc(bytes);         // which say where they begin
+  memcpy(dry->lay.unit, f->lay.unit, bytes);
+  fsdp_state_open(dry);
+  return dry;
+}
+void fsdp_dry_open(Fsdp *dry, MemoryPlan *plan) {
+  const Passes *placed = dry->dry->of->passes;
+  Record *r = dry->record;
+  dry->plan = plan;
+  dry->comm = &comm_plan;
+  // So that the record has the zeroing of gaps.
+  dry->shared.slot[0] = dry->shared.slot[1] = fsdp_shares_slots(dry) && dry->lay.grad_slot_bytes;
+  dry->shared.staging = fsdp_shares_slots(dry);
+  for (int s = 0; s < dry->lay.stages; s++)
+    dry->shared.sums[s] = fsdp_shares_sums(dry) && dry->lay.stage[s].grads != GRADS_SHARD_IN_WHOLE;
+  if (r->watch) touch_of_host = &r->sink;
+  fsdp_open(dry);
+  if (r->watch) fsdp_take_placement(dry, &placed->placement, &placed->pass[PASS_TRAIN], placed->microbatches);
+  else fsdp_pools(dry, &dry->passes->placement);
+}
+void fsdp_dry_close(Fsdp *dry) {
+  if (dry->record->watch) touch_of_host = NULL;
+  fsdp_give_back(dry);
+  fsdp_state_free(dry);
+  record_close(dry->record);
+  passes_free(dry->passes);
+  free(dry->lay.unit);
+  free(dry->dry);
+  free(dry);
+}
+
+// ---- passes
+// The pass that a dry run is in is over: when its buffers are alive is known.
+static inline void dry_learn(Fsdp *dry) {
+  Passes *p = dry->passes;
+  Record *r = dry->record;
+  if (!p->learning || r->watch) return;
+  CHECK(!r->error[0], "dry run: %s", r->error);
+  if (p->learning == &p->pass[PASS_TRAIN]) p->calls = r->calls;
+  pass_lifetimes(&p->placement, p->learning, r);
+  p->learning = NULL;
+}
+Declare *fsdp_pass(Fsdp *f, PassKind kind, bool again) {
+  Passes *p = f->passes;
+  Pass *pass = &p->pass[kind];
+  char *const base = (char *)RECORD_ADDRESSES;
+  char *const slots = f->dry ? NULL : fsdp_work(f, f->lay.part[WORK_STAGING].at);
+  p->declare = f->dry ? Declare{pass, NULL, {base, base, base}, 0}
+                      : Declare{pass, NULL, {(char *)f->shards.grads, f->mem.pool, slots}, 0};
+  if (!f->dry || again) return &p->declare;
+  dry_learn(f);
+  f->record->count = 0;
+  p->declare.record = f->record;
+  p->declared[kind] = true;
+  p->learning = pass;
+  return &p->declare;
+}
+void fsdp_place(Fsdp *f, Fsdp *dry) {
+  Passes *p = dry->passes;
+  const int64_t A = dry->cfg.microbatches;
+  int first = 0;
+  dry_learn(dry);
+  while (first < PASSES - 1 && !p->declared[first]) first++;
+  placement_place(&p->placement, p->pass + first, PASSES - first);
+  p->microbatches = (int)A;
+  p->calls *= (f->cfg.microbatches + A - 1) / A;
+  passes_free(f->passes);
+  f->passes = p;
+  dry->passes = (Passes *)calloc(1, sizeof(Passes));
+  fsdp_take_placement(f, &p->placement, &p->pass[PASS_TRAIN], p->microbatches);
+}
+Placed fsdp_placed(const Fsdp *f) {
+  const Passes *p = f->passes;
+  return Placed{placement_bytes(&p->placement), p->placement.alive_most_bytes, p->calls};
 }

@@ -4,8 +4,8 @@
 // All that a call writes is looked at after it and all that it reads before it, so what is found first, as something
 // read, was written by no call: it is a parameter.
 #pragma once
-#include "fsdp.h"
-#include "op_calls.h"
+#include "types.h"
+#include "gather.h"
 
 static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
   if (dtype == F32) return ((const float *)data)[i];
@@ -41,9 +41,32 @@ static inline void finite_look(Ctx *c, Finite *x, const OpTouch *o, bool before)
     if (x->tell) x->tell(x->to, x);
   }
 }
-void finite_table(FiniteTable *t, const Ops *real, Finite *x) {
-  watch_table(&t->watch, real);
-  t->finite = x;
-  t->watch.before = [](OpWatch *w, Ctx *c, const OpTouch *o) { finite_look(c, ((FiniteTable *)w)->finite, o, true); };
-  t->watch.after = [](OpWatch *w, Ctx *c, const OpTouch *o) { finite_look(c, ((FiniteTable *)w)->finite, o, false); };
+// The table, of one search at a time.
+struct FiniteTable { OpWatch watch; Finite *finite; };
+static FiniteTable finite_table;
+void finite_begin(Ctx *c, Finite *x) {
+  OpWatch *w = &finite_table.watch;
+  watch_table(w, c->ops);
+  finite_table.finite = x;
+  w->before = [](OpWatch *w_, Ctx *r, const OpTouch *o) { finite_look(r, ((FiniteTable *)w_)->finite, o, true); };
+  w->after = [](OpWatch *w_, Ctx *r, const OpTouch *o) { finite_look(r, ((FiniteTable *)w_)->finite, o, false); };
+  c->ops = &w->ops;
+}
+void finite_end(Ctx *c) { c->ops = finite_table.watch.real; }
+int fsdp_param_at(Fsdp *f, uintptr_t at, bool gradient, int64_t *element) {
+  const int here = flight.stage > 0 ? flight.stage : 0;
+  for (int i = 0; i < 2 * f->lay.params; i++) {  // of the stage at work, then of what is outside the blocks
+    const int p = i % f->lay.params, s = i < f->lay.params ? here : 0;
+    const GatherSlot *slot = fsdp_slot(f, s);
+    if (f->lay.param[p].stage != s || slot->stage != s || !slot->in_use) continue;
+    const Tensor seen[] = {gradient ? fsdp_grad(f, p) : fsdp_weight(f, p), gradient ? Tensor{} : fsdp_stored(f, p)};
+    for (const Tensor &x : seen) {
+      const uintptr_t from = (uintptr_t)x.data;
+      const size_t b = dtype_bytes(x.dtype);
+      if (!from || at < from || at >= from + (size_t)numel(x) * b) continue;
+      *element = (int64_t)((at - from) / b);
+      return p;
+    }
+  }
+  return -1;
 }

@@ -1,13 +1,10 @@
-// fsdp.cc: fsdp/ as one object; what others may call of it is in fsdp.h.
+// fsdp.cc: fsdp/ as one object; what others may call of it is in fsdp.h and fsdp/plan.h.
 #define PART_LAUNCH 1
-#include "memory_plan.h"
 #include "mesh.h"
 #include "units.h"
 #include "state.h"
-#include "op_calls.h"
 #include "record.h"
 #include "note.h"
-#include "finite.h"
 #include "placement.h"
 #include "owned.h"
 #include "hosts.h"
@@ -21,8 +18,10 @@
 #include "transport_plan.h"
 #include "reduce.h"
 #include "gather.h"
+#include "finite.h"
 #include "sharded_state.h"
 #include "layers.h"
 #include "update.h"
 #include "open.h"
 #include "dry_run.h"
+#include "memory_map.h"

@@ -7,12 +7,8 @@
 //   fsdp_release                  frees the slot for another stage
 //   fsdp_step_begin, fsdp_sync    begin a pass over the model; wait on the host until it is done
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "reduce.h"
-
-int fsdp_slot_number(const Fsdp *f, int s) {
-  return s == 0 ? f->cfg.gather_slots : (s - 1) % f->cfg.gather_slots;
-}
 
 void fsdp_gather(Fsdp *f, int s) {
   GatherSlot *slot = fsdp_slot(f, s);
@@ -23,9 +19,12 @@ void fsdp_gather(Fsdp *f, int s) {
   slot->from_secondary = f->gather.secondary_valid[s];
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
+    const bool stamps = f->watch.note && f->ctx->ops->nccl;    // the device notes when: after what it waits for,
+    if (stamps) step_event_wait(&f->gather_ctx, &slot->released);
     slot->gather = note_begin(f, NOTE_GATHER, s);
     f->comm->gather_start(f, s, slot);
     note(f, NOTE_GATHER, POINT_BEGUN, s);
+    if (stamps) step_event_record(&f->gather_ctx, &slot->arrived);     // and a capture must not end before that
   }
   schedule_return(f->record, was);
 }

@@ -24,7 +24,7 @@
 // Straight to the owner it would be (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on equal
 // ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "state.h"
 
 // The hosts of ranks [from, from + size), in their order: first[h] is host h's first rank, and first[hosts] the end.
@@ -41,7 +41,8 @@ static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) 
   if (first) first[hosts] = from + size;
   return hosts;
 }
-int hosts_out_of_order(const Mesh *m) {
+// Shard groups in which a host's ranks are not consecutive.
+static inline int hosts_out_of_order(const Mesh *m) {
   int groups = 0;
   for (int r = 0; r < m->world; r += m->shape.shards) groups += !hosts_in_order(m, r, m->shape.shards, NULL);
   return groups;
@@ -77,7 +78,9 @@ static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool
   if (hosts_out_of_order(m)) return "the ranks of a host are not consecutive (mpirun --map-by slot makes them)";
   return NULL;
 }
-bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
+// Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
+// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
+static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, gpu)) return false;
   if (c->between == BETWEEN_CHAIN) return true;
   if (c->comm == COMM_NCCL) return false;
@@ -94,10 +97,32 @@ bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   free(first);
   return most.along < most.straight;
 }
-bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
+// One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
+static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
   const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
   if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
   return !why;
+}
+bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, char *error, size_t error_bytes) {
+  Mesh m;
+  mesh_pretend(&m, c->mesh, c->windows && c->comm == COMM_MPI, 0, world, per_host);
+  const bool chain = hosts_check(c, &m, gpu, error, error_bytes) && hosts_chosen(c, &m, gpu);
+  mesh_close(&m);
+  return chain;
+}
+int fsdp_groups_across(const Fsdp *f, int size) {
+  const Mesh *m = &f->mesh;
+  int across = 0;
+  for (int first = 0; first < m->world && size <= m->node_world; first += size) {
+    bool one_host = true;
+    for (int i = 1; i < size; i++) one_host = one_host && m->peer[first + i].host == m->peer[first].host;
+    across += !one_host;
+  }
+  return across;
+}
+int fsdp_groups_mixed(const Fsdp *f) {
+  const bool could = f->mesh.windows && !f->ctx->ops->nccl && f->cfg.between == BETWEEN_AUTO;
+  return could ? hosts_out_of_order(&f->mesh) : 0;
 }
 // The rank of host `h` that adds to the part of `owner`, which is on host `of`.
 static inline int hosts_adder_at(const int *first, int h, int of, int owner) {

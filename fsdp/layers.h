@@ -6,7 +6,7 @@
 // its masters are copied, afterwards the difference and the new masters are added up. No whole copy of the masters is
 // needed, and memory is read once. All of that is done where the optimizer is: on the host, if it is offloaded.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "sharded_state.h"
 #include "kernels/norm.h"
 
@@ -66,7 +66,8 @@ static inline void layers_end(Fsdp *f) {
   f->ctx->ops->copy(f->ctx, f->layers.host, all, bytes * (size_t)f->mesh.world);
 }
 
-LayerNorms layer_norms(const Fsdp *f, int u) {
+bool fsdp_layer_norms(const Fsdp *f, int u, LayerNorms *x) {
+  if (!f->layers.host || (u >= 0 && !f->lay.unit[u].state_numel)) return false;
   double norm[LAYER_SUMS];
   for (int sum = 0; sum < LAYER_SUMS; sum++) {
     int64_t limbs[NORM_LIMBS] = {};
@@ -76,5 +77,6 @@ LayerNorms layer_norms(const Fsdp *f, int u) {
                                             (LayerSum)sum));
     norm[sum] = norm_finish(limbs);
   }
-  return LayerNorms{norm[LAYER_GRADIENT], norm[LAYER_CHANGE], norm[LAYER_WEIGHTS]};
+  *x = LayerNorms{norm[LAYER_GRADIENT], norm[LAYER_CHANGE], norm[LAYER_WEIGHTS]};
+  return true;
 }

@@ -6,17 +6,19 @@
 // time no code asks again why a buffer is where it is.
 #pragma once
 #include <sys/statvfs.h>
-#include "fsdp.h"
+#include "types.h"
 #include "hosts.h"
 #include "owned.h"
 #include "placement.h"
 
 // ---- traffic
-int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
+// How often a step of A microbatches gathers block l: see fsdp.h.
+static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
   const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
   return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
 }
-HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
+// What comes of a reduction of unit u. first: of the step. Between hosts: only known of sums along them.
+static inline HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
   const int64_t e = unit_wire_numel(u), b = (int64_t)fsdp_wire_bytes(f);
   const bool begins = first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
   if (f->lay.hosts.hosts) return hosts_formula(&f->lay.hosts, e, b, begins);
@@ -56,6 +58,57 @@ Traffic fsdp_formula(const Fsdp *f, int A) {
   t.small = (f->cfg.comm == COMM_MPI ? 2 : 1) + (f->lay.scales_trained ? 1 : 0) + (layers ? 1 : 0);
   t.small_bytes = (N - 1) * ((int64_t)f->cfg.small_bytes + 4 * f->lay.scales_trained + layers);
   return t;
+}
+
+// Adds `all` bytes of a use: those from other hosts, and the rest.
+static inline void links_split(Links *l, LinkUse use, int64_t between, int64_t all) {
+  l->between[use] += between;
+  l->inside[use] += all - between;
+}
+// `all` bytes that come round a ring of a group's ranks.
+static inline void links_ring(Links *l, LinkUse use, int64_t all, GroupPlace g) {
+  links_split(l, use, g.size > g.here ? all / g.here : 0, all);
+}
+// `all` bytes, equally from each other rank of a group.
+static inline void links_messages(Links *l, LinkUse use, int64_t all, GroupPlace g) {
+  links_split(l, use, g.size > 1 ? all / (g.size - 1) * (g.size - g.here) : 0, all);
+}
+// Along the replicas: sums come from the one before, the result of a chain from the last one, or over NCCL as well.
+static inline void links_replicas(Links *l, const Fsdp *f, int64_t all) {
+  const Mesh *m = &f->mesh;
+  const int last = m->replicate.rank[m->replicate.size - 1];
+  const int64_t result = fsdp_chains(f) && m->replicate.me < m->replicate.size - 1 ? f->lay.state_numel * 4 : 0;
+  const bool near = m->peer[chain_before(f)].host == m->peer[m->rank].host;
+  const bool near_result = f->cfg.comm == COMM_NCCL ? near : m->peer[last].host == m->peer[m->rank].host;
+  if (f->cfg.native_reduce) links_ring(l, LINK_REPLICAS, all, group_place(m, &m->replicate));
+  if (f->cfg.native_reduce) return;
+  links_split(l, LINK_REPLICAS, near ? 0 : all - result, all - result);
+  links_split(l, LINK_REPLICAS, near_result ? 0 : result, result);
+}
+Links fsdp_links(const Fsdp *f, int A) {
+  const Traffic t = fsdp_formula(f, A);
+  const Mesh *m = &f->mesh;
+  const GroupPlace shards = group_place(m, &m->shard);
+  const int S = f->cfg.mesh.shards, G = f->cfg.mesh.secondary;
+  const int due = f->cfg.local ? 1 : A;          // reductions of a unit in a step
+  int64_t near = 0, along = 0;                   // gathers from the secondary group; sums along hosts
+  for (int i = 0; i < f->lay.units; i++) {
+    const Unit *u = &f->lay.unit[i];
+    if (G && u->stage && !f->lay.in_place)
+      near += (fsdp_block_gathers(&f->cfg, u->stage - 1, A) - 1) * (G - 1) * (S / G) * unit_wire_bytes(u);
+    for (int a = 0; a < due && f->lay.hosts.hosts; a++) along += fsdp_hosts_traffic(f, u, a == 0).between;
+  }
+  const auto group = f->cfg.comm == COMM_NCCL ? links_ring : links_messages;
+  Links l = {};
+  group(&l, LINK_GATHERS, t.gather_bytes - near, shards);
+  if (near) group(&l, LINK_GATHERS, near, group_place(m, &m->secondary));
+  if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t.reduce_bytes, shards);
+  else if (f->lay.hosts.hosts) links_split(&l, LINK_REDUCTIONS, along, t.reduce_bytes);
+  else links_messages(&l, LINK_REDUCTIONS, t.reduce_bytes, shards);
+  links_replicas(&l, f, t.replicate_bytes);
+  if (t.update_bytes) links_split(&l, LINK_UPDATES, owned_wire_bytes(f, false), t.update_bytes);
+  group(&l, LINK_SMALL, t.small_bytes, GroupPlace{m->world, m->hosts, m->node_world});
+  return l;
 }
 
 // ---- decisions
@@ -215,14 +268,12 @@ static inline void fsdp_state_free(Fsdp *f) {
                          f->reduce.buffer_collective, f->returns.of, f->events.grads_free};
   for (void *p : owned) free(p);
 }
-void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
-  memset(f, 0, sizeof *f);
+static inline void fsdp_lay_out(Fsdp *f, Ctx *ctx, FsdpConfig cfg, Param *param, int params) {
   f->ctx = ctx;
   f->cfg = cfg;
   f->lay.param = param;
   f->lay.params = params;
   f->lay.mirrored = cfg.comm == COMM_MPI && ctx->ops->nccl;
-  f->mesh = mesh;
   if (cfg.comm != COMM_MPI) f->mesh.remote = 0;
   f->lay.in_place = cfg.comms_of_one ? false
                 : cfg.mesh.shards == 1 ? cfg.offload != OFFLOAD_PARAMS
@@ -249,6 +300,17 @@ void fsdp_layout(Fsdp *f, Ctx *ctx, Mesh mesh, FsdpConfig cfg, Param *param, int
   fsdp_layout_reductions(f);
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   fsdp_state_open(f);
+}
+Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, char *error,
+                  size_t error_bytes) {
+  Fsdp *f = (Fsdp *)calloc(1, sizeof(Fsdp));
+  const bool windows = cfg.windows && cfg.comm == COMM_MPI, pretends = ranks.comm == MPI_COMM_NULL;
+  f->passes = (Passes *)calloc(1, sizeof(Passes));
+  if (pretends) mesh_pretend(&f->mesh, cfg.mesh, windows, ranks.rank, ranks.world, ranks.per_host);
+  else mesh_open(&f->mesh, ranks.comm, cfg.mesh, windows);
+  if (pretends || hosts_check(&cfg, &f->mesh, ctx->ops->nccl, error, error_bytes))
+    fsdp_lay_out(f, ctx, cfg, param, params);
+  return f;
 }
 
 // ---- memory
@@ -308,7 +370,7 @@ static inline size_t fsdp_staging_out_bytes(const Fsdp *f) {
 // Whether the model's buffers may lie where gradient slots and what is sent do when these are not in use. Not on a
 // mirrored device: all of it would have a mirror.
 static inline bool fsdp_shares_slots(const Fsdp *f) {
-  return f->cfg.share_slots && (f->lay.grad_slot_bytes || fsdp_stage_most(f).staged) && !f->lay.mirrored;
+  return !f->shared.unwanted && (f->lay.grad_slot_bytes || fsdp_stage_most(f).staged) && !f->lay.mirrored;
 }
 // Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
 static inline bool fsdp_shares_sums(const Fsdp *f) {
@@ -347,10 +409,10 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   work_part(f, WORK_SECONDARY, at - f->lay.work_bytes, false);
   work_part(f, WORK_UPDATES, f->lay.owned.in_place ? (size_t)f->lay.owned.slots * f->lay.owned.matrix_bytes : 0, false);
   // Slots, and what shares with them, go on behind staging: a pool (fsdp_pools).
-  const bool shares = fsdp_shares_slots(f) && f->cfg.slots_bytes;
+  const bool shares = fsdp_shares_slots(f) && f->shared.slots_bytes;
   const size_t staging = fsdp_staging_out_bytes(f);
   work_part(f, WORK_STAGING, staging, false);
-  work_part(f, WORK_SLOTS, shares ? f->cfg.slots_bytes - staging : 2 * f->lay.grad_slot_bytes, false);
+  work_part(f, WORK_SLOTS, shares ? f->shared.slots_bytes - staging : 2 * f->lay.grad_slot_bytes, false);
   size_t own = 0;
   at = f->lay.work_bytes;
   for (int u = 0; u < f->lay.units; u++) {
@@ -405,8 +467,8 @@ static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
     at += bytes[i];
   }
   f->lay.pool_bytes = at;
-  const size_t more = f->cfg.pool_bytes ? f->cfg.pool_bytes - at : 0;
-  const size_t workspace = more < f->cfg.workspace_bytes ? more : f->cfg.workspace_bytes;
+  const size_t more = f->shared.pool_bytes ? f->shared.pool_bytes - at : 0;
+  const size_t workspace = more < f->shared.workspace_bytes ? more : f->shared.workspace_bytes;
   memory_declare(m, MEM_WORKSPACE, workspace, NULL);
   memory_declare(m, MEM_ACTIVATIONS, more - workspace, &f->mem.pool, at + workspace);
   memory_declare(m, MEM_STAGING_IN, apart ? in : 0, &f->mem.staging_in);
@@ -476,5 +538,6 @@ bool fsdp_shared_slots_fit(Fsdp *f) {
   const char *dir;
   int here = !f->mesh.windows || f->mesh.node_world == 1 || windows_need((size_t)host) <= windows_room(&dir), all = 0;
   MPI_Allreduce(&here, &all, 1, MPI_INT, MPI_MIN, f->mesh.comm);
+  f->shared.unwanted = !all;
   return all;
 }

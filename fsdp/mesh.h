@@ -8,7 +8,7 @@
 //                     backward, a secondary shard as in ZeRO++ (--reshard_after_forward K)
 // full_shard is the mesh 1 x N, no_shard (DDP) is N x 1, and all others are hybrid.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "kernels/device.h"
 
 // Whether this rank reads rank r's memory directly.
@@ -22,7 +22,8 @@ static inline bool mesh_shards_share_memory(const Mesh *m) {
   for (int r = 0; r < m->world; r++) near = near && m->peer[r].host == m->peer[r / S * S].host;
   return near;
 }
-RankGroup rank_group(int first, int stride, int size, int rank) {
+// The group of the ranks first, first + stride, ..., of which `rank` is one. Free .rank.
+static inline RankGroup rank_group(int first, int stride, int size, int rank) {
   RankGroup g = {size, (rank - first) / stride, (int *)malloc(sizeof(int) * (size_t)size)};
   for (int i = 0; i < size; i++) g.rank[i] = first + i * stride;
   return g;
@@ -43,7 +44,8 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
 }
 // Tests: the host that a rank is to be taken for, of those that are on one. NULL: hosts are as MPI finds them.
 static int (*mesh_pretended_host)(int rank);
-void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
+// Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
+static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm};
   for (MPI_Comm *c : comms) MPI_Comm_dup(comm, c);
@@ -67,7 +69,9 @@ void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {
   free(all);
   mesh_groups(m, shape, windows);
 }
-void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
+// For plans: the mesh that rank `rank` of `world` ranks would have, with `per_host` consecutive ranks on each host. The
+// ranks need not be running, and the mesh has no communicators.
+static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank, int world, int per_host) {
   memset(m, 0, sizeof *m);
   MPI_Comm *const comms[] = {&m->comm, &m->gather_comm, &m->reduce_comm, &m->chain_comm, &m->node};
   for (MPI_Comm *c : comms) *c = MPI_COMM_NULL;
@@ -85,12 +89,23 @@ static inline Mesh mesh_alone(const Mesh *from) {
   m.comm = m.gather_comm = m.reduce_comm = m.chain_comm = m.node = MPI_COMM_NULL;
   return m;
 }
-size_t mesh_most(const Mesh *m, size_t mine) {
+static inline GroupPlace group_place(const Mesh *m, const RankGroup *g) {
+  GroupPlace p = {g->size, 0, 0};
+  for (int i = 0, last = -1; i < g->size; i++) {
+    const int host = m->peer[g->rank[i]].host;
+    p.hosts += host != last;
+    p.here += host == m->peer[m->rank].host;
+    last = host;
+  }
+  return p;
+}
+// The largest `mine` of all ranks; without communicators this rank's. Collective.
+static inline size_t mesh_most(const Mesh *m, size_t mine) {
   unsigned long long most = mine;
   if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);
   return (size_t)most;
 }
-void mesh_close(Mesh *m) {
+static inline void mesh_close(Mesh *m) {
   RankGroup *const groups[] = {&m->shard, &m->replicate, &m->secondary};
   MPI_Comm *const comms[] = {&m->node, &m->chain_comm, &m->reduce_comm, &m->gather_comm, &m->comm};
   for (RankGroup *g : groups) free(g->rank);

@@ -8,10 +8,10 @@
 //   note_begin, note_end              a collective
 //   note_wait, note_arrived           the model cannot go on before it has ended; what it waited for is there
 //   note_exchange, note_exchanged     all four, around a call that waits for everybody
-//   note_phase, note_phase_end        forward, backward, update
+//   fsdp_phase_begin, fsdp_phase_end  forward, backward, update
 //   note_whole                        a stage's weights may be read: its ops follow
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "record.h"
 
 // Notes that the schedule does `what` from here on. Returns what it did before. r: NULL where nothing is recorded.
@@ -24,7 +24,14 @@ static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int sta
 static inline void schedule_return(Record *r, SchedulePlace was) { if (r) r->place = was; }
 
 static inline void note(Fsdp *f, NoteOf of, NotePoint point, int stage) {
-  if (f->watch.note) f->watch.note(f, of, point, stage);
+  if (!f->watch.note) return;
+  const ReduceJob *job = &f->job;
+  Note x = {of, point, stage, 0, job->round0, job->last, f->ctx};
+  if (of == NOTE_GATHER) x.slot = fsdp_slot_number(f, stage);
+  if (of == NOTE_GATHER && point <= POINT_BEGUN) x.on = &f->gather_ctx;
+  if (of == NOTE_REDUCTION || of == NOTE_RETURN) x.on = &f->reduce_ctx;
+  if (of == NOTE_RETURN) x.round += (uint64_t)job->rounds - 1;
+  f->watch.note(&x);
 }
 static inline bool note_asked(Fsdp *f, NoteOf of, int stage, bool yes) {
   note(f, of, yes ? POINT_ARRIVED : POINT_ASKED, stage);
@@ -57,10 +64,25 @@ static inline void note_exchanged(Fsdp *f, NoteOf of, FlightCollective c) {
   note_arrived();
   note_end(f, of, c);
 }
-void note_phase(Fsdp *f, const char *phase, int microbatch, int mark) {
+void fsdp_phase_begin(Fsdp *f, const char *phase, int microbatch, int mark) {
   f->ctx->ops->range_begin(f->ctx, phase);
   liveness_microbatch(microbatch);
   liveness_phase(phase);
   fsdp_mark(f, f->ctx, MARK_MODEL, mark);
+}
+void fsdp_phase_end(Fsdp *f) { f->ctx->ops->range_end(f->ctx); }
+void fsdp_host_touches(Fsdp *f, bool writes, const void *p, size_t bytes) {
+  record_host(f->record, writes ? ACCESS_WRITE : ACCESS_READ, p, bytes);
+}
+void fsdp_trace_begin(Fsdp *f, const Ops *gather, const Ops *reduce, void (*note_)(const Note *x), bool own[2]) {
+  own[0] = f->gather_ctx.stream != f->ctx->stream;
+  own[1] = f->reduce_ctx.stream != f->ctx->stream;
+  f->gather_ctx.ops = gather;
+  f->reduce_ctx.ops = reduce;
+  f->watch.note = note_;
+}
+void fsdp_trace_end(Fsdp *f, const Ops *ops) {
+  f->gather_ctx.ops = f->reduce_ctx.ops = ops;
+  f->watch.note = NULL;
 }
 static inline void note_whole(int stage) { liveness_stage(stage); }

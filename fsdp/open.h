@@ -1,7 +1,7 @@
 // open.h: the sharding layer's life, once fsdp_layout and fsdp_declare have described it: connected, opened (all memory
 // of the plan is taken), recorded if a test asks for it, closed. For dry runs see dry_run.h.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "update.h"
 
 // Opens or closes all events.
@@ -51,8 +51,13 @@ void fsdp_open(Fsdp *f) {
   f->host_ctx.ops = f->cfg.host_ops;
   f->host_ctx.threads = f->ctx->threads;
   fsdp_each_event(f, step_event_open);
+  memory_check_taken(f->plan);
 }
 
+static inline void passes_free(Passes *p) {
+  for (Pass &k : p->pass) pass_free(&k);
+  free(p);
+}
 void fsdp_layout_free(Fsdp *f) {
   const FsdpLayout *l = &f->lay;
   for (int u = 0; u < l->units; u++) free(l->unit[u].piece);
@@ -61,7 +66,8 @@ void fsdp_layout_free(Fsdp *f) {
                          l->hosts.adder};
   for (void *p : owned) free(p);
   mesh_close(&f->mesh);
-  memset(f, 0, sizeof *f);
+  passes_free(f->passes);
+  free(f);
 }
 // Gives back all memory that the plan had.
 static inline void fsdp_give_back(Fsdp *f) {

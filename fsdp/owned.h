@@ -14,9 +14,10 @@
 //               read from there. Nothing else moves
 //   else        an exchange a round each way, over all ranks; the runs lie in a slot's stage
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "state.h"
 
+static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
 static inline int64_t owned_numel(const OwnedMatrix *x) { return x->rows * x->cols; }
 // Operations of a step of Newton-Schulz, but for a factor: X X^T and A A, of which half is computed, and B X, with m
 // the shorter side and n the longer one.
@@ -24,7 +25,9 @@ static inline double owned_cost(const OwnedMatrix *x) {
   const double m = (double)min64(x->rows, x->cols), n = (double)max64(x->rows, x->cols);
   return m * m * (3 * n + m);
 }
-bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run) {
+// The part of a matrix in the shard of rank `i` of the shard group: in_range counts from the matrix's first element,
+// in_piece from the first of that rank's part of the piece. Returns false when there is none.
+static inline bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run) {
   const Param *p = &f->lay.param[x->param];
   Span all;
   if (!shard_run(&f->lay.unit[p->unit], p, i, &all)) return false;
@@ -33,7 +36,8 @@ bool owned_run(const Fsdp *f, const OwnedMatrix *x, int i, Span *run) {
   *run = Span{a - x->first, all.in_piece + a - all.in_range, b - a};
   return true;
 }
-bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
+// Whether this rank gives its run of a matrix to the owner: its replica is the owner's.
+static inline bool owned_gives(const Fsdp *f, const OwnedMatrix *x) {
   return x->owner / fsdp_shards(f) == f->mesh.rank / fsdp_shards(f);
 }
 
@@ -47,7 +51,8 @@ static inline int owned_by_round(const void *a, const void *b) {
   const OwnedMatrix *x = (const OwnedMatrix *)a, *y = (const OwnedMatrix *)b;
   return x->round != y->round ? x->round - y->round : x->owner - y->owner;
 }
-void owned_deal(OwnedMatrix *x, int count, int world) {
+// Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
+static inline void owned_deal(OwnedMatrix *x, int count, int world) {
   const int owners = world < count ? world : count;
   double *load = (double *)calloc((size_t)owners + 1, sizeof(double));
   int *rounds = (int *)calloc((size_t)owners + 1, sizeof(int));
@@ -62,6 +67,17 @@ void owned_deal(OwnedMatrix *x, int count, int world) {
   qsort(x, (size_t)count, sizeof *x, owned_by_round);
   free(load);
   free(rounds);
+}
+int *fsdp_owned_counts(const Param *param, int params, int world) {
+  OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
+  int *counts = (int *)calloc((size_t)world + 1, sizeof(int)), n = 0;
+  for (int p = 0; p < params; p++)
+    for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
+      x[n++] = OwnedMatrix{p, i, param[p].matrix_rows[i], param[p].shape[1], 0, 0, 0, 0};
+  owned_deal(x, n, world);
+  for (int i = 0; i < n; i++) counts[x[i].owner]++;
+  free(x);
+  return counts;
 }
 // Bytes of the runs of rank `i` of the shard group in a round; with `keep` their places are noted.
 static inline size_t owned_stage(Fsdp *f, int round, int i, bool keep) {
@@ -112,7 +128,8 @@ static inline void owned_layout(Fsdp *f) {
   o->stage_bytes = N > 1 && !(near && R == 1) ? stage : 0;
   o->host_bytes = off || f->lay.mirrored ? stage + (f->lay.mirrored ? o->matrix_bytes : 0) : 0;
 }
-int64_t owned_wire_bytes(const Fsdp *f, bool near) {
+// Bytes of updates that this rank receives in a step: from ranks of its host, or from others.
+static inline int64_t owned_wire_bytes(const Fsdp *f, bool near) {
   const Mesh *m = &f->mesh;
   const int S = fsdp_shards(f), me = m->rank, host = m->peer[me].host;
   int64_t n = 0;

@@ -14,10 +14,8 @@
 //   POOL_SLOTS    fixed: what peers read, staging and the two gradient slots. Before their memory is reused the step
 //                 waits for peers: for staging at its start, for a slot at a point that the placement chooses
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "record.h"
-
-enum { PASSES_MAX = 3 };
 
 // Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
 // where the dry run has it. Nothing is added for 0 bytes.
@@ -35,7 +33,7 @@ static inline void placement_fix(Placement *pl, const char *name, int number, Po
   x->buffer.at = at;
   x->slot = -1;
 }
-size_t placement_bytes(const Placement *pl) {
+static inline size_t placement_bytes(const Placement *pl) {
   return pl->pool[POOL_SHARDS].bytes + pl->pool[POOL_ACTS].bytes + pl->pool[POOL_SLOTS].bytes;
 }
 
@@ -342,7 +340,7 @@ static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x,
     buffer_place(pl, &p->meets, room->order[i], room, first ? POOL_SHARDS : POOL_ACTS);
 }
 // A placement: where each declared buffer of a pass lies, and how large pools are.
-struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES_MAX]; size_t *at[PASSES_MAX], total; };
+struct Places { PoolSpace pool[POOLS]; Pool *in[PASSES]; size_t *at[PASSES], total; };
 static inline Buffer *pass_buffer(const Placement *pl, const Pass *p, int i) {
   return i < pl->fixed_count ? &p->fixed[i] : &p->buffer[i - pl->fixed_count];
 }
@@ -368,7 +366,7 @@ static inline Places places_open(const Placement *pl, const Pass *pass, int pass
   places_note(&x, pl, pass, passes);
   return x;
 }
-static inline void places_free(Places *x) { for (int k = 0; k < PASSES_MAX; k++) { free(x->in[k]); free(x->at[k]); } }
+static inline void places_free(Places *x) { for (int k = 0; k < PASSES; k++) { free(x->in[k]); free(x->at[k]); } }
 // Places the passes, the first in one order, each other one in that which lets the pools grow least.
 static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceTry x) {
   pass_put(pl, pass, room, x, true);
@@ -525,7 +523,8 @@ static inline int buffers_by_address(const void *x, const void *y) {
   const uintptr_t a = (*(const Buffer *const *)x)->address, b = (*(const Buffer *const *)y)->address;
   return a < b ? -1 : a > b;
 }
-void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
+// Learns from the record of a pass that was declared when its buffers are alive.
+static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   const int count = p->count + pl->fixed_count;
   Buffer **all = (Buffer **)malloc(sizeof(Buffer *) * (size_t)(count + 1));
   p->fixed = (Buffer *)malloc(sizeof(Buffer) * (size_t)(pl->fixed_count + 1));
@@ -574,17 +573,18 @@ static inline void pass_forget(Pass *p) {
   p->at = Points{};
   p->fixed = NULL;
 }
-void placement_place(Placement *pl, Pass *pass, int passes) {
-  CHECK(passes <= PASSES_MAX, "%d passes", passes);
+// Places the buffers of all passes, whose lifetimes are known.
+static inline void placement_place(Placement *pl, Pass *pass, int passes) {
   passes_try(pl, pass, passes);
   for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
 }
-void pass_take_places(Pass *p, const Pass *placed) {
+// Gives p the places that the same pass got.
+static inline void pass_take_places(Pass *p, const Pass *placed) {
   CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
   for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;
 }
-void pass_free(Pass *p) {
+static inline void pass_free(Pass *p) {
   free(p->buffer);
   free(p->interval);
   free(p->wait);

@@ -18,11 +18,13 @@
 // for, and has ended when the model's stream has waited for an event recorded after it.
 #pragma once
 #include <sys/mman.h>
-#include "fsdp.h"
-#include "op_calls.h"
+#include "types.h"
 #include "state.h"
 
 // ---- the record
+static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
+static inline Record *record_of(const Ctx *c) { return (Record *)c->device; }
+static inline void record_close(Record *r) { free(r->entry); free(r->name); }
 // Messages from one rank to another over a channel come in order. The last ones are NCCL's, by communicator.
 enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_RETURN, CHANNEL_NCCL };
 
@@ -112,10 +114,16 @@ static inline void record_event(const Ctx *c, RecordKind kind, void *event) {
     record_entry(r, record_of_kind(kind, record_stream(c), r->names ? record_number(r, event, "event")
                                                                     : (int)(intptr_t)event));
 }
-void record_open(Record *r) {
+static inline void record_open(Record *r) {
   memset(r, 0, sizeof *r);
   r->sink.take = record_take;
   r->next_address = RECORD_ADDRESSES;
+}
+
+// Of a dry run that is watched.
+static inline void record_watched(TouchSink *to, const Ctx *c, const OpTouch *x) {
+  DryWatch *w = ((Record *)to)->watch;
+  w->op(w, c->device ? record_stream(c) : RECORD_HOST, x);
 }
 
 // ---- the planning table's device calls
@@ -136,15 +144,25 @@ static inline void plan_side_open(Ctx *c, Ctx *side, const char *) {
   side->workspace = NULL;
   side->workspace_bytes = 0;
 }
-void plan_event_open(Ctx *c, void **event, const char *) {
+static inline void plan_event_open(Ctx *c, void **event, const char *) {
   *event = (void *)(intptr_t)++record_of(c)->events;
 }
-static inline void plan_event_record(Ctx *c, void *event) { record_event(c, RECORD_EVENT, event); }
-static inline void plan_event_wait(Ctx *c, void *event) { record_event(c, RECORD_WAIT, event); }
+static inline void plan_event(Ctx *c, void *event, bool waits) {
+  DryWatch *w = record_of(c)->watch;
+  if (w) w->event(w, record_stream(c), (int)(intptr_t)event, waits);
+  else record_event(c, waits ? RECORD_WAIT : RECORD_EVENT, event);
+}
+static inline void plan_event_record(Ctx *c, void *event) { plan_event(c, event, false); }
+static inline void plan_event_wait(Ctx *c, void *event) { plan_event(c, event, true); }
+static inline void plan_range_begin(Ctx *c, const char *name) {
+  DryWatch *w = record_of(c)->watch;
+  if (w) w->phase(w, name);
+}
 static inline void plan_sync(Ctx *c) {
   if (record_of(c)) record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
 }
 static inline void plan_event_done(Ctx *, void *, bool *done) { *done = true; }
+// The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.
 Ops plan_table(bool gpu) {
   static const Collectives none = {};
   Ops t = {};
@@ -161,7 +179,7 @@ Ops plan_table(bool gpu) {
   t.event_record = plan_event_record;
   t.event_wait = plan_event_wait;
   t.event_done = plan_event_done;
-  t.range_begin = [](Ctx *, const char *) {};
+  t.range_begin = plan_range_begin;
   t.range_end = [](Ctx *) {};
   return t;
 }
@@ -170,7 +188,8 @@ Ops plan_table(bool gpu) {
 static inline void record_told(Record *r, RecordKind kind, RecordStream stream, int number, Access a) {
   if (r) record_entry(r, record_at(r, record_of_kind(kind, stream, number), a));
 }
-void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
+// The host reads or writes memory that a stream accesses, too.
+static inline void record_host(Record *r, AccessKind kind, const void *p, size_t bytes) {
   if (!r) return;
   RecordEntry e = record_of_kind(RECORD_ACCESS, RECORD_HOST, r->calls++);
   e.op = OP_HOST;

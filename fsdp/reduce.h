@@ -12,7 +12,7 @@
 //   fsdp_reduce, fsdp_reduce_wait                    starts a reduction; waits for the one in flight
 //   fsdp_return, fsdp_return_take                    with replicas: sums of the step go back to all of them, and come
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "transport_plan.h"
 
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
@@ -63,8 +63,8 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
                                 bool overwrite) {
   const HostsLayout *h = &f->lay.hosts;
   const size_t b_r = fsdp_wire_bytes(f);
-  // In a dry run all contributions lie at one place: the own one and another's tell everything.
-  const int all = f->comm == &comm_plan ? (int)min64(h->ranks, 2) : h->ranks;
+  // In a dry run all contributions lie at one place: the own one and another's say everything, but how long it takes.
+  const int all = f->dry && !f->record->watch ? (int)min64(h->ranks, 2) : h->ranks;
   const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
     const int64_t n = min64(f->lay.chunk_numel, run.numel - at);
@@ -114,7 +114,7 @@ static inline bool fsdp_round_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   const bool given = fsdp_chains(f) && f->lay.mirrored;          // chain_give copies it
   if (sum != own && !given) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)x.numel * 4);
   f->comm->round_done(f, round);                 // the contributions have been read
-  note(f, NOTE_REDUCTION, POINT_ADDED, job->stage);
+  if (job->past[REDUCE_FOLD] == job->rounds) note(f, NOTE_REDUCTION, POINT_ADDED, job->stage);
   return true;
 }
 // ---- back to all replicas
@@ -198,8 +198,8 @@ static inline void fsdp_progress(Fsdp *f) {
   note(f, NOTE_MESSAGES, POINT_BEGIN, STAGE_NONE);
   f->comm->progress(f);
   note(f, NOTE_MESSAGES, POINT_END, STAGE_NONE);
-  if (!f->watch.background) return;
-  f->watch.background(f->watch.background_to);
+  if (!f->watch.hooks.background) return;
+  f->watch.hooks.background(f->watch.hooks.background_to);
   note(f, NOTE_BACKGROUND, POINT_END, STAGE_NONE);
 }
 void fsdp_poll(Fsdp *f) {

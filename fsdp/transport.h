@@ -18,7 +18,7 @@
 //
 // All traffic is counted here.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "layout.h"
 #include "note.h"
 
@@ -27,11 +27,12 @@ static inline void step_event_open(Ctx *c, StepEvent *e, const char *name) {
   e->recorded = false;
 }
 static inline void step_event_close(Ctx *c, StepEvent *e, const char *) { c->ops->event_close(c, e->event); }
-void step_event_record(Ctx *c, StepEvent *e) {
+static inline void step_event_record(Ctx *c, StepEvent *e) {
   c->ops->event_record(c, e->event);
   e->recorded = true;
 }
-void step_event_wait(Ctx *c, const StepEvent *e) {
+// The stream of ctx waits for the event, if it was recorded in this step.
+static inline void step_event_wait(Ctx *c, const StepEvent *e) {
   if (e->recorded) c->ops->event_wait(c, e->event);
 }
 
@@ -77,7 +78,8 @@ static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
 static inline bool fsdp_begins(const Fsdp *f) {
   return f->job.first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
 }
-bool hosts_receives_part(const Fsdp *f, int part) {
+// Along hosts: whether the sum of a part comes to this rank by messages.
+static inline bool hosts_receives_part(const Fsdp *f, int part) {
   const HostsLayout *h = &f->lay.hosts;
   return h->part[part].before != f->mesh.shard.me && (h->me || !fsdp_begins(f));
 }
@@ -109,11 +111,12 @@ static inline size_t fsdp_contribution_at(const Fsdp *f, int owner, uint64_t rou
 }
 
 // ---- gathering: from the shards of the shard group's ranks, or from the secondary shards of a smaller group
-GatherSource fsdp_source(const Fsdp *f, bool secondary) {
+static inline GatherSource fsdp_source(const Fsdp *f, bool secondary) {
   if (!secondary) return GatherSource{&f->mesh.shard, 1, false};
   return GatherSource{&f->mesh.secondary, (size_t)(fsdp_shards(f) / f->cfg.mesh.secondary), true};
 }
-GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
+// Where a gathered piece comes from and goes to, for transports.
+static inline GatherPiece fsdp_gather_piece(const Fsdp *f, GatherSource g, int u, int i) {
   const Unit *q = &f->lay.unit[u];
   const Piece *c = &q->piece[i];
   return GatherPiece{(g.secondary ? q->secondary_at : q->params_at) + c->shard_at * g.widen, q->slot_at + c->full_at,
@@ -143,10 +146,6 @@ static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
 }
 
 // ---- sums along the replicas
-int chain_before(const Fsdp *f) {
-  const RankGroup *g = &f->mesh.replicate;
-  return g->rank[(g->me + g->size - 1) % g->size];
-}
 // Whether this rank's sum of the last reduction goes back to the first replica before this one overwrites it.
 static inline bool chain_returns(const Fsdp *f) {
   return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;

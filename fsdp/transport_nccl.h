@@ -5,7 +5,7 @@
 // All ranks enqueue the same calls in the same order, and each call reaches the device before the next one
 // (collectives.cuh): that order keeps several communicators from deadlock.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "transport_self.h"
 
 // Whether the ranks of a group tell each other anything: a test lets one rank tell itself (comms_of_one).

@@ -1,7 +1,7 @@
 // transport_self.h: one rank alone: it reduces its own contributions; units are read in place, or copied from the host.
 // And what one device does with streams of its own, over NCCL or alone.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "transport_updates.h"
 
 // What one device does with streams of its own, over NCCL or alone.

@@ -1,6 +1,6 @@
 // transport_updates.h: Muon's matrices on their way to their owners and back (owned.h), whatever carries them.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "transport.h"
 
 // Of a round: this rank's run of a matrix, or its part of the own one. back: after the owner has computed it.
@@ -45,7 +45,8 @@ static inline void updates_copy(Fsdp *f, int round, bool back) {
     f->ctx->ops->copy(&f->reduce_ctx, back ? host : here, back ? here : host, owned_bytes(run.numel));
   }
 }
-bool updates_move(const Fsdp *f, int round, bool back) {
+// Whether this rank sends, receives or copies anything in a round.
+static inline bool updates_move(const Fsdp *f, int round, bool back) {
   const int S = fsdp_shards(f), me = f->mesh.rank;
   Span run;
   EACH_OWNED(f, round, x) {

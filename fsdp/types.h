@@ -1,78 +1,9 @@
-// types.h: what the functions of fsdp.h take and give: memory plans, meshes, units, the configuration, struct Fsdp, the
-// table of a transport, records and placements. Each part is described where its functions are.
+// types.h: the types of the inside, which fsdp/ alone includes: meshes, units, what follows from the configuration,
+// what changes, struct Fsdp, the table of a transport, records and placements. Each part is described where its
+// functions are.
 #pragma once
-#include "kernels/ops.h"
-#include <fnmatch.h>
-
-// ---- memory_plan.h --------------------------------------------------------------------------------------------------
-// X(identifier, use, words). Lines of working memory lie on the device; on a CPU with --comm mpi those marked "shared"
-// lie in a window that the other ranks of the host read. "host" lines are host memory on every device. The use is
-// what the start of a run adds lines up to.
-#define MEMORY_LINES(X) \
-  X(MEM_PARAMS,       MEMORY_PARAMETERS,  "parameter shards, shared") \
-  X(MEM_SECONDARY,    MEMORY_PARAMETERS,  "blocks kept after forward, shared") \
-  X(MEM_MASTER,       MEMORY_PARAMETERS,  "fp32 master shards") \
-  X(MEM_MASTER_LOW,   MEMORY_PARAMETERS,  "low halves of fp32 masters") \
-  X(MEM_OPTIMIZER,    MEMORY_OPTIMIZER,   "optimizer state shards") \
-  X(MEM_GRADS,        MEMORY_GRADIENTS,   "gradient shards, fp32, shared") \
-  X(MEM_GATHER_SLOTS, MEMORY_PARAMETERS,  "gather slots, blocks") \
-  X(MEM_ROOT_PARAMS,  MEMORY_PARAMETERS,  "gathered outside the blocks") \
-  X(MEM_EXPANDED,     MEMORY_PARAMETERS,  "weights in the compute dtype") \
-  X(MEM_GRAD_SLOTS,   MEMORY_GRADIENTS,   "gradient slots, blocks, shared") \
-  X(MEM_ROOT_GRADS,   MEMORY_GRADIENTS,   "whole gradients, fp32, shared") \
-  X(MEM_PEERS_GRADS,  MEMORY_GRADIENTS,   "peers' parts of gradients, shared") \
-  X(MEM_STAGING_OUT,  MEMORY_BUFFERS,     "reduction staging out, shared") \
-  X(MEM_STAGING_IN,   MEMORY_BUFFERS,     "reduction staging in") \
-  X(MEM_UPDATES,      MEMORY_BUFFERS,     "Muon's matrices, shared") \
-  X(MEM_ORTHOGONAL,   MEMORY_BUFFERS,     "Muon's updates and scratch") \
-  X(MEM_SCALES,       MEMORY_PARAMETERS,  "E4M3 scales") \
-  X(MEM_OFFLOAD,      MEMORY_BUFFERS,     "offloading: sums of a round") \
-  X(MEM_CONTROL,      MEMORY_BUFFERS,     "control block, shared") \
-  X(MEM_ACTIVATIONS,  MEMORY_ACTIVATIONS, "activations") \
-  X(MEM_SLOTS_SHARED, MEMORY_BUFFERS,     "gradient slots, or activations, shared") \
-  X(MEM_WORKSPACE,    MEMORY_BUFFERS,     "kernel workspace") \
-  X(MEM_STEP,         MEMORY_BUFFERS,     "step state and exchange") \
-  X(MEM_CUBLASLT,     MEMORY_LIBRARIES,   "CUDA's streams and cuBLASLt") \
-  X(MEM_NCCL,         MEMORY_LIBRARIES,   "NCCL's buffers") \
-  X(MEM_MIRROR,       MEMORY_BUFFERS,     "host: mirror of the shared lines") \
-  X(MEM_LANDING,      MEMORY_BUFFERS,     "host: landing of messages") \
-  X(MEM_HOST_PARAMS,  MEMORY_OFFLOADED,   "host: offloaded parameter shards") \
-  X(MEM_HOST_STATE,   MEMORY_OFFLOADED,   "host: offloaded optimizer") \
-  X(MEM_CHECKPOINT,   MEMORY_SAVING,      "host: checkpoint buffers") \
-  X(MEM_TRACE,        MEMORY_BUFFERS,     "host: events of --trace") \
-  X(MEM_DATA,         MEMORY_DATA,        "host: tokens, batches, sample order")
-enum MemoryName {
-#define X(id, use, words) id,
-  MEMORY_LINES(X)
-#undef X
-  MEM_COUNT
-};
-static const char *const memory_words[] = {
-#define X(id, use, words) words,
-  MEMORY_LINES(X)
-#undef X
-};
-enum MemoryUse { MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS, MEMORY_BUFFERS,
-                  MEMORY_LIBRARIES, MEMORY_OFFLOADED, MEMORY_SAVING, MEMORY_DATA, MEMORY_USES };
-static const char *const memory_use_words[] = {"parameters", "gradients", "optimizer", "activations", "buffers",
-                                                "libraries", "offloaded", "saving", "data"};
-static const MemoryUse memory_uses[] = {
-#define X(id, use, words) use,
-  MEMORY_LINES(X)
-#undef X
-};
-// A block of memory that somebody declared. besides: bytes of it that other lines count. pointer: of the pointer that
-// gets its address when it is taken; NULL where the one who declared it takes the memory himself.
-struct MemoryBlock { MemoryName line; size_t bytes, besides; void *pointer; };
-enum { MEMORY_BLOCKS_MAX = 64 };
-// planned: of what was declared, before anything is allocated. taken: added up by the allocator. They must be equal.
-struct MemoryPlan {
-  size_t planned_bytes[MEM_COUNT], taken_bytes[MEM_COUNT];
-  MemoryBlock block[MEMORY_BLOCKS_MAX];
-  int blocks;
-};
-// MEMORY_TO_TAKE: on the device, but for what libraries have taken.
-enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST, MEMORY_TO_TAKE };
+#include "fsdp.h"
+#include "plan.h"
 
 // ---- mesh.h ---------------------------------------------------------------------------------------------------------
 // Another rank. host: the lowest rank on its host. window: where the peer's window is mapped in this process; NULL if
@@ -80,7 +11,6 @@ enum MemoryPart { MEMORY_ALL, MEMORY_ON_DEVICE, MEMORY_ON_HOST, MEMORY_TO_TAKE }
 struct Peer { int host; char *window; };
 // The ranks of a group, in the order of its collectives: rank[i] is a rank of the mesh, rank[me] is this rank.
 struct RankGroup { int size, me; int *rank; };
-struct MeshShape { int replicas, shards, secondary; };         // R, S and K; secondary: 0 if no such groups
 struct Mesh {
   // A communicator for each purpose, so that messages of one never match those of another. node: the ranks of a host.
   MPI_Comm comm, gather_comm, reduce_comm, chain_comm, node;
@@ -94,39 +24,6 @@ struct Mesh {
 };
 
 // ---- units.h --------------------------------------------------------------------------------------------------------
-enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
-// One of the matrices of a frozen parameter whose bytes are kept: the type of its blocks, or of one number (blocks.h),
-// and where it lies. Several of a parameter may have different types: they are in different pieces.
-struct KeptMatrix { int type, piece; int64_t in_piece; };
-struct Param {
-  char name[64];
-  int ndim;
-  int64_t shape[2];                              // as the user and every file see it
-  int64_t padded_rows;                           // rows in memory; the ones beyond shape[0] are zero and stay so
-  Init init;
-  float std;                                     // of INIT_NORMAL
-  bool decay;                                    // weight decay applies
-  float lr_scale;                                // factor of its learning rate
-  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
-  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
-  int64_t matrix_rows[3];                        // and up; the rows of each
-  bool frozen;                                   // no gradient, no optimizer state
-  bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
-  int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
-  int adapts;                                    // number of that matrix among the parameters
-  unsigned parts;                                // a bit for each of its parts that has an adapter
-  int keeps;                                     // matrices whose bytes are kept: all of them, or 0
-  KeptMatrix kept[3];
-  bool read_in_blocks;                           // by the model, where matrix multiplies take blocks
-  int stage;                                     // the stage that needs it
-  // The layout fills in the rest.
-  Dtype dtype;                                   // in which it is stored and gathered
-  bool owned;                                    // Muon: for each of its matrices one rank computes the update
-  int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
-  int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
-  int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
-                                                 // (-1: it is read in blocks alone)
-};
 // Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
 // optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
@@ -183,59 +80,11 @@ struct Stage {
   bool staged;
   int rounds;
 };
-enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
-enum ShardLayout : int { SHARD_FLAT, SHARD_DIM0 };
-enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
-// Whether a glob matches a parameter's whole name, or the name without ".weight" or ".bias".
-#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
-// The part of parameter p that is in the shard of rank i of the shard group: `numel` elements, which begin in_range
-// elements after p's first and in_piece elements after the first of that rank's part of the piece. Returns false if
-// that rank has no element of p. part: of a parameter whose bytes are kept, the matrix that they are of.
-struct Span { int64_t in_range, in_piece, numel; int part = 0; };
 // Of elements [first, first + n) of a gradient shard those that belong to piece i: `numel` elements at state_at. In the
 // unit's whole gradient, those of owner o are at grad_at + o owner_stride. Returns false if there are none.
 struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
 
 // ---- state.h --------------------------------------------------------------------------------------------------------
-enum OptimizerKind : int { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
-enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
-enum Fp8 : int { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
-enum BetweenHosts : int { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
-enum Offload : int { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
-struct FsdpConfig {
-  Dtype param_dtype, compute_dtype, wire_dtype;
-  MeshShape mesh;
-  ShardLayout layout;
-  WrapPolicy wrap;
-  int64_t wrap_least;                            // of WRAP_MIN_PARAMS
-  int blocks, gather_slots;                      // L blocks, K gather slots for them
-  int first_backward;                            // F: backward does not go below this block
-  int64_t microbatches;                          // A: microbatches of one rank in one step
-  bool local;                                    // each rank adds up whole gradients; they are reduced once a step
-  Fp8 fp8;
-  Offload offload;
-  const Ops *host_ops;                           // the CPU ops of an offloaded optimizer
-  bool share_slots;                              // activations may reuse the memory of gradient slots (placement.h)
-  size_t slots_bytes, pool_bytes;                // bytes of the two pools that the placement has made: slots with
-                                                 // activations, own buffers with activations; 0: not placed yet
-  size_t workspace_bytes;                        // what they take more because of the ops' workspace
-  OptimizerKind optimizer;
-  CommKind comm;
-  bool windows, copies;                          // COMM_MPI: ranks of one host read each other's memory; copies:
-                                                 // parameters are copied from there, not read in place
-  bool comms_of_one;                             // COMM_NCCL: a single rank opens communicators all the same (for
-                                                 // tests on one GPU)
-  bool native_reduce;                            // COMM_NCCL: NCCL adds, in its own order
-  BetweenHosts between;
-  size_t small_bytes;                            // bytes that each rank gives to the step's small all-gather
-  bool log_layers;                               // norms of each unit are added up in each step (layers.h)
-  bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
-};
-// What this rank has received, as the transport counted it. All ranks together send as much as they receive.
-struct Traffic {
-  int64_t gathers, reductions, returns, updates, small;
-  int64_t gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
-};
 // Rounds of updates in flight: one whose matrices come to their owners, one that they compute, one that goes back.
 enum { UPDATE_SLOTS = 3 };
 // An event, and whether it has been recorded since the step began. An event of an earlier step needs no wait, and a
@@ -370,8 +219,12 @@ struct FsdpShards {
   StepEvent published[2];
 };
 // What the placement decided: whether other buffers reuse gradient slots, staging and gradient shards, and at which
-// points of a training step that makes it wait for slots.
+// points of a training step that makes it wait for slots. unwanted: nothing may be shared. Bytes of the two pools that
+// it has made, slots with activations and own buffers with activations, and what they take more because of the ops'
+// workspace; 0: not placed yet.
 struct SharedMemory {
+  bool unwanted;
+  size_t slots_bytes, pool_bytes, workspace_bytes;
   bool slot[2], staging, *sums;                  // [stages]
   const uint8_t *wait;                           // [points of the dry run]
   int points;                                    // of a microbatch
@@ -415,21 +268,15 @@ struct Messages {
 };
 // With COMM_NCCL.
 struct Communicators { void *gather, *secondary, *reduce, *replicate, *world; };
-// What notes (note.h) are of, collectives first. ROUND: contributions of peers; ROOM: memory to reduce in; SLOT: peers
-// that read the gradient there. ADDED: a round of a reduction is.
-enum NoteOf {
-  NOTE_GATHER, NOTE_REDUCTION, NOTE_SMALL, NOTE_SUMS, NOTE_BARRIER, NOTE_UPDATES, NOTE_RETURN, NOTE_JOIN, NOTE_STEP_END,
-  NOTE_ROUND, NOTE_ROOM, NOTE_SLOT, NOTE_MESSAGES, NOTE_BACKGROUND
-};
-enum NotePoint { POINT_BEGIN, POINT_BEGUN, POINT_WAIT, POINT_ASKED, POINT_ARRIVED, POINT_ADDED, POINT_END };
 struct Watch {
-  void (*note)(struct Fsdp *f, NoteOf of, NotePoint point, int stage);  // NULL, or told each transition (--trace)
-  uint32_t *marks, passes_marked;                // NULL, or words in which the device counts its progress
-  void (*background)(void *to);                  // NULL, or called whenever messages are moved on
-  void *background_to;
+  void (*note)(const Note *x);                   // NULL, or told each transition (--trace)
+  FsdpHooks hooks;
+  uint32_t passes_marked;
 };
 struct Comm;
 struct Record;
+struct DryRun;
+struct Passes;
 struct Fsdp {
   Ctx *ctx, gather_ctx, reduce_ctx;              // the model's stream, and those of gathers and reductions
   Ctx host_ctx;                                  // of an offloaded optimizer
@@ -453,41 +300,9 @@ struct Fsdp {
   Watch watch;
   void (*meanwhile)(Fsdp *f);                    // fsdp_poll: what a transport does while it waits
   Record *record;                                // NULL, or the record of this run or dry run
+  DryRun *dry;                                   // NULL: a real run
+  Passes *passes;
   Traffic traffic;
-};
-
-// ---- op_calls.h -----------------------------------------------------------------------------------------------------
-enum AccessKind { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE };
-struct Access { AccessKind kind; uintptr_t at; size_t bytes; };
-enum { ACCESSES_MAX = 24, ARGS_MAX = 16, IN_PLACE_MAX = SUMMANDS_MAX };
-#define X(op, args, touches) OP_##op,
-enum OpNumber { OPS(X) OP_COPY, OP_ZERO, OP_GIVE, OP_TAKE, OP_HOST, OP_COUNT };
-#undef X
-#define X(op, args, touches) #op,
-static const char *const op_words[] = {OPS(X) "copy", "zero", "give", "take", "host"};
-#undef X
-// A tensor by the name that the line gives it; an absent one has no data.
-struct OpArg { const char *name; AccessKind kind; Tensor t; };
-// What one call of an op touches. in_place: pairs of what is written and what is read that may be the same memory.
-// Those accesses from `context` on are of its context: c->state, and the workspace, if it uses that. arg: its tensors,
-// in the order of the line. bytes: that its arguments move; what is updated counts twice.
-struct OpTouch {
-  OpNumber op;
-  int count, pairs, context, args;
-  bool workspace;
-  double bytes;
-  Access access[ACCESSES_MAX];
-  uintptr_t in_place[IN_PLACE_MAX][2];
-  OpArg arg[ARGS_MAX];
-};
-// Receives what each call touches. Ctx.device of a planning table's context points to one.
-struct TouchSink { void (*take)(TouchSink *to, const Ctx *c, const OpTouch *x); };
-// before, after: told each call, or NULL. c: the call's own context, over the real table. The first member of what they
-// need besides.
-struct OpWatch {
-  Ops ops;
-  const Ops *real;
-  void (*before)(OpWatch *w, Ctx *c, const OpTouch *x), (*after)(OpWatch *w, Ctx *c, const OpTouch *x);
 };
 
 // ---- record.h -------------------------------------------------------------------------------------------------------
@@ -526,7 +341,6 @@ enum CollectiveKind { RECORD_COLLECTIVES(X) };
 enum Communicator { RECORD_COMMUNICATORS(X) COMMUNICATORS };
 enum SchedulePart { RECORD_PARTS(X) };
 #undef X
-enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
 enum Held { HELD_WEIGHTS, HELD_GRADIENT };
 // What the schedule does now, of which stage, in which round of a reduction.
 struct SchedulePlace { uint16_t what; int16_t stage; uint32_t round; };
@@ -556,6 +370,7 @@ struct Record {
   bool paused;
   uint32_t pass;
   SchedulePlace place;
+  DryWatch *watch;                               // of a dry run: NULL, or told, in place of entries
   // Of a real run: what it has memory in, its communicators, and its events and sets of messages by number.
   int rank, blocks, names, names_room;
   RecordBlock block[128];
@@ -564,24 +379,6 @@ struct Record {
   bool grouped;                                  // in a group of NCCL's calls, over the last one's communicator
   const void *group_set;
 };
-// Addresses that no allocator gives: nothing may be read or written there.
-static const uintptr_t RECORD_ADDRESSES = (uintptr_t)1 << 56;
-
-// ---- finite.h -------------------------------------------------------------------------------------------------------
-// What was found: argument `name` of `op`, as it was read or written; `count` of its elements are not finite, the first
-// one is number `element`. weight: of the same call, for a name; NULL: it has none.
-struct Finite {
-  bool found, read;
-  const char *op, *name;
-  Tensor t;
-  const void *weight;
-  int64_t element, count;
-  float value;
-  void (*tell)(void *to, const Finite *x);       // called once, at once: what lies where may change later
-  void *to;
-  float *scratch;                                // of the device, 4 bytes that nobody else touches meanwhile
-};
-struct FiniteTable { OpWatch watch; Finite *finite; };
 
 // ---- placement.h ----------------------------------------------------------------------------------------------------
 enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
@@ -635,6 +432,17 @@ struct Placement {
 // Declares a pass's buffers in a dry run (record), or finds the places that they got (base). The same calls in the same
 // order do both.
 struct Declare { Pass *pass; Record *record; char *base[POOLS]; int next; };
+// All passes of a layer. declared: those that were run; learning: the one that is, in a dry run, or NULL. microbatches:
+// of the dry run that placed them; calls: of ops in a training step.
+struct Passes {
+  Placement placement;
+  Pass pass[PASSES], *learning;
+  Declare declare;
+  bool declared[PASSES];
+  int microbatches;
+  int64_t calls;
+};
+struct DryRun { Record record; Ops ops; const Fsdp *of; };
 
 // ---- owned.h --------------------------------------------------------------------------------------------------------
 // A matrix: the part-th of a parameter. first: its first element there. stage_at: of this rank's run, in
@@ -711,18 +519,3 @@ struct GatherPiece { size_t from_at, to_at, bytes; };
 #define EACH_PIECE_OF_STAGE(f, s, u, i) \
   EACH_UNIT_OF_STAGE(f, s, u) \
     for (int i = 0; i < (f)->lay.unit[u].pieces; i++)
-
-// ---- sharded_state.h ------------------------------------------------------------------------------------------------
-enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
-// Parameters without an fp32 master, frozen or split, take new values through scratch memory, where they are rounded or
-// cut into halves. A frozen E4M3 matrix needs its scale first: all values are given twice, with PASS_MEASURE and, after
-// fsdp_frozen_scales, with PASS_STORE.
-enum ValuePass { PASS_STORE, PASS_MEASURE };
-
-// ---- layers.h -------------------------------------------------------------------------------------------------------
-// Norms of unit u in the last step, of what trains; u -1: of all units. gradient: of the sum over microbatches, before
-// loss scale and clipping are taken out.
-struct LayerNorms { double gradient, change, weights; };
-
-// ---- update.h -------------------------------------------------------------------------------------------------------
-struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };

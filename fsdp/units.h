@@ -16,7 +16,8 @@
 // Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in the same
 // order from the start, each part between its neighbours': then the unit is always whole, without a gather.
 #pragma once
-#include "fsdp.h"
+#include <fnmatch.h>
+#include "types.h"
 #include "kernels/device.h"
 
 // Bytes of n elements of a piece; of one rank's part.
@@ -28,6 +29,14 @@ static inline size_t piece_bytes(const Piece *c) { return piece_at(c, c->numel);
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
 enum { BLOCKS_ALIGN = 16 };                      // a rank's part is so many blocks, of which each type has whole words
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
+
+// Runs of elements of a parameter in a shard, at most: one for each matrix whose bytes are kept.
+static inline int param_runs(const Param *p) { return p->keeps ? p->keeps : 1; }
+bool param_in_blocks(const Param *p) {
+  bool blocks = p->keeps > 0;
+  for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k].type) > 1;
+  return blocks;
+}
 
 // ---- names: which parameters a list of globs names
 bool param_matches(const Param *p, const char *glob) {
@@ -134,7 +143,9 @@ static inline void wrap_sort(Wrapping *w) {
   w->units = kept;
 }
 
-Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
+// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
+// WRAP_MIN_PARAMS.
+static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
   Wrapping w = {param, params, 0, NULL};
   for (int i = 0; i < params; i++) param[i].unit = -1;
   if (policy == WRAP_MIN_PARAMS) wrap_by_size(&w, "", least);
@@ -244,7 +255,9 @@ static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Sp
   *run = Span{before + a - in_piece, a - first, b - a, part};
   return true;
 }
-bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past) {
+// The part of parameter p that is in the shard of rank i (Span), behind its first `past` elements there; false if there
+// is none. Where bytes are kept there may be more of it behind that run, in another piece.
+static inline bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past = 0) {
   for (int part = 0; part < param_runs(p); part++) {
     if (!matrix_run(u, p, part, i, run)) continue;
     if (past < run->numel) {
@@ -256,7 +269,13 @@ bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past) {
   return false;
 }
 
-bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
+bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past) {
+  const Param *q = &f->lay.param[p];
+  return shard_run(&f->lay.unit[q->unit], q, shard, span, past);
+}
+
+// Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
+static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
   const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
   if (!c->trains || a >= b) return false;
@@ -270,8 +289,36 @@ static inline int64_t unit_wire_numel(const Unit *u) {
   for (int i = 0; i < u->pieces; i++) n += u->piece[i].trains ? u->piece[i].numel : 0;
   return n;
 }
-int64_t unit_wire_bytes(const Unit *u) {
+// Bytes of a rank's parameter shard without these gaps: what a gather sends.
+static inline int64_t unit_wire_bytes(const Unit *u) {
   int64_t n = 0;
   for (int i = 0; i < u->pieces; i++) n += (int64_t)piece_bytes(&u->piece[i]);
   return n;
+}
+
+// ---- what others ask
+int fsdp_block_units(Param *param, int params, int64_t least) {
+  int units, inside = 0;
+  Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
+  for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
+  free(unit);
+  return inside;
+}
+UnitFigures fsdp_unit_figures(const Fsdp *f, int u) {
+  const Unit *q = &f->lay.unit[u];
+  UnitFigures x = {q->name, q->stage, q->params, 0, 0, q->full_bytes, q->shard_bytes};
+  for (int i = 0; i < f->lay.params; i++) {
+    const Param *p = &f->lay.param[i];
+    if (p->unit != u) continue;
+    x.numel += param_numel(p);
+    x.trained += p->frozen ? 0 : p->row_end ? (p->row_end - p->row_from) * param_cols(p) : param_numel(p);
+  }
+  return x;
+}
+int fsdp_owner_of(const Fsdp *f, int p, int64_t element) {
+  Span run;
+  for (int i = 0; i < f->cfg.mesh.shards; i++)
+    for (int64_t at = 0; fsdp_span(f, p, i, &run, at); at += run.numel)
+      if (element >= run.in_range && element < run.in_range + run.numel) return i;
+  return -1;
 }

@@ -4,8 +4,15 @@
 // Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, those of the next
 // come to their owners and those of the one before go back.
 #pragma once
-#include "fsdp.h"
+#include "types.h"
 #include "layers.h"
+
+// The rates of a piece: one without weight decay, and its factor of the learning rate.
+static inline OptimizerArgs piece_args(const Piece *c, OptimizerArgs a) {
+  if (!c->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
+  a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->lr_scale;
+  return a;
+}
 
 // ---- Muon
 // Computes the momenta of this rank's runs of a round's matrices and gives them to the owners.
@@ -37,7 +44,7 @@ static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
 }
 // Updates the parameters of this rank's runs. Where masters are offloaded and parameters are not, these follow unit by
 // unit (fsdp_update).
-static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
+static inline void fsdp_update_take(Fsdp *f, int round, OptimizerArgs a) {
   Span run;
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
   f->comm->updates(f, UPDATES_ARRIVED, round);
@@ -49,9 +56,7 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
     low16 *low = (low16 *)fsdp_piece_low(f, p->unit, p->piece).data;
     char *params = fsdp_own_piece(f, p->unit, p->piece) + (size_t)run.in_piece * dtype_bytes(c->dtype);
     const bool copied = c->has_master && c->dtype != F8 && !f->lay.publish_bytes;
-    MuonArgs mine = a;
-    if (!c->decay) mine.weight_decay = 0;
-    mine.lr_scale = c->lr_scale;
+    const MuonArgs mine = piece_args(c, a).muon;
     const Tensor to = tensor_of(copied ? params : NULL, c->dtype, run.numel);
     const Tensor master = c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
                                    : tensor_of(state + run.in_piece, F32, run.numel);
@@ -68,11 +73,11 @@ static inline void fsdp_update_take(Fsdp *f, int round, MuonArgs a) {
   }
   f->comm->updates(f, UPDATES_TAKEN, round);
 }
-static inline void fsdp_update_owned(Fsdp *f, MuonArgs a) {
+static inline void fsdp_update_owned(Fsdp *f, OptimizerArgs a) {
   const int rounds = f->lay.owned.rounds, ahead = f->lay.owned.slots > 1 ? 1 : 0;
   const FlightCollective exchange = note_exchange(f, NOTE_UPDATES);
   for (int k = 0; k < rounds + 2 * ahead; k++) {
-    if (k < rounds) fsdp_update_give(f, k, a);
+    if (k < rounds) fsdp_update_give(f, k, a.muon);
     if (k >= ahead && k - ahead < rounds) fsdp_update_orthogonalise(f, k - ahead);
     if (k >= 2 * ahead) fsdp_update_take(f, k - 2 * ahead, a);
   }
@@ -88,8 +93,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   Ctx *c = fsdp_state_ctx(f);
   const Piece *q = &f->lay.unit[u].piece[i];
   const int64_t n = q->numel;
-  if (!q->decay) a.adamw.weight_decay = a.sgd.weight_decay = 0;
-  a.adamw.lr_scale = a.sgd.lr_scale = q->lr_scale;
+  a = piece_args(q, a);
   Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
@@ -107,11 +111,12 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   }
 }
 
-void fsdp_update(Fsdp *f, OptimizerArgs a) {
+void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host) {
+  f->host_ctx.state = host;
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_UPDATE, 0, 0);
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   layers_begin(f);
-  if (f->lay.owned.rounds) fsdp_update_owned(f, a.muon);
+  if (f->lay.owned.rounds) fsdp_update_owned(f, a);
   // Of a skipped step nothing is published: the buffers hold another unit's. Its norms are added up all the same.
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;
   for (int u = 0; u < f->lay.units && (!skipped || f->layers.sums); u++) {

@@ -17,35 +17,6 @@
 
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
 
-// ---- names ----------------------------------------------------------------------------------------------------------
-// The parameter that has this byte of a gathered stage, as it is stored or computed with, or of its gradient; -1: none.
-static int not_finite_param(Fsdp *f, uintptr_t at, bool gradient, int64_t *element) {
-  const int here = flight.stage > 0 ? flight.stage : 0;
-  for (int i = 0; i < 2 * fsdp_params(f); i++) {  // of the stage at work, then of what is outside the blocks
-    const int p = i % fsdp_params(f), s = i < fsdp_params(f) ? here : 0;
-    const Param *q = fsdp_param(f, p);
-    const GatherSlot *slot = fsdp_slot(f, s);
-    if (q->stage != s || slot->stage != s || !slot->in_use) continue;
-    const Tensor seen[] = {gradient ? fsdp_grad(f, p) : fsdp_weight(f, p), gradient ? Tensor{} : fsdp_stored(f, p)};
-    for (const Tensor &x : seen) {
-      const uintptr_t from = (uintptr_t)x.data;
-      const size_t b = dtype_bytes(x.dtype);
-      if (!from || at < from || at >= from + (size_t)numel(x) * b) continue;
-      *element = (int64_t)((at - from) / b);
-      return p;
-    }
-  }
-  return -1;
-}
-// The rank that holds an element of a parameter: of the first replica.
-static int not_finite_holder(const Fsdp *f, int p, int64_t element) {
-  const Param *q = fsdp_param(f, p);
-  Span run;
-  for (int i = 0; i < fsdp_shards(f); i++)
-    for (int64_t at = 0; shard_run(fsdp_unit(f, q->unit), q, i, &run, at); at += run.numel)
-      if (element >= run.in_range && element < run.in_range + run.numel) return i;
-  return -1;
-}
 struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };
 static void not_finite_tell(void *to, const Finite *found) {
   const NotFiniteSearch *s = (const NotFiniteSearch *)to;
@@ -59,7 +30,7 @@ static void not_finite_tell(void *to, const Finite *found) {
   x->microbatch = s->a * fsdp_world(f) + fsdp_rank(f);
   x->rank = fsdp_rank(f);
   x->stage = flight.stage;
-  x->param = not_finite_param(f, at, gradient || bias, &element);
+  x->param = fsdp_param_at(f, at, gradient || bias, &element);
   x->numel = numel(found->t), x->count = found->count, x->value = found->value, x->element = element;
   snprintf(x->op, sizeof x->op, "%s", found->op);
   char stage[32];
@@ -70,21 +41,21 @@ static void not_finite_tell(void *to, const Finite *found) {
     snprintf(x->what, sizeof x->what, "%s%s", gradient || bias ? "the gradient of " : "parameter ", q->name);
     x->numel = param_numel(q);
     x->parameter = !gradient && !bias;
-    if (x->parameter) x->rank = not_finite_holder(f, x->param, element);
+    if (x->parameter) x->rank = fsdp_owner_of(f, x->param, element);
     return;
   }
-  const int with = found->weight ? not_finite_param(f, (uintptr_t)found->weight, false, &in_weight) : -1;
+  const int with = found->weight ? fsdp_param_at(f, (uintptr_t)found->weight, false, &in_weight) : -1;
   snprintf(x->what, sizeof x->what, "%.20s of %.40s%s%.100s", found->name, found->op, with >= 0 ? " with " : "",
            with >= 0 ? fsdp_param(f, with)->name : "");
 }
 // Of the summed gradients that this rank holds: the first parameter of which one is not finite.
 static void not_finite_sums(Fsdp *f, NotFinite *x) {
   enum { PIECE = 4096 };
-  float piece[PIECE], *at;
+  float piece[PIECE];
   for (int p = 0; p < fsdp_params(f) && !x->kind; p++) {
     const Param *q = fsdp_param(f, p);
     Span run;
-    if (q->frozen || !fsdp_own(f, STATE_GRAD, p, &run, &at) || !at) continue;
+    if (q->frozen || !fsdp_span(f, p, fsdp_shard(f), &run)) continue;
     for (int64_t i = 0; i < run.numel; i++) {
       if (i % PIECE == 0) fsdp_get_own(f, STATE_GRAD, p, i, piece, min64(PIECE, run.numel - i));
       if (isfinite(piece[i % PIECE])) continue;
@@ -115,23 +86,21 @@ NotFinite not_finite_find(const NotFiniteStep *step) {
   Ctx *c = run->ctx;
   const int A = (int)run->opt->grad_accum, N = fsdp_world(f);
   const StepState after = *run->state;
-  const Traffic traffic = f->traffic;
+  const Traffic traffic = fsdp_traffic(f);
   StepState again = after;
   NotFinite mine = {};
   NotFiniteSearch search = {f, &mine, 0};
   Finite finite = {};
-  FiniteTable table;
   again.loss_scale = step->before.loss_scale;    // with which the step was computed
   not_finite_state(run, &again);
   finite.tell = not_finite_tell, finite.to = &search, finite.scratch = step->scratch;
-  finite_table(&table, c->ops, &finite);
   step->begin(step->trainer);
-  c->ops = &table.watch.ops;
+  finite_begin(c, &finite);
   for (int a = 0; a < A; a++) {
     search.a = a;
     step->microbatch(step->trainer, a);
   }
-  c->ops = table.watch.real;
+  finite_end(c);
   liveness_microbatch(MICROBATCH_NONE);
   liveness_phase("looking for what is not finite");
   fsdp_reduce_wait(f);
@@ -140,7 +109,7 @@ NotFinite not_finite_find(const NotFiniteStep *step) {
   if (!mine.kind) not_finite_sums(f, &mine);
   fsdp_step_end(f);
   fsdp_sync(f);
-  f->traffic = traffic;
+  fsdp_set_traffic(f, traffic);
   not_finite_state(run, &after);
   NotFinite *all = (NotFinite *)calloc((size_t)N, sizeof(NotFinite)), first = {};
   gethostname(mine.host, sizeof mine.host - 1);

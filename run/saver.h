@@ -75,16 +75,16 @@ void saver_init(Saver *s, RunView *run) {
 
 // Number of ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
 static int saver_streaming_ranks(const Saver *s) {
-  const Mesh *m = &s->run->fsdp->mesh;
+  const Fsdp *f = s->run->fsdp;
   char probe[MAP_PATH_BYTES];
   snprintf(probe, sizeof probe, "%.1200s/.seen_by_all_%llu", s->run->opt->out, file_nonce());
-  MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, m->comm);
-  const int fd = m->rank ? -1 : file_make(probe, O_WRONLY | O_EXCL, 0666);
-  MPI_Barrier(m->comm);
-  int blind = m->hosts > 1 && !m->replicate.me && access(probe, F_OK), all = 0;
-  MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, m->comm);
+  MPI_Bcast(probe, sizeof probe, MPI_CHAR, 0, fsdp_comm(f));
+  const int fd = fsdp_rank(f) ? -1 : file_make(probe, O_WRONLY | O_EXCL, 0666);
+  MPI_Barrier(fsdp_comm(f));
+  int blind = fsdp_hosts(f) > 1 && !fsdp_replica(f) && access(probe, F_OK), all = 0;
+  MPI_Allreduce(&blind, &all, 1, MPI_INT, MPI_SUM, fsdp_comm(f));
   if (fd >= 0) close(fd);
-  if (!m->rank) unlink(probe);
+  if (!fsdp_rank(f)) unlink(probe);
   return all;
 }
 void saver_print_plan(Saver *s) {

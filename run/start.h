@@ -18,8 +18,8 @@
 #include "saver.h"
 
 static void log_load_progress(const StoreLoad *l, void *fsdp) {
-  const Mesh *m = &((const Fsdp *)fsdp)->mesh;
-  if (!m->rank) show_progress("loading", l->bytes_done * m->world, l->bytes_total * m->world);
+  const int world = fsdp_world((const Fsdp *)fsdp);
+  if (!fsdp_rank((const Fsdp *)fsdp)) show_progress("loading", l->bytes_done * world, l->bytes_total * world);
 }
 
 
@@ -694,10 +694,10 @@ static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   const Param *q = fsdp_param(f, p);
   if (place->file < 0 || q->matrices > 1 || !place->rows || place->rows == q->shape[0]) return;
   const int64_t cols = param_cols(q);
-  float *mean = (float *)malloc(sizeof(float) * (size_t)cols), *unused;
+  float *mean = (float *)malloc(sizeof(float) * (size_t)cols);
   Span run;
   start_mean_row(f, map, place, cols, mean);
-  if (fsdp_own(f, STATE_MASTER, p, &run, &unused)) {
+  if (fsdp_span(f, p, fsdp_shard(f), &run)) {
     const int64_t end = min64(run.in_range + run.numel, param_numel(q));
     for (int64_t at = max64(run.in_range, place->rows * cols), n; at < end; at += n) {
       n = min64(end - at, cols - at % cols);

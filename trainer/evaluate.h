@@ -261,17 +261,17 @@ static int eval_longest_first(const void *a, const void *b) {
 }
 // Fills sum and wrong of every request, on every rank; or returns what a signal has asked for. Collective.
 static Stop trainer_score(Trainer *t, EvalFile *f) {
-  const int64_t N = fsdp_world(&t->fsdp), E = t->opt.test_batch_size, batches = (f->requests + E - 1) / E;
+  const int64_t N = fsdp_world(t->fsdp), E = t->opt.test_batch_size, batches = (f->requests + E - 1) / E;
   int64_t *order = (int64_t *)malloc(sizeof *order * (size_t)f->requests);
   double *sums = (double *)calloc((size_t)f->requests * 2, sizeof *sums);
   for (int64_t i = 0; i < f->requests; i++) order[i] = i;
   eval_sorted = f->request;
   qsort(order, (size_t)f->requests, sizeof *order, eval_longest_first);
   liveness_phase("evaluation");
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   Stop stop = STOP_NOT;
-  for (int64_t round = 0; round * N < batches && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
-    const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
+  for (int64_t round = 0; round * N < batches && !(stop = agree_on_stop(fsdp_comm(t->fsdp))); round++) {
+    const int64_t first = (round * N + fsdp_rank(t->fsdp)) * E;
     const int64_t longest = first < f->requests ? f->request[order[first]].count - 1 : 1;
     const int T = (int)min64(t->model.T, round_up(longest, 16));
     trainer_carve(t, (int)E, T, PASS_EVAL);
@@ -284,7 +284,7 @@ static Stop trainer_score(Trainer *t, EvalFile *f) {
         t->host.targets[e * T + i] = f->ids[r->at + i + 1];
     }
     trainer_enqueue_eval(t, (int)E, T);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
     for (int64_t i = 0; i < E * T; i++) {
       if (t->host.targets[i] < 0) continue;
       double *s = sums + 2 * order[first + i / T];
@@ -293,9 +293,9 @@ static Stop trainer_score(Trainer *t, EvalFile *f) {
     char line[64];
     const double done = (double)min64(batches, (round + 1) * N) / (double)batches;
     snprintf(line, sizeof line, "evaluation: %.0f %%", 100 * done);
-    if (!fsdp_rank(&t->fsdp) && terminal.out) line_draw(line, true);
+    if (!fsdp_rank(t->fsdp) && terminal.out) line_draw(line, true);
   }
-  MPI_Allreduce(MPI_IN_PLACE, sums, fsdp_mpi_count(2 * f->requests), MPI_DOUBLE, MPI_SUM, fsdp_comm(&t->fsdp));
+  MPI_Allreduce(MPI_IN_PLACE, sums, fsdp_mpi_count(2 * f->requests), MPI_DOUBLE, MPI_SUM, fsdp_comm(t->fsdp));
   for (int64_t i = 0; i < f->requests; i++) f->request[i].sum = sums[2 * i], f->request[i].wrong = sums[2 * i + 1];
   for (int64_t i = 0; i < f->requests; i++) expect_finite(t, isfinite(sums[2 * i]), "log-probabilities of --eval");
   free(order);
@@ -335,9 +335,9 @@ static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
 // Evaluates the files of --eval, set apart by commas; numbers go to the terminal and metrics.jsonl. Returns what a
 // signal has asked for: that file and those after it have no numbers. Collective.
 static Stop trainer_eval_files(Trainer *t, Log *log) {
-  const int rank = fsdp_rank(&t->fsdp);
+  const int rank = fsdp_rank(t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;
-  MPI_Comm comm = fsdp_comm(&t->fsdp);
+  MPI_Comm comm = fsdp_comm(t->fsdp);
   char names[OPTION_TEXT_BYTES], error[1536] = "", *save = NULL;
   Stop stop = STOP_NOT;
   strcpy(names, t->opt.eval);

@@ -89,7 +89,7 @@ static void trainer_clear_cache(Trainer *t, int64_t positions) {
 static void trainer_enqueue_logits(Trainer *t, int64_t first, int64_t rows, int64_t text) {
   Tensor logits = tensor_of(t->acts.logits.data, F32, rows, t->model.Vp);
   head_logits(t, logits, rows_of(rows2d(t->acts.ln_f), first, rows));
-  fsdp_release(&t->fsdp, 0);
+  fsdp_release(t->fsdp, 0);
   t->ctx.ops->copy(&t->ctx, t->host.logits + text * t->model.Vp, logits.data, sizeof(float) * (size_t)numel(logits));
 }
 // Enqueues a pass over the T tokens of text `text`, which are in t->host: it fills the text's part of the KV cache and
@@ -213,10 +213,10 @@ static volatile sig_atomic_t generation_asked;
 // all tokens of the text, at most the last P, which fills its KV cache; else by a pass over its last token.
 static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
   static const int32_t none = 0;
-  const int N = fsdp_world(&t->fsdp), rows = (n + N - 1) / N;
+  const int N = fsdp_world(t->fsdp), rows = (n + N - 1) / N;
   const int64_t P = t->model.P;
   for (int b = 0; b < rows; b++) {               // as many on all ranks: one without a text computes a token
-    const int i = b * N + fsdp_rank(&t->fsdp);
+    const int i = b * N + fsdp_rank(t->fsdp);
     const int64_t count = i < n ? text[i].count : 1, T = again ? min64(count, P) : 1;
     if (again) trainer_carve(t, 1, (int)T, PASS_SAMPLE);
     const int64_t at = again ? 0 : b;
@@ -224,24 +224,24 @@ static void texts_pass(Trainer *t, const Continued *text, int n, bool again) {
     for (int64_t k = at; k < at + T; k++) t->host.starts[k] = again ? 0 : -(int32_t)(min64(count, P) - 1);
     if (!again) continue;
     trainer_enqueue_prompt(t, b, (int)T);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
   }
   if (again) return;
   trainer_carve(t, rows, 1, PASS_SAMPLE);
   trainer_enqueue_next(t, rows);
-  fsdp_sync(&t->fsdp);
+  fsdp_sync(t->fsdp);
 }
 // Continues n texts, at most sample_sequences per rank, until each ends. Text i is computed by rank i mod N. Afterwards
 // every rank has the tokens of all texts, rank 0 also their bytes and how each ended. Collective.
 static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink, void *to) {
-  const int N = fsdp_world(&t->fsdp), rank = fsdp_rank(&t->fsdp);
+  const int N = fsdp_world(t->fsdp), rank = fsdp_rank(t->fsdp);
   int32_t *drawn = (int32_t *)malloc(sizeof(int32_t) * (size_t)n), *ends = (int32_t *)calloc((size_t)n, sizeof *ends);
   int64_t V = t->model.V;                        // the embedding may have more rows than the tokenizer has tokens
   if (!rank && t->run.corpus->has_tokenizer) V = min64(V, t->run.corpus->tokenizer.vocab_size);
-  MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(&V, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
   const double began = now_ms();
   liveness_phase("sampling");
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   trainer_carve(t, 1, (int)t->model.P, PASS_SAMPLE);
   int64_t positions = 1;
   for (int i = 0; i < n; i++) positions = max64(positions, text[i].count + text[i].most);
@@ -252,7 +252,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
     again = false;
     for (int i = 0; i < n; i++)
       drawn[i] = i % N == rank && !ends[i] ? text_draw(t, &text[i], t->host.logits + i / N * t->model.Vp, V) : -1;
-    MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(&t->fsdp));
+    MPI_Allreduce(MPI_IN_PLACE, drawn, n, MPI_INT32_T, MPI_MAX, fsdp_comm(t->fsdp));
     for (int i = 0; i < n; i++) {
       // After training, whose weights are saved, only the sample ends; a run that only samples ends with an error.
       const bool finite = drawn[i] != NOT_DRAWN, trained = run_trains(&t->opt);
@@ -270,7 +270,7 @@ static void trainer_generate(Trainer *t, Continued *text, int n, TokenSink sink,
       if (!text[i].end && generation_asked) text[i].end = END_ASKED;
       ends[i] = text[i].end;
     }
-    MPI_Bcast(ends, n, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+    MPI_Bcast(ends, n, MPI_INT32_T, 0, fsdp_comm(t->fsdp));
     left = 0;
     for (int i = 0; i < n; i++) left += !ends[i];
   }
@@ -320,12 +320,12 @@ static int32_t *prompt_ids(const Trainer *t, const char *prompt, int64_t more, i
   ChatTokens k = {};
   if (t->run.corpus->has_tokenizer) prompt_tokens(&t->opt, &t->run.corpus->tokenizer, t->run.chat, "", prompt, &k);
   *count = max64(1, k.count);
-  MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(count, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
   int32_t *ids = (int32_t *)calloc((size_t)(*count + more), sizeof(int32_t));
   if (k.count) memcpy(ids, k.ids, sizeof(int32_t) * (size_t)k.count);
   free(k.ids);
   free(k.trained);
-  MPI_Bcast(ids, (int)*count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(ids, (int)*count, MPI_INT32_T, 0, fsdp_comm(t->fsdp));
   return ids;
 }
 // What happens to a text of `count` tokens that is longer than the model's positions, in words; "" if it is not.
@@ -338,12 +338,12 @@ static const char *positions_words(const Trainer *t, int64_t count) {
 // Closes rank 0's file (NULL: it could not be made). Returns whether all of it has been written; if not, rank 0 prints
 // one line. Collective.
 static bool sample_file_close(const Trainer *t, FILE *file, const char *path) {
-  int written = !fsdp_rank(&t->fsdp) && file && !fflush(file) && !ferror(file);
+  int written = !fsdp_rank(t->fsdp) && file && !fflush(file) && !ferror(file);
   const int fault = errno;
   if (file && fclose(file)) written = false;
-  if (!fsdp_rank(&t->fsdp) && !written)
+  if (!fsdp_rank(t->fsdp) && !written)
     say_error("%s: %s cannot be written: %s\n", who_am_i, path, file ? strerror(fault) : file_own_fault(path));
-  MPI_Bcast(&written, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(&written, 1, MPI_INT, 0, fsdp_comm(t->fsdp));
   return written;
 }
 // The prompt of a sample if no prompt was given in a run that fine-tunes on conversations: all of the first
@@ -364,7 +364,7 @@ static int32_t *sample_question(const Trainer *t, int64_t more, int64_t *count) 
 // Streams a sample to the terminal and OUT/sample.txt. Returns whether the file was written. Collective.
 static bool print_sample(Trainer *t) {
   const Options *o = &t->opt;
-  const bool first = fsdp_rank(&t->fsdp) == 0;
+  const bool first = fsdp_rank(t->fsdp) == 0;
   int64_t count;
   int32_t *ids = sample_question(t, o->sample_tokens, &count);
   const bool asks = ids != NULL;
@@ -450,18 +450,18 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
 // the order of the prompts, until a signal asks for an end (*stop). Returns whether all were written. Collective.
 static bool print_samples(Trainer *t, Stop *stop) {
   const Options *o = &t->opt;
-  const int rank = fsdp_rank(&t->fsdp), most = (int)sample_sequences(t) * fsdp_world(&t->fsdp);
+  const int rank = fsdp_rank(t->fsdp), most = (int)sample_sequences(t) * fsdp_world(t->fsdp);
   char **prompt = NULL, error[1536] = "", path[OPTION_TEXT_BYTES + 32];
   int64_t count = rank ? 0 : prompts_read(o, &prompt, error, sizeof error), made = 0, longest = 0;
-  agree_no_error(fsdp_comm(&t->fsdp), error, EXIT_USAGE);
-  MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+  agree_no_error(fsdp_comm(t->fsdp), error, EXIT_USAGE);
+  MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
   snprintf(path, sizeof path, "%s/samples.jsonl", o->out);
   FILE *file = rank ? NULL : log_file(path, true);
   Continued *text = (Continued *)calloc((size_t)most, sizeof *text);
   const double began = now_ms();
   double first_ms = 0;                           // of all texts
   for (int64_t first = 0; first < count; first += most) {
-    if ((*stop = agree_on_stop(fsdp_comm(&t->fsdp)))) { count = first; break; }
+    if ((*stop = agree_on_stop(fsdp_comm(t->fsdp)))) { count = first; break; }
     const int n = (int)min64(count - first, most);
     for (int i = 0; i < n; i++) {
       text[i] = Continued{};

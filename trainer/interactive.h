@@ -175,17 +175,17 @@ static void talk_open(Talk *k, const Trainer *t, FILE *answers) {
 // whether all were written. Collective.
 static bool trainer_talk(Trainer *t, FILE *answers) {
   const Options *o = &t->opt;
-  const int rank = fsdp_rank(&t->fsdp);
+  const int rank = fsdp_rank(t->fsdp);
   static Talk talk;
   Talk *k = &talk;
   if (!rank) talk_open(k, t, answers);
   for (;;) {
     int64_t count = 0;
     int32_t *ids = rank ? NULL : talk_prompt(k, t, o->sample_tokens, &count);
-    MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(&t->fsdp));
+    MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
     if (!count) break;
     if (rank) ids = (int32_t *)malloc(sizeof(int32_t) * (size_t)(count + o->sample_tokens));
-    MPI_Bcast(ids, (int)count, MPI_INT32_T, 0, fsdp_comm(&t->fsdp));
+    MPI_Bcast(ids, (int)count, MPI_INT32_T, 0, fsdp_comm(t->fsdp));
     Continued x = {};
     x.ids = ids, x.count = count, x.most = o->sample_tokens, x.number = k->turns++;
     generation_asked = 0;
@@ -198,7 +198,7 @@ static bool trainer_talk(Trainer *t, FILE *answers) {
   terminal_last_signal(SIGINT);
   int lost = k->fault && k->fault != EPIPE;
   if (lost) say_error("%s: answers cannot be written: %s\n", who_am_i, strerror(k->fault));
-  MPI_Bcast(&lost, 1, MPI_INT, 0, fsdp_comm(&t->fsdp));
+  MPI_Bcast(&lost, 1, MPI_INT, 0, fsdp_comm(t->fsdp));
   if (rank) return !lost;
   cJSON_Delete(k->messages);
   free(k->line);

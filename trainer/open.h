@@ -11,15 +11,13 @@
 #include "run/run.h"
 
 static void trainer_take_memory(Trainer *t) {
-  fsdp_open(&t->fsdp);
-  store_open(&t->run.store, &t->fsdp, t->opt.save_async && run_trains(&t->opt));
-  t->fsdp.watch.background = store_background;
-  t->fsdp.watch.background_to = &t->run.store;
-  memory_check_taken(&t->run.plan);
+  fsdp_open(t->fsdp);
+  store_open(&t->run.store, t->fsdp, t->opt.save_async && run_trains(&t->opt));
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
-  if (fsdp_device_sends(&t->fsdp)) t->fsdp.watch.marks = t->host.marks;   // else the host takes part
-  liveness_device(t->fsdp.watch.marks);
+  uint32_t *const marks = fsdp_device_sends(t->fsdp) ? t->host.marks : NULL;     // else the host takes part
+  fsdp_hook(t->fsdp, FsdpHooks{marks, store_background, &t->run.store});
+  liveness_device(marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
 // unless given and always counted; checkpoints of these programs record an --epochs of at least 1.
@@ -36,7 +34,7 @@ static ModelFigures trainer_figures(const Trainer *t) {
 // Sets all of a trainer that follows from the options and the kind of device alone.
 static void trainer_configure(Trainer *t, const Options *o, Device device, int threads) {
   memset(t, 0, sizeof *t);
-  t->run.opt = &t->opt, t->run.ctx = &t->ctx, t->run.fsdp = &t->fsdp, t->run.trainer = t;
+  t->run.opt = &t->opt, t->run.ctx = &t->ctx, t->run.trainer = t;
   t->opt = *o;
   recompute_choose(&t->opt, device.ops);
   t->model = model_of(&t->opt);
@@ -59,23 +57,21 @@ static Param *trainer_params(const Trainer *t, int *params, char *error, size_t 
   return param;
 }
 static void trainer_free(Trainer *t) {
-  for (Pass &p : t->pass) pass_free(&p);
   free(t->acts.block);
 }
 
 // Declares the memory of the sharding layer and of the step's buffers.
 static void trainer_declare(Trainer *t) {
   const StepBytes step = trainer_carve_buffers(t);
-  fsdp_declare(&t->fsdp, &t->run.plan);
+  fsdp_declare(t->fsdp, &t->run.plan);
   memory_declare(&t->run.plan, MEM_STEP, step.device, &t->step_arena);
   memory_declare(&t->run.plan, MEM_DATA, step.host, &t->host_arena);
 }
 
 // ---- dry runs
-// Opens `dry` with the layout of t, for the same rank, with the planning ops of `table` and at most `microbatches`
-// microbatches per step. No memory is behind its addresses.
-static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Ops *table, int64_t microbatches) {
-  const Fsdp *f = &t->fsdp;
+// Opens `dry` with the layout of t, for the same rank, with ops that compute nothing and at most `microbatches`
+// microbatches per step. No memory is behind its addresses. watch: NULL, or told what it does.
+static void trainer_dry_open(Trainer *dry, const Trainer *t, int64_t microbatches, DryWatch *watch) {
   memset(dry, 0, sizeof *dry);
   flight.dry = true;
   dry->opt = t->opt;
@@ -84,67 +80,42 @@ static void trainer_dry_open(Trainer *dry, const Trainer *t, Record *r, const Op
   dry->dtype = t->dtype;
   dry->head_rows = t->head_rows;
   dry->rows_max = t->rows_max;
-  dry->ctx = Ctx{};
-  dry->ctx.ops = table;
-  dry->ctx.device = r;
   dry->ctx.workspace_bytes = t->ctx.workspace_bytes;
-  FsdpConfig cfg = f->cfg;
-  cfg.host_ops = table;
-  cfg.microbatches = dry->opt.grad_accum;
-  cfg.small_bytes = trainer_exchange_bytes(dry);
-  cfg.slots_bytes = cfg.pool_bytes = cfg.workspace_bytes = 0;          // sized for the sharding layer alone
-  fsdp_dry_layout(&dry->fsdp, f, &dry->ctx, cfg);
+  dry->fsdp = fsdp_dry_layout(t->fsdp, &dry->ctx, dry->opt.grad_accum, trainer_exchange_bytes(dry), watch);
   trainer_declare(dry);
-  fsdp_dry_open(&dry->fsdp, &dry->run.plan, r);
+  fsdp_dry_open(dry->fsdp, &dry->run.plan);
   trainer_carve_buffers(dry);
   dry->acts.block = (BlockActs *)calloc((size_t)t->model.L, sizeof(BlockActs));
 }
 static void trainer_dry_close(Trainer *dry) {
-  fsdp_dry_close(&dry->fsdp);
+  fsdp_dry_close(dry->fsdp);
   flight.dry = false;
   free(dry->acts.block);
 }
-// Runs a pass of `dry` and leaves its record in r; p receives the buffers that it declares.
-static void trainer_dry_pass(Trainer *dry, Pass *p, Record *r, PassKind kind) {
+// Runs a pass of `dry`.
+static void trainer_dry_pass(Trainer *dry, PassKind kind) {
   const Options *o = &dry->opt;
   const int T = (int)(kind == PASS_SAMPLE ? dry->model.P : dry->model.T);
   const int B = (int)(kind == PASS_TRAIN ? o->batch_size : kind == PASS_EVAL ? o->test_batch_size : 1);
-  r->count = 0;
-  trainer_declare_pass(dry, Declare{p, r, {}, 0}, B, T, kind);
+  trainer_declare_pass(dry, B, T, kind);
   if (kind == PASS_TRAIN) { trainer_enqueue_step(dry); return; }
-  fsdp_step_begin(&dry->fsdp, false);
+  fsdp_step_begin(dry->fsdp, false);
   if (kind == PASS_SAMPLE) {
     trainer_clear_cache(dry, dry->model.P);
     trainer_enqueue_prompt(dry, 0, T);
     const int texts = (int)sample_sequences(dry);
-    char *const base = (char *)RECORD_ADDRESSES;
-    trainer_declare_pass(dry, Declare{p, NULL, {base, base, base}, 0}, texts, 1, kind);    // in the same buffers
+    trainer_declare_pass(dry, texts, 1, kind, true);
     for (int i = 0; i < DRY_BATCHES; i++) trainer_enqueue_next(dry, texts);
   }
   for (int i = 0; kind == PASS_EVAL && i < DRY_BATCHES; i++) trainer_enqueue_eval(dry, B, T);
 }
-// Gives every buffer of every pass its memory: t->run.placement, t->pass.
+// Gives every buffer of every pass its memory.
 static void trainer_place(Trainer *t) {
   static Trainer dry;
-  Record r;
-  const Ops table = plan_table(t->ctx.ops->nccl);
-  t->run.placement = Placement{};
-  for (Pass &p : t->pass) pass_free(&p);
-  record_open(&r);
-  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
-  fsdp_pools(&dry.fsdp, &t->run.placement);
-  const int first = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL;
-  for (int k = first; k < PASSES; k++) {
-    trainer_dry_pass(&dry, &t->pass[k], &r, (PassKind)k);
-    CHECK(!r.error[0], "dry run: %s", r.error);
-    const int64_t A = dry.opt.grad_accum;
-    if (k == PASS_TRAIN) t->step_calls = r.calls * ((t->opt.grad_accum + A - 1) / A);
-    pass_lifetimes(&t->run.placement, &t->pass[k], &r);
-  }
-  placement_place(&t->run.placement, t->pass + first, PASSES - first);
+  trainer_dry_open(&dry, t, DRY_MICROBATCHES, NULL);
+  for (int k = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; k < PASSES; k++) trainer_dry_pass(&dry, (PassKind)k);
+  fsdp_place(t->fsdp, dry.fsdp);
   trainer_dry_close(&dry);
-  record_close(&r);
-  fsdp_take_placement(&t->fsdp, &t->run.placement, &t->pass[PASS_TRAIN], (int)dry.opt.grad_accum);
 }
 
 // ---- the plan
@@ -153,29 +124,29 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->run.plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   t->run.trace = trace_declare(run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps,
-                               &t->run.plan, t->step_calls, fsdp_stages(&t->fsdp), fsdp_world(&t->fsdp),
+                               &t->run.plan, fsdp_placed(t->fsdp).calls, fsdp_stages(t->fsdp), fsdp_world(t->fsdp),
                                t->ctx.ops->nccl != NULL);
-  const size_t saving = store_plan_bytes(&t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  const size_t saving = store_plan_bytes(t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->run.plan, MEM_CHECKPOINT, saving, &t->run.store.memory);
-  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(&t->fsdp, fsdp_params(&t->fsdp)) : 0;
+  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(t->fsdp, fsdp_params(t->fsdp)) : 0;
   memory_declare(&t->run.plan, MEM_CHECKPOINT, merging, &t->run.store.adapters);
 }
 
-// Lays out the parameters of `param` as rank mesh.rank holds them, and places the buffers; takes no memory. t:
-// configured.
-static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, int params) {
+// Lays out the parameters of `param` as that rank holds them, and places the buffers; takes no memory. t: configured.
+static void trainer_layout(Trainer *t, FsdpRanks ranks, FsdpConfig cfg, Param *param, int params) {
   const Model *m = &t->model;
   cfg.host_ops = t->run.device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
   cfg.comms_of_one = t->run.device.comms_of_one;
-  cfg.share_slots = true;
-  fsdp_layout(&t->fsdp, &t->ctx, mesh, cfg, param, params);
+  char error[256] = "";
+  t->fsdp = t->run.fsdp = fsdp_layout(ranks, &t->ctx, cfg, param, params, error, sizeof error);
+  if (ranks.comm != MPI_COMM_NULL) agree_no_error(ranks.comm, error, EXIT_USAGE);
   t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
   for (int i = run_trains(&t->opt) ? PASS_TRAIN : PASS_EVAL; i < PASSES; i++) {
     t->rows_max = max64(t->rows_max, batches[i] * lengths[i]);
-    const Dtype gradients = fsdp_adds_locally(&t->fsdp) ? F32 : t->fsdp.cfg.wire_dtype;
+    const Dtype gradients = cfg.local ? F32 : cfg.wire_dtype;
     int64_t widest = max64(max64(model_qkv_rows(&m->shape), model_fc_rows(&m->shape)), max64(m->F, m->C));
     for (int k = 0; k < LORA_MATRICES; k++)      // a factor may be wider than a small model
       if (lora_width(m, k) > m->C) widest = max64(widest, (widest * lora_width(m, k) + m->C - 1) / m->C);
@@ -185,7 +156,7 @@ static void trainer_layout(Trainer *t, Mesh mesh, FsdpConfig cfg, Param *param, 
     t->ctx.ops->workspace_bytes(&t->ctx, q, &bytes);
     if (bytes > t->ctx.workspace_bytes) t->ctx.workspace_bytes = bytes;
   }
-  t->ctx.workspace_bytes = mesh_most(&t->fsdp.mesh, t->ctx.workspace_bytes);   // decides where peers' slots are
+  t->ctx.workspace_bytes = fsdp_most(t->fsdp, t->ctx.workspace_bytes);         // decides where peers' slots are
   trainer_place(t);
 }
 
@@ -203,15 +174,13 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
   Param *param = trainer_params(t, &params, error, sizeof error);
   CHECK(!error[0], "%s", error);                 // options_resolve has rejected wrong options
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
-  Mesh mesh;
-  mesh_pretend(&mesh, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI, rank, world, per_host);
-  trainer_layout(t, mesh, cfg, param, params);
+  trainer_layout(t, FsdpRanks{MPI_COMM_NULL, rank, world, per_host}, cfg, param, params);
   trainer_plan(t);
 }
 static void trainer_plan_close(Trainer *t) {
   trace_close(t->run.trace, &t->ctx);
   t->ctx.ops->device_close(&t->ctx);
-  fsdp_layout_free(&t->fsdp);
+  fsdp_layout_free(t->fsdp);
   trainer_free(t);
   memset(t, 0, sizeof *t);
 }
@@ -304,18 +273,12 @@ static void plan_close(RunView *run) {
   trainer_plan_close(t);
   free(t);
 }
-static int64_t plan_step(const RunView *run, Record *r, const Ops *table, const Comm *comm) {
+static int64_t plan_step(const RunView *run, DryWatch *watch) {
   static Trainer dry;
-  const Trainer *t = (Trainer *)run->trainer;
-  Pass pass = {};
-  trainer_dry_open(&dry, t, r, table, TIMED_MICROBATCHES);
-  const int placed = (int)min64(t->opt.grad_accum, DRY_MICROBATCHES);
-  fsdp_take_placement(&dry.fsdp, &t->run.placement, &t->pass[PASS_TRAIN], placed);
-  dry.fsdp.comm = comm;
-  trainer_dry_pass(&dry, &pass, r, PASS_TRAIN);
+  trainer_dry_open(&dry, (Trainer *)run->trainer, TIMED_MICROBATCHES, watch);
+  trainer_dry_pass(&dry, PASS_TRAIN);
   const int64_t microbatches = dry.opt.grad_accum;
   trainer_dry_close(&dry);
-  pass_free(&pass);
   return microbatches;
 }
 // Writes where the buffers of a training step are in memory. Only one rank calls it, so its dry run leaves nothing in
@@ -325,21 +288,10 @@ static void memory_map(const RunView *run, FILE *to) {
   static Flight before;
   before = flight;
   const Trainer *t = (Trainer *)run->trainer;
-  Record r;
-  const Ops table = plan_table(t->ctx.ops->nccl);
-  Pass pass = {};
-  record_open(&r);
-  trainer_dry_open(&dry, t, &r, &table, DRY_MICROBATCHES);
-  static Placement again;                        // the same buffers at the same addresses as in trainer_place
-  again = Placement{};
-  fsdp_pools(&dry.fsdp, &again);
-  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
-  pass_lifetimes(&again, &pass, &r);
-  pass_take_places(&pass, &t->pass[PASS_TRAIN]);
-  memory_map_write(to, &t->fsdp, &t->run.plan, &t->run.placement, &pass, &r);
-  pass_free(&pass);
+  trainer_dry_open(&dry, t, DRY_MICROBATCHES, NULL);           // buffers are where they were in trainer_place
+  trainer_dry_pass(&dry, PASS_TRAIN);
+  fsdp_memory_map(to, t->fsdp, dry.fsdp, &t->run.plan);
   trainer_dry_close(&dry);
-  record_close(&r);
   flight = before;
 }
 
@@ -419,15 +371,8 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   agree_no_error(comm, error, EXIT_USAGE);
   MPI_Comm_size(comm, &world);
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
-  Mesh mesh;
-  mesh_open(&mesh, comm, cfg.mesh, cfg.windows && cfg.comm == COMM_MPI);
-  hosts_check(&cfg, &mesh, ops->nccl, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
-  trainer_layout(t, mesh, cfg, param, params);
-  if (!fsdp_shared_slots_fit(&t->fsdp)) {
-    t->fsdp.cfg.share_slots = false;
-    trainer_place(t);
-  }
+  trainer_layout(t, FsdpRanks{comm, 0, 0, 0}, cfg, param, params);
+  if (!fsdp_shared_slots_fit(t->fsdp)) trainer_place(t);
   trainer_plan(t);
   size_t opened, total;
   ops->memory_opened(&t->ctx, &opened);
@@ -435,7 +380,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   agree_on_memory(&t->run);
   ops->memory_left(&t->ctx, &t->run.device_free_bytes, &total);
   t->run.device_free_bytes += opened;
-  fsdp_connect(&t->fsdp, &t->run.plan);
+  fsdp_connect(t->fsdp, &t->run.plan);
   if (ops->nccl) agree_on_memory(&t->run);
   trainer_take_memory(t);
   t->run.state = t->host.state, t->run.state_on_device = t->buffers.state;
@@ -444,7 +389,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->host.state->beta1_power = t->host.state->beta2_power = 1;
   ops->copy(&t->ctx, t->buffers.state, t->host.state, sizeof(StepState));
   trainer_fill_rope(t);
-  fsdp_init_params(&t->fsdp, (uint64_t)o->seed);
+  fsdp_init_params(t->fsdp, (uint64_t)o->seed);
 }
 static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
@@ -455,7 +400,7 @@ static void trainer_close(Trainer *t) {
   free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);
   store_close(&t->run.store);
-  fsdp_close(&t->fsdp);
+  fsdp_close(t->fsdp);
   trainer_free(t);
   c->ops->device_close(c);
   memset(t, 0, sizeof *t);
@@ -474,12 +419,12 @@ static void trainer_tune(Trainer *t) {
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  if (fsdp_adds_locally(&t->fsdp) && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
+  if (fsdp_config(t->fsdp)->local && t->opt.grad_accum > 1)                // accumulating GEMMs have their own plans
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, (int)t->opt.grad_accum - 1);
-  fsdp_reduce_wait(&t->fsdp);
-  fsdp_returns_wait(&t->fsdp);                   // for reduced gradients that the last replica broadcasts (HSDP)
+  fsdp_reduce_wait(t->fsdp);
+  fsdp_returns_wait(t->fsdp);                   // for reduced gradients that the last replica broadcasts (HSDP)
   c->ops->sync(c);
   c->ops->plans_tune(c);
-  fsdp_step_end(&t->fsdp);
-  t->fsdp.traffic = Traffic{};
+  fsdp_step_end(t->fsdp);
+  fsdp_set_traffic(t->fsdp, Traffic{});
 }

@@ -19,21 +19,21 @@ struct ReferenceHead {
 // The sums of one split into its packing, each by the rank that computes its sequence. Returns what a signal has asked
 // for: then they are not all there. Collective.
 static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
-  const int N = fsdp_world(&t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
+  const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
   float *sums = (float *)calloc((size_t)p->split->documents + 1, sizeof(float));
   HostBuffers *h = &t->host;
   trainer_carve(t, E, T, PASS_EVAL);
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   t->bare = bare;
   double told_ms = now_ms();
   Stop stop = STOP_NOT;
-  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(&t->fsdp))); round++) {
-    const int64_t first = (round * N + fsdp_rank(&t->fsdp)) * E;
+  for (int64_t round = 0; round < rounds && !(stop = agree_on_stop(fsdp_comm(t->fsdp))); round++) {
+    const int64_t first = (round * N + fsdp_rank(t->fsdp)) * E;
     for (int e = 0; e < E; e++)
       packing_fill(p, first + e, h->inputs + e * T, h->targets + e * T, h->starts + e * T, h->weights + e * T);
     trainer_enqueue_eval(t, E, T);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
     for (int64_t row = first; row < min64(first + E, p->rows); row++) {
       const int64_t here = (row - first) * T;
       int64_t at = 0;
@@ -45,12 +45,12 @@ static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
         }
     }
     liveness_progress();
-    if (fsdp_rank(&t->fsdp) || now_ms() < told_ms + 10000) continue;
+    if (fsdp_rank(t->fsdp) || now_ms() < told_ms + 10000) continue;
     told_ms = now_ms();
     say("reference: %lld %% of %lld sequences\n", (long long)(100 * round / rounds), (long long)p->rows);
   }
   t->bare = false;
-  MPI_Allreduce(sums, p->reference, fsdp_mpi_count(p->split->documents), MPI_FLOAT, MPI_SUM, fsdp_comm(&t->fsdp));
+  MPI_Allreduce(sums, p->reference, fsdp_mpi_count(p->split->documents), MPI_FLOAT, MPI_SUM, fsdp_comm(t->fsdp));
   free(sums);
   return stop;
 }
@@ -86,7 +86,7 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
 // all ranks with one line where whole weights have been trained and their file is not there. Returns what a signal has
 // asked for: then the sums are not there. Collective.
 static Stop trainer_reference(Trainer *t, const Start *start) {
-  const Fsdp *f = &t->fsdp;
+  const Fsdp *f = t->fsdp;
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
   char name[64], path[2][MAP_PATH_BYTES], error[2048] = "";
@@ -102,9 +102,9 @@ static Stop trainer_reference(Trainer *t, const Start *start) {
   const bool frozen = fsdp_has_adapters(f) && !t->model.shape.lora.row_end;      // rows may train beside adapters
   const bool base = o->reference == OPT_reference_base;
   liveness_phase("the reference");
-  const uint64_t bare_hash = fsdp_weights_hash(&t->fsdp);
+  const uint64_t bare_hash = fsdp_weights_hash(t->fsdp);
   bool bare = fsdp_has_adapters(f) && (base || !o->lora_from[0]);
-  head.weights = bare ? bare_hash : fsdp_weights_hash(&t->fsdp, true);
+  head.weights = bare ? bare_hash : fsdp_weights_hash(t->fsdp, true);
   if (start->resume) {                           // a reference that is recorded, or another in an evaluation
     json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
     bare = frozen && (head.weights == bare_hash || (base && !run_trains(o)));

@@ -33,7 +33,7 @@ static bool checkpoint_has(const Saved *saved, int state, const Param *p) {
 }
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]) {
   const Fsdp *f = saved->fsdp;
-  const bool sgd = f->cfg.optimizer == OPTIMIZER_SGD;
+  const bool sgd = fsdp_config(f)->optimizer == OPTIMIZER_SGD;
   typedef char Name[96];
   Name *names = (Name *)malloc(sizeof(Name) * (size_t)(MAP_STATES * fsdp_params(f)));
   SafetensorsTensor *list = (SafetensorsTensor *)calloc((size_t)(MAP_STATES * fsdp_params(f)),

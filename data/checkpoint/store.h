@@ -85,7 +85,7 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       const TensorPlace *parts = place;
       for (;; c->done += left) {                 // past parts that no file has
         left = 0;
-        if (!shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run, c->done)) break;
+        if (!fsdp_span(f, c->param, fsdp_shard(f), &run, c->done)) break;
         left = min64(run.numel, param_numel(p) - run.in_range), first = run.in_range;
         if (left <= 0) break;
         place = tensor_part(parts, param_cols(p), &first, &left);
@@ -131,7 +131,9 @@ static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed 
 enum BufferState { BUFFER_FREE, BUFFER_MOVING, BUFFER_FULL };      // MOVING: MPI has it. FULL: to be written.
 
 // Whether checkpoints have a parameter: with adapters, these alone.
-static inline bool store_saves(const Fsdp *f, const Param *p) { return !f->lay.adapters || param_trains_beside(p); }
+static inline bool store_saves(const Fsdp *f, const Param *p) {
+  return !fsdp_has_adapters(f) || param_trains_beside(p);
+}
 // A snapshot holds the run of every such parameter in every state that this rank writes, each padded to whole cache
 // lines. Fills at[state * params + param] with its offset, if `at` is not NULL; returns the total bytes. Replicas hold
 // the same: the first one writes.
@@ -143,7 +145,7 @@ static inline int64_t store_snapshot_layout(const Fsdp *f, int64_t *at) {
     Span run;
     if (at) at[i] = numel;
     if (!store_saves(f, p) || (state > fsdp_param_moments(f, p) && state)) continue;
-    if (shard_run(fsdp_unit(f, p->unit), p, fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
+    if (fsdp_span(f, i % fsdp_params(f), fsdp_shard(f), &run)) numel += round_up(run.numel, PARAM_ALIGN_NUMEL);
   }
   return numel * 4;
 }
@@ -211,48 +213,26 @@ bool store_fail(StoreRecord *r, const char *fmt, ...) {
 }
 static inline StoreRecord *store_mine(Store *s) { return &s->records[fsdp_rank(s->f)]; }
 
-// Copies host memory past the caches: a snapshot is not read soon, and lines that are written whole need not be read
-// first, which is a third of a copy's traffic. `to` is aligned to a line of 64 bytes; `from` may begin anywhere, since
-// shards may be cut by rows.
-static inline void store_stream_copy(const Ctx *c, float *to, const float *from, int64_t numel) {
-  const int64_t piece = 1 << 18, line = 16, ahead = 256;
-  parallel_for(c->threads, 0, numel, piece, [=](int64_t at) {
-    const int64_t end = min64(numel, at + piece), whole = at + (end - at) / line * line;
-    for (int64_t i = at; i < whole; i += line) {
-      __builtin_prefetch((const char *)(from + i + ahead), 0, 0);
-      for (int64_t k = i; k < i + line; k += 4) processor_stream16(to + k, from + k);
-    }
-    memcpy(to + whole, from + whole, (size_t)(end - whole) * 4);
-    processor_streamed();                                // the thread that writes the file must see them
-  });
-}
 // Copies everything that will be written into the snapshot. Training waits for this.
 static inline void store_take_snapshot(Store *s) {
   Fsdp *f = s->f;
-  const bool on_host = !f->ctx->ops->nccl;
   for (int i = 0; i < MAP_STATES * fsdp_params(f) && !fsdp_replica(f); i++) {
     const int state = i / fsdp_params(f), p = i % fsdp_params(f);
-    float *from, *to = (float *)s->snapshot + s->snapshot_at[i];
-    Span run;
-    if (!store_saves(f, fsdp_param(f, p)) || !fsdp_own(f, (ShardState)state, p, &run, &from)) continue;
-    if (!from && state) continue;
-    if (!from) fsdp_get_own(f, STATE_MASTER, p, 0, to, run.numel);
-    else if (on_host) store_stream_copy(f->ctx, to, from, run.numel);
-    else f->ctx->ops->copy(f->ctx, to, from, (size_t)run.numel * 4);
+    if (store_saves(f, fsdp_param(f, p)))
+      fsdp_snapshot_own(f, (ShardState)state, p, (float *)s->snapshot + s->snapshot_at[i]);
   }
-  f->ctx->ops->sync(f->ctx);
+  fsdp_snapshot_wait(f);
 }
 
 // The bytes of a chunk in the order of its span, valid until the next call. Only the main thread touches a device.
 static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   Fsdp *f = s->f;
-  float *from = (float *)s->scratch[0], *run = NULL;
-  Span unused = {};
+  float *from = (float *)s->scratch[0];
   if (s->request.background) {
     from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
-    fsdp_own(f, (ShardState)k->state, k->param, &unused, &run);
-    if (run && !f->ctx->ops->nccl && !s->merge) from = run + k->in_run;
+    float *const run = s->merge ? NULL : fsdp_own_on_host(f, (ShardState)k->state, k->param);
+    if (run) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
     if (s->merge) s->merge(f, k->param, k->in_param, from, k->numel, s->merge_of);
   }

@@ -314,10 +314,9 @@ int64_t lora_numel(const Fsdp *f, int p) {
 void lora_gather(Fsdp *f, float *to) {
   const int64_t all = lora_numel(f, fsdp_params(f)), most = 1 << 28;
   Span run;
-  float *unused;
   memset(to, 0, sizeof(float) * (size_t)all);
   for (int p = 0; p < fsdp_params(f) && !fsdp_replica(f); p++)
-    if (fsdp_param(f, p)->adapter && fsdp_own(f, STATE_MASTER, p, &run, &unused) &&
+    if (fsdp_param(f, p)->adapter && fsdp_span(f, p, fsdp_shard(f), &run) &&
         run.in_range < param_numel(fsdp_param(f, p)))
       fsdp_get_own(f, STATE_MASTER, p, 0, to + lora_numel(f, p) + run.in_range,
                    min64(run.numel, param_numel(fsdp_param(f, p)) - run.in_range));

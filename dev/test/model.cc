@@ -6,7 +6,7 @@
 #include "base/newfile/newfile.cc"
 #include "base/base.cc"
 #include "watch/watch.cc"
-#include "fsdp/op_calls.h"
+#include "kernels/op_calls.cc"
 #include "fsdp/state.h"
 // Records and placement are computed again for each plan of a test. Clang knows no such pragma.
 #if !defined(__clang__)
@@ -17,6 +17,7 @@
 #if !defined(__clang__)
 #pragma GCC pop_options
 #endif
+#include "memory/memory.cc"
 #include "fsdp/fsdp.cc"
 #include "data/tensors/tensors.cc"
 #include "data/shape/shape.cc"

@@ -106,7 +106,7 @@ static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *
 }
 // What each matrix is: the numbers of the file's blocks, or those once more in blocks that are made of them.
 static void kept_expect_values(FamilyRun *x, const char *path, const char *what) {
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   char error[2048];
   Import s;
   REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
@@ -162,7 +162,7 @@ static void kept_expect_bytes(const Fsdp *f, const char *what) {
 }
 // Steps, each with the traffic of its formula; the hash of all weights.
 static uint64_t kept_steps(FamilyRun *x, int steps, const char *what) {
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   mode_expect_frozen(f, what);
   kept_expect_bytes(f, what);
   const uint64_t frozen = params_hash(f, true);
@@ -203,15 +203,15 @@ TEST_MPI(kept_modes, 6,
     for (int i = 0; i < MEM_COUNT; i++)
       EXPECT(x.trainer.run.plan.planned_bytes[i] == x.trainer.run.plan.taken_bytes[i], "%s: %s", what, memory_words[i]);
     size_t copies = 0;                           // what one of each matrix of plain numbers among them takes
-    for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
-      const Param *q = &x.trainer.fsdp.lay.param[p];
+    for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
+      const Param *q = &x.trainer.fsdp->lay.param[p];
       EXPECT(!param_in_blocks(q) || q->expand_at < 0, "%s: %s is multiplied in blocks and has a copy", what, q->name);
       if (q->keeps && !param_in_blocks(q)) copies += 4 * (size_t)round_up(q->numel_padded, PARAM_ALIGN_NUMEL);
     }
     EXPECT(x.trainer.run.plan.planned_bytes[MEM_EXPANDED] <= copies, "%s: copies of %zu bytes, numbers need %zu", what,
            x.trainer.run.plan.planned_bytes[MEM_EXPANDED], copies);
     kept_expect_values(&x, path, what);
-    const uint64_t hash = kept_steps(&x, k.options ? 1 : 0, what), of_base = fsdp_weights_hash(&x.trainer.fsdp);
+    const uint64_t hash = kept_steps(&x, k.options ? 1 : 0, what), of_base = fsdp_weights_hash(x.trainer.fsdp);
     if (!first) first = hash, base = of_base;
     EXPECT(rank || !k.options || hash == first, "%s: other adapters", what);    // rank 0 was in all of them
     EXPECT(rank || of_base == base, "%s: another base", what);
@@ -237,13 +237,13 @@ TEST_MPI(kept_is_dequantized, 1,
                i ? "file" : "param", k.options);
       const Ops *ops = k.cuda ? &ops_cuda_emulated : cpu_tables[cpu_best_table()].ops;
       REQUIRE(kept_open(&x, path, MPI_COMM_SELF, ops, options, error, sizeof error), "%s", error);
-      base[i] = fsdp_weights_hash(&x.trainer.fsdp);
+      base[i] = fsdp_weights_hash(x.trainer.fsdp);
       for (int s = 0; s < (k.cuda ? 1 : 2); s++) EXPECT(!train_step(&x.trainer, false).skipped, "%s", options);
       hash[i] = 0;
-      for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
-        const Param *q = &x.trainer.fsdp.lay.param[p];
+      for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
+        const Param *q = &x.trainer.fsdp->lay.param[p];
         float *full = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
-        fsdp_read_param(&x.trainer.fsdp, STATE_MASTER, p, full);
+        fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, full);
         if (param_trains_beside(q)) hash[i] = fnv_bytes(hash[i], full, sizeof(float) * (size_t)param_numel(q));
         free(full);
       }
@@ -282,7 +282,7 @@ TEST_MPI(kept_made, 3,
       snprintf(options, sizeof options, "--lora 2 --global_batch 3 --base_dtype %s --shm off", type);
       REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error), "%s", error);
       const int wte = root_param(&x.trainer.model, WTE);
-      EXPECT(!x.trainer.fsdp.lay.param[wte].keeps, "%s: the embedding is quantized", type);
+      EXPECT(!x.trainer.fsdp->lay.param[wte].keeps, "%s: the embedding is quantized", type);
       kept_expect_values(&x, path, type);
       hash[world > 1] = kept_steps(&x, 1, type);
       family_close(&x);
@@ -302,10 +302,10 @@ static float *kept_values(const char *path, const char *type, MPI_Comm comm, int
   const bool opened = kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error);
   if (!opened) die_missing("%s", error);
   float *all = (float *)malloc(sizeof(float) * (size_t)model_numel(&x.trainer.model)), *at = all;
-  for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
-    const Param *q = &x.trainer.fsdp.lay.param[p];
+  for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
+    const Param *q = &x.trainer.fsdp->lay.param[p];
     if (!q->linear || q->adapter) continue;
-    fsdp_read_param(&x.trainer.fsdp, STATE_MASTER, p, at);
+    fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, at);
     at += q->numel_padded;
   }
   *n = at - all;

@@ -113,8 +113,8 @@ static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *d
   TensorMap map;
   char *header[CHECKPOINT_FILES];
   checkpoint_map(test_saved(t), directory, &map, header);
-  long long own = t->fsdp.mesh.replicate.me ? 0 : store_own_bytes(&t->fsdp, &map, STATES_ALL), all = 0;
-  MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, t->fsdp.mesh.comm);
+  long long own = t->fsdp->mesh.replicate.me ? 0 : store_own_bytes(t->fsdp, &map, STATES_ALL), all = 0;
+  MPI_Allreduce(&own, &all, 1, MPI_LONG_LONG, MPI_SUM, t->fsdp->mesh.comm);
   int64_t tensors = 0;
   for (int i = 0; i < CHECKPOINT_FILES; i++) {
     struct stat st = {};
@@ -123,7 +123,7 @@ static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *d
            map.path[i], (long long)st.st_size, (long long)map.file_bytes[i]);
     free(header[i]);
   }
-  const int64_t numel = ckpt_numel(&t->fsdp);
+  const int64_t numel = ckpt_numel(t->fsdp);
   EXPECT(all == tensors && tensors == 4 * numel, "%s: the ranks' own bytes are %lld, the tensors %lld of %lld elements",
          what, all, (long long)tensors, (long long)numel);
   EXPECT(s->bytes_done == own && s->bytes_total == own, "%s: %lld bytes written, %lld announced, %lld are this rank's",
@@ -266,7 +266,7 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
   if (comm_name) option_pick(&o, OPT_comm, comm_name);
   trainer_open(t, &o, corpus, comm, schedule_device(ops ? ops : agree_on_ops(&o, comm)), 1);
   saver_init(saver, &t->run);
-  resume_spoil(&t->fsdp);
+  resume_spoil(t->fsdp);
   start_load(&start, &t->run, saver);
   start_free(&start);
 }
@@ -283,10 +283,10 @@ static inline ResumeTrace resume_reference(const Corpus *corpus, const ResumeVar
     const ResumeVariant plain = {v->kept, "", v->saved_after, v->poke};
     resume_begin(&t, &saver, corpus, comm, &plain, ckpt_path("ref"));
     resume_steps(&t, &saver, v, &r, v->saved_after);
-    r.saved = states_hash(&t.fsdp);
+    r.saved = states_hash(t.fsdp);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
     resume_steps(&t, &saver, v, &r, RESUME_STEPS);
-    r.last = states_hash(&t.fsdp);
+    r.last = states_hash(t.fsdp);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
     const int k = v->saved_after;
     EXPECT(r.loss[0] > 8 && r.loss[0] < 9.5 && r.loss[1] != r.loss[0], "%s: losses %g, %g", v->kept, r.loss[0],
@@ -330,7 +330,7 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   resume_begin(&t, &saver, corpus, comm, v, ckpt_path("saved"));
   resume_steps(&t, &saver, v, &r, v->saved_after);
   EXPECT(!resume_traces_differ(&r, want, 0, v->saved_after), "%s: differs from one rank before the save", what);
-  EXPECT(states_hash(&t.fsdp) == want->saved, "%s: tensors differ from one rank's before the save", what);
+  EXPECT(states_hash(t.fsdp) == want->saved, "%s: tensors differ from one rank's before the save", what);
   const int64_t before = ckpt_written_bytes();
   if (t.opt.save_async) hold_begin();
   saver_save(&saver, &log, t.opt.save_async, false);
@@ -339,12 +339,12 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store.result->error);
   const int64_t written = ckpt_written_bytes() - before;
   // MPI itself may write a byte now and then to wake a process.
-  if (before >= 0 && t.fsdp.mesh.rank)
+  if (before >= 0 && t.fsdp->mesh.rank)
     EXPECT(written >= t.run.store.bytes_total && written < t.run.store.bytes_total + 4096,
            "%s: this rank wrote %lld bytes, its part is %lld", what, (long long)written,
            (long long)t.run.store.bytes_total);
   ckpt_expect_bytes(what, &t, saver_path(&saver));
-  if (!t.fsdp.mesh.rank)
+  if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", v->saved_after), saver_path(&saver));
   trainer_close(&t);
   MPI_Comm_free(&comm);
@@ -365,20 +365,20 @@ static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVaria
   resume_from(&t, &saver, corpus, comm, arguments);
   EXPECT(t.run.step == k && saver.best_loss < INFINITY, "%s: resumed after step %lld with best loss %g", what,
          (long long)t.run.step, saver.best_loss);
-  EXPECT(states_hash(&t.fsdp) == want->saved, "%s: loaded tensors differ from those saved", what);
+  EXPECT(states_hash(t.fsdp) == want->saved, "%s: loaded tensors differ from those saved", what);
   EXPECT(saver_save(&saver, &log, false, false), "%s: %s", what, t.run.store.result->error);
   ckpt_expect_bytes(what, &t, saver_path(&saver));
-  if (!t.fsdp.mesh.rank)
+  if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", k), saver_path(&saver));
   resume_steps(&t, &saver, v, &r, RESUME_STEPS);
   EXPECT(!resume_traces_differ(&r, want, k, RESUME_STEPS) && r.eval_loss == want->eval_loss,
          "%s: step %d has loss %.17g, norm %.17g, scale %g (uninterrupted: %.17g, %.17g, %g), validation %.17g (%.17g)",
          what, k + 1, r.loss[k], r.norm[k], r.scale[k], want->loss[k], want->norm[k], want->scale[k], r.eval_loss,
          want->eval_loss);
-  EXPECT(states_hash(&t.fsdp) == want->last, "%s: the final tensors differ from the uninterrupted run's", what);
+  EXPECT(states_hash(t.fsdp) == want->last, "%s: the final tensors differ from the uninterrupted run's", what);
   saver_save(&saver, &log, t.opt.save_async, false);
   EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store.result->error);
-  if (!t.fsdp.mesh.rank)
+  if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", RESUME_STEPS), saver_path(&saver));
   trainer_close(&t);
   MPI_Comm_free(&comm);
@@ -444,12 +444,12 @@ TEST_MPI(resume_in_another_dtype, 1,
     ckpt_remove(ckpt_path("saved"));
     resume_begin(&t, &saver, &corpus, MPI_COMM_SELF, &v, ckpt_path("saved"));
     train_step(&t, false);
-    const uint64_t saved = states_hash(&t.fsdp);
+    const uint64_t saved = states_hash(t.fsdp);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
     trainer_close(&t);
     snprintf(arguments, sizeof arguments, "--resume auto --out %s --param_dtype %s", ckpt_path("saved"), k.resumed);
     resume_from(&t, &saver, &corpus, MPI_COMM_SELF, arguments);
-    EXPECT(states_hash(&t.fsdp) == saved, "%s to %s: the tensors are not those saved", k.saved, k.resumed);
+    EXPECT(states_hash(t.fsdp) == saved, "%s to %s: the tensors are not those saved", k.saved, k.resumed);
     EXPECT(t.run.loss_scale == k.scale && t.host.state->loss_scale == k.scale, "%s to %s: the loss scale is %g, not %g",
            k.saved, k.resumed, t.run.loss_scale, k.scale);
     const StepResult r = train_step(&t, false);
@@ -492,21 +492,21 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     saver_init(&saver, &t.run);
     const size_t numel = (size_t)model_numel(&t.model), MiB = 1 << 20, N = 2;
     const size_t blocks = (4 * numel + MiB - 1) / MiB + (8 * numel + MiB - 1) / MiB;
-    const size_t snapshot = extra[0] ? (size_t)store_snapshot_bytes(&t.fsdp) : 0;
+    const size_t snapshot = extra[0] ? (size_t)store_snapshot_bytes(t.fsdp) : 0;
     const size_t want = 4 * MiB + snapshot + (8 * blocks + 255) / 256 * 256 + 512 * (N + 1);
     EXPECT(t.run.plan.planned_bytes[MEM_CHECKPOINT] == want && t.run.plan.taken_bytes[MEM_CHECKPOINT] == want,
            "%s: %zu bytes of checkpoint buffers planned, %zu taken, the formula gives %zu", extra,
            t.run.plan.planned_bytes[MEM_CHECKPOINT], t.run.plan.taken_bytes[MEM_CHECKPOINT], want);
     train_step(&t, false);
     peak_touch(&t);
-    const uint64_t saved = states_hash(&t.fsdp);
+    const uint64_t saved = states_hash(t.fsdp);
     peak_reset();
     size_t before = peak_bytes();
     EXPECT(saver_save(&saver, &log, extra[0], false) && saver_finish(&saver, &log), "%s", t.run.store.result->error);
     size_t after = peak_bytes();
     EXPECT(after <= before + MiB, "%s: saving raised the peak from %zu to %zu bytes", extra, before, after);
     train_step(&t, false);
-    EXPECT(states_hash(&t.fsdp) != saved, "%s: a step changes nothing", extra);
+    EXPECT(states_hash(t.fsdp) != saved, "%s: a step changes nothing", extra);
     int64_t bytes = 0;
     const char *path = saver_path(&saver);
     char *text = checkpoint_text(path, &bytes, error, sizeof error);
@@ -517,7 +517,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     checkpoint_load(test_saved(&t), path, json, crc32c(0, text, (size_t)bytes), true, log_load_progress);
     after = peak_bytes();
     EXPECT(after <= before + MiB, "%s: loading raised the peak from %zu to %zu bytes", extra, before, after);
-    EXPECT(states_hash(&t.fsdp) == saved && t.run.step == 1, "%s: what was loaded is not what was saved", extra);
+    EXPECT(states_hash(t.fsdp) == saved && t.run.step == 1, "%s: what was loaded is not what was saved", extra);
     cJSON_Delete(json);
     free(text);
     trainer_close(&t);
@@ -529,16 +529,16 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
 // Blind ranks look for the files in a directory without them. The trainer's store is set up again as for several hosts.
 static inline void stream_reopen(Trainer *t, bool background) {
   store_close(&t->run.store);
-  t->fsdp.mesh.hosts = 2;
+  t->fsdp->mesh.hosts = 2;
   for (int i = 0; i < t->run.plan.blocks; i++) {
     MemoryBlock *b = &t->run.plan.block[i];
     if (b->line != MEM_CHECKPOINT) continue;
     memory_give_back(&t->ctx, b->line, t->run.store.memory, b->bytes);
-    b->bytes = t->run.plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(&t->fsdp, background);
+    b->bytes = t->run.plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(t->fsdp, background);
     t->run.plan.taken_bytes[MEM_CHECKPOINT] = 0;
     t->run.store.memory = (char *)memory_take(&t->ctx, &t->run.plan, MEM_CHECKPOINT, b->bytes);
   }
-  store_open(&t->run.store, &t->fsdp, background);
+  store_open(&t->run.store, t->fsdp, background);
   memory_check_taken(&t->run.plan);
 }
 
@@ -565,7 +565,7 @@ static inline void stream_begin(Trainer *t, StreamFiles *w, bool background, boo
   TensorMap map;
   memset(w, 0, sizeof *w);
   snprintf(w->directory, sizeof w->directory, "%s", ckpt_path("streamed"));
-  if (!t->fsdp.mesh.rank) file_make_directory(w->directory);
+  if (!t->fsdp->mesh.rank) file_make_directory(w->directory);
   checkpoint_map(test_saved(t), blind ? "/nowhere/at/all" : w->directory, &map, w->header);
   w->blocks = map_blocks(&map, 0) + map_blocks(&map, 1);
   CHECK(w->blocks <= STREAM_MOST_BLOCKS, "%lld blocks", (long long)w->blocks);
@@ -592,7 +592,7 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
   EXPECT(!t->run.store.result->failed, "%s: %s", what, t->run.store.result->error);
   EXPECT(t->run.store.bytes_done == t->run.store.bytes_total, "%s: %lld bytes of %lld", what,
          (long long)t->run.store.bytes_done, (long long)t->run.store.bytes_total);
-  if (t->fsdp.mesh.rank) return;
+  if (t->fsdp->mesh.rank) return;
   EXPECT(w.commits == 1 && !w.discards, "%s: %d commits, %d discards", what, w.commits, w.discards);
   for (const char *name : checkpoint_files) {
     char a[MAP_PATH_BYTES], b[MAP_PATH_BYTES];
@@ -625,8 +625,8 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, ch
   l.map = &map;
   l.checksums = checksums;
   store_load(&t->run.store, l, STATES_ALL, error, error_bytes, NULL, NULL);
-  fsdp_publish(&t->fsdp);
-  fsdp_step_end(&t->fsdp);
+  fsdp_publish(t->fsdp);
+  fsdp_step_end(t->fsdp);
   tensor_map_free(&map);
   cJSON_Delete(json);
   free(text);
@@ -635,7 +635,7 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, ch
 // A save that one rank cancels midway, or all ranks (-1): it fails on every rank and leaves nothing.
 static inline void stream_cancel(Trainer *t, bool background, bool blind, int by, const char *what) {
   StreamFiles w;
-  const bool gives_up = by < 0 || by == t->fsdp.mesh.rank;
+  const bool gives_up = by < 0 || by == t->fsdp->mesh.rank;
   if (background) hold_begin();
   stream_begin(t, &w, background, blind);
   store_poll(&t->run.store);
@@ -645,7 +645,7 @@ static inline void stream_cancel(Trainer *t, bool background, bool blind, int by
   const StoreRecord *r = t->run.store.result;
   EXPECT(r->failed && strstr(r->error, "given up"), "%s, given up by %d: '%s'", what, by, r->error);
   EXPECT(!gives_up || t->run.store.bytes_done < t->run.store.bytes_total, "%s: written to its end all the same", what);
-  if (!t->fsdp.mesh.rank)
+  if (!t->fsdp->mesh.rank)
     EXPECT(!w.commits && w.discards == 1 && access(w.directory, F_OK), "%s, given up by %d: %d commits, %d discards",
            what, by, w.commits, w.discards);
 }
@@ -673,19 +673,19 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
            background ? "in the background" : "at once");
   const ResumeVariant v = {"", background ? "--save_async" : "", 0, POKE_NONE};
   resume_begin(&t, &saver, corpus, comm, &v, ckpt_path("saved"));
-  const int rank = t.fsdp.mesh.rank;
+  const int rank = t.fsdp->mesh.rank;
   const bool blind = all_blind ? rank > 0 : rank % 2;
   train_step(&t, false);
-  const uint64_t saved = states_hash(&t.fsdp);
+  const uint64_t saved = states_hash(t.fsdp);
   EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
   const char *want = ckpt_path("saved/ckpt/step_%08d", 1);
   stream_reopen(&t, background);
   for (int by = -1; by < N; by += N) stream_cancel(&t, background, blind, by, what);     // all; the last rank, blind
   stream_save(&t, background, blind, want, what);
   train_step(&t, false);
-  EXPECT(states_hash(&t.fsdp) != saved, "%s: a step changes nothing", what);
+  EXPECT(states_hash(t.fsdp) != saved, "%s: a step changes nothing", what);
   stream_load(&t, want, blind, error, sizeof error);
-  EXPECT(!error[0] && states_hash(&t.fsdp) == saved, "%s: loaded tensors differ from those saved; '%s'", what, error);
+  EXPECT(!error[0] && states_hash(t.fsdp) == saved, "%s: loaded tensors differ from those saved; '%s'", what, error);
   MPI_Barrier(comm);
   if (!rank) stream_flip(want, "optim.safetensors");
   MPI_Barrier(comm);
@@ -734,11 +734,11 @@ static inline void export_case(const ExportCase *k) {
       trainer_open(&t, &o, &corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
       saver_init(&saver, &t.run);
       train_step(&t, false);
-      want = weights_hash(&t.fsdp);
+      want = weights_hash(t.fsdp);
       const char *hf = ckpt_path("hf%d", pair.N);
       EXPECT(saver_save(&saver, &log, false, false) && save_model(&t.run) && export_hf(&t.run, hf), "%s",
              t.run.store.result->error);
-      if (!t.fsdp.mesh.rank) {
+      if (!t.fsdp->mesh.rank) {
         ckpt_expect_same_file("--save_model", ckpt_path("out/model.safetensors"),
                               ckpt_path("out/ckpt/step_00000001/model.safetensors"));
         for (const char *name : {"model.safetensors", "config.json", "generation_config.json"})
@@ -755,7 +755,7 @@ static inline void export_case(const ExportCase *k) {
       snprintf(arguments, sizeof arguments, "--init_from %s --seq_len 21 --batch_size 1 --seed 9 --out %s", from,
                ckpt_path("fresh"));
       resume_from(&t, &saver, &corpus, comm, arguments);
-      EXPECT(weights_hash(&t.fsdp) == want && !t.run.step && !t.host.state->updates,
+      EXPECT(weights_hash(t.fsdp) == want && !t.run.step && !t.host.state->updates,
              "exported by %d ranks, read from %s by %d: other weights, or step %lld", pair.N, from, pair.M,
              (long long)t.run.step);
       trainer_close(&t);
@@ -1081,7 +1081,7 @@ TEST_MPI(checkpoints_rotate, 1,
   EXPECT(saver_save_now(&saver, &log) && saver.serial == serial, "the same step is saved twice, serial %lld of %lld",
          (long long)saver.serial, (long long)serial);
   for (float mark : {0.125f, 0.25f}) {            // the second time on a file system that cannot exchange names
-    fsdp_piece_state(&t.fsdp, STATE_MASTER, 0, 0)[0] = mark;
+    fsdp_piece_state(t.fsdp, STATE_MASTER, 0, 0)[0] = mark;
     dir_no_exchange = mark == 0.25f;
     lent_file_hook(dir_exchange_hook);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);

@@ -102,7 +102,7 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
 // Flat shards begin and end at parameter bounds or at multiples of 128 elements. Together the ranks of a replica
 // snapshot each state of each parameter in whole lines of that many elements, and the other replicas nothing.
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
-  const Fsdp *f = &t->fsdp;
+  const Fsdp *f = t->fsdp;
   const Store *s = &t->run.store;
   int64_t want = 0, last = -1;
   long long own = store_snapshot_bytes(f), all = 0;
@@ -123,7 +123,7 @@ static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
 }
 // The tensors of a file are those of the wanted states; a frozen parameter is in the weights file only.
 static inline void ckpt_expect_tensors(const Trainer *t, const char *directory, const char *what) {
-  const Fsdp *f = &t->fsdp;
+  const Fsdp *f = t->fsdp;
   for (int file = 0; file < CHECKPOINT_FILES; file++) {
     SafetensorsFile there;
     char path[MAP_PATH_BYTES], name[128];
@@ -169,9 +169,9 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
       EXPECT(saver_save(&saver, &log, true, false) && saver_finish(&saver, &log), "%s: %s", what,
              t.run.store.result->error);
       ckpt_expect_bytes(what, &t, saver_path(&saver));
-      EXPECT(!t.fsdp.mesh.replicate.me || !t.run.store.bytes_done, "%s: replica %d wrote %lld bytes", what,
-             t.fsdp.mesh.replicate.me, (long long)t.run.store.bytes_done);
-      if (!t.fsdp.mesh.rank) ckpt_expect_tensors(&t, saver_path(&saver), what);
+      EXPECT(!t.fsdp->mesh.replicate.me || !t.run.store.bytes_done, "%s: replica %d wrote %lld bytes", what,
+             t.fsdp->mesh.replicate.me, (long long)t.run.store.bytes_done);
+      if (!t.fsdp->mesh.rank) ckpt_expect_tensors(&t, saver_path(&saver), what);
       trainer_close(&t);
       MPI_Comm_free(&comm);
     }
@@ -202,9 +202,9 @@ static inline void ckpt_export(const Corpus *corpus, int N, const char *kept, co
   char directory[MAP_PATH_BYTES];
   if (!world_comm(N, &comm)) return;
   ckpt_begin(&t, &saver, corpus, comm, kept, own, name);
-  ckpt_plant(&t.fsdp);
+  ckpt_plant(t.fsdp);
   snprintf(directory, sizeof directory, "%s", ckpt_path("%s/hf", name));
-  if (!t.fsdp.mesh.rank) make_directories(directory);
+  if (!t.fsdp->mesh.rank) make_directories(directory);
   MPI_Barrier(comm);
   EXPECT(save_model(&t.run) && export_hf(&t.run, directory), "%d ranks %s %s: %s", N, kept, own,
          t.run.store.result->error);
@@ -257,11 +257,11 @@ static inline void ckpt_read_weights(const Corpus *corpus, MPI_Comm comm, const 
   snprintf(arguments, sizeof arguments, "--init_from %s --seq_len 21 --batch_size 1 --out %s %s", ckpt_path("%s", from),
            ckpt_path("fresh"), own);
   resume_from(&t, &saver, corpus, comm, arguments);
-  for (int p = 0; p < t.fsdp.lay.params; p++) {
-    const Param *q = &t.fsdp.lay.param[p];
+  for (int p = 0; p < t.fsdp->lay.params; p++) {
+    const Param *q = &t.fsdp->lay.param[p];
     const int64_t n = param_numel(q);
     float *x = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *want = (float *)malloc(4 * (size_t)n);
-    fsdp_read_param(&t.fsdp, STATE_MASTER, p, x);
+    fsdp_read_param(t.fsdp, STATE_MASTER, p, x);
     if (plain) {
       memcpy(want, plain[p], 4 * (size_t)n);
       ckpt_round_as_stored(q, want, n);
@@ -363,12 +363,12 @@ TEST_MPI(storage_may_change_at_a_resume, 4,
   for (const auto &row : rows) {
     char arguments[1024];
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_WORLD, row.kept, row.saving, "out");
-    const uint64_t saved = states_hash(&t.fsdp);
+    const uint64_t saved = states_hash(t.fsdp);
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
     trainer_close(&t);
     snprintf(arguments, sizeof arguments, "--resume auto --out %s %s", ckpt_path("out"), row.resumed);
     resume_from(&t, &saver, &corpus, MPI_COMM_WORLD, arguments);
-    EXPECT(t.run.step == 1 && states_hash(&t.fsdp) == saved, "%s, then %s: step %lld, or not the tensors that were "
+    EXPECT(t.run.step == 1 && states_hash(t.fsdp) == saved, "%s, then %s: step %lld, or not the tensors that were "
            "saved", row.kept, row.resumed, (long long)t.run.step);
     const StepResult r = train_step(&t, false);
     EXPECT(r.loss > 7 && r.loss < 9 && !r.skipped, "%s, then %s: the next loss is %g", row.kept, row.resumed, r.loss);

@@ -35,11 +35,11 @@ static inline float *cuda_gradients(const Corpus *corpus, const Ops *ops, const 
   *loss = train_step(&t, false).loss;
   if (plans) ops->plans_text(&t.ctx, plans, plans_bytes);
   *count = 0;
-  for (int p = 0; p < t.fsdp.lay.params; p++) *count += t.fsdp.lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) *count += t.fsdp->lay.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)*count), *at = all;
   const float scale = o.loss_scale > 0 ? (float)o.loss_scale : o.param_dtype == OPT_param_dtype_fp16 ? 65536.0f : 1.0f;
-  const FsdpLayout *lay = &t.fsdp.lay;
-  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
+  const FsdpLayout *lay = &t.fsdp->lay;
+  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < *count; i++) all[i] /= scale;
   trainer_close(&t);
   return all;
@@ -324,9 +324,9 @@ TEST_MPI(cuda_tune_changes_no_bits, 2,
         o.comm = OPT_comm_mpi;
         trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(ops), 1);
         if (tuned) trainer_tune(&t);
-        before[tuned] = weights_hash(&t.fsdp);
+        before[tuned] = weights_hash(t.fsdp);
         r[tuned] = train_step(&t, false);
-        after[tuned] = weights_hash(&t.fsdp);
+        after[tuned] = weights_hash(t.fsdp);
         t.ctx.ops->plans_text(&t.ctx, text[tuned], sizeof text[tuned]);
         trainer_close(&t);
       }

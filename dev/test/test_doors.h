@@ -13,13 +13,16 @@ static void doors_check(const char *file, const char *line, const char *words) {
 }
 TEST(doors_are_where_rooms_are_entered,
      "an include of another room's inside, of a room above, or in a circle fails by name; one of its door passes; so "
-     "does a door of more than 200 lines, and a room that names the trainer") {
+     "does a door of more than 200 lines, a page that includes its inside, and a room that names the trainer") {
   char lines[201];
   memset(lines, '\n', 200), lines[200] = 0;
   readme_checkout();
   doors_check("launch/cgroup.h", "", NULL);
   doors_check("launch/cgroup.h", "#include \"base/text.h\"", "includes base/text.h: base/base.h is the door");
-  doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "includes fsdp/reduce.h: fsdp.h is the door");
+  doors_check("trainer/generate.h", "#include \"fsdp/reduce.h\"", "fsdp/reduce.h: fsdp.h or fsdp/plan.h is the door");
+  doors_check("run/plan/plan.cc", "#include \"fsdp/types.h\"", "fsdp/types.h: fsdp.h or fsdp/plan.h is the door");
+  doors_check("trainer/generate.h", "#include \"fsdp/plan.h\"", NULL);
+  doors_check("fsdp.h", "#include \"fsdp/types.h\"", "includes fsdp/types.h: the page has no inside");
   doors_check("train_gpt_fsdp.cu", "#include \"data/checkpoint/store.h\"", "data/checkpoint/checkpoint.h is the door");
   doors_check("data/tokenizer/nfc.h", "#include \"data/checkpoint/checkpoint.h\"", "which is of a higher room");
   doors_check("data/files/disk.h", "#include \"data/data.h\"", "which is of a higher room");
@@ -30,6 +33,23 @@ TEST(doors_are_where_rooms_are_entered,
   doors_check("data/tokens/token_files.h", "#include \"sampler.h\"", "in a circle");
   doors_check("data/data.h", lines, "data/data.h:201: a door of more than 200 lines");
   doors_check("run/start.h", "struct Trainer;", "names Trainer");
+}
+
+TEST(doors_say_no_fields,
+     "a file that includes every door cannot touch a field of what doors leave open: it does not compile") {
+  static const struct { const char *code, *words; } cases[] = {
+      {"int f(const Fsdp *f) { return fsdp_rank(f); }", NULL},
+      {"int f(const Fsdp *f) { return f->mesh.rank; }", "incomplete type"},
+      {"unsigned long f() { return sizeof(Fsdp); }", "incomplete type"},
+      {"int f(Declare *d) { return d->next; }", "incomplete type"}};
+  CliRun r;
+  for (const auto &c : cases) {
+    CLI_RUN(&r, "printf '#include \"fsdp.h\"\n#include \"fsdp/plan.h\"\n#include \"run/plan/plan.h\"\n%%s\n' '%s' | "
+            "$(cat build/fsdp.cmd) -DPART_LAUNCH=1 -fsyntax-only -x c++ -", c.code);
+    EXPECT(c.words ? r.code && strstr(r.text, c.words) : !r.code, "%s: exit code %d, and it printed:\n%s", c.code,
+           r.code, r.text);
+    cli_free(&r);
+  }
 }
 
 TEST(doors_files_are_made_in_one_place,

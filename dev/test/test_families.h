@@ -40,8 +40,8 @@ static inline double family_step(Trainer *t, const Tensor *inputs, const Tensor 
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_wait(&t->fsdp);
-  fsdp_returns_wait(&t->fsdp);
+  fsdp_reduce_wait(t->fsdp);
+  fsdp_returns_wait(t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   return t->host.losses[0];
@@ -65,7 +65,7 @@ static inline void family_compare_tensor(FamilyRun *x, SafetensorsFile *expected
 }
 // Every gradient against the fixture's.
 static inline void family_compare(FamilyRun *x, SafetensorsFile *expected, const char *name, double bound) {
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   const ModelShape *s = &x->trainer.model.shape;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
@@ -172,7 +172,7 @@ static inline void family_copy(char dir[1024], const char *name) {
 // That what came back is what was written: the weights' bits, sizes and the block's choices; as the same class.
 static inline void family_came_back(FamilyRun *y, const char *path, const Options *o, uint64_t hash, const char *name) {
   family_open(y, path, cpu_tables[0].ops, "");
-  EXPECT(params_hash(&y->trainer.fsdp, false) == hash, "%s: other weights come back from %s", name, path);
+  EXPECT(params_hash(y->trainer.fsdp, false) == hash, "%s: other weights come back from %s", name, path);
   for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
     char before[OPTION_TEXT_BYTES], after[OPTION_TEXT_BYTES];
     option_print(before, sizeof before, o, &option_specs[i]);
@@ -194,7 +194,7 @@ TEST_MPI(
     snprintf(options, sizeof options, "--export_gguf f32 --out %s", dir);
     snprintf(gguf, sizeof gguf, "%s/model.gguf", dir);
     family_open(&x, path, cpu_tables[0].ops, options);
-    const uint64_t before = params_hash(&x.trainer.fsdp, false);
+    const uint64_t before = params_hash(x.trainer.fsdp, false);
     REQUIRE(export_hf(&x.trainer.run, dir), "%s is not exported", name);
     EXPECT(x.o.optimizer == OPTIMIZER_ADAMW, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
     const ModelShape shape = x.trainer.model.shape;
@@ -219,7 +219,7 @@ TEST_MPI(families_text_models_in_others, 1,
   static FamilyRun x, y;
   family_open(&x, "dev/fixtures/family_ministral3", cpu_tables[0].ops, "");
   family_open(&y, "dev/fixtures/family_ministral3_images", cpu_tables[0].ops, "");
-  EXPECT(params_hash(&x.trainer.fsdp, false) == params_hash(&y.trainer.fsdp, false), "other weights are read");
+  EXPECT(params_hash(x.trainer.fsdp, false) == params_hash(y.trainer.fsdp, false), "other weights are read");
   Options o = x.o;
   char error[1024] = "";
   o.seq_len = 17;

@@ -75,11 +75,11 @@ TEST_MPI(flight_tells_what_the_record_tells, 3,
     device.host_ops = &table[RECORD_HOST].watch.ops;
     trainer_open(&t, &o, &corpus, comm, device, 1);
     train_step(&t, 0);
-    fsdp_record(&t.fsdp, &record);
+    fsdp_record(t.fsdp, &record);
     const uint64_t ops = flight.ops.count, events = flight.events.count;
     train_step(&t, 0);
     flight_expect_record(&record, m.extra, ops, events);
-    t.fsdp.record = NULL;
+    t.fsdp->record = NULL;
     trainer_close(&t);
     record_close(&record);
     MPI_Comm_free(&comm);

@@ -68,15 +68,15 @@ static inline bool world_run(WorldResult *r, const Corpus *corpus, int world, in
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), threads);
   for (int s = 0; s < steps; s++) {
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     const StepResult x = train_step(&t, false);
     if (s < 4) { r->loss[s] = x.loss; r->norm[s] = x.grad_norm; }
-    if (check_traffic) expect_traffic(&t.fsdp, (int)o.grad_accum, s, extra);
+    if (check_traffic) expect_traffic(t.fsdp, (int)o.grad_accum, s, extra);
   }
   const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
   r->eval_loss = e.loss;
   r->eval_tokens = e.tokens;
-  r->weights = weights_hash(&t.fsdp);
+  r->weights = weights_hash(t.fsdp);
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;
@@ -93,8 +93,8 @@ static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus,
   test_options(&o, world, "%s %s", world_shapes, extra);
   trainer_open(&t, &o, corpus, comm, device_of(world_ops ? world_ops : agree_on_ops(&o, comm)), 1);
   *plan = t.run.plan;
-  for (int u = 0; u < t.fsdp.lay.units; u++) {
-    const Unit *q = &t.fsdp.lay.unit[u];
+  for (int u = 0; u < t.fsdp->lay.units; u++) {
+    const Unit *q = &t.fsdp->lay.unit[u];
     if (q->stage && o.accumulate != OPT_accumulate_local) b.apart += (size_t)q->state_numel * 4;
     else {
       b.whole += (size_t)q->grad_numel * 4, b.in_whole += (size_t)q->state_numel * 4;
@@ -162,7 +162,7 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
     test_options(&o, 1, "--n_layer 3 --n_head 3 --n_embd 60 --seq_len 21 --vocab_size 503 --batch_size 1 %s",
                  m.options);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    const Fsdp *f = &t.fsdp;
+    Fsdp *&f = t.fsdp;
     const size_t *taken = t.run.plan.taken_bytes;
     const size_t whole = (size_t)f->lay.stage[0].grad_numel * 4, block = (size_t)f->lay.stage[1].grad_numel * 4;
     const size_t root = m.in_whole ? 0 : (m.root ? whole : 0) + (m.blocks && f->cfg.local ? 3 * block : 0);
@@ -173,14 +173,14 @@ TEST_MPI(one_rank_sums_gradients_in_its_shard, 1,
            "%s: %zu and %zu bytes of gradient buffers", m.options, slots, taken[MEM_ROOT_GRADS]);
     EXPECT(!memcmp(taken, t.run.plan.planned_bytes, sizeof t.run.plan.taken_bytes), "%s: taken is not planned",
            m.options);
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     train_step(&t, 0);
     expect_traffic(f, m.microbatches, 0, m.options);
     const int64_t times = f->cfg.local ? 1 : m.microbatches;
     int64_t units = 0;
     for (int u = 0; u < f->lay.units; u++) units += f->lay.unit[u].stage ? m.blocks : m.root;
-    EXPECT(t.fsdp.traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
-           (long long)t.fsdp.traffic.reductions, (long long)(times * units));
+    EXPECT(t.fsdp->traffic.reductions == times * units, "%s: %lld reductions, must be %lld", m.options,
+           (long long)t.fsdp->traffic.reductions, (long long)(times * units));
     trainer_close(&t);
   }
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
@@ -251,7 +251,7 @@ static inline size_t lend_activations(int world, const char *extra, bool *lends)
   size_t bytes = 0;                              // the workspace may lie where they do
   for (MemoryName line : {MEM_ACTIVATIONS, MEM_SLOTS_SHARED, MEM_WORKSPACE}) bytes += t.run.plan.planned_bytes[line];
   *lends = false;
-  for (int s = 0; s < t.fsdp.lay.stages; s++) *lends = *lends || t.fsdp.shared.sums[s];
+  for (int s = 0; s < t.fsdp->lay.stages; s++) *lends = *lends || t.fsdp->shared.sums[s];
   trainer_plan_close(&t);
   return bytes;
 }
@@ -330,10 +330,10 @@ TEST_MPI(logits_wait_for_late_readers, 3,
     MPI_Bcast(&one, sizeof one, MPI_BYTE, 0, MPI_COMM_WORLD);
     test_options(&o, 3, "%s %s", world_shapes, mode);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
-    EXPECT(t.fsdp.shared.slot[0] && t.fsdp.shared.slot[1], "%s: nothing lies where slots do", mode);
-    if (rank == last) t.fsdp.watch.background = late;
+    EXPECT(t.fsdp->shared.slot[0] && t.fsdp->shared.slot[1], "%s: nothing lies where slots do", mode);
+    if (rank == last) t.fsdp->watch.hooks.background = late;
     for (double &l : loss) l = train_step(&t, false).loss;
-    r.weights = weights_hash(&t.fsdp);
+    r.weights = weights_hash(t.fsdp);
     EXPECT(loss[1] == one.loss[1] && r.weights == one.weights, "%s, rank %d late: loss %.17g (%.17g), weights %s", mode,
            last, loss[1], one.loss[1], r.weights == one.weights ? "equal" : "differ");
     trainer_close(&t);

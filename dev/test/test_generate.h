@@ -15,9 +15,9 @@ static inline void generate_compare_trainer(Trainer *t, const char *options, dou
     trainer_carve(t, 1, T, PASS_SAMPLE);
     for (int i = 0; i < T; i++) in[i] = token(b, i), starts[i] = 0;
     trainer_enqueue_prompt(t, b, T);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
   };
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   trainer_carve(t, 1, P, PASS_SAMPLE);
   trainer_clear_cache(t, P);
   for (int b = 0; b < GENERATE_TEXTS; b++) prompt(b, lengths[b]);
@@ -27,7 +27,7 @@ static inline void generate_compare_trainer(Trainer *t, const char *options, dou
       in[b] = token(b, lengths[b] + step), starts[b] = -(lengths[b] + step);
     }
     trainer_enqueue_next(t, GENERATE_TEXTS);
-    fsdp_sync(&t->fsdp);
+    fsdp_sync(t->fsdp);
     for (int b = 0; b < GENERATE_TEXTS; b++)
       memcpy(kept + step * step_floats + b * row, t->host.logits + b * t->model.Vp, sizeof(float) * row);
   }
@@ -95,7 +95,7 @@ TEST_MPI(generate_from_blocks, 1,
     REQUIRE(kept_open(&x, kept_file(), MPI_COMM_SELF, ops, options, error, sizeof error), "%s", error);
     generate_compare_trainer(&x.trainer, options, i < cpus ? 0 : on_cpu ? 0.05 : 1e-5);
     // Three tokens after a whole pass: what is expanded is of the blocks no more.
-    Fsdp *f = &x.trainer.fsdp;
+    Fsdp *&f = x.trainer.fsdp;
     trainer_carve(&x.trainer, 3, 1, PASS_SAMPLE);
     trainer_enqueue_next(&x.trainer, 3);
     fsdp_sync(f);

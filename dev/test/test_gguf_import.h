@@ -78,7 +78,7 @@ TEST_MPI(gguf_import_and_export_are_inverse, 1,
     for (int i = 0; i < 2; i++) {
       family_open(&x, i ? made : from, cpu_tables[cpu_best_table()].ops, options, 8);
       logits[i] = ix_logits(&x.trainer, tokens, 8);
-      hash[i] = params_hash(&x.trainer.fsdp, false);
+      hash[i] = params_hash(x.trainer.fsdp, false);
       shape[i] = x.trainer.model.shape;
       if (!i) REQUIRE(export_gguf(&x.trainer.run), "%s is not exported", from);
       family_close(&x);
@@ -217,17 +217,17 @@ static inline void gguf_expect_values() {
     snprintf(path, sizeof path, "%s%s", prefix, end);
     ix_run_open(&x, path, MPI_COMM_WORLD);
     REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
-    for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
-      const Param *q = &x.trainer.fsdp.lay.param[p];
+    for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
+      const Param *q = &x.trainer.fsdp->lay.param[p];
       float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
       float *want = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
-      fsdp_read_param(&x.trainer.fsdp, STATE_MASTER, p, got);
+      fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, got);
       gguf_made_values(want, &s, q);
       EXPECT(!memcmp(got, want, sizeof(float) * (size_t)param_numel(q)), "%s: %s differs", end, q->name);
       free(got);
       free(want);
     }
-    Fsdp *f = &x.trainer.fsdp;
+    Fsdp *&f = x.trainer.fsdp;
     TensorMap map;
     ChunkCursor cursor = {};
     Chunk k;

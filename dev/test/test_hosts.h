@@ -29,16 +29,16 @@ static inline bool hosts_run(WorldResult *r, const Corpus *corpus, const HostsCa
   if (!mesh_pretended_host) o.between_hosts = BETWEEN_AUTO;
   if (hosts_ops->nccl && mesh_pretended_host) o.comm = OPT_comm_nccl;
   trainer_open(&t, &o, corpus, comm, schedule_device(hosts_ops), 1);
-  fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, 384));
-  EXPECT(!mesh_pretended_host || t.fsdp.lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,
-         t.fsdp.lay.hosts.hosts, k->hosts);
+  fsdp_cut_rounds(t.fsdp, min64(t.fsdp->lay.chunk_numel, 384));
+  EXPECT(!mesh_pretended_host || t.fsdp->lay.hosts.hosts == k->hosts, "%s: sums go along %d hosts, not %d", k->options,
+         t.fsdp->lay.hosts.hosts, k->hosts);
   for (int s = 0; s < 2; s++) {
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss, r->norm[s] = x.grad_norm;
-    expect_traffic(&t.fsdp, (int)o.grad_accum, s, k->options);
+    expect_traffic(t.fsdp, (int)o.grad_accum, s, k->options);
   }
-  r->weights = weights_hash(&t.fsdp);
+  r->weights = weights_hash(t.fsdp);
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;
@@ -190,11 +190,12 @@ TEST(groups_across_hosts_are_counted, "groups of ranks that span several hosts a
       {4, 2, 1, 2, 0}, {4, 2, 2, 2, 2}, {4, 2, 2, 1, 0}, {4, 2, 1, 4, 0},
       {6, 3, 1, 2, 1}, {6, 3, 1, 3, 0}, {8, 4, 2, 4, 2}};
   for (const auto &row : table) {
-    Mesh m = {};
+    static Fsdp f;
+    Mesh &m = f.mesh;
     Peer peer[8] = {};
     for (int r = 0; r < row.world; r++) peer[r].host = row.stride == 1 ? r / row.per : r % (row.world / row.per);
     m.world = row.world, m.node_world = row.per, m.peer = peer;
-    const int across = groups_across_hosts(&m, row.size);
+    const int across = fsdp_groups_across(&f, row.size);
     EXPECT(across == row.across, "%d ranks, %d a host, stride %d, groups of %d: %d, must be %d", row.world, row.per,
            row.stride, row.size, across, row.across);
   }

@@ -740,24 +740,24 @@ static inline float *ix_logits(Trainer *t, const int32_t *tokens, int T) {
   const int64_t V = t->model.V, Vp = t->model.Vp, rows = 1;
   float *logits = (float *)malloc(sizeof(float) * (size_t)(T * V));
   trainer_carve(t, 1, T, PASS_SAMPLE);
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   memcpy(t->host.inputs, tokens, sizeof(int32_t) * (size_t)T);
   for (int i = 0; i < T; i++) t->host.targets[i] = -1, t->host.starts[i] = 0;
   t->fills = 0;
   trainer_load_batch(t, 0, 1, T);
   gpt_forward(t, Microbatch{0, PASS_SAMPLE});
-  fsdp_wait(&t->fsdp, 0, true);
+  fsdp_wait(t->fsdp, 0, true);
   for (int64_t at = 0; at < T; at += rows) {
     const int64_t n = min64(rows, T - at);
     Tensor out = tensor_of(x->logits.data, F32, n, Vp);
     matmul_forward(&t->ctx, out, rows_of(rows2d(x->ln_f), at, n), root_weight(t, head_param(t)),
-                   MatmulEpilogue{}, fsdp_quant(&t->fsdp, root_param(&t->model, head_param(t))));
+                   MatmulEpilogue{}, fsdp_quant(t->fsdp, root_param(&t->model, head_param(t))));
     for (int64_t i = 0; i < n; i++)
       t->ctx.ops->copy(&t->ctx, logits + (at + i) * V, (const float *)out.data + i * Vp, sizeof(float) * (size_t)V);
     t->ctx.ops->sync(&t->ctx);
   }
-  fsdp_release(&t->fsdp, 0);
-  fsdp_sync(&t->fsdp);
+  fsdp_release(t->fsdp, 0);
+  fsdp_sync(t->fsdp);
   return logits;
 }
 
@@ -801,7 +801,7 @@ TEST_MPI(import_export_any_ranks, 3,
     ix_path(from, "dev/fixtures", name);
     ix_path(dir, test_tmp(), name);
     ix_run_open(&x, from, MPI_COMM_WORLD);
-    Param *param = x.trainer.fsdp.lay.param;
+    Param *param = x.trainer.fsdp->lay.param;
     if (!rank) mkdir(dir, 0777);
     snprintf(x.trainer.opt.out, sizeof x.trainer.opt.out, "%s", test_tmp());
     EXPECT(export_hf(&x.trainer.run, dir) && save_model(&x.trainer.run), "%s is not written", name);

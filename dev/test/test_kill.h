@@ -43,7 +43,7 @@ static inline bool kill_save(KillWorld *w, bool background, bool best) {
 }
 // Weights, moments and the step's state of all ranks in one number. Collective.
 static inline uint64_t kill_state_hash(Trainer *t) {
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   uint64_t h = 14695981039346656037ull;
   for (int state = 0; state < MAP_STATES; state++)
     for (int p = 0; p < f->lay.params && (state == 0 || (size_t)state <= fsdp_moments(f)); p++) {
@@ -65,8 +65,8 @@ static inline void kill_load(KillWorld *w, const char *directory) {
   agree_no_error(w->comm, error, TEST_EXIT_FAILED);
   start_share(&s, w->comm);
   checkpoint_load(test_saved(&w->t), s.path, s.json, s.text_checksum, true, log_load_progress);
-  fsdp_publish(&w->t.fsdp);
-  fsdp_step_end(&w->t.fsdp);
+  fsdp_publish(w->t.fsdp);
+  fsdp_step_end(w->t.fsdp);
   start_free(&s);
 }
 
@@ -970,7 +970,7 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
   char why[1024], what[64];
   bool best;
   kill_damage_open(&d, MPI_COMM_WORLD);
-  const Fsdp *f = &d.w.t.fsdp;
+  Fsdp *&f = d.w.t.fsdp;
   int weight = 0, bias = 0;
   for (int p = 0; p < f->lay.params; p++) {
     if (strstr(f->lay.param[p].name, "ln_1.weight")) weight = p;

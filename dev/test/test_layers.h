@@ -19,6 +19,11 @@ static inline float *layers_param(Fsdp *f, ShardState state, int p) {
   return full;
 }
 // What one rank's last step did, from its parameters before and after it. A sum of n squares in fp64 has n roundings,
+static inline LayerNorms layers_norms(const Fsdp *f, int u) {
+  LayerNorms x = {};
+  fsdp_layer_norms(f, u, &x);
+  return x;
+}
 // n < 2^19; the norms have one.
 static inline void layers_check(const Fsdp *f, float **before, const char *what) {
   double squares[LAYERS_UNITS][3] = {};
@@ -32,7 +37,7 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
     free(grad);
   }
   for (int u = 0; u < f->lay.units; u++) {
-    const LayerNorms x = layer_norms(f, u);
+    const LayerNorms x = layers_norms(f, u);
     const double got[] = {x.gradient, x.change, x.weights};
     for (int i = 0; i < 3; i++)
       EXPECT(fabs(got[i] - sqrt(squares[u][i])) <= 0x1p-33 * got[i] && got[i] > 0,
@@ -41,7 +46,7 @@ static inline void layers_check(const Fsdp *f, float **before, const char *what)
 }
 // The field of metrics.jsonl says the same, units by name.
 static inline void layers_check_json(const Trainer *t, double grad_norm) {
-  const Fsdp *f = &t->fsdp;
+  const Fsdp *f = t->fsdp;
   static RunView run;
   run.fsdp = (Fsdp *)f;
   char *text = NULL;
@@ -59,7 +64,7 @@ static inline void layers_check_json(const Trainer *t, double grad_norm) {
     const cJSON *x = cJSON_GetArrayItem(layers, u), *name = cJSON_GetObjectItemCaseSensitive(x, "unit");
     const cJSON *norm = cJSON_GetObjectItemCaseSensitive(x, "grad_norm");
     const cJSON *ratio = cJSON_GetObjectItemCaseSensitive(x, "update_ratio");
-    const LayerNorms want = layer_norms(f, u);
+    const LayerNorms want = layers_norms(f, u);
     if (!cJSON_IsString(name) || !cJSON_IsNumber(norm) || !cJSON_IsNumber(ratio)) { EXPECT(false, "%s", text); break; }
     EXPECT(!strcmp(name->valuestring, f->lay.unit[u].name) && ratio->valuedouble == want.change / want.weights,
            "%s: unit %d is %s, %.17g", text, u, f->lay.unit[u].name, want.change / want.weights);
@@ -77,7 +82,7 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   MPI_Comm comm;
   if (!world_comm(world, &comm)) return false;
   static Trainer t;
-  Fsdp *f = &t.fsdp;
+  Fsdp *&f = t.fsdp;
   Options o;
   test_options(&o, world, "%s %s %s", world_shapes, extra, logs ? "--log_layers" : "");
   option_pick(&o, OPT_comm, comm_name);
@@ -87,14 +92,14 @@ static inline bool layers_run(LayersResult *r, const Corpus *corpus, int world, 
   for (int s = 0; s < LAYERS_STEPS; s++) {
     float *before[64] = {};
     for (int p = 0; p < f->lay.params && world == 1; p++) before[p] = layers_param(f, STATE_MASTER, p);
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     r->norm[s] = train_step(&t, false).grad_norm;
     expect_traffic(f, (int)o.grad_accum, s, extra);
-    for (int u = 0; u < f->lay.units && logs; u++) r->norms[s][u] = layer_norms(f, u);
+    for (int u = 0; u < f->lay.units && logs; u++) r->norms[s][u] = layers_norms(f, u);
     if (logs && isfinite(r->norm[s]))
-      EXPECT(layer_norms(f, -1).gradient / (double)t.before.loss_scale / 12 == r->norm[s] ||
-                         fabs(layer_norms(f, -1).gradient / (double)t.before.loss_scale / 12 / r->norm[s] - 1) < 1e-15,
-                     "%s: all units' gradients are %.17g, the step's %.17g", extra, layer_norms(f, -1).gradient,
+      EXPECT(layers_norms(f, -1).gradient / (double)t.before.loss_scale / 12 == r->norm[s] ||
+                         fabs(layers_norms(f, -1).gradient / (double)t.before.loss_scale / 12 / r->norm[s] - 1) < 1e-15,
+                     "%s: all units' gradients are %.17g, the step's %.17g", extra, layers_norms(f, -1).gradient,
                      r->norm[s]);
     if (world == 1 && logs && isfinite(r->norm[s])) layers_check(f, before, extra);
     if (world == 1 && logs && isfinite(r->norm[s])) layers_check_json(&t, r->norm[s]);

@@ -148,7 +148,7 @@ static inline void liveness_arm(Fsdp *f) {
   between.chain_give = liveness_chain_give;
   between.small_all_gather = liveness_small;
   f->comm = &between;
-  f->watch.background = liveness_background;
+  f->watch.hooks.background = liveness_background;
 }
 // LIVENESS_CASE: which of the cases.
 TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_out runs, with a rank that falls out)") {
@@ -189,7 +189,7 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   const bool replay = !strcmp(k->at, "replay");
   if (replay) train_step(&t, false);
   liveness_fall.at_call = replay ? 40 : 2;       // of some hundred: in the middle of the device's step
-  liveness_arm(&t.fsdp);
+  liveness_arm(t.fsdp);
   if (!strcmp(k->at, "eval")) trainer_eval(&t, &corpus.split[SPLIT_VALID]);
   for (int s = 0; s < 2; s++) train_step(&t, false);
   trainer_close(&t);
@@ -371,9 +371,9 @@ TEST_MPI(liveness_sees_into_graphs, 2,
     memset((void *)t.host.marks, 0, MARKS * sizeof(uint32_t));
     memset((void *)&liveness_seen, 0, sizeof liveness_seen);
     liveness_seen.mark = t.host.marks;
-    t.fsdp.watch.background = liveness_look;
+    t.fsdp->watch.hooks.background = liveness_look;
     train_step(&t, false);
-    for (int s = 0; s < t.fsdp.lay.stages; s++) {
+    for (int s = 0; s < t.fsdp->lay.stages; s++) {
       EXPECT(liveness_seen.seen[MARK_GATHER][1 + s], "--graph %s: no mark at the gather of stage %d", graph, s);
       EXPECT(liveness_seen.seen[MARK_REDUCE][1 + s], "--graph %s: no mark at the reduction of stage %d", graph, s);
     }

@@ -22,13 +22,13 @@ static inline double lora_step(Trainer *t, int step, Tensor inputs, Tensor targe
   t->host.input->step = (uint32_t)step, t->host.input->lr = 0.01f;
   const double loss = family_step(t, &in, &out);
   if (update) trainer_update(t);
-  fsdp_sync(&t->fsdp);
+  fsdp_sync(t->fsdp);
   return loss;
 }
 // A state of every factor against the fixture's tensors KIND.*, relative to each one's largest magnitude.
 static inline void lora_compare_state(FamilyRun *x, SafetensorsFile *file, const char *prefix, ShardState state,
                                 double bound, const char *what) {
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   const ModelShape *s = &x->trainer.model.shape;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
@@ -67,8 +67,8 @@ TEST_MPI(lora_equals_peft, 1,
     lora_open(&x, k.base, adapter, cuda ? &ops_cuda_emulated : cpu_tables[again ? 0 : i].ops,
               again ? "--recompute block" : "");
     Trainer *t = &x.trainer;
-    mode_expect_frozen(&t->fsdp, k.name);
-    const uint64_t frozen = params_hash(&t->fsdp, true);
+    mode_expect_frozen(t->fsdp, k.name);
+    const uint64_t frozen = params_hash(t->fsdp, true);
     for (int step = 0; step < (cuda ? 2 : LORA_STEPS); step++) {
       const double got = lora_step(t, step, inputs, targets, step || !cuda), want = ((const float *)losses.data)[step];
       EXPECT(fabs(got / want - 1) <= 1e-5, "%s on %s, step %d: loss %.9g, PEFT's %.9g", k.name, t->ctx.ops->name, step,
@@ -79,7 +79,7 @@ TEST_MPI(lora_equals_peft, 1,
     }
     snprintf(prefix, sizeof prefix, "%s.after.", k.name);
     if (!cuda) lora_compare_state(&x, &expected, prefix, STATE_MASTER, 1e-4, k.name);
-    EXPECT(params_hash(&t->fsdp, true) == frozen, "%s: a frozen weight has changed", k.name);
+    EXPECT(params_hash(t->fsdp, true) == frozen, "%s: a frozen weight has changed", k.name);
     family_close(&x);
   }
   safetensors_close(&expected);
@@ -157,7 +157,7 @@ TEST_MPI(lora_reduces_adapters_alone, 3,
       if (!world_comm(world, &comm)) { MPI_Barrier(MPI_COMM_WORLD); continue; }
       test_options(&o, world, "%s --global_batch 6 --lora 3 --lora_targets attn.c_attn,c_fc %s", mode_shapes, kind);
       trainer_open(&t, &o, &corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-      Fsdp *f = &t.fsdp;
+      Fsdp *&f = t.fsdp;
       int64_t bytes = 0, adapters = 0;
       for (int u = 0; u < f->lay.units; u++) bytes += unit_wire_numel(&f->lay.unit[u]) * 4;
       for (int p = 0; p < f->lay.params; p++) {

@@ -34,7 +34,7 @@ static inline void master_expect_rounded(Fsdp *f, const char *what) {
 }
 // Which masters are in memory: bf16 parameters have low halves, E4M3 ones whole masters.
 static inline void master_expect_memory(const Trainer *t, const char *what) {
-  const Fsdp *f = &t->fsdp;
+  const Fsdp *f = t->fsdp;
   const size_t *taken = t->run.plan.taken_bytes;
   const bool bf16s = f->cfg.param_dtype == BF16, e4m3 = f->cfg.fp8 != FP8_OFF;
   EXPECT((f->lay.low_numel > 0) == bf16s && (f->lay.master_numel > 0) == e4m3,
@@ -64,8 +64,8 @@ static inline void master_run(MasterTrace *r, const Corpus *corpus, MPI_Comm com
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss;
     r->norm[s] = x.grad_norm;
-    r->states[s] = master_states_hash(&t.fsdp);
-    master_expect_rounded(&t.fsdp, what);
+    r->states[s] = master_states_hash(t.fsdp);
+    master_expect_rounded(t.fsdp, what);
   }
   r->eval_loss = trainer_eval(&t, &corpus->split[SPLIT_VALID]).loss;
   trainer_close(&t);
@@ -122,7 +122,7 @@ static inline void master_in_and_out(const Corpus *corpus, const Ops *ops, const
   test_options(&o, 2, "%s --param_dtype bf16 %s", schedule_shapes, options);
   o.comm = OPT_comm_mpi;
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(ops), 1);
-  Fsdp *f = &t.fsdp;
+  Fsdp *&f = t.fsdp;
   const size_t own_scratch = t.ctx.workspace_bytes;
   if (scratch_bytes) t.ctx.workspace_bytes = scratch_bytes;
   for (int p = 0; p < f->lay.params; p++) {
@@ -215,9 +215,9 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
       snprintf(arguments, sizeof arguments, "--resume %s --out %s %s %s", ckpt_path(i ? "whole" : "halves"),
                ckpt_path("resumed"), i ? halves : whole, row.loading);
       resume_from(&t, &saver, &corpus, comm, arguments);
-      EXPECT((t.fsdp.lay.low_numel > 0) == i, "%s: %lld low halves", arguments, (long long)t.fsdp.lay.low_numel);
+      EXPECT((t.fsdp->lay.low_numel > 0) == i, "%s: %lld low halves", arguments, (long long)t.fsdp->lay.low_numel);
       const StepResult r = train_step(&t, false);
-      loss[i] = r.loss, norm[i] = r.grad_norm, states[i] = master_states_hash(&t.fsdp);
+      loss[i] = r.loss, norm[i] = r.grad_norm, states[i] = master_states_hash(t.fsdp);
       trainer_close(&t);
       MPI_Comm_free(&comm);
     }

@@ -322,24 +322,24 @@ static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const
   for (int i = 0; i < MEM_COUNT; i++)
     EXPECT(t.run.plan.planned_bytes[i] == t.run.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
            memory_words[i], t.run.plan.planned_bytes[i], t.run.plan.taken_bytes[i]);
-  mode_expect_frozen(&t.fsdp, what);
+  mode_expect_frozen(t.fsdp, what);
   if (r->value[MODE_ROUNDS] == MODE_MANY_ROUNDS)
-    fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, MODE_ROUND_NUMEL));
-  const uint64_t frozen = params_hash(&t.fsdp, true), before = weights_hash(&t.fsdp);
+    fsdp_cut_rounds(t.fsdp, min64(t.fsdp->lay.chunk_numel, MODE_ROUND_NUMEL));
+  const uint64_t frozen = params_hash(t.fsdp, true), before = weights_hash(t.fsdp);
   for (int s = 0; s < MODE_STEPS; s++) {
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     const StepResult x = train_step(&t, false);
     result->loss[s] = x.loss;
     result->norm[s] = x.grad_norm;
     EXPECT(!x.skipped, "%s: step %d was skipped", what, s);
-    expect_traffic(&t.fsdp, (int)o.grad_accum, s, what);
+    expect_traffic(t.fsdp, (int)o.grad_accum, s, what);
   }
   const EvalResult e = trainer_eval(&t, &corpus->split[SPLIT_VALID]);
   result->eval_loss = e.loss;
   result->eval_tokens = e.tokens;
-  result->weights = weights_hash(&t.fsdp);
+  result->weights = weights_hash(t.fsdp);
   EXPECT(result->weights != before, "%s: no weight has changed", what);
-  EXPECT(params_hash(&t.fsdp, true) == frozen, "%s: a frozen weight has changed", what);
+  EXPECT(params_hash(t.fsdp, true) == frozen, "%s: a frozen weight has changed", what);
   trainer_close(&t);
 }
 
@@ -499,7 +499,7 @@ TEST_MPI(modes_walk_on_5_ranks_all, 5, "the same on five ranks") { modes_walk();
 TEST_MPI(modes_walk_on_6_ranks_all, 6, "the same on six ranks") { modes_walk(); }
 
 // ================================================================================================ 4 units
-// The modules that torch.distributed.fsdp.wrap.size_based_auto_wrap_policy wraps, children first:
+// The modules that torch.distributed.fsdp->wrap.size_based_auto_wrap_policy wraps, children first:
 // dev/make_wrap_fixture.py.
 struct WrapCase { int L; int64_t C, V, P; bool tied; int64_t least; const char *units; };
 static const WrapCase wrap_cases[] = {
@@ -887,7 +887,7 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   StatedStage stage[1 + STATED_L];
   int64_t bytes[MEM_COUNT];
   const int scales = o.fp8 != FP8_GATHER ? 0 : 4 * STATED_L;
-  for (int s = 0; s <= STATED_L; s++) stage[s] = stated_stage(&t.fsdp, &o, k, s);
+  for (int s = 0; s <= STATED_L; s++) stage[s] = stated_stage(t.fsdp, &o, k, s);
   stated_memory(k, stage, &o, scales, bytes);
   int64_t placed = 0;
   for (int i = 0; i < MEM_COUNT; i++) {
@@ -902,14 +902,15 @@ static inline void stated_run(const StatedMode *k, const Corpus *corpus) {
   const int64_t by_hand = bytes[MEM_ACTIVATIONS] + (int64_t)t.ctx.workspace_bytes;
   EXPECT(placed > 0 && placed <= by_hand, "%s: activations, logits, slots and workspace take %lld bytes, %lld by hand",
          k->options, (long long)placed, (long long)by_hand);
-  const Traffic want = stated_traffic(k, stage, &o, t.fsdp.mesh.rank / k->S);
+  const Traffic want = stated_traffic(k, stage, &o, t.fsdp->mesh.rank / k->S);
   for (int step = 0; step < 2; step++) {
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     train_step(&t, false);
-    const Traffic x = t.fsdp.traffic;
+    const Traffic x = t.fsdp->traffic;
     EXPECT(!memcmp(&x, &want, sizeof x), "%s: rank %d step %d: gathers %lld of %lld bytes (must be %lld, %lld), "
            "reductions %lld of %lld (%lld, %lld), along the replicas %lld (%lld), small %lld of %lld (%lld, %lld)",
-           k->options, t.fsdp.mesh.rank, step, (long long)x.gathers, (long long)x.gather_bytes, (long long)want.gathers,
+           k->options, t.fsdp->mesh.rank, step, (long long)x.gathers, (long long)x.gather_bytes,
+           (long long)want.gathers,
            (long long)want.gather_bytes, (long long)x.reductions, (long long)x.reduce_bytes, (long long)want.reductions,
            (long long)want.reduce_bytes, (long long)x.replicate_bytes, (long long)want.replicate_bytes,
            (long long)x.small, (long long)x.small_bytes, (long long)want.small, (long long)want.small_bytes);
@@ -952,7 +953,7 @@ static inline float *sums_of_microbatches(const Corpus *corpus, int64_t *numel_)
   static Options o;
   test_options(&o, 1, "%s", sums_shapes);
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 1);
-  *numel_ = sums_read(&t.fsdp, NULL);
+  *numel_ = sums_read(t.fsdp, NULL);
   float *all = (float *)malloc(sizeof(float) * (size_t)(SUMS_M * *numel_));
   sampler_set_epoch(&t.sampler, 0);
   trainer_carve(&t, 1, (int)t.model.T, PASS_TRAIN);
@@ -962,8 +963,8 @@ static inline float *sums_of_microbatches(const Corpus *corpus, int64_t *numel_)
     trainer_step_begin(&t);
     trainer_load_batch(&t, 0, 1, (int)t.model.T);
     gpt_forward_backward(&t, Microbatch{m, PASS_TRAIN}, 0);
-    fsdp_reduce_wait(&t.fsdp);
-    sums_read(&t.fsdp, all + m * *numel_);
+    fsdp_reduce_wait(t.fsdp);
+    sums_read(t.fsdp, all + m * *numel_);
   }
   trainer_close(&t);
   return all;
@@ -1001,7 +1002,7 @@ static inline void sums_expect(const char *options, bool local, const Corpus *co
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
   train_step(&t, false);
   float *got = (float *)calloc((size_t)numel_, sizeof(float));
-  sums_read(&t.fsdp, got);
+  sums_read(t.fsdp, got);
   int64_t differ = 0, beyond = 0, zero = 0, at = 0;
   for (int64_t i = 0; i < numel_; i++) {
     double exact = 0, magnitudes = 0;

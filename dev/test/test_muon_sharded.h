@@ -72,19 +72,19 @@ TEST(muon_matrices_are_whole_in_runs,
     for (int world = 1; world <= 6; world++) {
       if (world == 5) continue;                  // does not divide the batch
       muon_plan(&t, 0, world, extra);
-      const OwnedLayout *o = &t.fsdp.lay.owned;
+      const OwnedLayout *o = &t.fsdp->lay.owned;
       EXPECT(o->matrices == (strstr(extra, "freeze") ? 24 - 4 - 1 : 24), "%s: %d matrices", extra, o->matrices);
       for (int k = 0; k < o->matrices; k++) {
         const OwnedMatrix *x = &o->matrix[k];
-        const Param *p = &t.fsdp.lay.param[x->param];
+        const Param *p = &t.fsdp->lay.param[x->param];
         const bool qkv = strstr(p->name, "c_attn");
         int64_t at = 0;
         Span run, all;
         for (int i = 0; i < world; i++) {
-          if (!owned_run(&t.fsdp, x, i, &run)) continue;
+          if (!owned_run(t.fsdp, x, i, &run)) continue;
           EXPECT(run.in_range == at, "%s: rank %d's run begins at %lld, not %lld", p->name, i, (long long)run.in_range,
                  (long long)at);
-          REQUIRE(shard_run(&t.fsdp.lay.unit[p->unit], p, i, &all), "%s", p->name);
+          REQUIRE(shard_run(&t.fsdp->lay.unit[p->unit], p, i, &all), "%s", p->name);
           EXPECT(x->first + run.in_range - all.in_range == run.in_piece - all.in_piece, "%s: a run is elsewhere",
                  p->name);
           at += run.numel;
@@ -114,7 +114,7 @@ TEST(muon_takes_the_bytes_stated_here,
     muon_plan(&t, 0, k.world, k.extra);
     snprintf(extra, sizeof extra, "%s --optimizer adamw", k.extra);
     muon_plan(&adamw, 0, k.world, extra);
-    const Fsdp *f = &t.fsdp;
+    Fsdp *&f = t.fsdp;
     int64_t matrices = 0;
     for (int u = 0; u < f->lay.units; u++)
       for (int i = 0; i < f->lay.unit[u].pieces; i++) {
@@ -210,7 +210,7 @@ TEST_MPI(muon_step_is_the_plain_step, 4,
     if (!world_comm(k.world, &comm)) continue;
     test_options(&o, k.world, "%s %s", owned_shapes, k.extra);
     trainer_open(&t, &o, &corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
-    Fsdp *f = &t.fsdp;
+    Fsdp *&f = t.fsdp;
     for (int s = 0; s < 3; s++) {
       float *want[3], *got[3], *g;
       for (int i = 0; i < 3; i++) want[i] = muon_read(f, (ShardState)i);

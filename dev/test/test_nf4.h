@@ -13,10 +13,10 @@ static void nf4_expect_values() {
     snprintf(path, sizeof path, "dev/fixtures/%s", variant->string);
     ix_run_open(&x, path, MPI_COMM_WORLD);
     const ModelShape *s = &x.trainer.model.shape;
-    for (int p = 0; p < x.trainer.fsdp.lay.params; p++) {
-      const Param *q = &x.trainer.fsdp.lay.param[p];
+    for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
+      const Param *q = &x.trainer.fsdp->lay.param[p];
       float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded), *at = got;
-      fsdp_read_param(&x.trainer.fsdp, STATE_MASTER, p, got);
+      fsdp_read_param(x.trainer.fsdp, STATE_MASTER, p, got);
       for (int i = 0; i < q->matrices; i++, tensors++) {
         char name[FAMILY_NAME_BYTES];
         family_tensor_name(name, q, i, s);

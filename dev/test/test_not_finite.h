@@ -94,7 +94,7 @@ static inline NotFinite nan_find(Trainer *t) {
 // The same; and nothing that the next step starts from may change.
 static inline NotFinite nan_find_only(Trainer *t) {
   const StepState was = *t->host.state;
-  const Traffic traffic = t->fsdp.traffic;
+  const Traffic traffic = t->fsdp->traffic;
   const NotFinite found = nan_find(t);
   t->ctx.ops->copy(&t->ctx, t->host.state, t->buffers.state, sizeof was);
   t->ctx.ops->sync(&t->ctx);
@@ -102,7 +102,7 @@ static inline NotFinite nan_find_only(Trainer *t) {
   EXPECT(is.loss_scale == was.loss_scale && is.good_steps == was.good_steps && is.updates == was.updates &&
          is.beta1_power == was.beta1_power && is.skip == was.skip && is.stop == was.stop,
          "the search changes the step's state: loss scale %g, was %g", is.loss_scale, was.loss_scale);
-  EXPECT(!memcmp(&traffic, &t->fsdp.traffic, sizeof traffic), "the search counts as traffic");
+  EXPECT(!memcmp(&traffic, &t->fsdp->traffic, sizeof traffic), "the search counts as traffic");
   EXPECT(nan_in.ops->nccl || nan_in.scale == t->before.loss_scale, "the step is run again with a loss scale of %g, not "
          "%g", nan_in.scale, t->before.loss_scale);
   return found;
@@ -133,7 +133,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
   const bool finite = !strcmp(k->at, "none"), parameter = !strcmp(k->at, "parameter");
   for (int s = 1; s <= NAN_STEPS; s++) {
     nan_in.armed = s == 2;
-    if (s == 2 && parameter) nan_into_parameter(&t.fsdp, block_param(&t.model, 1, LN_2_W), 13, NAN);
+    if (s == 2 && parameter) nan_into_parameter(t.fsdp, block_param(&t.model, 1, LN_2_W), 13, NAN);
     const StepResult r = train_step(&t, 0);
     const bool bad = (s == 2 && !finite) || (parameter && s > 1);
     EXPECT(r.skipped == bad, "%s %s, %d ranks, step %d: loss %g, norm %g, skipped %d", k->at, k->extra, world, s,
@@ -141,7 +141,7 @@ static inline uint64_t nan_train(const Corpus *corpus, const Ops *ops, const cha
     if (s == 2) *found = nan_find_only(&t);
     nan_in.armed = false;
   }
-  const uint64_t hash = weights_hash(&t.fsdp);
+  const uint64_t hash = weights_hash(t.fsdp);
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return hash;
@@ -218,7 +218,7 @@ static inline void rare_open(KillWorld *w, MPI_Comm comm, const char *out, const
   int32_t *tokens = (int32_t *)w->corpus.split[SPLIT_TRAIN].tokens;
   for (int i = 0; i < 2000; i++) if (tokens[i] == RARE) tokens[i] = 0;
   tokens[48 * (RARE_FIRST - 1) + 8 * 4 + 3] = tokens[48 * (RARE_SECOND - 1) + 8 * 1 + 5] = RARE;
-  nan_into_parameter(&w->t.fsdp, WTE, (int64_t)RARE * w->t.model.C + 3, INFINITY);
+  nan_into_parameter(w->t.fsdp, WTE, (int64_t)RARE * w->t.model.C + 3, INFINITY);
 }
 // metrics.jsonl of OUT: which steps it calls skipped, as bits; records of what was not finite; how many steps the end
 // counts.
@@ -348,7 +348,7 @@ TEST_MPI(not_finite_in_a_replayed_graph, 3,
     option_pick(&o, OPT_comm, world == 1 ? "self" : device ? "nccl" : "mpi");
     emu_set_seed((uint64_t)world);
     trainer_open(&t, &o, &corpus, comm, schedule_device(device ? &ops_streams : cpu_tables[0].ops), 1);
-    nan_into_parameter(&t.fsdp, WTE, 100 * t.model.C + 1, NAN);
+    nan_into_parameter(t.fsdp, WTE, 100 * t.model.C + 1, NAN);
     for (int s = 1; s <= SCHEDULE_STEPS; s++) {
       const StepResult r = train_step(&t, 0);
       EXPECT(r.skipped == (s == 3), "%d ranks, device %d, step %d: loss %g", world, device, s, r.loss);
@@ -359,7 +359,7 @@ TEST_MPI(not_finite_in_a_replayed_graph, 3,
              x.what, (long long)x.element, x.microbatch);
     }
     EXPECT(!device || world == 1 || t.graph, "nothing was captured");
-    const uint64_t hash = weights_hash(&t.fsdp);
+    const uint64_t hash = weights_hash(t.fsdp);
     if (!want) want = hash;
     EXPECT(hash == want, "%d ranks, device %d: the weights are not those of one CPU rank", world, device);
     trainer_close(&t);

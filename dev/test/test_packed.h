@@ -48,10 +48,10 @@ static float *chat_step(Trainer *t, const Corpus *corpus, const char *extra, Ste
   trainer_open(t, &o, corpus, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   *r = train_step(t, false);
   int64_t n = 0, at = 0;
-  for (int p = 0; p < t->fsdp.lay.params; p++) n += t->fsdp.lay.param[p].numel_padded;
+  for (int p = 0; p < t->fsdp->lay.params; p++) n += t->fsdp->lay.param[p].numel_padded;
   float *all = (float *)malloc((size_t)n * sizeof(float));
-  for (int p = 0; p < t->fsdp.lay.params; at += t->fsdp.lay.param[p++].numel_padded)
-    fsdp_read_param(&t->fsdp, STATE_MASTER, p, all + at);
+  for (int p = 0; p < t->fsdp->lay.params; at += t->fsdp->lay.param[p++].numel_padded)
+    fsdp_read_param(t->fsdp, STATE_MASTER, p, all + at);
   *count = n;
   return all;
 }
@@ -85,8 +85,8 @@ TEST_MPI(chat_mean_is_of_trained_tokens, 1,
   test_options(&o, 1, "%s", world_shapes);
   trainer_open(&t, &o, &plain, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   int64_t at = 0;
-  for (int p = 0; p < t.fsdp.lay.params; at += t.fsdp.lay.param[p++].numel_padded)
-    fsdp_read_param(&t.fsdp, STATE_MASTER, p, first + at);
+  for (int p = 0; p < t.fsdp->lay.params; at += t.fsdp->lay.param[p++].numel_padded)
+    fsdp_read_param(t.fsdp, STATE_MASTER, p, first + at);
   EXPECT(!memcmp(first, after, (size_t)n * sizeof(float)), "the weights moved");
   trainer_close(&t);
 }
@@ -117,16 +117,16 @@ static double chat_gradients(Trainer *t, const char *options, const Ops *ops, co
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, (int)T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_wait(&t->fsdp);
-  fsdp_returns_wait(&t->fsdp);
+  fsdp_reduce_wait(t->fsdp);
+  fsdp_returns_wait(t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   *n = 0;
-  for (int i = 0; i < t->fsdp.lay.params; i++) *n += t->fsdp.lay.param[i].numel_padded;
+  for (int i = 0; i < t->fsdp->lay.params; i++) *n += t->fsdp->lay.param[i].numel_padded;
   *grads = (float *)malloc((size_t)*n * sizeof(float));
   float *at = *grads;
-  for (int i = 0; i < t->fsdp.lay.params; at += t->fsdp.lay.param[i++].numel_padded)
-    fsdp_read_param(&t->fsdp, STATE_GRAD, i, at);
+  for (int i = 0; i < t->fsdp->lay.params; at += t->fsdp->lay.param[i++].numel_padded)
+    fsdp_read_param(t->fsdp, STATE_GRAD, i, at);
   return t->host.losses[0] * (double)B;
 }
 
@@ -154,8 +154,8 @@ TEST_MPI(chat_packed_is_separate, 1,
       const double loss = chat_gradients(&t, model, ops, &s, true, &packed, &n);
       EXPECT(fabs(loss - want) < 1e-5 * want, "%s: loss %.9g, apart %.9g", ops->name, loss, want);
       int64_t at = 0;
-      for (int k = 0; k < t.fsdp.lay.params; k++) {
-        const Param *q = &t.fsdp.lay.param[k];
+      for (int k = 0; k < t.fsdp->lay.params; k++) {
+        const Param *q = &t.fsdp->lay.param[k];
         double worst = 0, largest = 0;
         for (int64_t j = at; j < at + q->numel_padded; j++) {
           largest = fmax(largest, fabs(6.0 * (double)apart[j]));

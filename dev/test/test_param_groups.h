@@ -43,13 +43,13 @@ static inline float *param_groups_step(const Corpus *corpus, const char *extra, 
   trainer_open(&t, &o, corpus, MPI_COMM_SELF, device_of(cpu_tables[0].ops), 1);
   train_step(&t, false);
   int64_t n = 0;
-  for (int p = 0; p < t.fsdp.lay.params; p++) n += t.fsdp.lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) n += t.fsdp->lay.param[p].numel_padded;
   float *all = (float *)malloc((size_t)n * sizeof(float)), *at = all;
-  for (int p = 0; p < t.fsdp.lay.params; p++, at += param[p - 1].numel_padded) {
-    param[p] = t.fsdp.lay.param[p];
-    fsdp_read_param(&t.fsdp, STATE_MASTER, p, at);
+  for (int p = 0; p < t.fsdp->lay.params; p++, at += param[p - 1].numel_padded) {
+    param[p] = t.fsdp->lay.param[p];
+    fsdp_read_param(t.fsdp, STATE_MASTER, p, at);
   }
-  *params = t.fsdp.lay.params;
+  *params = t.fsdp->lay.params;
   trainer_close(&t);
   return all;
 }

@@ -72,7 +72,8 @@ TEST_MPI(placement_is_one_of_all_ranks, 3,
     test_options(&o, 3, "--n_layer 3 --n_head 2 --n_embd 20 --seq_len 7 --n_positions 9 --vocab_size 101 "
                  "--batch_size 1 --global_batch 6 --recompute block --isa avx2");
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(cpu_tables[0].ops), differ ? 1 + rank : 1);
-    unsigned long long mine[2] = {t.ctx.workspace_bytes, t.run.placement.pool[POOL_SLOTS].bytes}, least[2], most[2];
+    const size_t slots = t.fsdp->passes->placement.pool[POOL_SLOTS].bytes;
+    unsigned long long mine[2] = {t.ctx.workspace_bytes, slots}, least[2], most[2];
     MPI_Allreduce(mine, least, 2, MPI_UNSIGNED_LONG_LONG, MPI_MIN, MPI_COMM_WORLD);
     MPI_Allreduce(mine, most, 2, MPI_UNSIGNED_LONG_LONG, MPI_MAX, MPI_COMM_WORLD);
     EXPECT(least[0] == most[0] && least[1] == most[1], "workspaces of %llu to %llu bytes, slots with what shares their "

@@ -36,8 +36,8 @@ static inline void plan_table_add(PlanTable *table, const char *name, const Opti
   CHECK(table->rows < PLAN_ROWS_MAX, "%d rows", table->rows);
   snprintf(r->name, sizeof r->name, "%s", name);
   r->total = memory_planned_total(&t.run.plan, MEMORY_ALL);
-  r->placed = placement_bytes(&t.run.placement);
-  r->alive = t.run.placement.alive_most_bytes;
+  r->placed = fsdp_placed(t.fsdp).placed;
+  r->alive = fsdp_placed(t.fsdp).alive;
   trainer_plan_close(&t);
 }
 static inline void plan_table_models(PlanTable *table) {
@@ -159,14 +159,11 @@ TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
   static Options o;
   for (int cuda = 0; cuda < 2; cuda++)
     for (const char *dtype : {"fp32", "bf16", "fp16", "bf16 --logits_dtype bf16"}) {
-      Record r;
-      Pass pass = {};
       test_options(&o, 1, "--model gpt2 --reduce_dtype bf16 --param_dtype %s", dtype);
       trainer_plan_as(&t, &o, plan_device(cuda), 0, 1, 1);
-      const Ops table = plan_table(cuda);
-      record_open(&r);
-      trainer_dry_open(&dry, &t, &r, &table, DRY_MICROBATCHES);
-      trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
+      trainer_dry_open(&dry, &t, DRY_MICROBATCHES, NULL);
+      trainer_dry_pass(&dry, PASS_TRAIN);
+      const Record &r = *dry.fsdp->record;
       int calls = 0, expected = 0, last = -1;
       for (int i = 0; i < r.count; i++)
         if (r.entry[i].kind == RECORD_ACCESS && r.entry[i].op == OP_cross_entropy_forward_backward &&
@@ -183,38 +180,30 @@ TEST(plan_of_a_gpu_has_one_call_of_cross_entropy_a_chunk,
              dtype, dtype_name(x.dtype), x.data, dx.data);
       EXPECT(calls == expected && calls, "%s in %s: %d calls for chunks of %lld of %lld rows, must be %d",
              cuda ? "cuda" : "cpu", dtype, calls, (long long)t.head_rows, (long long)R, expected);
-      pass_free(&pass);
       trainer_dry_close(&dry);
-      record_close(&r);
       trainer_plan_close(&t);
     }
 }
 
 // The most bytes alive at once in a step of what t plans, with whole gradients or without. *whole: their bytes.
-static inline size_t plan_alive_most(const Trainer *t, const Ops *table, bool with, size_t *whole) {
+static inline size_t plan_alive_most(const Trainer *t, bool with, size_t *whole) {
   static Trainer dry;
-  static Placement p;
-  Record r;
-  Pass pass = {};
-  p = Placement{};
-  record_open(&r);
-  trainer_dry_open(&dry, t, &r, table, DRY_MICROBATCHES);
-  const Fsdp *f = &dry.fsdp;
-  fsdp_pools(f, &p);
+  trainer_dry_open(&dry, t, DRY_MICROBATCHES, NULL);
+  const Fsdp *f = dry.fsdp;
+  Placement *p = &f->passes->placement;
   *whole = 0;
   for (int s = 0; s < f->lay.stages; s++) {
     const Stage *x = &f->lay.stage[s];
     const size_t bytes = grads_are_whole(x->grads) ? (size_t)x->grad_numel * 4 : 0;
     const char *at = fsdp_work(f, f->lay.unit[x->first_unit].grads_at);
-    if (with) placement_fix(&p, "whole gradient", s, POOL_ACTS, 0, bytes, at);
+    if (with) placement_fix(p, "whole gradient", s, POOL_ACTS, 0, bytes, at);
     *whole += bytes;
   }
-  trainer_dry_pass(&dry, &pass, &r, PASS_TRAIN);
-  pass_lifetimes(&p, &pass, &r);
-  pass_free(&pass);
+  trainer_dry_pass(&dry, PASS_TRAIN);
+  dry_learn(dry.fsdp);
+  const size_t most = p->alive_most_bytes;
   trainer_dry_close(&dry);
-  record_close(&r);
-  return p.alive_most_bytes;
+  return most;
 }
 TEST(plan_whole_gradients_are_alive_with_the_most,
      "in the recorded modes, whole gradients, which share no memory, are alive when most is: placing them by "
@@ -223,7 +212,6 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
   static Options o;
   static Trainer t;
   char error[512] = "", text[512];
-  const Ops cpu = plan_table(false);
   int rows = 0;
   double most = 0;
   plan_recorded_modes(&s);
@@ -233,7 +221,7 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
     mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
     trainer_plan_as(&t, &o, plan_device(false), world - 1, world, world);
     size_t whole;
-    const size_t others = plan_alive_most(&t, &cpu, false, &whole), all = plan_alive_most(&t, &cpu, true, &whole);
+    const size_t others = plan_alive_most(&t, false, &whole), all = plan_alive_most(&t, true, &whole);
     const double gain = (double)(others + whole - all) / (double)memory_planned_total(&t.run.plan, MEMORY_ALL);
     EXPECT(all >= others && gain <= 0.0025, "%s: %zu bytes of whole gradients, %zu more alive", text, whole,
            all - others);
@@ -246,20 +234,19 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
 }
 
 // ================================================================================================ 2 record
-struct PlanCase { Trainer t, dry; Record record; Pass pass; };
+struct PlanCase { Trainer t, dry; Record *record; Pass *pass; };
 // A dry run of one pass as rank `rank` of `world`; plan_case_close frees it.
-static inline void plan_case_open(PlanCase *x, const Ops *table, const Options *o, bool cuda, int rank, int world,
+static inline void plan_case_open(PlanCase *x, const Options *o, bool cuda, int rank, int world,
                                   int per_host, PassKind kind) {
   memset(x, 0, sizeof *x);
   trainer_plan_as(&x->t, o, plan_device(cuda), rank, world, per_host);
-  record_open(&x->record);
-  trainer_dry_open(&x->dry, &x->t, &x->record, table, DRY_MICROBATCHES);
-  trainer_dry_pass(&x->dry, &x->pass, &x->record, kind);
+  trainer_dry_open(&x->dry, &x->t, DRY_MICROBATCHES, NULL);
+  trainer_dry_pass(&x->dry, kind);
+  x->record = x->dry.fsdp->record;
+  x->pass = &x->dry.fsdp->passes->pass[kind];
 }
 static inline void plan_case_close(PlanCase *x) {
-  pass_free(&x->pass);
   trainer_dry_close(&x->dry);
-  record_close(&x->record);
   trainer_plan_close(&x->t);
 }
 // Whether this rank adds to the sums of the shard group's owner o: those with its number on their own host.
@@ -395,7 +382,7 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   if (mirrored && remote) line[MEM_LANDING] += slots + root + trains * 2 * remote * chunk * b_r;
 }
 static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) {
-  const Traffic want = fsdp_formula(&x->dry.fsdp, (int)x->dry.opt.grad_accum), got = x->dry.fsdp.traffic;
+  const Traffic want = fsdp_formula(x->dry.fsdp, (int)x->dry.opt.grad_accum), got = x->dry.fsdp->traffic;
   EXPECT(!memcmp(&want, &got, sizeof want), "%s, rank %d: gathers %lld of %lld bytes (formula: %lld, %lld), reductions "
          "%lld of %lld (%lld, %lld), along replicas %lld (%lld), small %lld of %lld (%lld, %lld)", what, rank,
          (long long)got.gathers, (long long)got.gather_bytes, (long long)want.gathers, (long long)want.gather_bytes,
@@ -403,8 +390,8 @@ static inline void plan_expect_formula(PlanCase *x, const char *what, int rank) 
          (long long)want.reduce_bytes, (long long)got.replicate_bytes, (long long)want.replicate_bytes,
          (long long)got.small, (long long)got.small_bytes, (long long)want.small, (long long)want.small_bytes);
   size_t plan[MEM_COUNT], dry[MEM_COUNT];
-  plan_formula(&x->t.fsdp, x->t.run.placement.pool[POOL_SLOTS].bytes, plan);
-  plan_formula(&x->dry.fsdp, 0, dry);
+  plan_formula(x->t.fsdp, x->t.fsdp->passes->placement.pool[POOL_SLOTS].bytes, plan);
+  plan_formula(x->dry.fsdp, 0, dry);
   for (int i = 0; i < MEM_COUNT; i++) {
     const MemoryName line = (MemoryName)i;
     if (line == MEM_DATA || line == MEM_STEP || line == MEM_ACTIVATIONS || line == MEM_WORKSPACE ||
@@ -424,7 +411,6 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
   static Options o;
   static PlanCase x;
   char error[512] = "", text[512];
-  const Ops cpu = plan_table(false), gpu = plan_table(true);
   plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
@@ -432,12 +418,12 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
     mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
     size_t slots_bytes = 0;                      // of the shard group: its ranks read each other's memory behind them
     for (int rank = 0; rank < world; rank++) for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
-      plan_case_open(&x, &cpu, &o, false, rank, world, world, kind);
-      const size_t bytes = x.t.run.placement.pool[POOL_SLOTS].bytes;
-      if (!x.t.fsdp.mesh.shard.me) slots_bytes = bytes;
+      plan_case_open(&x, &o, false, rank, world, world, kind);
+      const size_t bytes = x.t.fsdp->passes->placement.pool[POOL_SLOTS].bytes;
+      if (!x.t.fsdp->mesh.shard.me) slots_bytes = bytes;
       EXPECT(bytes == slots_bytes, "%s, rank %d: gradient slots and what shares with them take %zu bytes, %zu on "
              "another rank of the shard group", text, rank, bytes, slots_bytes);
-      EXPECT(!x.record.error[0], "%s, rank %d: %s", text, rank, x.record.error);
+      EXPECT(!x.record->error[0], "%s, rank %d: %s", text, rank, x.record->error);
       if (kind == PASS_TRAIN) plan_expect_formula(&x, text, rank);
       plan_case_close(&x);
     }
@@ -456,10 +442,10 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
     test_options(&o, m.world, "%s", m.options);
     option_pick(&o, OPT_comm, m.comm);
     if (m.reduce) option_pick(&o, OPT_reduce, m.reduce);
-    plan_case_open(&x, &gpu, &o, true, rank, m.world, m.per_host, PASS_TRAIN);
-    EXPECT(!x.record.error[0], "%s, rank %d: %s", m.options, rank, x.record.error);
+    plan_case_open(&x, &o, true, rank, m.world, m.per_host, PASS_TRAIN);
+    EXPECT(!x.record->error[0], "%s, rank %d: %s", m.options, rank, x.record->error);
     plan_expect_formula(&x, m.options, rank);
-    if (!rank) printf("%s: %d entries, %d buffers\n", m.options, x.record.count, x.pass.count);
+    if (!rank) printf("%s: %d entries, %d buffers\n", m.options, x.record->count, x.pass->count);
     plan_case_close(&x);
   }
   // Gradients along hosts, of 4, 4 and 3 ranks.
@@ -467,8 +453,8 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
                               "--model tiny --dtype bf16 --strategy zero1 --shard dim0 --between_hosts chain"})
     for (int rank = 0; rank < 11; rank++) {
       test_options(&o, 11, "%s", options);
-      plan_case_open(&x, &cpu, &o, false, rank, 11, 4, PASS_TRAIN);
-      EXPECT(x.t.fsdp.lay.hosts.hosts == 3 && !x.record.error[0], "%s, rank %d: %s", options, rank, x.record.error);
+      plan_case_open(&x, &o, false, rank, 11, 4, PASS_TRAIN);
+      EXPECT(x.t.fsdp->lay.hosts.hosts == 3 && !x.record->error[0], "%s, rank %d: %s", options, rank, x.record->error);
       plan_expect_formula(&x, options, rank);
       plan_case_close(&x);
     }
@@ -561,7 +547,7 @@ TEST_MPI(ops_touch_what_they_declare, 1,
       }
       loss[with][2] = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
       trainer_sample(&t, ids[with], 1, 7, NULL, NULL);
-      weights[with] = weights_hash(&t.fsdp);
+      weights[with] = weights_hash(t.fsdp);
       EXPECT(!with || k->calls > 300, "%s: %d calls were checked", mode, k->calls);
       trainer_close(&t);
       for (int i = 0; i < k->blocks; i++) free(k->block[i].saved);
@@ -578,9 +564,9 @@ TEST_MPI(ops_touch_what_they_declare, 1,
 // For each byte of a pool, and of a buffer, the number of the entry that wrote it last.
 struct PlanShadow { int *pool[POOLS]; };
 static inline const Buffer *plan_buffer_at(const Trainer *t, PassKind kind, uintptr_t at) {
-  const Pass *p = &t->pass[kind];
-  for (int i = 0; i < t->run.placement.fixed_count; i++) {
-    const Buffer *b = &t->run.placement.fixed[i].buffer;
+  const Pass *p = &t->fsdp->passes->pass[kind];
+  for (int i = 0; i < t->fsdp->passes->placement.fixed_count; i++) {
+    const Buffer *b = &t->fsdp->passes->placement.fixed[i].buffer;
     if (b->pool == POOL_SHARDS && kind != PASS_TRAIN) continue;
     if (at >= b->address && at < b->address + b->bytes) return b;
   }
@@ -606,14 +592,15 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
   const Trainer *t = &x->t;
   PlanShadow place = {};
   int64_t bytes = 0, offset = 0;
-  for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(t->run.placement.pool[k].bytes + 1, sizeof(int));
+  const PoolSpace *pool = t->fsdp->passes->placement.pool;
+  for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(pool[k].bytes + 1, sizeof(int));
   const uintptr_t low = RECORD_ADDRESSES;
-  int *own = (int *)calloc(x->record.next_address - low, sizeof(int));         // by address
-  for (int i = 0; i < x->record.count && !error[0]; i++) {
-    const RecordEntry *e = &x->record.entry[i];
-    for (int k = i + 1; k < x->record.count && e->kind == RECORD_ACCESS && x->record.entry[k].kind == RECORD_ACCESS &&
-                        x->record.entry[k].call == e->call; k++) {
-      const Access a = e->access, b = x->record.entry[k].access;
+  int *own = (int *)calloc(x->record->next_address - low, sizeof(int));         // by address
+  for (int i = 0; i < x->record->count && !error[0]; i++) {
+    const RecordEntry *e = &x->record->entry[i];
+    for (int k = i + 1; k < x->record->count && e->kind == RECORD_ACCESS && x->record->entry[k].kind == RECORD_ACCESS &&
+                        x->record->entry[k].call == e->call; k++) {
+      const Access a = e->access, b = x->record->entry[k].access;
       const Buffer *p = plan_buffer_at(t, kind, a.at), *q = plan_buffer_at(t, kind, b.at);
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
@@ -633,7 +620,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (j < n)
         snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
                  "overwrote", i, op_words[e->op], b->name, b->layer, mine[j], there[j],
-                 op_words[x->record.entry[there[j] - 1].op]);
+                 op_words[x->record->entry[there[j] - 1].op]);
       if (e->access.kind != ACCESS_READ) plan_mark(mine, there, n, step, i + 1);
       bytes += (n + step - 1) / step;
       offset += n;
@@ -650,7 +637,6 @@ TEST(plan_places_what_is_never_alive_at_once,
   static Options o;
   static PlanCase x;
   char error[512] = "", text[512];
-  const Ops cpu = plan_table(false), gpu = plan_table(true);
   int64_t read = 0;
   int waits = 0;
   plan_modes(&s);
@@ -661,16 +647,16 @@ TEST(plan_places_what_is_never_alive_at_once,
     const bool nccl = i & 1 && &ops_cuda_emulated && world > 1;  // half of them over NCCL, with its staging
     if (nccl) o.comm = OPT_comm_nccl;
     for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
-      plan_case_open(&x, nccl ? &gpu : &cpu, &o, nccl, world - 1, world, world, kind);
+      plan_case_open(&x, &o, nccl, world - 1, world, world, kind);
       // The same calls got the same addresses when the trainer was planned, but for the passes before this one.
-      Pass *p = &x.t.pass[kind];
-      REQUIRE(p->count == x.pass.count, "%s: %d buffers, then %d", text, p->count, x.pass.count);
-      for (int k = 0; k < p->count; k++) p->buffer[k].address = x.pass.buffer[k].address;
+      Pass *p = &x.t.fsdp->passes->pass[kind];
+      REQUIRE(p->count == x.pass->count, "%s: %d buffers, then %d", text, p->count, x.pass->count);
+      for (int k = 0; k < p->count; k++) p->buffer[k].address = x.pass->buffer[k].address;
       error[0] = 0;
       const int64_t bytes = plan_replay(&x, kind, error, sizeof error);
       EXPECT(bytes > 0, "%s, pass %d: %s", text, kind, error);
       read += bytes;
-      waits += x.t.pass[kind].waits;
+      waits += x.t.fsdp->passes->pass[kind].waits;
       plan_case_close(&x);
     }
   }

@@ -161,7 +161,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
     REQUIRE(c < w.classes, "%s: rank %d is of no kind", what, r);
     const RankClass *k = &w.rank[c];
     trainer_plan_as(&t, &w.opt, w.on.device, r, world, per_host, key.threads);
-    const Traffic traffic = fsdp_formula(&t.fsdp, A);
+    const Traffic traffic = fsdp_formula(t.fsdp, A);
     EXPECT(!memcmp(t.run.plan.planned_bytes, k->memory.planned_bytes, sizeof t.run.plan.planned_bytes) &&
            !memcmp(&traffic, &k->traffic, sizeof traffic), "%s: rank %d takes %zu bytes, rank %d of its kind %zu, or "
            "moves others", what, r, memory_planned_total(&t.run.plan, MEMORY_ALL), k->first,
@@ -172,7 +172,7 @@ static inline void plan_expect_kinds(const char *what, const Options *asked) {
       const int64_t in = k->links.inside[use], out = k->links.between[use];
       EXPECT(in >= 0 && out >= 0 && in + out == all[use], "%s, rank %d, %s: %lld and %lld bytes, %lld by the formula",
              what, r, link_words[use], (long long)in, (long long)out, (long long)all[use]);
-      const int64_t near = plan_message_bytes(&t.fsdp, (LinkUse)use, true, A);
+      const int64_t near = plan_message_bytes(t.fsdp, (LinkUse)use, true, A);
       EXPECT(w.on.gpu || in == near, "%s, rank %d, %s: %lld bytes from its host, %lld by peers", what, r,
              link_words[use], (long long)in, (long long)near);
     }
@@ -913,45 +913,43 @@ TEST(plan_sums_return_once_beside_backward,
 struct BeginTimes { double gather[LAYERS_MAX + 1], reduce[LAYERS_MAX + 1]; int stage; };
 static BeginTimes plan_begins;
 static inline void begins_gather_start(Fsdp *f, int s, GatherSlot *slot) {
-  timed_gather_start(f, s, slot);
-  plan_begins.gather[s] = timeline_of(f)->launched;              // backward comes after forward and counts
+  comm_plan.gather_start(f, s, slot);
+  plan_begins.gather[s] = ((Timeline *)f->record->watch)->launched;     // backward comes after forward and counts
 }
 static inline void begins_reduce_start(Fsdp *f) {
-  timed_reduce_start(f);
+  comm_plan.gradient_ready(f);
   plan_begins.stage = f->job.stage;
 }
 static inline void begins_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
-  timed_round_send(f, round, x);
-  if (round == f->job.round0) plan_begins.reduce[plan_begins.stage] = timeline_of(f)->launched;
+  comm_plan.round_send(f, round, x);
+  if (round == f->job.round0) plan_begins.reduce[plan_begins.stage] = ((Timeline *)f->record->watch)->launched;
 }
 TEST(plan_gathers_begin_before_reductions,
      "where NCCL begins collectives in the order of their launch: the gather for two blocks on begins no later than "
      "the reduction of a block, so that it is beside all of its rounds") {
   static WorldPlan w;
-  static Trainer t;
+  static Trainer t, dry;
   static Options o;
   for (const char *mode : {"--world 2", "--world 2 --gather_slots 3", "--world 4 --mesh 2x2 --n_layer 12"}) {
     plan_asked(&o, "--model gpt2-xl --on h100 --dtype bf16 %s", mode);
     if (!plan_made(&w, &o, false)) return;
     trainer_plan_as(&t, &w.opt, w.on.device, 0, (int)w.opt.world, (int)w.opt.ranks_per_host);
     Timeline l = {};
-    const Ops table = timeline_table(true);
-    Comm comm = timeline_comm_table();
+    Comm comm = comm_plan;
     comm.gather_start = begins_gather_start;
     comm.gradient_ready = begins_reduce_start;
     comm.round_send = begins_round_send;
-    record_open(&l.record);
-    l.record.sink.take = timeline_take;
+    l.watch = DryWatch{timeline_take, timeline_event, timeline_move, timeline_phase};
     l.m = &w.on.machine;
-    touch_of_host = &l.record.sink;
     plan_begins = BeginTimes{};
-    plan_step(&t.run, &l.record, &table, &comm);
-    touch_of_host = NULL;
-    record_close(&l.record);
+    trainer_dry_open(&dry, &t, TIMED_MICROBATCHES, &l.watch);
+    dry.fsdp->comm = &comm;
+    trainer_dry_pass(&dry, PASS_TRAIN);
+    trainer_dry_close(&dry);
     free(l.event);
     free(l.event_of);
     const int slots = (int)t.opt.gather_slots;
-    EXPECT(t.fsdp.lay.stage[1].rounds > 1, "%s: a block's reduction is one round, which proves nothing", mode);
+    EXPECT(t.fsdp->lay.stage[1].rounds > 1, "%s: a block's reduction is one round, which proves nothing", mode);
     for (int s = t.model.L; s > slots; s--)
       EXPECT(plan_begins.gather[s - slots] > 0 && plan_begins.gather[s - slots] <= plan_begins.reduce[s],
              "%s: block %d is gathered from %g s on, the reduction of block %d begins at %g s", mode, s - slots - 1,
@@ -1052,13 +1050,14 @@ TEST(memory_map_is_whole,
       if (pool < 0) continue;
       EXPECT(pool == POOL_SHARDS ? ends[pool] <= map_number(x, 2) : ends[pool] == map_number(x, 2),
              "%s: buffers end at %.0f of %.0f bytes, %s", row, ends[pool], map_number(x, 2), x->child->valuestring);
-      EXPECT(pool == POOL_SHARDS || map_number(x, 2) == (double)run->placement.pool[pool].bytes,
-             "%s: a pool of %zu bytes has a line of %.0f", row, run->placement.pool[pool].bytes, map_number(x, 2));
+      EXPECT(pool == POOL_SHARDS || map_number(x, 2) == (double)run->fsdp->passes->placement.pool[pool].bytes,
+             "%s: a pool of %zu bytes has a line of %.0f", row, run->fsdp->passes->placement.pool[pool].bytes,
+             map_number(x, 2));
     }
     EXPECT(total == memory_planned_total(&run->plan, MEMORY_ALL), "%s: lines of %zu bytes, a plan of %zu", row, total,
            memory_planned_total(&run->plan, MEMORY_ALL));
-    for (int i = 0; i < run->placement.fixed_count; i++) {
-      const FixedBuffer *b = &run->placement.fixed[i];
+    for (int i = 0; i < run->fsdp->passes->placement.fixed_count; i++) {
+      const FixedBuffer *b = &run->fsdp->passes->placement.fixed[i];
       bool found = false;
       cJSON_ArrayForEach(x, list)
         found = found || (!strcmp(x->child->valuestring, b->buffer.name) && map_number(x, 1) == b->buffer.layer &&

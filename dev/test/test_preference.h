@@ -24,12 +24,12 @@ static inline void preference_reference(Trainer *t, const Tensor batch[3], const
   int n = 0;
   trainer_carve(t, (int)B, (int)T, PASS_EVAL);
   preference_batch(t, batch, none);
-  fsdp_step_begin(&t->fsdp, false);
+  fsdp_step_begin(t->fsdp, false);
   t->bare = true;
   trainer_enqueue_eval(t, (int)B, (int)T);
   t->bare = false;
-  fsdp_sync(&t->fsdp);
-  fsdp_step_end(&t->fsdp);
+  fsdp_sync(t->fsdp);
+  fsdp_step_end(t->fsdp);
   for (int64_t b = 0; b < B; b++)
     for (int64_t at = 0; at < T;) {
       const PreferenceSide s = preference_side(at, T, t->host.row_losses + b * T, t->host.targets + b * T,
@@ -77,8 +77,8 @@ TEST_MPI(preference_equals_pytorch, 1,
     trainer_step_begin(t);
     trainer_load_batch(t, 0, 2, (int)t->model.T);
     gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-    fsdp_reduce_wait(&t->fsdp);
-    fsdp_returns_wait(&t->fsdp);
+    fsdp_reduce_wait(t->fsdp);
+    fsdp_returns_wait(t->fsdp);
     double got[PREFERENCE_SUMS];
     t->ctx.ops->copy(&t->ctx, got, t->buffers.exchange + 1, sizeof got);
     t->ctx.ops->sync(&t->ctx);
@@ -93,19 +93,19 @@ TEST_MPI(preference_equals_pytorch, 1,
              name, t->ctx.ops->name, k, got[k] * R / pairs, want);
     }
     snprintf(prefix, sizeof prefix, "%s.grad.", name);
-    for (int p = 0; p < t->fsdp.lay.params; p++) {
-      const Param *q = &t->fsdp.lay.param[p];
+    for (int p = 0; p < t->fsdp->lay.params; p++) {
+      const Param *q = &t->fsdp->lay.param[p];
       if (!q->adapter) continue;
       float *grad = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
       const float *at = grad;
-      fsdp_read_param(&t->fsdp, STATE_GRAD, p, grad);
+      fsdp_read_param(t->fsdp, STATE_GRAD, p, grad);
       for (int64_t k = 0; k < q->numel_padded; k++) grad[k] *= (float)(R / pairs);
       for (int part = 0; part < q->matrices; part++) {
         char tensor[160], full[256];
-        lora_tensor_name(tensor, &t->model.shape, t->fsdp.lay.param, p, part);
+        lora_tensor_name(tensor, &t->model.shape, t->fsdp->lay.param, p, part);
         snprintf(full, sizeof full, "%s%s", prefix, tensor);
         family_compare_tensor(&x, &expected, full, &at, param_cols(q),
-                              lora_half_rows(&t->model.shape, t->fsdp.lay.param, p, part), 1e-5, name);
+                              lora_half_rows(&t->model.shape, t->fsdp->lay.param, p, part), 1e-5, name);
       }
       free(grad);
     }

@@ -248,7 +248,7 @@ static void readme_checkout() {
   static const char setup[] =
       "set -e; C=%s PROGRAM=%s TESTS=/proc/%d/exe TEXT=%s MPIRUN=$(command -v %s) MAKE=$(command -v make)\n"
       "mkdir -p $C/bin $C/build $C/data $C/dev $C/texts; cp -p dev/gpu_day.sh dev/c*.sh $C/dev\n"
-      "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base watch kernels fsdp launch run trainer $C\n"
+      "cp -p Makefile fsdp.h train_gpt_fsdp.cu $C; cp -rp base watch kernels memory fsdp launch run trainer $C\n"
       "for d in data/*/*.cc; do cp -rp ${d%%/*} $C/data; done; cp -p data/*.h data/*.cc data/*.sh $C/data\n"
       "cp $PROGRAM $C/train_gpt_fsdp; cp -r dev/fixtures/hf_tiny $C/gpt2; "
       "cp -r dev/fixtures/chat_qwen2.5 $C/model; cp dev/fixtures/chat.jsonl $C/chats.jsonl\n"
@@ -259,7 +259,7 @@ static void readme_checkout() {
       "cp $TEXT/train.txt $C/book.txt; cp $TEXT/train.txt $C/texts/a.txt; cp $TEXT/test.txt $C/texts/b.txt\n"
       "cat >$C/bin/mpirun <<END\n#!/bin/sh\nexec $MPIRUN --oversubscribe --bind-to none \"\\$@\"\nEND\n"
       "cat >$C/bin/make <<END\n#!/bin/sh\n"
-      "for r in base/newfile base watch kernels kernels/cpu/threads launch fsdp data/files data/tokenizer data/chat "
+      "for r in base/newfile base watch kernels kernels/op_calls kernels/cpu/threads memory launch fsdp data/files data/tokenizer data/chat "
       "data/tokens data data/tensors data/models data/checkpoint run/options run/report run run/plan; do\n"
       "[ -e build/base.o ] && [ ! \"\\$(find \\$r* -maxdepth 1 -name '*.[ch]*' -newer build/copied)\" ] || break\n"
       "rooms=\"\\$rooms -o build/\\${r##*/}.o\"; done\n"

@@ -34,13 +34,13 @@ static inline void schedule_passes(Trainer *t) {
   char *seen = (char *)t->host.logits;
   trainer_carve(t, (int)t->opt.test_batch_size, T, PASS_EVAL);
   for (int i = 0; i < 2; i++) {
-    fsdp_step_begin(&t->fsdp, false);
+    fsdp_step_begin(t->fsdp, false);
     trainer_load_batch(t, 0, (int)t->opt.test_batch_size, T);
     gpt_forward(t, Microbatch{0, PASS_EVAL});
-    fsdp_release(&t->fsdp, 0);
+    fsdp_release(t->fsdp, 0);
     t->ctx.ops->copy(&t->ctx, seen + (size_t)i * bytes, t->acts.ln_f.data, bytes);
   }
-  fsdp_sync(&t->fsdp);
+  fsdp_sync(t->fsdp);
   EXPECT(!memcmp(seen, seen + bytes, bytes), "one pass disturbs another");
 }
 // Trains on `world` of this launch's ranks. False on the others, which only wait.
@@ -59,15 +59,15 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
   trainer_open(&t, &o, corpus, comm, schedule_device(ops), 1);
   schedule_nccl_blocks = &ops_streams ? emu_nccl_blocks() : 0;
   const int64_t chunk = schedule_variant.chunk_numel;
-  if (chunk) fsdp_cut_rounds(&t.fsdp, min64(t.fsdp.lay.chunk_numel, chunk));
+  if (chunk) fsdp_cut_rounds(t.fsdp, min64(t.fsdp->lay.chunk_numel, chunk));
   for (int s = 0; s < SCHEDULE_STEPS; s++) {
-    t.fsdp.traffic = Traffic{};
+    t.fsdp->traffic = Traffic{};
     if (s + 1 == SCHEDULE_STEPS && getenv("SCHEDULE_LOSE") && world > 1) emu_nccl_lose(1000);
     const StepResult x = train_step(&t, false);
     r->loss[s] = x.loss;
     r->norm[s] = x.grad_norm;
-    const Traffic want = fsdp_formula(&t.fsdp, (int)o.grad_accum);
-    const Traffic got = t.fsdp.traffic;
+    const Traffic want = fsdp_formula(t.fsdp, (int)o.grad_accum);
+    const Traffic got = t.fsdp->traffic;
     EXPECT(!memcmp(&want, &got, sizeof want),
            "N=%d %s %s step %d: gathers %lld (formula %lld), reductions %lld (%lld), small %lld (%lld), gathered bytes "
            "%lld (%lld), reduced %lld (%lld), along replicas %lld (%lld), small bytes %lld (%lld)", world, comm_name,
@@ -82,7 +82,7 @@ static inline bool schedule_run(WorldResult *r, const Corpus *corpus, const Ops 
     r->eval_tokens += e.tokens;
   }
   if (schedule_variant.passes) schedule_passes(&t);
-  r->weights = weights_hash(&t.fsdp);
+  r->weights = weights_hash(t.fsdp);
   trainer_close(&t);
   MPI_Comm_free(&comm);
   return true;

@@ -79,7 +79,7 @@ static bool sched_record(SchedRun *run, const Corpus *corpus, const Ops *ops, in
   Device device = device_of(&table[RECORD_MODEL].watch.ops);
   device.host_ops = &table[RECORD_HOST].watch.ops;
   trainer_open(&t, &o, corpus, comm, device, 1);
-  Fsdp *f = &t.fsdp;
+  Fsdp *&f = t.fsdp;
   if (v.chunk_numel) fsdp_cut_rounds(f, min64(f->lay.chunk_numel, v.chunk_numel));
   fsdp_record(f, &record);
   // Over mpi, initialisation ends with a barrier. Else parameters were just written, and no one has waited.

@@ -4,7 +4,7 @@
 
 // The master of a matrix, whole: rows x columns.
 static float *tokens_values(Trainer *t, const char *name, int64_t *cols) {
-  Fsdp *f = &t->fsdp;
+  Fsdp *f = t->fsdp;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
     if (strcmp(q->name, name)) continue;

@@ -331,15 +331,15 @@ static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const ch
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   for (int s = 0; s < 6; s++) {
     const bool traced = trace_wants(t.run.trace, t.run.step);
-    if (traced) trace_step_begin(t.run.trace, &t.ctx, &t.fsdp, t.run.step);
+    if (traced) trace_step_begin(t.run.trace, &t.ctx, t.fsdp, t.run.step);
     x->loss[s] = train_step(&t, false).loss;
-    if (traced) trace_step_end(t.run.trace, &t.ctx, &t.fsdp);
+    if (traced) trace_step_end(t.run.trace, &t.ctx, t.fsdp);
   }
   EXPECT(!o.trace[0] || (o.graph == OPT_graph_off) == !t.run.trace->graph, "%s: %s graph of a traced step", extra,
          t.run.trace->graph ? "a" : "no");
-  if (trace_finish(t.run.trace, &t.fsdp, &x->found, error, sizeof error) && !t.fsdp.mesh.rank) {
+  if (trace_finish(t.run.trace, &t.ctx, t.fsdp, &x->found, error, sizeof error) && !t.fsdp->mesh.rank) {
     EXPECT(!error[0] && !x->found.dropped, "%s: %s, %lld events dropped", extra, error, (long long)x->found.dropped);
-    memcpy(x->exposed_ms, x->found.exposed_ms, sizeof(double) * (size_t)(EXPOSED_PARTS * t.fsdp.lay.stages));
+    memcpy(x->exposed_ms, x->found.exposed_ms, sizeof(double) * (size_t)(EXPOSED_PARTS * t.fsdp->lay.stages));
     memcpy(x->exposed_ms + 32, x->found.common_ms, sizeof(double) * TRACE_COMMONS);
   }
   trainer_close(&t);

@@ -72,7 +72,7 @@ static inline void fixture_open(Fixture *x, const char *name, const Ops *ops, co
                fixture_number(x, "batch"), fixture_number(x, "tied") != 0 ? "on" : "off", extra);
   test_corpus(&x->corpus, (int)o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &o, &x->corpus, MPI_COMM_SELF, device_of(ops), 2);
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   for (int p = 0; p < f->lay.params; p++)
     fsdp_write_param(f, STATE_MASTER, p, (const float *)fixture_tensor(x, "param.", f->lay.param[p].name, F32).data);
   fsdp_publish(f);
@@ -92,15 +92,15 @@ static inline double fixture_forward_backward(Fixture *x, const int32_t *inputs,
   trainer_step_begin(t);
   trainer_load_batch(t, 0, B, T);
   gpt_forward_backward(t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_wait(&t->fsdp);
-  fsdp_returns_wait(&t->fsdp);
+  fsdp_reduce_wait(t->fsdp);
+  fsdp_returns_wait(t->fsdp);
   t->ctx.ops->copy(&t->ctx, t->host.losses, t->buffers.exchange + 1, sizeof(double));
   t->ctx.ops->sync(&t->ctx);
   return t->host.losses[0];
 }
 // Every parameter's `state` against the fixture's tensors of `kind`, relative to each tensor's largest magnitude.
 static inline void fixture_compare(Fixture *x, ShardState state, const char *kind, double scale, double bound) {
-  Fsdp *f = &x->trainer.fsdp;
+  Fsdp *f = x->trainer.fsdp;
   for (int p = 0; p < f->lay.params; p++) {
     Tensor want = fixture_tensor(x, kind, f->lay.param[p].name, F32);
     float *got = (float *)malloc(sizeof(float) * (size_t)f->lay.param[p].numel_padded);
@@ -142,7 +142,7 @@ TEST_MPI(optimizers_equal_pytorch, 1,
     char extra[200], prefix[16];
     snprintf(extra, sizeof extra, "--optimizer %s", kind);
     fixture_open(&x, name, cpu_tables[cpu_best_table()].ops, extra);
-    Fsdp *f = &x.trainer.fsdp;
+    Fsdp *&f = x.trainer.fsdp;
     Options *o = &x.trainer.opt;
     o->beta1 = fixture_number(&x, "beta1");
     o->beta2 = fixture_number(&x, "beta2");
@@ -157,7 +157,7 @@ TEST_MPI(optimizers_equal_pytorch, 1,
     for (int step = 1; step <= (int)fixture_number(&x, "opt_steps"); step++) {
       s->bias_correction1 = (float)(1 - pow((float)o->beta1, step));
       s->bias_correction2 = (float)(1 - pow((float)o->beta2, step));
-      fsdp_update(f, optimizer_args(o));
+      fsdp_update(f, optimizer_args(o), NULL);
     }
     snprintf(prefix, sizeof prefix, "%s.", kind);
     fixture_compare(&x, STATE_MASTER, prefix, 1, 1e-5);
@@ -222,7 +222,7 @@ TEST_MPI(update_unscales_and_clips, 1,
     test_options(&o, 1, "--n_layer 1 --n_head 2 --n_embd 24 --seq_len 16 --vocab_size 97 --batch_size 2 --grad_accum 3 "
                  "--optimizer sgd --momentum 0 --weight_decay 0 --lr 0.5 --schedule constant --warmup 0 %s", extra);
     trainer_open(&t, &o, &corpus, MPI_COMM_SELF, device_of(agree_on_ops(&o, MPI_COMM_SELF)), 2);
-    Fsdp *f = &t.fsdp;
+    Fsdp *&f = t.fsdp;
     const int64_t n = f->lay.state_numel;                              // one rank: its shards are everything
     float *before = (float *)malloc(sizeof(float) * (size_t)n);
     for (int u = 0; u < f->lay.units; u++) for (int i = 0; i < f->lay.unit[u].pieces; i++)
@@ -265,12 +265,12 @@ static inline float *first_gradients(const Corpus *corpus, const Ops *ops, const
   trainer_step_begin(&t);
   trainer_load_batch(&t, 0, 8, 64);
   gpt_forward_backward(&t, Microbatch{0, PASS_TRAIN}, 0);
-  fsdp_reduce_wait(&t.fsdp);
+  fsdp_reduce_wait(t.fsdp);
   int64_t total = 0;
-  for (int p = 0; p < t.fsdp.lay.params; p++) total += t.fsdp.lay.param[p].numel_padded;
+  for (int p = 0; p < t.fsdp->lay.params; p++) total += t.fsdp->lay.param[p].numel_padded;
   float *all = (float *)malloc(sizeof(float) * (size_t)total), *at = all;
-  const FsdpLayout *lay = &t.fsdp.lay;
-  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(&t.fsdp, STATE_GRAD, p, at);
+  const FsdpLayout *lay = &t.fsdp->lay;
+  for (int p = 0; p < lay->params; at += lay->param[p++].numel_padded) fsdp_read_param(t.fsdp, STATE_GRAD, p, at);
   for (int64_t i = 0; i < total; i++) all[i] /= t.run.loss_scale;
   trainer_close(&t);
   return all;
@@ -437,7 +437,7 @@ static struct {
 static void first_copy_and_raise(Ctx *c, void *to, const void *from, size_t bytes) {
   const Trainer *t = first_eval.t;
   const bool last_eval = t->carved != PASS_TRAIN && t->run.step == t->run.steps_total;
-  const int signal = last_eval && t->fsdp.mesh.rank == t->fsdp.mesh.world - 1 ? first_eval.signal : 0;
+  const int signal = last_eval && t->fsdp->mesh.rank == t->fsdp->mesh.world - 1 ? first_eval.signal : 0;
   if (signal) { first_eval.signal = 0; raise(signal); }
   first_eval.copies += last_eval;
   first_eval.copy(c, to, from, bytes);
@@ -485,7 +485,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     else EXPECT(first_eval.copies && first_eval.copies * 3 <= whole, "signal %d: %d copies of the %d of 6 batches",
                 row.signal, first_eval.copies, whole);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!t.fsdp.mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
+    if (!t.fsdp->mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
     if (row.code == EXIT_SAVED) {
       stop_asked = STOP_NOT;
       EXPECT(trainer_loop(&t, &log, &saver) == -1 && saver.evaluated_step == 2, "it does not go on");

@@ -9,6 +9,7 @@
 // It alone knows its model and can run it: main hands its table down, and all options have it.
 struct RunView;                                  // run/report/report.h
 struct Device;
+struct DryWatch;
 struct Options;
 struct TrainerTable {
   const ParamTable *params;                      // what the model is
@@ -16,10 +17,10 @@ struct TrainerTable {
   // memory. o: resolved. Until plan_close.
   RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
   void (*plan_close)(RunView *run);
-  // Runs a training step of a planned rank once more over `table`, its messages over `comm`, into r. Returns how many
-  // microbatches it had: at most TIMED_MICROBATCHES.
-  int64_t (*plan_step)(const RunView *run, Record *r, const Ops *table, const Comm *comm);
-  // Writes where a training step's buffers lie, as a member of a JSON object (run/report/memory_map.h).
+  // Runs a training step of a planned rank once more, dry, and watched. Returns how many microbatches it had: at most
+  // TIMED_MICROBATCHES.
+  int64_t (*plan_step)(const RunView *run, DryWatch *watch);
+  // Writes where a training step's buffers lie, as a member of a JSON object (fsdp/memory_map.h).
   void (*memory_map)(const RunView *run, FILE *to);
 };
 

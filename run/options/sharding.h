@@ -12,6 +12,7 @@
 #include "param_groups.h"
 #include "program.h"
 #include "version.h"
+#include "fsdp/plan.h"
 
 static const char *const recompute_names[RECOMPUTE_LEVELS] = {"none", "gelu", "norm", "mlp", "block"};
 
@@ -146,11 +147,9 @@ static int sharding_block_units(const Options *o) {
   if (!strcmp(o->wrap, "block")) return (int)o->n_layer;
   if (!wrap_parse(o->wrap, &least)) return 0;
   const ModelShape shape = shape_of(o);
-  int params, units, inside = 0;
+  int params;
   Param *param = params_of_shape(o->trainer->params, &shape, &params);
-  Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);
-  for (int u = 0; u < units; u++) inside += unit[u].stage != 0;
-  free(unit);
+  const int inside = fsdp_block_units(param, params, least);
   free(param);
   return inside;
 }

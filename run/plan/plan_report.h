@@ -299,7 +299,7 @@ static void report_json_times(FILE *f, const PlanReport *p) {
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
-  const MeshShape mesh = fsdp_mesh(p->run->fsdp);
+  const MeshShape mesh = fsdp_config(p->run->fsdp)->mesh;
   fprintf(f, "{\"program\":\"%s\",\"build\":\"%s\",\"ranks\":%d,\"ranks_per_host\":%d,\"hosts\":%d,\"device\":\"%s\","
           "\"mesh\":{\"replicas\":%d,\"shards\":%d,\"kept\":%d}", PROGRAM_VERSION, build_id, (int)o->world,
           (int)o->ranks_per_host, fsdp_hosts(p->run->fsdp), p->plan.on.gpu ? "cuda" : "cpu", mesh.replicas, mesh.shards,

@@ -161,11 +161,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (error[0]) return false;
   cuda = plan_cuda_table();
   FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));
-  Mesh mesh;
-  mesh_pretend(&mesh, c.mesh, c.windows && c.comm == COMM_MPI, 0, world, per_host);
-  const bool can = hosts_check(&c, &mesh, d->gpu, error, error_bytes);
-  mesh_close(&mesh);
-  if (!can) return false;
+  fsdp_hosts_chain(&c, world, per_host, d->gpu, error, error_bytes);
+  if (error[0]) return false;
   d->device = device_of(d->gpu ? &cuda : cpu);
   d->device.host_ops = cpu;
   d->device.index = d->timed && d->gpu ? d->machine.major : 9;   // see plan_cuda_table
@@ -215,18 +212,11 @@ static inline RankOwners rank_owners(const Options *o) {
   RankOwners w = {NULL, (int)o->world};
   if (o->optimizer != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
   const ModelShape shape = shape_of(o);
-  int params, n = 0;
+  int params;
   char error[2048];
   Param *param = params_of_shape(o->trainer->params, &shape, &params);
   param_groups(o, param, params, error, sizeof error);
-  OwnedMatrix *x = (OwnedMatrix *)calloc(params > 0 ? 3 * (size_t)params : 0, sizeof(OwnedMatrix));
-  for (int p = 0; p < params; p++)
-    for (int i = 0; i < param[p].matrices && param[p].linear && !param[p].frozen; i++)
-      x[n++] = OwnedMatrix{p, i, param[p].matrix_rows[i], param[p].shape[1], 0, 0, 0, 0};
-  owned_deal(x, n, w.world);
-  w.count = (int *)calloc((size_t)w.world + 1, sizeof(int));
-  for (int i = 0; i < n; i++) w.count[x[i].owner]++;
-  free(x);
+  w.count = fsdp_owned_counts(param, params, w.world);
   free(param);
   return w;
 }
@@ -237,11 +227,8 @@ static inline int rank_owns(RankOwners w, int rank) {
 // Whether the planned ranks reduce gradients by an inter-node reduction chain; all ranks do, or none.
 static inline bool plan_goes_along(const Options *o) {
   const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
-  Mesh m;
-  mesh_pretend(&m, c.mesh, c.windows && c.comm == COMM_MPI, 0, (int)o->world, (int)o->ranks_per_host);
-  const bool along = hosts_chosen(&c, &m, o->device == OPT_device_cuda);
-  mesh_close(&m);
-  return along;
+  char error[256];                               // plan_resolve has rejected it
+  return fsdp_hosts_chain(&c, (int)o->world, (int)o->ranks_per_host, o->device == OPT_device_cuda, error, sizeof error);
 }
 // How many of 0, 1, ..., n - 1 are p modulo c.
 static inline int numbers_in_turn(int n, int c, int p) { return n > p ? (n - p - 1) / c + 1 : 0; }
@@ -260,57 +247,7 @@ static inline void rank_along(RankKey *k, MeshShape s, int rank, int per_host) {
              numbers_in_turn(end - last * per_host, here, place);
 }
 
-enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
 static const char *const link_words[] = {"gathers", "reductions", "sums along replicas", "updates of Muon", "small"};
-// Bytes that a rank receives in a step: inside: from ranks of its own host, between: from other hosts. The bytes of a
-// ring that come from another host pass one network adapter; the ring's ranks on this host count an equal share each.
-struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
-
-static inline void links_split(Links *l, LinkUse use, int64_t between, int64_t all) {
-  l->between[use] += between;
-  l->inside[use] += all - between;
-}
-// Adds `all` bytes that come round a ring of `size` ranks, `here` of which are on this host.
-static inline void links_ring(Links *l, LinkUse use, int64_t all, int size, int here) {
-  links_split(l, use, size > here ? all / here : 0, all);
-}
-// Adds `all` bytes that come in equal parts from each other rank of a group of `size`, `here` of them on this host.
-static inline void links_messages(Links *l, LinkUse use, int64_t all, int size, int here) {
-  links_split(l, use, size > 1 ? all / (size - 1) * (size - here) : 0, all);
-}
-// Splits the bytes of a step that fsdp_formula counts by the links that they take.
-static inline Links fsdp_links(const Fsdp *f, RankKey k, const Traffic *t, int A) {
-  const int S = fsdp_shards(f), G = fsdp_mesh(f).secondary, R = fsdp_mesh(f).replicas, N = fsdp_world(f);
-  const int due = fsdp_adds_locally(f) ? 1 : A;  // reductions of a unit in a step
-  const bool nccl = f->cfg.comm == COMM_NCCL;
-  int64_t near = 0;                              // gathers from the secondary group
-  for (int i = 0; i < fsdp_units(f) && G; i++) {
-    const Unit *u = fsdp_unit(f, i);
-    if (u->stage && !fsdp_in_place(f))
-      near += (fsdp_block_gathers(&f->cfg, u->stage - 1, A) - 1) * (G - 1) * (S / G) * unit_wire_bytes(u);
-  }
-  const auto group = nccl ? links_ring : links_messages;
-  Links l = {};
-  group(&l, LINK_GATHERS, t->gather_bytes - near, S, k.shards);
-  if (near) group(&l, LINK_GATHERS, near, G, k.secondary);
-  int64_t along = 0;
-  for (int i = 0; i < fsdp_units(f) && fsdp_along_hosts(f); i++)
-    for (int a = 0; a < due; a++) along += fsdp_hosts_traffic(f, fsdp_unit(f, i), a == 0).between;
-  if (f->cfg.native_reduce) links_ring(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
-  else if (fsdp_along_hosts(f)) links_split(&l, LINK_REDUCTIONS, along, t->reduce_bytes);
-  else links_messages(&l, LINK_REDUCTIONS, t->reduce_bytes, S, k.shards);
-  const int64_t result = fsdp_chains(f) && fsdp_replica(f) < R - 1 ? f->lay.state_numel * 4 : 0;
-  const bool near_result = nccl ? k.before_near : k.last_near;
-  if (f->cfg.native_reduce) links_ring(&l, LINK_REPLICAS, t->replicate_bytes, R, k.replicas);
-  else {
-    links_split(&l, LINK_REPLICAS, k.before_near ? 0 : t->replicate_bytes - result, t->replicate_bytes - result);
-    links_split(&l, LINK_REPLICAS, near_result ? 0 : result, result);
-  }
-  if (t->update_bytes) links_split(&l, LINK_UPDATES, owned_wire_bytes(f, false), t->update_bytes);
-  group(&l, LINK_SMALL, t->small_bytes, N, k.host);
-  return l;
-}
-
 // The ranks with one key: `count` of them, of which rank `first` is planned. placed: bytes of the memory that buffers
 // with disjoint live ranges share; alive: the most bytes of it that are live at once.
 struct RankClass {
@@ -375,10 +312,10 @@ static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool t
   RunView *run = o->trainer->plan_open(o, &w->on.device, c->first, (int)o->world, (int)o->ranks_per_host,
                                        c->key.threads);
   c->memory = run->plan;
-  c->placed = placement_bytes(&run->placement);
-  c->alive = run->placement.alive_most_bytes;
+  c->placed = fsdp_placed(run->fsdp).placed;
+  c->alive = fsdp_placed(run->fsdp).alive;
   c->traffic = fsdp_formula(run->fsdp, (int)o->grad_accum);
-  c->links = fsdp_links(run->fsdp, c->key, &c->traffic, (int)o->grad_accum);
+  c->links = fsdp_links(run->fsdp, (int)o->grad_accum);
   if (timed) c->times = step_predict(run, &w->on.machine);
   return run;
 }

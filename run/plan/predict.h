@@ -94,18 +94,6 @@ static inline const OpKind *op_kind(OpNumber op) {
 }
 
 // ================================================================================================ 2 messages
-// Of a group of ranks: how many, on how many hosts, and how many of them on this rank's host, itself included.
-struct GroupPlace { int size, hosts, here; };
-static inline GroupPlace group_place(const Mesh *m, const RankGroup *g) {
-  GroupPlace p = {g->size, 0, 0};
-  for (int i = 0, last = -1; i < g->size; i++) {
-    const int host = m->peer[g->rank[i]].host;
-    p.hosts += host != last;
-    p.here += host == m->peer[m->rank].host;
-    last = host;
-  }
-  return p;
-}
 // Time of a message or collective: before it moves bytes, and while it does.
 struct CommTime { double latency, moving; };
 static inline CommTime comm_time_add(CommTime a, CommTime b) {
@@ -125,9 +113,8 @@ static inline CommTime messages_time(const Machine *m, GroupPlace g, double byte
   const double inside = (g.here - 1) * bytes / m->inside, between = (g.size - g.here) * bytes / m->between;
   return CommTime{m->base_s + turns * hop, m->gpu ? fmax(inside, between) : between};
 }
-// A message of `bytes` from rank `from`.
-static inline CommTime message_time(const Machine *m, const Mesh *mesh, int from, double bytes) {
-  const bool near = mesh->peer[from].host == mesh->peer[mesh->rank].host;
+// A message of `bytes`, from a rank of this host or another.
+static inline CommTime message_time(const Machine *m, bool near, double bytes) {
   return CommTime{m->base_s + (near ? m->inside_s : m->between_s), bytes / (near ? m->inside : m->between)};
 }
 
@@ -138,7 +125,7 @@ enum StepSum { STEP_TOTAL = STEP_PARTS, STEP_GATHERS, STEP_REDUCTIONS, STEP_PROD
 struct StepTimes { double at[STEP_SUMMED]; };
 
 struct Timeline {
-  Record record;                                 // first: what the contexts of a dry run point to
+  DryWatch watch;                                // first
   const Machine *m;
   double now[RECORD_STREAMS];
   double *event;                                 // when each was recorded, and on which stream
@@ -148,7 +135,6 @@ struct Timeline {
   bool waits[RECORD_STREAMS];                    // a collective of the stream is told by its next access
   CommTime comm[RECORD_STREAMS];
   double not_before, job_began;                  // of that collective; of the reduction in flight
-  bool host_copies;                              // CPU: ranks of a host copy what they gather or send
   StepTimes sum, microbatch[TIMED_MICROBATCHES + 2];
   int microbatches;
 };
@@ -170,10 +156,10 @@ static inline double product_seconds(const Machine *m, const OpTouch *w, double 
   const bool fp8 = w->op == OP_matmul_forward_fp8;
   return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->arg[0].t) : 1));
 }
-static inline void timeline_op(Timeline *l, const Ctx *c, const OpTouch *w) {
+static inline void timeline_op(Timeline *l, RecordStream stream, const OpTouch *w) {
   const OpKind *kind = op_kind(w->op);
   const Machine *m = l->m;
-  const bool host = !c->device;                  // of an offloaded optimizer
+  const bool host = stream == RECORD_HOST;       // of an offloaded optimizer
   const double flops = kind->flops ? kind->flops(w) : 0, bytes = kind->bytes ? kind->bytes(w) : w->bytes;
   double seconds = bytes / (host ? m->host_rate : m->memory_rate);
   if (kind->part == STEP_PRODUCTS) {
@@ -185,7 +171,7 @@ static inline void timeline_op(Timeline *l, const Ctx *c, const OpTouch *w) {
     seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
     l->sum.at[STEP_ATTENTION_FLOPS] += flops;
   }
-  timeline_spend(l, host ? RECORD_MODEL : record_stream(c), host ? STEP_OPTIMIZER : kind->part, seconds);
+  timeline_spend(l, host ? RECORD_MODEL : stream, host ? STEP_OPTIMIZER : kind->part, seconds);
   const double passes = kind->passes && m->gpu ? kind->passes(w) : 0;
   if (passes > 0) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, passes / m->memory_rate);
 }
@@ -206,11 +192,11 @@ static inline void timeline_comm(Timeline *l, RecordStream stream) {
   l->sum.at[stream == RECORD_GATHER ? STEP_GATHERS : STEP_REDUCTIONS] += c.latency + c.moving;
 }
 // Ops, copies, zeroing, and the accesses of collectives (fsdp/transport_plan.h: OP_GIVE, OP_TAKE).
-static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
+static inline void timeline_take(DryWatch *to, RecordStream stream, const OpTouch *x) {
   Timeline *l = (Timeline *)to;
-  if (x->op < OP_COPY) timeline_op(l, c, x);
-  if (x->op < OP_COPY || !c->device) return;     // what the host copies for itself takes no time of the device
-  const RecordStream stream = record_stream(c);
+  if (x->op < OP_COPY) timeline_op(l, stream, x);
+  if (x->op < OP_COPY || stream == RECORD_HOST) return;          // what the host copies for itself takes no time of the
+                                                                 // device
   const bool moves = x->op == OP_GIVE || x->op == OP_TAKE;
   if (moves && l->waits[stream]) timeline_comm(l, stream);
   if (moves) return;
@@ -228,213 +214,82 @@ static inline void timeline_take(TouchSink *to, const Ctx *c, const OpTouch *x) 
   l->now[stream] += seconds;
   if (stream == RECORD_MODEL) l->sum.at[STEP_COPIES] += seconds;
 }
-static inline void timeline_event_open(Ctx *c, void **event, const char *name) {
-  plan_event_open(c, event, name);
-  Timeline *l = (Timeline *)c->device;
-  l->events = record_of(c)->events;
-  l->event = (double *)realloc(l->event, sizeof(double) * (size_t)(l->events + 1));
-  l->event_of = (RecordStream *)realloc(l->event_of, sizeof(RecordStream) * (size_t)(l->events + 1));
-  l->event[l->events] = 0;
-  l->event_of[l->events] = RECORD_MODEL;
-}
-static inline void timeline_event_record(Ctx *c, void *event) {
-  Timeline *l = (Timeline *)c->device;
-  l->event[(intptr_t)event] = l->now[record_stream(c)];
-  l->event_of[(intptr_t)event] = record_stream(c);
-}
-static inline void timeline_event_wait(Ctx *c, void *event) {
-  Timeline *l = (Timeline *)c->device;
-  const RecordStream stream = record_stream(c);
-  const double until = l->event[(intptr_t)event], waited = until - l->now[stream];
+static inline void timeline_event(DryWatch *to, RecordStream stream, int event, bool waits) {
+  Timeline *l = (Timeline *)to;
+  if (event >= l->events) {
+    const int n = 2 * event + 64;
+    l->event = (double *)realloc(l->event, sizeof(double) * (size_t)n);
+    l->event_of = (RecordStream *)realloc(l->event_of, sizeof(RecordStream) * (size_t)n);
+    for (; l->events < n; l->events++) l->event[l->events] = 0, l->event_of[l->events] = RECORD_MODEL;
+  }
+  if (!waits) l->event[event] = l->now[stream], l->event_of[event] = stream;
+  const double until = l->event[event], waited = until - l->now[stream];
   if (waited <= 0) return;
   l->now[stream] = until;
   if (stream == RECORD_MODEL)
-    l->sum.at[l->event_of[(intptr_t)event] == RECORD_GATHER ? STEP_GATHERS_EXPOSED : STEP_REDUCTIONS_EXPOSED] += waited;
+    l->sum.at[l->event_of[event] == RECORD_GATHER ? STEP_GATHERS_EXPOSED : STEP_REDUCTIONS_EXPOSED] += waited;
 }
 // Notes the sums at the start of each microbatch and of the update.
-static inline void timeline_range_begin(Ctx *c, const char *name) {
-  Timeline *l = (Timeline *)c->device;
+static inline void timeline_phase(DryWatch *to, const char *name) {
+  Timeline *l = (Timeline *)to;
   if (strcmp(name, "forward") && strcmp(name, "update")) return;
   l->sum.at[STEP_TOTAL] = l->now[RECORD_MODEL];
   l->microbatch[l->microbatches++] = l->sum;
 }
-static inline Ops timeline_table(bool gpu) {
-  Ops t = plan_table(gpu);
-  t.event_open = timeline_event_open;
-  t.event_record = timeline_event_record;
-  t.event_wait = timeline_event_wait;
-  t.range_begin = timeline_range_begin;
-  return t;
-}
 
-// ---- the planning transport, with times
-static inline Timeline *timeline_of(const Fsdp *f) { return (Timeline *)f->ctx->device; }
+// ---- what moves
+// How long it takes, once it begins.
+static inline CommTime move_time(const Machine *m, const DryMove *x) {
+  const double others = x->group.size - 1;
+  if (x->kind == MOVE_GATHER) {
+    const CommTime t = m->gpu ? ring_time(m, x->group, others * x->bytes) : messages_time(m, x->group, x->bytes);
+    return x->from_host ? comm_time_add(t, CommTime{m->launch_s, x->bytes / m->pcie}) : t;
+  }
+  if (x->kind == MOVE_SUM) return message_time(m, x->near, x->bytes);
+  if (x->kind == MOVE_UPDATES) {                 // links carry what is sent and what is received at once
+    const double between = x->between / m->between, inside = x->inside / m->inside;
+    return CommTime{m->base_s + (between > 0 ? m->between_s : m->inside_s), m->gpu ? fmax(inside, between) : between};
+  }
+  return x->kind == MOVE_CONTRIBUTIONS && !x->ring ? messages_time(m, x->group, x->bytes)
+                                                   : ring_time(m, x->group, x->bytes);
+}
+// The next access on the stream begins a collective.
 static inline void timeline_expect(Timeline *l, RecordStream stream, CommTime c) {
   l->waits[stream] = true;
   l->comm[stream] = c;
 }
-// What CPU ranks of a host copy from each other, their cores copy.
-static inline void timeline_host_copies(Timeline *l, GroupPlace g, double bytes) {
-  if (!l->m->gpu && l->host_copies)
-    timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, (g.here - 1) * bytes / l->m->inside);
-}
-static inline void timed_gather_start(Fsdp *f, int s, GatherSlot *slot) {
-  Timeline *l = timeline_of(f);
-  const GatherSource g = fsdp_source(f, slot->from_secondary);
-  const GroupPlace place = group_place(&f->mesh, g.group);
-  double part = 0;
-  EACH_PIECE_OF_STAGE(f, s, u, i) part += (double)fsdp_gather_piece(f, g, u, i).bytes;
-  CommTime t = l->m->gpu ? ring_time(l->m, place, (place.size - 1) * part) : messages_time(l->m, place, part);
-  if (f->cfg.offload == OFFLOAD_PARAMS && !g.secondary)
-    t = comm_time_add(t, CommTime{l->m->launch_s, part / l->m->pcie});
-  timeline_host_copies(l, place, part);
-  timeline_expect(l, RECORD_GATHER, t);
-  comm_plan.gather_start(f, s, slot);
-}
-static inline void timed_reduce_start(Fsdp *f) {
-  comm_plan.gradient_ready(f);
-  timeline_of(f)->job_began = timeline_of(f)->now[RECORD_REDUCE];
-}
-static inline void timed_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
-  Timeline *l = timeline_of(f);
-  const GroupPlace place = group_place(&f->mesh, &f->mesh.shard);
-  double part = 0;
-  EACH_RUN(f, x, run) part += (double)run.numel * (double)fsdp_wire_bytes(f);
-  timeline_host_copies(l, place, f->mesh.windows ? 0 : part);
-  const HostsLayout *h = &f->lay.hosts;
-  const GroupPlace host = {h->ranks, 1, h->ranks};
-  if (h->hosts) timeline_expect(l, RECORD_REDUCE, messages_time(l->m, host, l->m->gpu ? h->parts * part : 0));
-  else
-    timeline_expect(l, RECORD_REDUCE, f->cfg.native_reduce ? ring_time(l->m, place, (place.size - 1) * part)
-                                                           : messages_time(l->m, place, part));
-  comm_plan.round_send(f, round, x);
-}
-// Along hosts, for x elements: a message between two, and when it begins that of a reduction's first part, which comes
-// through the hosts before. Links carry what is sent and received at once; the first host only sends.
-static inline CommTime hosts_time(const Machine *m, ReduceSpan x) {
-  return CommTime{m->base_s + m->between_s, (double)x.numel * 4 / m->between};
-}
-static inline void timed_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
-  timeline_expect(timeline_of(f), RECORD_REDUCE, hosts_time(timeline_of(f)->m, x));
-  comm_plan.hosts_begin(f, round, x);
-  timeline_of(f)->waits[RECORD_REDUCE] = false;
-}
-static inline bool timed_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  Timeline *l = timeline_of(f);
-  const CommTime t = hosts_time(l->m, x);
-  if (!f->lay.hosts.hosts) return comm_plan.part_arrived(f, round, part, x);
-  timeline_expect(l, RECORD_REDUCE, t);
-  if (!f->job.past[REDUCE_FOLD] && !part && hosts_receives_part(f, part))
-    l->not_before = l->job_began + f->lay.hosts.me * (t.latency + t.moving);
-  const bool arrived = comm_plan.part_arrived(f, round, part, x);
-  l->waits[RECORD_REDUCE] = false;
-  return arrived;
-}
-static inline void timed_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
-  Timeline *l = timeline_of(f);
-  if (!f->lay.hosts.me) timeline_expect(l, RECORD_REDUCE, hosts_time(l->m, x));
-  comm_plan.hosts_give(f, round, part, x);
-  l->waits[RECORD_REDUCE] = false;
-}
-// The result has come through the hosts behind.
-static inline bool timed_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
-  Timeline *l = timeline_of(f);
-  CommTime t = hosts_time(l->m, x);
-  t.latency += (f->lay.hosts.hosts - 1 - f->lay.hosts.me) * (t.latency + t.moving);
-  timeline_expect(l, RECORD_REDUCE, t);
-  const bool back = comm_plan.hosts_back(f, round, x);
-  l->waits[RECORD_REDUCE] = false;
-  return back;
-}
-// Sums come along the replicas one after the other: a round's at this rank when those before it have had it.
-static inline void timed_chain_take(Fsdp *f, uint64_t round, ReduceSpan x, float *sum) {
-  Timeline *l = timeline_of(f);
-  const CommTime t = message_time(l->m, &f->mesh, chain_before(f), (double)x.numel * 4);
-  timeline_expect(l, RECORD_REDUCE, t);
-  l->not_before = l->job_began + fsdp_replica(f) * (t.latency + t.moving);
-  comm_plan.chain_take(f, round, x, sum);
-}
-// A unit's sum goes back to all replicas round a ring.
-static inline void timed_return_start(Fsdp *f, SumReturn *r) {
-  Timeline *l = timeline_of(f);
-  const GroupPlace place = group_place(&f->mesh, &f->mesh.replicate);
-  const double bytes = (double)fsdp_unit(f, r->unit)->state_numel * 4;
-  timeline_expect(l, RECORD_REDUCE,
-                  ring_time(l->m, place, f->cfg.native_reduce ? 2 * bytes * (place.size - 1) / place.size : bytes));
-  comm_plan.return_start(f, r);
-  l->waits[RECORD_REDUCE] = false;
-}
-// A round of Muon's matrices, one way: links carry what is sent and what is received at once.
-static inline CommTime updates_time(const Machine *m, const Fsdp *f, int round, bool back) {
-  const int S = fsdp_shards(f), me = fsdp_rank(f), host = f->mesh.peer[me].host;
-  double bytes[2][2] = {};                       // sent, received; between hosts, inside
-  Span run;
-  EACH_OWNED(f, round, x) {
-    const bool own = x->owner == me;
-    for (int r = back ? 0 : me / S * S; r < (back ? fsdp_world(f) : me / S * S + S) && own; r++)
-      if (r != me && owned_run(f, x, r % S, &run))
-        bytes[!back][f->mesh.peer[r].host == host] += (double)owned_bytes(run.numel);
-    if (!own && (back || owned_gives(f, x)) && owned_run(f, x, fsdp_shard(f), &run))
-      bytes[back][f->mesh.peer[x->owner].host == host] += (double)owned_bytes(run.numel);
+// A message that follows others, each of which goes on when it has come, is here when these have been.
+static inline void timeline_move(DryWatch *to, RecordStream stream, const DryMove *x) {
+  Timeline *l = (Timeline *)to;
+  const Machine *m = l->m;
+  if (!x) { l->waits[stream] = false; return; }
+  if (x->kind == MOVE_START) { l->job_began = l->now[stream]; return; }
+  CommTime t = move_time(m, x);
+  const double before = x->hops * (t.latency + t.moving);
+  if (x->kind == MOVE_SMALL) {
+    l->now[stream] += t.latency + t.moving;
+    l->sum.at[STEP_EXCHANGE] += t.latency + t.moving;
+    return;
   }
-  const double between = fmax(bytes[0][0], bytes[1][0]) / m->between;
-  const double inside = fmax(bytes[0][1], bytes[1][1]) / m->inside;
-  return CommTime{m->base_s + (between > 0 ? m->between_s : m->inside_s), m->gpu ? fmax(inside, between) : between};
-}
-static inline void timed_updates(Fsdp *f, UpdateMove move, int round) {
-  const bool starts = move == UPDATES_GIVE || move == UPDATES_BACK, back = move == UPDATES_BACK;
-  if (starts && !f->lay.owned.in_place && updates_move(f, round, back))
-    timeline_expect(timeline_of(f), RECORD_REDUCE, updates_time(timeline_of(f)->m, f, round, back));
-  comm_plan.updates(f, move, round);
-  timeline_of(f)->waits[RECORD_REDUCE] = false;
-}
-static inline void timed_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
-  Timeline *l = timeline_of(f);
-  RankGroup world = rank_group(0, 1, fsdp_world(f), fsdp_rank(f));
-  const GroupPlace place = group_place(&f->mesh, &world);
-  const CommTime t = ring_time(l->m, place, (double)bytes * (place.size - 1));
-  free(world.rank);
-  l->now[RECORD_MODEL] += t.latency + t.moving;
-  l->sum.at[STEP_EXCHANGE] += t.latency + t.moving;
-  comm_plan.small_all_gather(f, mine, all, bytes);
-}
-static inline Comm timeline_comm_table() {
-  Comm c = comm_plan;
-  c.gather_start = timed_gather_start;
-  c.gradient_ready = timed_reduce_start;
-  c.round_send = timed_round_send;
-  c.chain_take = timed_chain_take;
-  c.hosts_begin = timed_hosts_begin;
-  c.part_arrived = timed_part_arrived;
-  c.hosts_give = timed_hosts_give;
-  c.hosts_back = timed_hosts_back;
-  c.return_start = timed_return_start;
-  c.small_all_gather = timed_small;
-  c.updates = timed_updates;
-  return c;
+  if (!m->gpu && x->copies) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, x->copied / m->inside);
+  if (x->after_start) l->not_before = l->job_began + before;
+  else t.latency += before;
+  timeline_expect(l, stream, t);
 }
 
 // A training step of a planned rank on machine m. Other microbatches repeat those between the first, which overwrites
 // sums, and the last, whose sums go back to all replicas.
 static inline StepTimes step_predict(const RunView *run, const Machine *m) {
-  static Comm comm;
   Timeline l = {};
-  const Ops table = timeline_table(run->ctx->ops->nccl);
-  comm = timeline_comm_table();
-  record_open(&l.record);
-  l.record.sink.take = timeline_take;
+  l.watch = DryWatch{timeline_take, timeline_event, timeline_move, timeline_phase};
   l.m = m;
-  l.host_copies = run->fsdp->cfg.copies || !run->fsdp->mesh.windows;
-  touch_of_host = &l.record.sink;
-  const int64_t more = run->opt->grad_accum - run->opt->trainer->plan_step(run, &l.record, &table, &comm);
+  const int64_t more = run->opt->grad_accum - run->opt->trainer->plan_step(run, &l.watch);
   const int64_t last = l.microbatches - 1;
   l.sum.at[STEP_TOTAL] = l.now[RECORD_MODEL];
   for (double *x = l.sum.at; more > 0 && x < l.sum.at + STEP_SUMMED; x++) {
     const int64_t i = x - l.sum.at;
     *x += (double)more * (l.microbatch[last - 1].at[i] - l.microbatch[last - 3].at[i]) / 2;
   }
-  touch_of_host = NULL;
-  record_close(&l.record);
   free(l.event);
   free(l.event_of);
   return l.sum;

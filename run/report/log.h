@@ -224,7 +224,7 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   if (run->device.peak_flops > 0) snprintf(p.text[PROGRESS_MFU], BYTES, "MFU %.1f %%", 100 * log_mfu(run, rate));
   snprintf(p.text[PROGRESS_ETA], BYTES, "ETA %s", eta);
   snprintf(p.text[PROGRESS_MEMORY], BYTES, "%.0f MiB", (double)memory_planned_total(&run->plan, MEMORY_ALL) / 0x1p20);
-  const bool overflow = run->fsdp->cfg.compute_dtype == F16 && isfinite(r->loss);
+  const bool overflow = fsdp_config(run->fsdp)->compute_dtype == F16 && isfinite(r->loss);
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
   else if (r->untrained == run->opt->global_batch * run->model.T)
     snprintf(p.text[PROGRESS_SKIPPED], BYTES, "nothing to train on");
@@ -248,13 +248,14 @@ static void log_watch_cores(Log *log) {
 // step changed in its weights, over the norm of the weights.
 static inline void log_layers(FILE *to, const RunView *run, double grad_norm) {
   const Fsdp *f = run->fsdp;
-  const double scale = grad_norm / layer_norms(f, -1).gradient;      // loss scale: a power of two
+  LayerNorms x;
+  if (!fsdp_layer_norms(f, -1, &x)) return;      // none are added up
+  const double scale = grad_norm / x.gradient;   // loss scale: a power of two
   fprintf(to, ",\"layers\":[");
   bool any = false;
   for (int u = 0; u < fsdp_units(f); u++) {
-    const LayerNorms x = layer_norms(f, u);
-    if (!fsdp_unit(f, u)->state_numel) continue;
-    fprintf(to, "%s{\"unit\":\"%s\"", any ? "," : "", fsdp_unit(f, u)->name);
+    if (!fsdp_layer_norms(f, u, &x)) continue;
+    fprintf(to, "%s{\"unit\":\"%s\"", any ? "," : "", fsdp_unit_figures(f, u).name);
     json_number(to, "grad_norm", x.gradient * scale);
     json_number(to, "update_ratio", x.change / x.weights);
     fprintf(to, "}");
@@ -298,9 +299,9 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
     if (w->updates)
       fprintf(log->metrics, ",\"updates\":%lld,\"update_bytes\":%lld", (long long)w->updates,
               (long long)w->update_bytes);
-    if (run->fsdp->layers.host) log_layers(log->metrics, run, r->grad_norm);
-    if (run->fsdp->cfg.compute_dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", run->loss_scale);
-    if (run->fsdp->cfg.compute_dtype == F16 || r->skipped)
+    log_layers(log->metrics, run, r->grad_norm);
+    if (fsdp_config(run->fsdp)->compute_dtype == F16) fprintf(log->metrics, ",\"loss_scale\":%.9g", run->loss_scale);
+    if (fsdp_config(run->fsdp)->compute_dtype == F16 || r->skipped)
       fprintf(log->metrics, ",\"skipped\":%s", r->skipped ? "true" : "false");
     fprintf(log->metrics, "}\n");
     log_flush(log, run);
@@ -416,7 +417,7 @@ static void log_trace_stages(const RunView *run, const TraceFound *x) {
 void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   char error[1100] = "";
-  if (!trace_finish(run->trace, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
+  if (!trace_finish(run->trace, run->ctx, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
   if (error[0]) say_error("notice: the trace is lost: %s\n", error);
   else
     say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,

@@ -11,4 +11,3 @@
 #include "tensorboard.h"
 #include "log.h"
 #include "flight_report.h"
-#include "memory_map.h"

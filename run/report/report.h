@@ -3,6 +3,7 @@
 #pragma once
 #include "run/options/options.h"
 #include "data/checkpoint/checkpoint.h"
+#include "fsdp/plan.h"
 
 // ---- trace.h --------------------------------------------------------------------------------------------------------
 struct Trace;                                    // of --trace
@@ -71,7 +72,6 @@ struct RunView {
   Packing packing[SPLIT_COUNT];
   Store store;
   MemoryPlan plan;
-  Placement placement;
   const Cores *cores;                            // NULL in plans and in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use
   int64_t step, steps_total, steps_per_epoch;
@@ -193,8 +193,3 @@ void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
 // ---- flight_report.h ------------------------------------------------------------------------------------------------
 // The command --flight.
 int flight_answer(Call *call);
-// ---- memory_map.h ---------------------------------------------------------------------------------------------------
-// Writes the member: of a training step whose record is r, and whose buffers p has with their lifetimes and the places
-// that pl gave them.
-void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, const Pass *p,
-                      const Record *r);

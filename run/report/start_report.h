@@ -41,18 +41,18 @@ const char *count_words(int64_t n) {
   return text[turn];
 }
 static const char *transport_words(const RunView *run) {
-  const CommKind comm = run->fsdp->cfg.comm;
+  const CommKind comm = fsdp_config(run->fsdp)->comm;
   if (comm == COMM_SELF) return "stay here";
   if (fsdp_along_hosts(run->fsdp))
     return comm == COMM_NCCL ? "by NCCL, sums along the hosts" : "by sums along the hosts";
   if (comm == COMM_NCCL) return "by NCCL";
-  if (run->fsdp->mesh.remote || !run->fsdp->mesh.windows) return "by messages";
+  if (fsdp_needs_messages(run->fsdp)) return "by messages";
   return fsdp_hosts(run->fsdp) > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
 }
 // How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
 static const char *cpu_products(const RunView *run) {
   const Ops *ops = run->ctx->ops;
-  const Dtype dtype = run->fsdp->cfg.compute_dtype;
+  const Dtype dtype = fsdp_config(run->fsdp)->compute_dtype;
   const bool dots = ops == &ops_neon_bf16, pairs = ops == &ops_avx512_bf16 || dots;
   const bool tiles = !pairs && ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
   if (dtype == F32) return run->ctx->fast_fp32 ? "fp32 as six bf16 tile multiplies" : "fp32 fused multiply-adds";
@@ -62,9 +62,9 @@ static const char *cpu_products(const RunView *run) {
 }
 // How long gathered parameters stay whole.
 static void whole_words(FILE *to, const RunView *run) {
-  const FsdpConfig *c = &run->fsdp->cfg;
+  const FsdpConfig *c = fsdp_config(run->fsdp);
   bool in_blocks = false;
-  for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit(run->fsdp, u)->stage;
+  for (int u = 0; u < fsdp_units(run->fsdp); u++) in_blocks = in_blocks || fsdp_unit_figures(run->fsdp, u).stage;
   if (fsdp_in_place(run->fsdp))
     fprintf(to, c->mesh.shards > 1 ? "shards read in place" : "parameters are whole on each rank");
   else if (!in_blocks || c->gather_slots == c->blocks) fprintf(to, "gathered parameters stay whole for the step");
@@ -74,7 +74,7 @@ static void whole_words(FILE *to, const RunView *run) {
 }
 // One line: what is cut over how many ranks, and how long gathered parameters stay whole.
 static void sharding_words(FILE *to, const RunView *run) {
-  const FsdpConfig *c = &run->fsdp->cfg;
+  const FsdpConfig *c = fsdp_config(run->fsdp);
   const MeshShape m = c->mesh;
   fprintf(to, "%s, %d replica%s of %d shard%s, cut %s; ", strategy_name(run->opt), m.replicas,
           m.replicas > 1 ? "s" : "", m.shards, m.shards > 1 ? "s" : "",
@@ -82,54 +82,46 @@ static void sharding_words(FILE *to, const RunView *run) {
   whole_words(to, run);
   if (run_trains(run->opt) && run->opt->grad_accum > 1)
     fprintf(to, "; gradients reduced %s", c->local ? "once a step" : "every microbatch");
-  if (fsdp_offloads(run->fsdp))
+  if (fsdp_config(run->fsdp)->offload != OFFLOAD_NONE)
     fprintf(to, "; %s on the host", c->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
 
 // ---- units ----------------------------------------------------------------------------------------------------------
-struct UnitFigures { int64_t params, numel, trained; };
-static UnitFigures unit_figures(const Fsdp *f, int u) {
-  UnitFigures x = {fsdp_unit(f, u)->params, 0, 0};
-  for (int p = 0; p < fsdp_params(f); p++) {
-    if (fsdp_param(f, p)->unit != u) continue;
-    x.numel += param_numel(fsdp_param(f, p));
-    const Param *q = fsdp_param(f, p);
-    x.trained += q->frozen ? 0 : q->row_end ? (q->row_end - q->row_from) * param_cols(q) : param_numel(q);
-  }
-  return x;
-}
 // A unit's name without its block's number: "h.12.attn" has the kind ".attn" and the block 12. Block -1: of no block.
 struct UnitName { const char *kind; int block; };
-static UnitName unit_name(const Unit *u) {
+static UnitName unit_name(const char *name) {
   char *end;
-  if (strncmp(u->name, "h.", 2)) return UnitName{u->name, -1};
-  const long block = strtol(u->name + 2, &end, 10);
+  if (strncmp(name, "h.", 2)) return UnitName{name, -1};
+  const long block = strtol(name + 2, &end, 10);
   return UnitName{end, (int)block};
 }
-static bool units_are_alike(const Fsdp *f, int a, int b) {
-  const UnitFigures x = unit_figures(f, a), y = unit_figures(f, b);
-  const Unit *u = fsdp_unit(f, a), *v = fsdp_unit(f, b);
-  return !memcmp(&x, &y, sizeof x) && u->full_bytes == v->full_bytes && u->shard_bytes == v->shard_bytes;
+static bool units_are_alike(const UnitFigures *x, const UnitFigures *y) {
+  return x->params == y->params && x->numel == y->numel && x->trained == y->trained &&
+         x->whole_bytes == y->whole_bytes && x->rank_bytes == y->rank_bytes;
 }
 // A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
 // blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
-struct UnitRow { int first, last, alike; UnitFigures x; };
+struct UnitRow { UnitFigures x; const char *last; int alike; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
   bool *told = (bool *)calloc((size_t)fsdp_units(f), sizeof(bool));
   UnitRow *row = (UnitRow *)calloc((size_t)fsdp_units(f), sizeof(UnitRow));
   *rows = 0;
   for (int u = 0; u < fsdp_units(f); u++) {
     if (told[u]) continue;
-    const UnitName first = unit_name(fsdp_unit(f, u));
-    int last = u, block = first.block;
+    const UnitFigures x = fsdp_unit_figures(f, u);
+    const UnitName first = unit_name(x.name);
+    const char *last = x.name;
+    int block = first.block;
     for (int v = u + 1; v < fsdp_units(f) && first.block >= 0; v++) {
-      const UnitName other = unit_name(fsdp_unit(f, v));
+      const UnitFigures y = fsdp_unit_figures(f, v);
+      const UnitName other = unit_name(y.name);
       if (strcmp(other.kind, first.kind) || other.block < 0) continue;
-      if (other.block != block + 1 || !units_are_alike(f, u, v)) break;
-      told[last = v] = true;
+      if (other.block != block + 1 || !units_are_alike(&x, &y)) break;
+      told[v] = true;
+      last = y.name;
       block++;
     }
-    row[(*rows)++] = UnitRow{u, last, 1 + block - first.block, unit_figures(f, u)};
+    row[(*rows)++] = UnitRow{x, last, 1 + block - first.block};
   }
   free(told);
   return row;
@@ -144,11 +136,9 @@ void units_words(FILE *to, const RunView *run) {
   for (int i = 0; i < rows; i++) {
     const UnitRow *r = &row[i];
     char name[160];
-    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", fsdp_unit(f, r->first)->name,
-             fsdp_unit(f, r->last)->name);
+    snprintf(name, sizeof name, r->alike > 1 ? "%s .. %s" : "%s", r->x.name, r->last);
     fprintf(to, "  %-34s %8lld %12lld %12lld %14zu %14zu%s\n", name, (long long)r->x.params, (long long)r->x.numel,
-            (long long)r->x.trained, fsdp_unit(f, r->first)->full_bytes, fsdp_unit(f, r->first)->shard_bytes,
-            r->alike > 1 ? "  each" : "");
+            (long long)r->x.trained, r->x.whole_bytes, r->x.rank_bytes, r->alike > 1 ? "  each" : "");
   }
   free(row);
 }
@@ -169,14 +159,13 @@ void record_units(FILE *f, const RunView *run) {
   int rows;
   UnitRow *row = unit_rows(run->fsdp, &rows);
   for (int i = 0; i < rows; i++) {
-    const Unit *first = fsdp_unit(run->fsdp, row[i].first);
     fprintf(f, "%s{\"first\":", i ? "," : "");
-    json_text(f, first->name);
+    json_text(f, row[i].x.name);
     fprintf(f, ",\"last\":");
-    json_text(f, fsdp_unit(run->fsdp, row[i].last)->name);
+    json_text(f, row[i].last);
     fprintf(f, ",\"alike\":%d,\"tensors\":%lld,\"parameters\":%lld,\"trained\":%lld,\"whole_bytes\":%zu,"
             "\"rank_bytes\":%zu}", row[i].alike, (long long)row[i].x.params, (long long)row[i].x.numel,
-            (long long)row[i].x.trained, first->full_bytes, first->shard_bytes);
+            (long long)row[i].x.trained, row[i].x.whole_bytes, row[i].x.rank_bytes);
   }
   free(row);
 }
@@ -203,7 +192,7 @@ static void record_cores(FILE *f, const RunView *run) {
 // What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
 // that --verbose prints, as members of an open object.
 static void start_record(FILE *f, const RunView *run) {
-  const MeshShape mesh = fsdp_mesh(run->fsdp);
+  const MeshShape mesh = fsdp_config(run->fsdp)->mesh;
   char *sharding = words_of(run, sharding_words);
   fprintf(f, ",\"model\":{\"blocks\":%d,\"heads\":%d,\"width\":%lld,\"positions\":%lld,\"vocabulary\":%lld,"
           "\"vocabulary_in_memory\":%lld,\"flops_per_token\":%.17g}", run->model.L, run->model.H,
@@ -225,8 +214,8 @@ static void start_record(FILE *f, const RunView *run) {
   fprintf(f, ",\"total\":%zu},\"memory_use_bytes\":{", memory_planned_total(&run->plan, MEMORY_ALL));
   for (int k = 0; k < MEMORY_USES; k++)
     fprintf(f, "%s\"%s\":%zu", k ? "," : "", memory_use_words[k], memory_planned_use(&run->plan, (MemoryUse)k));
-  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", placement_bytes(&run->placement),
-          run->placement.alive_most_bytes);
+  fprintf(f, "},\"shared_memory_bytes\":{\"placed\":%zu,\"alive_most\":%zu}", fsdp_placed(run->fsdp).placed,
+          fsdp_placed(run->fsdp).alive);
   record_traffic(f, run);
   record_cores(f, run);
   free(sharding);
@@ -289,7 +278,7 @@ static void cores_short_words(FILE *to, const RunView *run) {
   if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
 void shards_words(FILE *to, const RunView *run) {
-  const MeshShape m = fsdp_mesh(run->fsdp);
+  const MeshShape m = fsdp_config(run->fsdp)->mesh;
   fputs(strategy_name(run->opt), to);
   if (fsdp_world(run->fsdp) == 1) fprintf(to, " over 1 rank: it holds everything");
   else {
@@ -298,9 +287,9 @@ void shards_words(FILE *to, const RunView *run) {
     whole_words(to, run);
     if (run_trains(run->opt)) fprintf(to, "; gradients %s", transport_words(run));
   }
-  if (fsdp_offloads(run->fsdp))
+  if (fsdp_config(run->fsdp)->offload != OFFLOAD_NONE)
     fprintf(to, "; %s on the host",
-            run->fsdp->cfg.offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
+            fsdp_config(run->fsdp)->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
 void memory_short_words(FILE *to, const RunView *run) {
   const MemoryPlan *m = &run->plan;
@@ -412,7 +401,7 @@ static void adapters_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   UnitFigures all = {};
   for (int u = 0; u < fsdp_units(run->fsdp); u++) {
-    const UnitFigures x = unit_figures(run->fsdp, u);
+    const UnitFigures x = fsdp_unit_figures(run->fsdp, u);
     all.numel += x.numel, all.trained += x.trained;
   }
   fprintf(to, "rank %lld, alpha %g%s, of %s%s%s", (long long)o->lora, o->lora_alpha,
@@ -431,29 +420,30 @@ static void owned_name(char *to, size_t bytes, const Param *p) {
 }
 // Which parameters Muon updates; the others are AdamW's.
 static void muon_words(FILE *to, const RunView *run) {
-  const FsdpLayout *lay = &run->fsdp->lay;
-  const int blocks = run->fsdp->cfg.blocks;
+  const Fsdp *f = run->fsdp;
+  const int blocks = fsdp_config(f)->blocks;
   char name[64], other[64];
-  for (int p = 0; p < lay->params; p++) {
+  for (int p = 0; p < fsdp_params(f); p++) {
     int alike = 0, before = 0;
-    if (!lay->param[p].owned) continue;
-    owned_name(name, sizeof name, &lay->param[p]);
-    for (int q = 0; q < lay->params; q++) {
-      if (!lay->param[q].owned) continue;
-      owned_name(other, sizeof other, &lay->param[q]);
+    if (!fsdp_param(f, p)->owned) continue;
+    owned_name(name, sizeof name, fsdp_param(f, p));
+    for (int q = 0; q < fsdp_params(f); q++) {
+      if (!fsdp_param(f, q)->owned) continue;
+      owned_name(other, sizeof other, fsdp_param(f, q));
       alike += !strcmp(name, other);
       before += !strcmp(name, other) && q < p;
     }
     if (before) continue;
-    fprintf(to, "%s%s", name, lay->param[p].matrices == 3   ? " (q, k, v apart)"
-                            : lay->param[p].matrices == 2 ? " (gate, up apart)"
-                                                          : "");
+    const int parts = fsdp_param(f, p)->matrices;
+    fprintf(to, "%s%s", name, parts == 3 ? " (q, k, v apart)" : parts == 2 ? " (gate, up apart)" : "");
     if (alike < blocks) fprintf(to, " (of %d of %d blocks)", alike, blocks);
     fprintf(to, ", ");
   }
-  if (!lay->owned.matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
+  int rounds;
+  const int matrices = fsdp_owned(f, &rounds);
+  if (!matrices) fprintf(to, "nothing: all matrices of blocks are frozen; AdamW for all the rest");
   else
-    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", lay->owned.matrices, lay->owned.rounds);
+    fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", matrices, rounds);
 }
 void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = words_of(run, write);
@@ -576,7 +566,7 @@ void print_start(const RunView *run) {
   if (run_trains(run->opt)) start_words("training", run, training_words);
   if (run->opt->tuning) start_words("tuning", run, tuning_words);
   if (run->opt->lora) start_words("adapters", run, adapters_words);
-  if (run_trains(run->opt) && run->fsdp->cfg.optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
+  if (run_trains(run->opt) && fsdp_config(run->fsdp)->optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
   start_words("ranks", run, ranks_words);
   if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
   if (run->ctx->ops->nccl)
@@ -600,7 +590,7 @@ static void plan_words(FILE *to, const RunView *run) {
   if (run->ctx->ops->nccl) fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "on the GPU", device, (double)device / 0x1p20);
   fprintf(to, "  %-34s %15zu  (%.1f MiB)\n", "total", total, (double)total / 0x1p20);
   fprintf(to, "  of it %zu bytes are shared by what is never alive at once; at most %zu of them are alive\n",
-          placement_bytes(&run->placement), run->placement.alive_most_bytes);
+          fsdp_placed(run->fsdp).placed, fsdp_placed(run->fsdp).alive);
 }
 static void traffic_words(FILE *to, const RunView *run) {
   if (fsdp_world(run->fsdp) == 1 || !run_trains(run->opt)) return;
@@ -654,50 +644,41 @@ void print_details(const RunView *run) {
 }
 
 // ---- notices --------------------------------------------------------------------------------------------------------
-// Number of groups of `size` consecutive ranks that cross hosts although one host has room for a group.
-static int groups_across_hosts(const Mesh *m, int size) {
-  int across = 0;
-  for (int first = 0; first < m->world && size <= m->node_world; first += size) {
-    bool one_host = true;
-    for (int i = 1; i < size; i++) one_host = one_host && m->peer[first + i].host == m->peer[first].host;
-    across += !one_host;
-  }
-  return across;
-}
-static void print_across_hosts(const Mesh *m, int size, const char *what, const char *option) {
-  const int across = groups_across_hosts(m, size);
+static void print_across_hosts(const Fsdp *f, int size, const char *what, const char *option) {
+  const int across = fsdp_groups_across(f, size);
   if (!across) return;
   say("notice: %d of %d %s cross hosts although %d ranks fit on one: their gathers go over the network; ", across,
-         m->world / size, what, size);
-  if (m->node_world % size) say("choose %s that divides the ranks of a host\n", option);
+         fsdp_world(f) / size, what, size);
+  if (fsdp_host_world(f) % size) say("choose %s that divides the ranks of a host\n", option);
   else say("place ranks host by host (mpirun --map-by slot, srun --distribution=block)\n");
 }
 // Notices about the sharding modes in use.
 static void print_sharding_notices(const RunView *run) {
   const Options *o = run->opt;
-  const Mesh *m = &run->fsdp->mesh;
-  print_across_hosts(m, m->shape.shards, "shard groups", "--mesh RxS with an S");
-  if (m->shape.secondary)
-    print_across_hosts(m, m->shape.secondary, "groups that keep blocks", "a --reshard_after_forward");
+  const Fsdp *f = run->fsdp;
+  const FsdpConfig *c = fsdp_config(f);
+  print_across_hosts(f, c->mesh.shards, "shard groups", "--mesh RxS with an S");
+  if (c->mesh.secondary)
+    print_across_hosts(f, c->mesh.secondary, "groups that keep blocks", "a --reshard_after_forward");
   const bool slots = o->given[OPT_gather_slots];
-  if (fsdp_in_place(run->fsdp) && m->shape.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
+  if (fsdp_in_place(f) && c->mesh.shards > 1 && (slots || o->given[OPT_reshard_after_forward]))
     say("notice: all ranks of a shard group share this host's memory and read shards in place: nothing is gathered, "
            "--%s has no effect; --shm copy gathers\n", slots ? "gather_slots" : "reshard_after_forward");
   if (!run_trains(o)) return;
-  const int mixed = hosts_out_of_order(m);
-  if (mixed && m->windows && !run->ctx->ops->nccl && run->fsdp->cfg.between == BETWEEN_AUTO)
+  const int mixed = fsdp_groups_mixed(f);
+  if (mixed)
     say("notice: the ranks of a host are not consecutive in %d of %d shard groups: each rank sends its gradients to "
            "all owners on other hosts; place ranks host by host (mpirun --map-by slot) and sums can go along the "
-           "hosts\n", mixed, m->world / m->shape.shards);
+           "hosts\n", mixed, fsdp_world(f) / c->mesh.shards);
   bool rounded = false;
-  for (int p = 0; p < fsdp_params(run->fsdp); p++)
-    rounded = rounded || (fsdp_param(run->fsdp, p)->frozen && fsdp_param(run->fsdp, p)->dtype != F32);
-  if (rounded && !fsdp_has_adapters(run->fsdp))
+  for (int p = 0; p < fsdp_params(f); p++)
+    rounded = rounded || (fsdp_param(f, p)->frozen && fsdp_param(f, p)->dtype != F32);
+  if (rounded && !fsdp_has_adapters(f))
     say("notice: what --freeze names is kept only in %s: checkpoints and exports hold the rounded values\n",
            o->fp8 != FP8_OFF ? "E4M3 or --param_dtype" : option_word(o, OPT_param_dtype));
-  if (run->fsdp->cfg.native_reduce && m->world > 1)
+  if (c->native_reduce && fsdp_world(f) > 1)
     say("notice: --reduce native adds in NCCL's order: last bits depend on the number of ranks\n");
-  if (fsdp_adds_locally(run->fsdp) && o->grad_accum > 1)
+  if (c->local && o->grad_accum > 1)
     say("notice: --%s adds a rank's %lld microbatches before those of other ranks: last bits depend on the "
            "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);

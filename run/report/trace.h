@@ -239,23 +239,13 @@ void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
 
 // ---- the table of ops
 static inline int trace_stage(const TraceTable *t) {
-  if (t->part == PART_OF_SUMS) return t->trace->f->job.stage;
+  if (t->part == PART_OF_SUMS) return fsdp_reduced_last(t->trace->f);
   return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
-// The stage in whose gradient p points.
-static inline int trace_stage_at(const Fsdp *f, const void *p) {
-  for (int u = 0; u < fsdp_units(f); u++)
-    for (int i = 0; i < fsdp_unit(f, u)->pieces; i++) {
-      const float *g = fsdp_piece_state(f, STATE_GRAD, u, i);
-      if (g && (const float *)p >= g && (const float *)p < g + fsdp_unit(f, u)->piece[i].numel)
-        return fsdp_unit(f, u)->stage;
-    }
-  return STAGE_NONE;
-}
 // The last op was the optimizer's. The first one of a stage reads what the stage's last reduction has added up.
-static inline void trace_updated(Trace *x, int stage) {
+static inline void trace_updated(Trace *x, int stage, uint64_t round) {
   if (stage < 0 || !x->reduced[stage] || x->read_stage == stage) return;
-  trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, x->f->reduce.stage_round0[stage], PART_OF_MODEL);
+  trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, round, PART_OF_MODEL);
   x->read_stage = stage;
 }
 static inline void trace_op_begin(OpWatch *w, Ctx *c, const OpTouch *) {
@@ -267,12 +257,13 @@ static inline void trace_op_end(OpWatch *w, Ctx *c, const OpTouch *o) {
   Trace *x = t->trace;
   const bool updates = o->op == OP_adamw_update || o->op == OP_sgd_update || o->op == OP_muon_momentum;
   int stage = trace_stage(t);
+  uint64_t round = 0;
   for (int i = 0; i < o->args && (updates || o->op == OP_norm_accumulate); i++)
-    if (!strcmp(o->arg[i].name, "grad")) stage = trace_stage_at(x->f, o->arg[i].t.data);
+    if (!strcmp(o->arg[i].name, "grad")) stage = fsdp_stage_of_gradient(x->f, o->arg[i].t.data, &round);
   const TraceEnded e = trace_leave(x, c);
   trace_add(x, TRACE_OP, o->op, stage, e.begin_ns, e.end_ns, 0, t->part);
   if (t->part) trace_expose(x, t->part == PART_OF_SUMS ? EXPOSED_SUMS : EXPOSED_GATHER, stage, e.own_ns);
-  if (updates) trace_updated(x, stage);
+  if (updates) trace_updated(x, stage, round);
 }
 static inline void trace_range_begin(Ctx *c, const char *name) {
   Trace *x = ((const TraceTable *)c->ops)->trace;
@@ -306,23 +297,19 @@ static inline void trace_table(TraceTable *t, Trace *x, const Ops *real, TracePa
 // ---- the schedule's notes
 // Notes the time that the model's thread spends on an all-gather, and the all-gather in its slot, from its start until
 // it is complete. On a GPU both are on the gather stream, and start once that stream has waited for the slot.
-static inline void trace_gather(Trace *x, NotePoint point, int s) {
-  Fsdp *f = x->f;
-  const int k = fsdp_slot_number(f, s) & 63;
-  const bool starts = point <= POINT_BEGUN, enters = point == POINT_BEGIN || point == POINT_WAIT;
+static inline void trace_gather(Trace *x, const Note *n) {
+  const int k = n->slot & 63, s = n->stage;
+  const bool starts = n->point <= POINT_BEGUN, enters = n->point == POINT_BEGIN || n->point == POINT_WAIT;
   x->stage = enters ? s : STAGE_NONE;
   if (x->on_device && starts) {
-    GatherSlot *slot = fsdp_slot(f, s);
-    if (enters) step_event_wait(&f->gather_ctx, &slot->released);
-    const int64_t at = trace_time(x, &f->gather_ctx);
+    const int64_t at = trace_time(x, n->on);
     if (!enters) trace_add(x, TRACE_GATHER, k, s, x->gather_ns[k], at, 0, PART_OF_MODEL);
-    if (!enters) step_event_record(&f->gather_ctx, &slot->arrived);    // again: a capture must not end before the stamp
     x->gather_ns[k] = at;
   } else if (enters) {
-    const int64_t begin = trace_enter(x, f->ctx);
+    const int64_t begin = trace_enter(x, n->on);
     if (starts) x->gather_ns[k] = begin;
   } else {
-    const TraceEnded e = trace_leave(x, f->ctx);
+    const TraceEnded e = trace_leave(x, n->on);
     trace_expose(x, EXPOSED_GATHER, s, e.own_ns);
     trace_add(x, TRACE_FETCH, !starts, s, e.begin_ns, e.end_ns, 0, PART_OF_MODEL);
     if (!starts && !x->on_device) trace_add(x, TRACE_GATHER, k, s, x->gather_ns[k], e.end_ns, 0, PART_OF_MODEL);
@@ -330,24 +317,20 @@ static inline void trace_gather(Trace *x, NotePoint point, int s) {
 }
 // Notes a reduction. On a GPU it starts once its stream has waited for the gradient, and ends before the event for
 // which other streams wait.
-static inline void trace_reduction(Trace *x, NotePoint point) {
-  const ReduceJob *job = &x->f->job;
-  x->reduced[job->stage] += point == POINT_BEGIN;
-  if (point == (x->on_device ? POINT_BEGUN : POINT_BEGIN)) x->reduction_ns = trace_time(x, &x->f->reduce_ctx);
-  if (point == POINT_ADDED && job->past[REDUCE_FOLD] == job->rounds)
-    trace_add(x, TRACE_SUMMED, job->last, job->stage, x->op_begin_ns, x->op_begin_ns, job->round0, PART_OF_MODEL);
-  if (point == POINT_END)
-    trace_add(x, TRACE_REDUCTION, 0, job->stage, x->reduction_ns, trace_time(x, &x->f->reduce_ctx), job->round0,
-              PART_OF_MODEL);
+static inline void trace_reduction(Trace *x, const Note *n) {
+  x->reduced[n->stage] += n->point == POINT_BEGIN;
+  if (n->point == (x->on_device ? POINT_BEGUN : POINT_BEGIN)) x->reduction_ns = trace_time(x, n->on);
+  if (n->point == POINT_ADDED)
+    trace_add(x, TRACE_SUMMED, n->last, n->stage, x->op_begin_ns, x->op_begin_ns, n->round, PART_OF_MODEL);
+  if (n->point == POINT_END)
+    trace_add(x, TRACE_REDUCTION, 0, n->stage, x->reduction_ns, trace_time(x, n->on), n->round, PART_OF_MODEL);
 }
 // Notes the return of a reduced gradient (HSDP), on a GPU's stream of reductions. Where ranks poll, the copy of a
 // gradient that has come is noted as an op instead.
-static inline void trace_return(Trace *x, NotePoint point) {
-  const ReduceJob *job = &x->f->job;
-  const int64_t at = trace_time(x, &x->f->reduce_ctx);
-  if (point == POINT_BEGIN) x->reduction_ns = at;
-  else trace_add(x, TRACE_RETURN, 0, job->stage, x->reduction_ns, at, job->round0 + (uint64_t)job->rounds - 1,
-                 PART_OF_MODEL);
+static inline void trace_return(Trace *x, const Note *n) {
+  const int64_t at = trace_time(x, n->on);
+  if (n->point == POINT_BEGIN) x->reduction_ns = at;
+  else trace_add(x, TRACE_RETURN, 0, n->stage, x->reduction_ns, at, n->round, PART_OF_MODEL);
 }
 static inline void trace_common(Trace *x, NotePoint point, TraceKind kind, TraceCommon part) {
   if (point == POINT_BEGIN) trace_enter(x, x->model);
@@ -377,16 +360,18 @@ static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
   if (messages) trace_expose_common(x, COMMON_MOVE, end - begin);
 }
 // Takes the schedule's notes of the traced step. On a GPU the host only enqueues, so it does not wait for peers.
-static inline void trace_note(Fsdp *, NoteOf of, NotePoint point, int stage) {
+static inline void trace_note(const Note *n) {
   Trace *x = tracing;
+  const NoteOf of = n->of;
+  const NotePoint point = n->point;
   const bool host = !x->on_device;
-  if (of == NOTE_GATHER) trace_gather(x, point, stage);
-  if (of == NOTE_REDUCTION) trace_reduction(x, point);
-  if (of == NOTE_RETURN && !host) trace_return(x, point);
+  if (of == NOTE_GATHER) trace_gather(x, n);
+  if (of == NOTE_REDUCTION) trace_reduction(x, n);
+  if (of == NOTE_RETURN && !host) trace_return(x, n);
   if (of == NOTE_JOIN) trace_common(x, point, TRACE_JOIN, COMMON_JOIN);
   if (of == NOTE_SMALL) trace_common(x, point, TRACE_EXCHANGE, COMMON_EXCHANGE);
   if (of == NOTE_STEP_END && host) trace_common(x, point, TRACE_BARRIER, COMMON_BARRIER);
-  if (of >= NOTE_ROUND && of <= NOTE_SLOT) trace_wait(x, point, (TraceWait)(of - NOTE_ROUND), stage);
+  if (of >= NOTE_ROUND && of <= NOTE_SLOT) trace_wait(x, point, (TraceWait)(of - NOTE_ROUND), n->stage);
   if (of >= NOTE_MESSAGES && host) trace_moved(x, point, of == NOTE_MESSAGES);
 }
 
@@ -430,11 +415,11 @@ static inline int64_t trace_to_rank0(const TraceClock *a, const TraceClock *b, i
 }
 // Measurement `which` of all clocks (0, 1). The ranks of a host share a clock, so its first rank stands for all of
 // them.
-static inline void trace_measure(Trace *x, Fsdp *f, int which) {
-  const Mesh *m = &f->mesh;
-  int *like = (int *)malloc(sizeof(int) * (size_t)m->world);
-  for (int r = 0; r < m->world; r++) like[r] = m->peer[r].host;
-  trace_clocks(m->comm, x->clock[which], now_ns, like);
+static inline void trace_measure(Trace *x, const Fsdp *f, int which) {
+  const int world = fsdp_world(f);
+  int *like = (int *)malloc(sizeof(int) * (size_t)world);
+  for (int r = 0; r < world; r++) like[r] = fsdp_host_of(f, r);
+  trace_clocks(fsdp_comm(f), x->clock[which], now_ns, like);
   free(like);
 }
 
@@ -519,8 +504,6 @@ void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->ops = c->ops;
   x->model = c;
   x->step_count = x->count, x->stamps = 0;
-  x->side[PART_OF_GATHER] = x->on_device && f->gather_ctx.stream != c->stream;
-  x->side[PART_OF_SUMS] = x->on_device && f->reduce_ctx.stream != c->stream;
   if (x->on_device) {
     x->ops->sync(c);
     x->device_clock[0] = trace_device_clock(x, c);
@@ -533,13 +516,14 @@ void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   for (int part = 0; part < 3; part++) trace_table(&x->table[part], x, x->ops, (TracePart)part);
   tracing = x;
   c->ops = &x->table[PART_OF_MODEL].watch.ops;
-  f->gather_ctx.ops = &x->table[PART_OF_GATHER].watch.ops;
-  f->reduce_ctx.ops = &x->table[PART_OF_SUMS].watch.ops;
-  f->watch.note = trace_note;
+  bool own[2];
+  fsdp_trace_begin(f, &x->table[PART_OF_GATHER].watch.ops, &x->table[PART_OF_SUMS].watch.ops, trace_note, own);
+  x->side[PART_OF_GATHER] = x->on_device && own[0];
+  x->side[PART_OF_SUMS] = x->on_device && own[1];
 }
 void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
-  c->ops = f->gather_ctx.ops = f->reduce_ctx.ops = x->ops;
-  f->watch.note = NULL;
+  c->ops = x->ops;
+  fsdp_trace_end(f, x->ops);
   tracing = NULL;
   if (!x->on_device) return;
   x->ops->sync(c);

@@ -105,7 +105,7 @@ static inline void trace_write_events(FILE *to, const Trace *x, const TraceEvent
       snprintf(name, sizeof name, "gather slot %d", e[i].number);
       trace_write_track(to, rank, TRACK_SLOTS + e[i].number, name);
     }
-    trace_write(to, x, &e[i], rank, fsdp_shards(x->f), max64(0, begin - base_ns), max64(0, end - base_ns));
+    trace_write(to, x, &e[i], rank, fsdp_config(x->f)->mesh.shards, max64(0, begin - base_ns), max64(0, end - base_ns));
   }
 }
 static inline void trace_write_rank(FILE *to, const Trace *x, int rank, const char *host) {
@@ -127,11 +127,11 @@ struct TraceFound {
 };
 // Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays live as long as x. False: no step was
 // traced, or it was done before. One line in `error` on rank 0 when the file cannot be written. Collective.
-static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *error, size_t error_bytes) {
+static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *found, char *error, size_t error_bytes) {
   if (!x->path[0] || x->done || !x->event) return false;
   x->done = true;
   trace_measure(x, f, 1);
-  if (x->graph) f->ctx->ops->graph_close(f->ctx, x->graph);
+  if (x->graph) c->ops->graph_close(c, x->graph);
   x->graph = NULL;
   double device_within_ns = x->device_within_ns;
   MPI_Allreduce(MPI_IN_PLACE, &device_within_ns, 1, MPI_DOUBLE, MPI_MAX, fsdp_comm(f));
@@ -141,8 +141,8 @@ static inline bool trace_finish(Trace *x, Fsdp *f, TraceFound *found, char *erro
   MPI_Allreduce(MPI_IN_PLACE, x->exposed_ns, parts, MPI_DOUBLE, MPI_SUM, fsdp_comm(f));
   MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_DOUBLE, MPI_SUM, fsdp_comm(f));
   int64_t count = x->count;
-  char host[64];
-  memcpy(host, f->mesh.host, sizeof host);
+  char host[64] = "";
+  gethostname(host, sizeof host - 1);
   if (fsdp_rank(f)) {
     MPI_Send(&count, 1, MPI_INT64_T, 0, TRACE_TAG, fsdp_comm(f));
     MPI_Send(host, sizeof host, MPI_CHAR, 0, TRACE_TAG, fsdp_comm(f));

@@ -1,45 +1,41 @@
-// op_calls.h: what each call of an op reads and writes, as its line of ops.h says. Those lines are expanded here once,
-// for all who want to know: the record and the placement, predictions, the trace, the search for what is not finite.
-//
-//   touch_ops     ops that compute nothing: each call is told to the TouchSink that its context's device points to
-//   watch_table   ops that are told before and after a real table makes them
-#pragma once
-#include "fsdp.h"
-#include "kernels/ops.h"
+// op_calls.cc: op_calls.h, as one object: the lines of ops.h are expanded here once, for all who want to know what a
+// call touches.
+#define PART_LAUNCH 1
+#include "op_calls.h"
 
 TouchSink *touch_of_host;
 
-static inline void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+void touch(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!p || !bytes) return;
   for (int i = 0; i < x->count; i++)             // in a dry run the contributions of all ranks may lie at one place
     if (x->access[i].kind == kind && x->access[i].at == (uintptr_t)p && x->access[i].bytes == bytes) return;
   CHECK(x->count < ACCESSES_MAX, "%s touches more than %d tensors", op_words[x->op], (int)ACCESSES_MAX);
   x->access[x->count++] = Access{kind, (uintptr_t)p, bytes};
 }
-static inline void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+static void touch_bytes(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   touch(x, kind, p, bytes);
   x->bytes += (kind == ACCESS_UPDATE ? 2 : 1) * (double)bytes;
 }
-static inline void touch_tensor(OpTouch *x, const char *name, AccessKind kind, Tensor t) {
+static void touch_tensor(OpTouch *x, const char *name, AccessKind kind, Tensor t) {
   CHECK(x->args < ARGS_MAX, "%s has more than %d tensors", op_words[x->op], (int)ARGS_MAX);
   x->arg[x->args++] = OpArg{name, kind, t};
   if (t.data) touch_bytes(x, kind, t.data, (size_t)numel(t) * dtype_bytes(t.dtype));
 }
-static inline void touch_context(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
+static void touch_context(OpTouch *x, AccessKind kind, const void *p, size_t bytes) {
   if (!x->context) x->context = x->count;        // every op has an argument
   touch(x, kind, p, bytes);
 }
-static inline void touch_in_place(OpTouch *x, const void *written, const void *read) {
+static void touch_in_place(OpTouch *x, const void *written, const void *read) {
   x->in_place[x->pairs][0] = (uintptr_t)written;
   x->in_place[x->pairs++][1] = (uintptr_t)read;
 }
-static inline void touch_summands(OpTouch *x, Summands s, Tensor sum) {
+static void touch_summands(OpTouch *x, Summands s, Tensor sum) {
   for (int i = 0; i < s.count; i++) {
     touch_bytes(x, ACCESS_READ, s.data[i], (size_t)numel(sum) * dtype_bytes(s.dtype));
     touch_in_place(x, sum.data, s.data[i]);
   }
 }
-static inline void touch_tell(const Ctx *c, const OpTouch *x) {
+void touch_tell(const Ctx *c, const OpTouch *x) {
   TouchSink *to = c->device ? (TouchSink *)c->device : touch_of_host;
   if (to) to->take(to, c, x);
 }
@@ -59,7 +55,7 @@ static inline void touch_tell(const Ctx *c, const OpTouch *x) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define X(op_, args, touches) \
-  static inline void op_##_touches args { \
+  static void op_##_touches args { \
     OpTouch touched = {}; \
     touched.op = OP_##op_; \
     touches \
@@ -79,20 +75,20 @@ OPS(X)
 #undef IN_PLACE
 #undef READS_VALUE
 #undef USES_WORKSPACE
-static inline void touch_copy(Ctx *c, void *to, const void *from, size_t bytes) {
+static void touch_copy(Ctx *c, void *to, const void *from, size_t bytes) {
   OpTouch x = {};
   x.op = OP_COPY;
   touch(&x, ACCESS_READ, from, bytes);
   touch(&x, ACCESS_WRITE, to, bytes);
   touch_tell(c, &x);
 }
-static inline void touch_zero(Ctx *c, void *to, size_t bytes) {
+static void touch_zero(Ctx *c, void *to, size_t bytes) {
   OpTouch x = {};
   x.op = OP_ZERO;
   touch(&x, ACCESS_WRITE, to, bytes);
   touch_tell(c, &x);
 }
-static inline void touch_ops(Ops *t) {
+void touch_ops(Ops *t) {
 #define X(op, args, touches) t->op = op##_touches;
   OPS(X)
 #undef X

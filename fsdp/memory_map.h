@@ -9,7 +9,8 @@
 //                                                          of none
 //     "schedule": [[stage, words, from, to], ...]}         weights whole and in use, gathers, reductions
 #pragma once
-#include "report.h"
+#include "types.h"
+#include "dry_run.h"
 
 static inline void memory_map_buffer(FILE *f, const Pass *p, const Buffer *b, bool *any) {
   if (!b->intervals) return;
@@ -106,9 +107,13 @@ static inline void memory_map_lines(FILE *f, const Fsdp *fsdp, const MemoryPlan 
     any = true;
   }
 }
-void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const Placement *pl, const Pass *p,
-                      const Record *r) {
+void fsdp_memory_map(FILE *f, const Fsdp *fsdp, Fsdp *dry, const MemoryPlan *plan) {
+  const Placement *pl = &fsdp->passes->placement;
+  const Record *r = dry->record;
+  Pass *p = &dry->passes->pass[PASS_TRAIN];
   bool any = false;
+  dry_learn(dry);
+  pass_take_places(p, &fsdp->passes->pass[PASS_TRAIN]);
   fprintf(f, "\"memory_map\":{\"time\":%d,\"turns\":[", r->count);
   memory_map_turns(f, r);
   fprintf(f, "],\"lines\":[");
@@ -124,6 +129,6 @@ void memory_map_write(FILE *f, const Fsdp *fsdp, const MemoryPlan *plan, const P
   }
   for (int i = 0; i < p->count; i++) memory_map_buffer(f, p, &p->buffer[i], &any);
   fprintf(f, "],\"schedule\":[");
-  memory_map_schedule(f, r, fsdp_stages(fsdp));
+  memory_map_schedule(f, r, fsdp->lay.stages);
   fprintf(f, "]}");
 }

@@ -1,12 +1,11 @@
-// memory_plan.h: every byte is planned under a name, printed, then allocated under that name.
-#pragma once
-#include "fsdp.h"
-#include "kernels/ops.h"
+// memory.cc: memory/ as one object; what others may call of it is in memory.h.
+#define PART_LAUNCH 1
+#include "memory.h"
 
 // There is no formula for what libraries allocate for themselves. It is measured after they have been opened, before
 // the rest of the plan is allocated.
-static inline bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
-static inline bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
+static bool memory_measured(int line) { return memory_uses[line] == MEMORY_LIBRARIES; }
+static bool memory_on_host(int line) { return !strncmp(memory_words[line], "host:", 5); }
 
 void memory_declare(MemoryPlan *m, MemoryName line, size_t bytes, void *pointer, size_t besides) {
   m->planned_bytes[line] += bytes;
@@ -31,7 +30,7 @@ size_t memory_planned_use(const MemoryPlan *m, MemoryUse use) {
 
 // Zeroed memory of `bytes`, counted under `line`, and `besides` more: of the device, or pinned host memory for host
 // lines.
-static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes, size_t besides = 0) {
+static void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t bytes, size_t besides = 0) {
   void *p = NULL;
   m->taken_bytes[line] += bytes;
   bytes += besides;
@@ -39,12 +38,11 @@ static inline void *memory_take(Ctx *c, MemoryPlan *m, MemoryName line, size_t b
   if (bytes && !p) die_missing("cannot allocate %zu bytes for %s: %s", bytes, memory_words[line], strerror(ENOMEM));
   return p;
 }
-static inline void memory_give_back(Ctx *c, MemoryName line, void *p, size_t bytes) {
+static void memory_give_back(Ctx *c, MemoryName line, void *p, size_t bytes) {
   if (p) c->ops->memory_free(c, p, bytes, memory_on_host(line) ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
-// Takes, and gives back, all that was declared.
-static inline void memory_take_all(Ctx *c, MemoryPlan *m) {
+void memory_take_all(Ctx *c, MemoryPlan *m) {
   for (int i = 0; i < m->blocks; i++) {
     const MemoryBlock *b = &m->block[i];
     if (!b->pointer) { m->taken_bytes[b->line] += b->bytes; continue; }
@@ -52,7 +50,7 @@ static inline void memory_take_all(Ctx *c, MemoryPlan *m) {
     memcpy(b->pointer, &p, sizeof p);
   }
 }
-static inline void memory_give_back_all(Ctx *c, MemoryPlan *m) {
+void memory_give_back_all(Ctx *c, MemoryPlan *m) {
   for (int i = m->blocks - 1; i >= 0; i--) {
     void *p = NULL;
     if (m->block[i].pointer) memcpy(&p, m->block[i].pointer, sizeof p);
