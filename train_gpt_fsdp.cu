@@ -1004,20 +1004,20 @@ static void trainer_run_step(Trainer *t) {
   const bool first = !t->has_run;
   t->has_run = true;
   if (first || !trainer_captures(t)) { trainer_enqueue_step(t); return; }
-  void **graph = tracing ? trace_graph(tracing) : &t->graph;    // a traced step has a graph of its own
+  void **graph = trace_graph(&t->graph);
   if (!*graph) {
     const Traffic before = fsdp_traffic(t->fsdp);
-    if (tracing) trace_capture_begin(tracing);
+    trace_capture(true);
     c->ops->graph_begin(c);
     trainer_enqueue_step(t);
     c->ops->graph_end(c, graph);
-    if (tracing) trace_capture_end(tracing);
+    trace_capture(false);
     t->graph_traffic = traffic_add(fsdp_traffic(t->fsdp), before, -1);
     fsdp_set_traffic(t->fsdp, before);
   }
   liveness_phase("a replayed step");
   c->ops->graph_launch(c, *graph);
-  if (tracing) trace_replayed(tracing);
+  trace_replayed();
   fsdp_set_traffic(t->fsdp, traffic_add(fsdp_traffic(t->fsdp), t->graph_traffic, 1));
 }
 
@@ -1168,21 +1168,18 @@ static bool trainer_evaluates(const Trainer *t, int split) {
   const Packing *p = &t->run.packing[split];
   return t->run.corpus->split[split].tokens_numel > 0 && (!p->split || p->trained);
 }
-static EvalResult evaluate(Trainer *t, Log *log, int split) {
+static EvalResult evaluate(Trainer *t, Run *run, int split) {
   const int64_t began = now_ns();
   const EvalResult e = trainer_eval(t, &t->run.corpus->split[split]);
-  trace_told(t->run.trace, TOLD_EVALUATION, began);
-  if (!e.stop) log_eval(log, &t->run, split_names[split], &t->run.corpus->split[split], &e);
+  run_evaluation(run, split, &e, began);
   return e;
 }
-// Evaluates the state after the last step if that is due and not done, and notes how good it is in the checkpoint of
-// this step; the best so far, if it has none, gets one with --keep_best. Returns what a signal has asked for meanwhile:
+// Evaluates the state after the last step if that is due and not done. Returns what a signal has asked for meanwhile:
 // the evaluation is due then as before, and a resumed run begins with it. Collective.
-static Stop trainer_evaluate(Trainer *t, Log *log, Saver *saver) {
-  if (!step_is_due(t, t->opt.eval_every) || saver->evaluated_step == t->run.step) return STOP_NOT;
-  const EvalResult e = evaluate(t, log, SPLIT_VALID);
-  if (!e.stop && saver_see(saver, log, e.loss) && t->opt.keep_best && !saver_has(saver))
-    saver_save(saver, log, t->opt.save_async, true);
+static Stop trainer_evaluate(Trainer *t, Run *run) {
+  if (!step_is_due(t, t->opt.eval_every) || run_is_validated(run)) return STOP_NOT;
+  const EvalResult e = evaluate(t, run, SPLIT_VALID);
+  if (!e.stop) run_validation(run, e.loss);
   return e.stop;
 }
 static void trainer_again_begin(void *trainer) { trainer_step_begin((Trainer *)trainer); }
@@ -1193,213 +1190,88 @@ static NotFiniteStep trainer_last_step(Trainer *t) {
                        (float *)t->buffers.losses,               // written by the decision, which does not come again
                        trainer_again_begin, trainer_again, t};
 }
-// The last step was not finite and left out. Names the cause; returns the exit code if the run ends, -1 if it goes on.
-// Collective.
-static int train_not_finite(Trainer *t, Log *log, Saver *saver, const StepResult *r, bool goes_on) {
-  char first[512];
-  const bool overflow = t->dtype == F16 && isfinite(r->loss);    // 50 in a row
-  const NotFiniteStep step = trainer_last_step(t);
-  const NotFinite found = not_finite_find(&step);
-  not_finite_text(&found, first, sizeof first);
-  not_finite_log(log, &t->run, &found, goes_on);
-  const char *what = isfinite(r->loss) ? "gradient" : isfinite(r->grad_norm) ? "loss" : "loss and gradient";
-  if (goes_on && !fsdp_rank(t->fsdp))
-    say_error("notice: step %lld is left out (--on_nan skip), its %s is not finite; first: %s\n",
-              (long long)t->run.step, what, first);
-  if (goes_on) return -1;
-  if (!fsdp_rank(t->fsdp))
-    say_error("%s: the loss or the gradient of step %lld is not finite: lower --lr%s, or raise --warmup\n  first: %s\n",
-              who_am_i, (long long)t->run.step, overflow ? " or --loss_scale" : "", first);
-  if (t->opt.on_nan == OPT_on_nan_dump) not_finite_dump(&step, log, saver, &found);
-  saver_finish(saver, log);
-  log_close(log, &t->run, "not finite");
-  return EXIT_NOT_FINITE;
-}
-// Ends the run as a signal has asked for. Returns the exit code. Collective.
-static int trainer_stop(Trainer *t, Log *log, Saver *saver, Stop stop) {
-  if (!run_trains(&t->opt)) {                    // there is nothing to save
-    log_close(log, &t->run, "signal");
-    if (!fsdp_rank(t->fsdp)) say("stopped by signal\n");
-    return EXIT_STOPPED;
-  }
-  if (stop == STOP_END) log_close(log, &t->run, "signal");             // first: mpirun may leave us little time
-  const bool saved = stop == STOP_SAVE ? saver_save_now(saver, log) : (saver_give_up(saver), false);
-  if (stop == STOP_SAVE) log_close(log, &t->run, saved ? "saved" : "not saved");
-  saver_print_stop(saver);
-  return saved ? EXIT_SAVED : stop == STOP_SAVE ? EXIT_MISSING : EXIT_STOPPED;
-}
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
-static int trainer_loop(Trainer *t, Log *log, Saver *saver) {
+static int trainer_loop(Trainer *t, Run *run) {
   const Options *o = &t->opt;
   int skipped_in_a_row = 0;
   // What was due when the run was saved: a signal ended it, or it was killed while it evaluated.
-  Stop stop = t->run.step ? trainer_evaluate(t, log, saver) : STOP_NOT;
+  Stop stop = t->run.step ? trainer_evaluate(t, run) : STOP_NOT;
   while (t->run.step < t->run.steps_total && !stop) {
-    const double start = now_ms();
-    const bool traced = trace_wants(t->run.trace, t->run.step);
-    if (traced) trace_step_begin(t->run.trace, &t->ctx, t->fsdp, t->run.step);
+    run_step_begin(run);
     const StepResult r = train_step(t, stop_asked);
-    if (traced) trace_step_end(t->run.trace, &t->ctx, t->fsdp);
-    log_step(log, &t->run, &r, now_ms() - start);
-    saver_poll(saver, log);
+    run_step(run, &r);
     skipped_in_a_row = r.skipped ? skipped_in_a_row + 1 : 0;
     const bool overflow = t->dtype == F16 && isfinite(r.loss);   // the loss scaler handles it, up to a limit
     const bool goes_on = o->on_nan == OPT_on_nan_skip && skipped_in_a_row < MAX_SKIPPED_IN_A_ROW;
     if ((r.skipped && !overflow) || skipped_in_a_row == MAX_SKIPPED_IN_A_ROW) {
-      const int code = train_not_finite(t, log, saver, &r, goes_on);
-      if (code >= 0) log_trace(log, &t->run);
+      const NotFiniteStep step = trainer_last_step(t);
+      const int code = run_not_finite(run, &step, &r, goes_on);
       if (code >= 0) return code;
     }
     stop = r.stop;
     if (stop) break;
-    if (step_is_due(t, o->save_every)) saver_save(saver, log, o->save_async, false);     // first: a kill loses no step
-    stop = trainer_evaluate(t, log, saver);
-    if (traced && !trace_wants(t->run.trace, t->run.step)) log_trace(log, &t->run);
+    if (step_is_due(t, o->save_every)) run_save(run);            // first: a kill loses no step
+    stop = trainer_evaluate(t, run);
   }
-  log_trace(log, &t->run);                       // a run that ends before its last step to trace
+  run_steps_end(run);
   if (!stop) stop = agree_on_stop(fsdp_comm(t->fsdp));            // a signal during the last evaluation or save
-  return stop ? trainer_stop(t, log, saver, stop) : -1;
+  return stop ? run_stop(run, stop) : -1;
 }
 
-// How to use what a fine-tuning has written: the last checkpoint, or an export.
-static void print_use(const Trainer *t, const Saver *saver) {
-  const Options *o = &t->opt;
-  const bool saved = saver->saved_step == t->run.step, adapter = o->lora && !o->merge;
-  if ((!o->tuning && !o->lora) || !run_trains(o) || !t->run.corpus->has_tokenizer) return;
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *to = open_memstream(&text, &bytes);
-  if (saved || o->export_hf[0]) fputs("to talk to it: ./train_gpt_fsdp --interactive", to);
-  if (o->export_hf[0] && adapter) fputs(" --init_from", to), shell_word(to, o->init_from), fputs(" --lora_from", to);
-  else if (o->export_hf[0]) fputs(" --init_from", to);
-  else if (saved) fputs(" --resume", to);
-  if (saved || o->export_hf[0]) shell_word(to, o->export_hf[0] ? o->export_hf : o->out), fputc('\n', to);
-  if (o->export_gguf != OPT_export_gguf_off)
-    fprintf(to, "with llama.cpp: llama-cli -m %s%s%s.gguf\n", adapter ? "BASE.gguf --lora " : "", o->out,
-            adapter ? "/adapter" : "/model");
-  fclose(to);
-  if (bytes) say("%s", text);
-  free(text);
-}
 // The whole run: training, files, evaluation, a sample. Returns the exit code. Collective.
-static int trainer_run(Trainer *t, Log *log, Saver *saver, FILE *answers) {
+static int trainer_run(Trainer *t, Run *run, FILE *answers) {
   const Options *o = &t->opt;
   if (run_trains(o)) {
-    const int code = trainer_loop(t, log, saver);
+    const int code = trainer_loop(t, run);
     if (code >= 0) return code;
   }
-  bool saved = saver_finish(saver, log), written = true;
-  if (o->save_model) saved = save_model(&t->run) && saved;
-  if (o->export_hf[0]) saved = export_hf(&t->run, o->export_hf) && saved;
-  if (o->export_gguf != OPT_export_gguf_off) saved = export_gguf(&t->run) && saved;
-  // From here on the weights are on the disk, and the run may be interrupted anywhere.
-  terminal_last_signal(SIGINT);
-  terminal_last_signal(SIGTERM);
-  if (signal(SIGHUP, SIG_IGN) != SIG_IGN) terminal_last_signal(SIGHUP);          // nohup: stays ignored
-  if (o->interactive) signal(SIGUSR1, SIG_IGN);  // nothing waits to be ended
-  const EvalResult e = o->eval_only ? evaluate(t, log, SPLIT_VALID) : EvalResult{};
+  const bool saved = run_write(run);             // from here on the run may be interrupted anywhere
+  bool written = true;
+  const EvalResult e = o->eval_only ? evaluate(t, run, SPLIT_VALID) : EvalResult{};
   expect_finite(t, e.stop || isfinite(e.loss), "losses of --eval_only");
   Stop stop = e.stop;
   const bool tests = !o->sample_only && (o->eval_every >= 0 || o->eval_only);
-  if (!stop && tests && trainer_evaluates(t, SPLIT_TEST)) stop = evaluate(t, log, SPLIT_TEST).stop;
-  if (!stop && o->eval[0]) stop = trainer_eval_files(t, log);
+  if (!stop && tests && trainer_evaluates(t, SPLIT_TEST)) stop = evaluate(t, run, SPLIT_TEST).stop;
+  if (!stop && o->eval[0]) stop = trainer_eval_files(t);
   if (o->interactive) written = trainer_talk(t, answers);
   const bool sampled = sample_file(o) && !stop && (o->prompts[0] ? print_samples(t, &stop) : print_sample(t));
-  if (stop) return trainer_stop(t, log, saver, stop);
+  if (stop) return run_stop(run, stop);
   written = written && (sampled || !sample_file(o));
-  const size_t taken = run_device_bytes(&t->run);
-  if (taken && !fsdp_rank(t->fsdp))
-    say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
-           (double)memory_planned_total(&t->run.plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
-  catch_stop_signals(run_trains(o));                          // a file that is being written is finished first
-  log_close(log, &t->run, saved ? "done" : "not saved");
-  const bool trained = run_trains(o), tokenizer = t->run.corpus->has_tokenizer && trained;
-  if (!fsdp_rank(t->fsdp))
-    say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
-        log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
-        sampled ? ", " : "", sampled ? sample_file(o) : "");
-  if (!fsdp_rank(t->fsdp) && saved) print_use(t, saver);
+  run_end(run, saved, sampled ? sample_file(o) : NULL);
   return saved && written ? 0 : EXIT_MISSING;
 }
 
 // ================================================================================================ 8 commands
 #include "trainer/open.h"
 
-static int train_end(int code, Start *start, Corpus *corpus, Cores *cores) {
-  start_free(start);
-  corpus_free(corpus);
-  cores_give_back(cores);
-  leave_even_by_a_crash(code);
-  MPI_Finalize();
-  liveness_close();
-  return code;
-}
 static int train(Call *call) {
-  static Options asked;
-  static Start start;
   static Trainer t;
-  static Corpus corpus;
-  static Saver saver;
-  static Cores cores;
-  Log log;
-  MPI_Comm node;
-  int rank, ranks;
+  RunStart s;
   Options *o = &call->o;
-  char *error = call->error;
   FILE *const answers = call->first ? talk_answers(o) : NULL;    // before any notice
-  train_options(call, &asked, &start);
-  preflight(o, true);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
-  liveness_phase("looking for devices");
-  const Device device = agree_on_device(o, MPI_COMM_WORLD, node);
-  cores_take(&cores, (int)o->threads, !device.ops->nccl, node, MPI_COMM_WORLD);
-  MPI_Comm_free(&node);
-  liveness_phase("reading the corpus");
-  load_corpus(&corpus, o, &start, MPI_COMM_WORLD, cores.share.threads);
-  if (!rank) generate_check(o, &corpus, start.chat, start.chat_why, error, sizeof call->error);
-  if (!error[0]) start_check(&start, o, &corpus, error, sizeof call->error);
-  const Split *chats = &corpus.split[SPLIT_TRAIN];
-  if (!rank && !error[0] && o->show_chats && !(chats->documents && corpus.has_tokenizer))
-    snprintf(error, sizeof call->error, "--show_chats needs conversations that are packed whole; this is %.900s",
-             corpus.source);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
-  if (o->show_chats && !rank) print_chats(&corpus, o->show_chats, answers);
-  if (o->show_chats) return train_end(0, &start, &corpus, &cores);
+  Run *run = run_begin(call, &s);
+  if (!s.rank) generate_check(o, s.corpus, s.chat, s.chat_why, call->error, sizeof call->error);
+  run_check(run, call->error, sizeof call->error);
+  if (o->show_chats && !s.rank) report_chats(s.corpus, o->show_chats, answers);
+  if (o->show_chats) return run_close(run, 0);
   liveness_phase("start-up");
-  trainer_fit_batch(o, &asked, &corpus, ranks);
+  trainer_fit_batch(o, s.asked, s.corpus, s.ranks);
   if (o->batch_auto) {
-    trainer_choose_batch(o, &corpus, device, cores.share.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
-    asked.batch_size = o->batch_size, asked.given[OPT_batch_size] = true;
+    trainer_choose_batch(o, s.corpus, s.device, s.threads, host_available_bytes() / 10 * 9, MPI_COMM_WORLD);
+    s.asked->batch_size = o->batch_size, s.asked->given[OPT_batch_size] = true;
   }
-  if (o->fill_step) asked.fill_step = asked.given[OPT_fill_step] = true;
+  if (o->fill_step) s.asked->fill_step = s.asked->given[OPT_fill_step] = true;
   restarts_batch(o->global_batch, o->batch_size);
-  trainer_open(&t, o, &corpus, MPI_COMM_WORLD, device, cores.share.threads);
-  t.run.cores = &cores, t.run.crowded = cores_are_crowded(&cores);
-  t.run.name = start_model_name(&start, o), t.run.published = start_published(&start);
-  t.run.chat = start.chat;
-  report_check_trace(&t.run, start_step(&start, o), error, sizeof call->error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  trainer_open(&t, o, s.corpus, MPI_COMM_WORLD, s.device, s.threads);
+  run_trace_check(run, &t.run);
   if (o->tune == OPT_tune_on) trainer_tune(&t);
-  saver_init(&saver, &t.run);
-  print_start(&t.run);
-  saver_print_plan(&saver);
-  print_details(&t.run);
-  print_start_notices(&t.run);
-  liveness_phase("loading");
-  start_load(&start, &t.run, &saver);
-  if (start.kind != START_FRESH) start_check_finite(&start, &t.run);
-  catch_stop_signals(run_trains(o));
-  open_files(&log, &t.run, &start);
-  if (!rank && run_trains(o)) options_save(&asked, o, fsdp_world(t.fsdp), start.resume ? start.path : "");
-  print_old_runs(&t.run, start.path);
-  const bool stopped = trainer_reference(&t, &start) != STOP_NOT;        // the reference's log probabilities (DPO)
-  const int code = stopped ? trainer_stop(&t, &log, &saver, STOP_END) : trainer_run(&t, &log, &saver, answers);
+  run_ready(run);
+  const bool stopped = trainer_reference(&t, run) != STOP_NOT;          // the reference's log probabilities (DPO)
+  const int code = stopped ? run_stop(run, STOP_END) : trainer_run(&t, run, answers);
   line_end();
   liveness_phase("end");
   trainer_close(&t);
-  return train_end(code, &start, &corpus, &cores);
+  return run_close(run, code);
 }
 
 // What the program can do. It does the first row of this table that the command line asks for.

@@ -19,7 +19,8 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
+// Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
+static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
   if (best < 0) snprintf(error, bytes, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
   if (best < 0 || o->isa == OPT_isa_auto) return -1;
   const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices behind auto are cpu_isas' names
@@ -62,7 +63,8 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
              "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
              first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
+// What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
+static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
   if (o->reduce == OPT_reduce_native) return OPT_comm_nccl;
   return world == 1 ? OPT_comm_self : crowded ? OPT_comm_mpi : OPT_comm_nccl;
 }
@@ -95,7 +97,8 @@ void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes)
     snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
              d->name, d->major, d->minor);
 }
-void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
+// Refuses options of one kind of device on the other.
+static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
   const bool cuda = o->device == OPT_device_cuda;
   const bool offloads = o->offload != OFFLOAD_NONE;              // then the host computes too
   const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
@@ -117,7 +120,9 @@ void check_device_options(const Options *o, const char *why, char *error, size_t
     snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
              CUDA_MAX_BATCH);
 }
-bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
+// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
+// Whether a run on a CPU can have it, if it is asked for; if not, why.
+static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   if (o->matmul_precision != OPT_matmul_precision_high || (fp32 && tiles)) return true;
@@ -181,7 +186,8 @@ static bool gpu_is_here() {
   }
   return is;
 }
-Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
+// Decides the device of all ranks: the one asked for, or CUDA where every rank has a usable GPU. Collective.
+static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
   char error[1024] = "", why[512] = "";
@@ -244,6 +250,22 @@ Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   return d;
 }
 
+const Ops *device_pretend(Options *o, bool gpu, int world, char *error, size_t bytes) {
+  check_device_options(o, "", error, bytes);
+  if (error[0]) return NULL;
+  const int best = cpu_best_table(), wanted = gpu && o->isa == OPT_isa_auto ? best
+                                              : cpu_table_wanted(o, best, error, bytes);
+  if (error[0]) return NULL;
+  const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : cpu_fast_table()].ops;
+  char why[256];
+  if (!gpu && !cpu_precision_fits(o, cpu, why, sizeof why)) {
+    snprintf(error, bytes, "--matmul_precision high: %s", why);
+    return NULL;
+  }
+  if (gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
+  if (gpu && o->offload != OFFLOAD_NONE && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
+  return cpu;
+}
 void agree_on_memory(const RunView *run) {
   const bool gpu = run->ctx->ops->nccl;
   const int sharing = run->device.sharing, ranks = fsdp_host_world(run->fsdp);

@@ -43,7 +43,8 @@ void call_join(Call *call) {
   die_hook = die_everywhere;
 }
 
-void train_options(Call *call, Options *asked, Start *start) {
+// Options of all ranks, complete; `asked` as they were asked for. Collective.
+static void train_options(Call *call, Options *asked, Start *start) {
   Options *o = &call->o;
   char *error = call->error;
   const size_t bytes = sizeof call->error;
@@ -65,7 +66,8 @@ void train_options(Call *call, Options *asked, Start *start) {
   restarts_batch(o->global_batch, o->batch_size);                // told to the process that restarts this run
   liveness_flight(o->out, program_build());
 }
-int preflight(const Options *o, bool at_start) {
+// --preflight, or its short form at the start of a run. Collective.
+static int preflight(const Options *o, bool at_start) {
   static DeviceProbe gpu;
   const bool may_use_gpu = !at_start && &ops_cuda && o->device != OPT_device_cpu && !o->no_cuda;
   if (may_use_gpu) ops_cuda.device_probe(NULL, &gpu);

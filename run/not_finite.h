@@ -15,6 +15,15 @@
 #include "saver.h"
 #include "run/options/options.h"
 
+// The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
+// step; of a parameter, the first one whose loss is not finite.
+struct NotFinite {
+  int32_t kind, microbatch, rank, stage, param;  // param -1: none
+  bool parameter;                                // as it was before the step
+  char what[192], op[40], place[48], host[64];
+  int64_t element, numel, count;
+  float value;
+};
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
 
 struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };
@@ -80,7 +89,9 @@ static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   if (a->kind == FOUND_IN_SUM) return a->param != b->param ? a->param < b->param : a->element < b->element;
   return a->microbatch < b->microbatch;
 }
-NotFinite not_finite_find(const NotFiniteStep *step) {
+// Looks for what was not finite in the step. Weights, moments and what the next step starts from stay as they are.
+// Collective.
+static NotFinite not_finite_find(const NotFiniteStep *step) {
   RunView *run = step->run;
   Fsdp *f = run->fsdp;
   Ctx *c = run->ctx;
@@ -128,7 +139,8 @@ NotFinite not_finite_find(const NotFiniteStep *step) {
 }
 
 // ---- what is said of it ---------------------------------------------------------------------------------------------
-void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
+// One line: "out of matmul_forward with h.1.mlp.c_fc.weight, forward of block 1, microbatch 3, rank 1 on host: ...".
+static void not_finite_text(const NotFinite *x, char *to, size_t bytes) {
   char where[160] = "";
   if (x->place[0]) text_add(where, sizeof where, ", %s", x->place);
   if (x->kind != FOUND_IN_SUM && x->kind) text_add(where, sizeof where, ", microbatch %d", x->microbatch);
@@ -158,14 +170,14 @@ static void not_finite_json(FILE *f, const NotFinite *x) {
           "\"value\":\"%s\"", x->microbatch, x->rank, x->stage, (long long)x->element, (long long)x->numel,
           (long long)x->count, isnan(x->value) ? "nan" : x->value > 0 ? "inf" : x->value < 0 ? "-inf" : "");
 }
-void not_finite_log(Log *log, RunView *run, const NotFinite *x, bool left_out) {
-  log->not_finite++;
-  if (!log->metrics) return;
-  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,", (long long)run->step,
-          left_out ? "true" : "false");
-  not_finite_json(log->metrics, x);
-  fprintf(log->metrics, "}\n");
-  log_flush(log, run);
+static void not_finite_log(Log *log, RunView *run, const NotFinite *x, bool left_out) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *f = open_memstream(&text, &bytes);
+  not_finite_json(f, x);
+  fclose(f);
+  log_not_finite(log, run, left_out, text);
+  free(text);
 }
 
 // ---- what is needed to see it again ---------------------------------------------------------------------------------
@@ -198,7 +210,8 @@ static bool not_finite_write(RunView *run, const NotFinite *x, const char *check
   free(text);
   return ok;
 }
-void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
+// Goes back to the state before the step, saves a checkpoint of it, and writes OUT/not_finite.json. Collective.
+static void not_finite_dump(const NotFiniteStep *step, Log *log, Saver *saver, const NotFinite *x) {
   RunView *run = step->run;
   const int N = fsdp_world(run->fsdp), m = x->microbatch >= 0 ? x->microbatch : 0, root = m % N;
   const int64_t numel_ = run->opt->batch_size * run->model.T;

@@ -114,7 +114,8 @@ static void catch_signal(int signal, int flags) {
   a.sa_flags = flags | SA_SIGINFO;
   sigaction(signal, &a, NULL);
 }
-void catch_stop_signals(bool trains) {
+// From here on signals ask for an end between steps, or batches of an evaluation. trains: there is something to save.
+static void catch_stop_signals(bool trains) {
   saves_nothing = !trains;
   catch_signal(SIGINT, 0);
   catch_signal(SIGTERM, 0);                      // schedulers send it twice while we save

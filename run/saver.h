@@ -11,6 +11,29 @@
 #include "run.h"
 #include "run/report/report.h"
 
+// What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
+struct Saver {
+  RunView *run;
+  char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32], whole_path[MAP_PATH_BYTES];   // of saved_step
+  bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
+  bool opened;                                   // the directory is ours
+  bool best;                                     // this save is the best so far, as far as is known
+  bool pending;                                  // a save has begun and its end is not reported yet
+  bool whole;                                    // the last save made a whole checkpoint, or there was none
+  bool pruned;                                   // rank 0: older checkpoints were removed
+  int64_t serial, in_flight_step;
+  int64_t saved_step, evaluated_step;            // of the newest whole one, and of the last validation; -1: none
+  double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
+  double best_before;                            // what best_loss was before the last one that was lower
+  CheckpointQuality note;                        // of a save that had begun before, until it is written there
+  double start_ms, pause_ms;
+  char *head, *tokenizer, *header[CHECKPOINT_FILES];
+  size_t head_bytes, tokenizer_bytes;
+  uint64_t tokenizer_hash;
+};
+// The dtype of exported weights.
+static inline Dtype export_dtype(const Options *o) { return o->export_dtype == OPT_export_dtype_bf16 ? BF16 : F32; }
+
 // Rank 0's progress stands for all ranks, because shares are equal. If a launcher is about to kill its ranks, the save
 // is cancelled, so that the run can end in order.
 static void log_save_progress(Store *s) {
@@ -63,7 +86,8 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
 }
 
 enum { NO_STEP = -2 };                           // of a note: there is none
-void saver_init(Saver *s, RunView *run) {
+// When and where a run saves.
+static void saver_init(Saver *s, RunView *run) {
   memset(s, 0, sizeof *s);
   s->run = run;
   s->saved_step = s->evaluated_step = -1;
@@ -87,29 +111,20 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!fsdp_rank(f)) unlink(probe);
   return all;
 }
-void saver_print_plan(Saver *s) {
+// What a checkpoint will be, on rank 0. False: none is saved. Collective.
+static bool saver_plan(Saver *s, SavePlan *to) {
   RunView *run = s->run;
-  const Options *o = run->opt;
   const Saved saved = saved_of(run);
   TensorMap map;
-  char *header[CHECKPOINT_FILES], when[64], keep[64], best[8] = "";
-  const int blind = saver_streaming_ranks(s);
-  if (fsdp_rank(run->fsdp) || !run_trains(o)) return;
+  char *header[CHECKPOINT_FILES];
+  *to = SavePlan{s->directory, 0, 0, saver_streaming_ranks(s)};
+  if (fsdp_rank(run->fsdp) || !run_trains(run->opt)) return false;
   checkpoint_map(&saved, s->directory, &map, header);
-  if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
-  else snprintf(when, sizeof when, o->save_every ? "only on a signal" : "every epoch and at the end");
-  snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
-  if (o->keep_best) snprintf(best, sizeof best, ", best");
-  start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory,
-             (double)(map.file_bytes[0] + map.file_bytes[1]) * 1e-6, when, best, keep,
-             o->save_async ? ", in the background" : "");
-  if (blind)
-    say("notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", blind,
-        s->directory);
-  if (o->verbose)
-    say("checkpoints: rank 0 writes %.1f MB of each\n", (double)store_own_bytes(run->fsdp, &map, STATES_ALL) * 1e-6);
+  to->bytes = map.file_bytes[0] + map.file_bytes[1];
+  to->own_bytes = store_own_bytes(run->fsdp, &map, STATES_ALL);
   for (char *h : header) free(h);
   tensor_map_free(&map);
+  return true;
 }
 
 // Rank 0. At every save: removes what interrupted saves have left. At the first: makes OUT/ckpt; checkpoints of an
@@ -302,23 +317,28 @@ static bool saver_report(Saver *s, Log *log) {
   saver_note(s, log);
   return !r->failed;
 }
-void saver_poll(Saver *s, Log *log) {
+// Reports a save in the background that has ended. Called after every step.
+static void saver_poll(Saver *s, Log *log) {
   if (s->pending && store_poll(&s->run->store)) s->whole = saver_report(s, log);
 }
-bool saver_finish(Saver *s, Log *log) {
+// Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
+static bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
   liveness_phase("saving");
   store_wait(&s->run->store, log_save_progress);
   return s->whole = saver_report(s, log);
 }
-void saver_give_up(Saver *s) {
+// Ends the save in flight without a checkpoint: there is no time to finish it.
+static void saver_give_up(Saver *s) {
   if (!s->pending) return;
   __atomic_store_n(&s->run->store.cancelled, true, __ATOMIC_RELAXED);
   store_wait(&s->run->store, NULL);
   saver_free_texts(s);
   s->pending = false;
 }
-bool saver_save(Saver *s, Log *log, bool background, bool best) {
+// Saves a checkpoint of the state after the last step: at once, or in the background. Waits for a save that is still in
+// flight. A failure is reported, and training continues. Collective.
+static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   const int64_t began = now_ns();
   saver_finish(s, log);
   saver_note(s, log);
@@ -326,21 +346,26 @@ bool saver_save(Saver *s, Log *log, bool background, bool best) {
   const bool begun = saver_begin(s, background, best);
   if (!begun) s->whole = saver_report(s, log);
   else if (!background) saver_finish(s, log);
-  trace_told(s->run->trace, TOLD_SAVE, began);
+  log_save_pause(s->run, began);
   return begun && background ? true : s->whole;
 }
-bool saver_save_now(Saver *s, Log *log) {
+// The same at once, unless the newest checkpoint is of this step already.
+static bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == s->run->step) return true;
   return saver_save(s, log, false, false);
 }
-void saver_print_stop(const Saver *s) {
+// The last line of a run that a signal has ended, on rank 0.
+static void saver_print_stop(const Saver *s) {
   if (fsdp_rank(s->run->fsdp)) return;
   say("stopped by signal after step %lld; ", (long long)s->run->step);
   if (s->saved_step < 0) say("there is no checkpoint\n");
   else say("--resume auto continues from step %lld\n", (long long)s->saved_step);
 }
-bool saver_has(const Saver *s) { return s->run->step == (s->pending ? s->in_flight_step : s->saved_step); }
-bool saver_see(Saver *s, Log *log, double loss) {
+// Whether the last step has a checkpoint, or one in flight.
+static bool saver_has(const Saver *s) { return s->run->step == (s->pending ? s->in_flight_step : s->saved_step); }
+// Records the validation loss of the state after the last step, also in its checkpoint once that is whole. Returns
+// whether it is the lowest so far; with --keep_best, of those whose checkpoint was saved. Collective.
+static bool saver_see(Saver *s, Log *log, double loss) {
   if (s->run->opt->keep_best && !saver_has(s)) saver_finish(s, log);           // was the best so far saved?
   const bool lost = s->run->opt->keep_best && !saver_has(s) && s->in_flight_step == s->run->step;        // it failed
   const bool best = loss < s->best_loss && !lost;
@@ -408,7 +433,8 @@ static bool save_weights_as(RunView *run, const char *name) {
   if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
   return save_merged(run, &map, header[0]);
 }
-bool save_model(RunView *run) {
+// Writes the weights alone.
+static bool save_model(RunView *run) {
   const bool written = save_weights_as(run, "model.safetensors");
   if (written && !fsdp_rank(run->fsdp)) say("weights: %s/model.safetensors\n", run->opt->out);
   return written;
@@ -421,7 +447,9 @@ static ExportTexts export_texts_of(RunView *run, ChatOptions *chat) {
   return ExportTexts{run->corpus->has_tokenizer ? &run->corpus->tokenizer : NULL, chats ? chat : NULL, run->published,
                      PROGRAM_VERSION};
 }
-bool export_hf(RunView *run, const char *directory) {
+// Writes DIR for transformers: AutoModelForCausalLM and AutoTokenizer open it. Every rank writes its own part of the
+// weights, transposed as Conv1D stores them. Collective. Every rank returns the same.
+static bool export_hf(RunView *run, const char *directory) {
   const Fsdp *f = run->fsdp;
   const bool adapters = fsdp_has_adapters(f) && !run->opt->merge;
   TensorMap map = {};
@@ -445,7 +473,9 @@ bool export_hf(RunView *run, const char *directory) {
   if (!fsdp_rank(f) && ok) say("exported: %s%s\n", adapters ? "the adapter in " : "", directory);
   return ok;
 }
-bool export_gguf(RunView *run) {
+// OUT/model.gguf for llama.cpp, or OUT/adapter.gguf, which rank 0 writes from a file of fp32 weights that all ranks
+// write, and removes. Collective. Every rank returns the same.
+static bool export_gguf(RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;
   char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";

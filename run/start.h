@@ -14,14 +14,41 @@
 #include <dirent.h>
 #include "run.h"
 #include "agree.h"
+#include "out.h"
 #include "run/options/options.h"
 #include "saver.h"
 
+enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
+struct Start {
+  int32_t kind;                                  // StartKind
+  bool resume;                                   // with optimizer and step; else only weights
+  bool here;                                     // the checkpoint lies in this run's OUT/ckpt
+  char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
+  char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
+  char notices[2048];                            // lines, each ended by '\n'
+  char chat_template[OPTION_TEXT_BYTES], chat_why[640];            // what --chat_template becomes; "": none, and why
+  char chat_before[32], *chat;                   // an earlier version's template; what renders chats, rank 0's
+  ModelShape shape;
+  int64_t text_bytes;                            // of trainer.json
+  uint32_t text_checksum;
+  char *text;                                    // every rank has them
+  cJSON *json;
+  Import import;                                 // rank 0's, open
+  cJSON *published;                              // what came with it, rank 0's; NULL: nothing
+  char stored[8];                                // dtype of all its matrices; "": they differ
+  bool quantized;                                // some are in blocks
+  uint8_t types[BASE_MATRICES_MAX];             // of each matrix, as in Options
+  // With --lora_from: what its configuration says.
+  Lora lora;
+  char lora_targets[OPTION_TEXT_BYTES];
+  int64_t row_from, row_end;                     // of --add_tokens: the rows that are its; row_end 0: none
+  bool on_base;                                  // a checkpoint of adapters
+  Start *base;                                   // what they are for
+};
 static void log_load_progress(const StoreLoad *l, void *fsdp) {
   const int world = fsdp_world((const Fsdp *)fsdp);
   if (!fsdp_rank((const Fsdp *)fsdp)) show_progress("loading", l->bytes_done * world, l->bytes_total * world);
 }
-
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
   const size_t n = strlen(s->notices), room = sizeof s->notices;
@@ -33,12 +60,18 @@ __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const c
   if (!fits) memcpy(s->notices + room - 5, "...", 4);            // cut, but still a line
   strcat(s->notices, "\n");
 }
-void start_print_notices(Start *s) {
+// Prints the notices collected since the last call.
+static void start_print_notices(Start *s) {
   const char *line = s->notices;
   for (const char *end; (end = strchr(line, '\n')); line = end + 1) say("notice: %.*s\n", (int)(end - line), line);
   s->notices[0] = 0;
 }
 
+// What came with the weights, by their directory or by the checkpoint of a run on them. NULL: nothing, or not rank 0.
+static const cJSON *start_published(const Start *s) {
+  if (s->on_base) return start_published(s->base);
+  return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
+}
 static bool is_checkpoint(const char *path) {
   char inside[MAP_PATH_BYTES];
   path_join(inside, sizeof inside, path, "trainer.json");
@@ -293,7 +326,8 @@ static bool start_is_in(const char *out, const char *checkpoint) {
   return realpath(ours, here) && realpath(checkpoint, there) && !strncmp(here, there, strlen(here)) &&
          there[strlen(here)] == '/';
 }
-bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
+// Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
+static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
   char found[MAP_PATH_BYTES - 64] = "";
   const bool automatic = !strcmp(o->resume, "auto");
   const char *path = automatic ? o->out : o->resume;
@@ -581,11 +615,9 @@ static void start_options_of_base(Start *s, Options *o) {
                  : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
                  from->path);
 }
-const cJSON *start_published(const Start *s) {
-  if (s->on_base) return start_published(s->base);
-  return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
-}
-const char *start_model_name(const Start *s, const Options *o) {
+// What the model is called at the start: weights of another program by their family and where they came from, also when
+// a run on them is resumed. NULL: by the preset.
+static const char *start_model_name(const Start *s, const Options *o) {
   static char words[MAP_PATH_BYTES + 32];
   char recorded[OPTION_TEXT_BYTES] = "";
   const ModelShape shape = shape_of(o);
@@ -600,7 +632,8 @@ const char *start_model_name(const Start *s, const Options *o) {
            from->kind == START_IMPORT ? from->path : recorded);
   return words;
 }
-bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
+// Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
+static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
   const bool nothing = !run_trains(o) && !o->show_chats && s->kind == START_FRESH;
   REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
@@ -627,7 +660,8 @@ static void start_exact(const Start *s, Options *asked) {
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+// A resumed run must continue with the tokens it began with. Every rank returns the same.
+static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
   const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
@@ -650,7 +684,8 @@ bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *e
   return true;
 }
 
-int64_t start_step(const Start *s, const Options *o) {
+// The steps that the run has done before it starts.
+static int64_t start_step(const Start *s, const Options *o) {
   CheckpointState c = {};
   char error[1024];
   const bool goes_on = s->kind == START_CHECKPOINT && s->resume && run_trains(o);
@@ -726,7 +761,9 @@ static void start_load_import(Start *s, RunView *run) {
   if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, error, sizeof error);
   start_load_map(run, &map, error, sizeof error);
 }
-void start_check_finite(Start *s, RunView *run) {
+// Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
+// numbers or files. Closes the files of other programs' weights. Collective.
+static void start_check_finite(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   int p;
   int64_t element;
@@ -772,7 +809,9 @@ static void start_load_adapters(Start *s, RunView *run) {
   if (file) start_load_map(run, &map, error, sizeof error);
   else agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
 }
-void start_load(Start *s, RunView *run, Saver *saver) {
+// Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
+// they cannot be read.
+static void start_load(Start *s, RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
   char error[2048] = "";
   const double start = now_ms();
@@ -811,7 +850,7 @@ void start_load(Start *s, RunView *run, Saver *saver) {
                                           cJSON_GetObjectItemCaseSensitive(s->json, "step"))));
   say(", read in %.2f s\n", (now_ms() - start) / 1e3);
 }
-void start_free(Start *s) {
+static void start_free(Start *s) {
   if (s->base) start_free(s->base);
   free(s->base);
   free(s->text);
@@ -979,7 +1018,9 @@ static void load_settle_template(Options *o, const Corpus *corpus, const Start *
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MAX); i++) if (split_token(s, i) == mark) return;
   strcpy(o->chat_template, "auto");
 }
-void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
+// Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
+// tokenizer reached. Collective.
+static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
                      chat_options(o, start->chat, start->chat_why),
@@ -1123,13 +1164,32 @@ static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm 
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 
-void open_files(Log *log, const RunView *run, const Start *start) {
+// Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
+// cannot be written.
+static Log *open_files(const RunView *run, const Start *start) {
   char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
   const bool trains = run_trains(run->opt), append = start->here || !trains;
-  report_open_trace(run, error, sizeof error);
-  if (!error[0]) log_open(log, run, append, start->path, error, sizeof error);   // first: it tells whose OUT is
+  Log *log = log_open(run, append, start->path, error, sizeof error);          // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
   if (!error[0] && !fsdp_rank(run->fsdp) && run->corpus->has_tokenizer && trains && !start->here)
     tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
   agree_no_error(fsdp_comm(run->fsdp), error, EXIT_MISSING);
+  return log;
+}
+
+bool shape_of_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes) {
+  static Start s;
+  if (!o->init_from[0] || o->resume[0]) return true;
+  const bool ok = start_find(&s, o, error, error_bytes) && (s.kind != START_IMPORT ||
+                                                            start_options(&s, o, error, error_bytes));
+  if (ok && s.kind == START_IMPORT) {
+    const char *words = start_model_name(&s, o);
+    snprintf(name, name_bytes, "%s", words ? words : "");
+    if (!o->given[OPT_batch_size] && !o->given[OPT_grad_accum] && !o->given[OPT_global_batch])
+      o->conversations = TUNING_CONVERSATIONS;   // assumed: a start reads them
+    o->given[OPT_batch_size] = true;             // else it is as many as fit
+    if (!o->json) start_print_notices(&s);
+  }
+  start_free(&s);
+  return ok;
 }

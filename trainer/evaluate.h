@@ -334,7 +334,7 @@ static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
 }
 // Evaluates the files of --eval, set apart by commas; numbers go to the terminal and metrics.jsonl. Returns what a
 // signal has asked for: that file and those after it have no numbers. Collective.
-static Stop trainer_eval_files(Trainer *t, Log *log) {
+static Stop trainer_eval_files(Trainer *t) {
   const int rank = fsdp_rank(t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;
   MPI_Comm comm = fsdp_comm(t->fsdp);
@@ -343,7 +343,7 @@ static Stop trainer_eval_files(Trainer *t, Log *log) {
   strcpy(names, t->opt.eval);
   for (char *path = strtok_r(names, ",", &save); path && !stop; path = strtok_r(NULL, ",", &save)) {
     EvalFile f = {};
-    EvalNumber number[EVAL_NUMBERS];
+    EvalFileResult r = {};
     const double began = now_ms();
     if (!rank) eval_read(&f, path, &t->run.corpus->tokenizer, t->model.T, llmc, error, sizeof error);
     agree_no_error(comm, error, EXIT_USAGE);
@@ -355,11 +355,10 @@ static Stop trainer_eval_files(Trainer *t, Log *log) {
     MPI_Bcast(f.ids, fsdp_mpi_count(counts[0]), MPI_INT32_T, 0, comm);
     MPI_Bcast(f.request, fsdp_mpi_count(counts[1] * (int64_t)sizeof(EvalRequest)), MPI_BYTE, 0, comm);
     stop = trainer_score(t, &f);
-    if (!rank) eval_numbers(&f, number);
-    const double seconds = (now_ms() - began) / 1000;
-    if (!rank && !stop)
-      log_eval_file(log, &t->run, path, eval_tasks[f.task].name, llmc && f.task == EVAL_HELLASWAG, f.docs, f.ids_count,
-                    number, seconds);
+    if (!rank) eval_numbers(&f, r.number);
+    r.run = &t->run, r.path = path, r.task = eval_tasks[f.task].name, r.llmc = llmc && f.task == EVAL_HELLASWAG;
+    r.texts = f.docs, r.tokens = f.ids_count, r.seconds = (now_ms() - began) / 1000;
+    if (!rank && !stop) log_eval_file(t->run.log, &r);
     eval_free(&f);
   }
   return stop;

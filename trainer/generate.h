@@ -456,7 +456,7 @@ static bool print_samples(Trainer *t, Stop *stop) {
   agree_no_error(fsdp_comm(t->fsdp), error, EXIT_USAGE);
   MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
   snprintf(path, sizeof path, "%s/samples.jsonl", o->out);
-  FILE *file = rank ? NULL : log_file(path, true);
+  FILE *file = rank ? NULL : file_lines(path, true);
   Continued *text = (Continued *)calloc((size_t)most, sizeof *text);
   const double began = now_ms();
   double first_ms = 0;                           // of all texts

@@ -123,9 +123,7 @@ static void trainer_place(Trainer *t) {
 static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->run.plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
-  t->run.trace = trace_declare(run_trains(&t->opt) ? t->opt.trace : "", t->opt.trace_steps, t->opt.max_steps,
-                               &t->run.plan, fsdp_placed(t->fsdp).calls, fsdp_stages(t->fsdp), fsdp_world(t->fsdp),
-                               t->ctx.ops->nccl != NULL);
+  trace_declare(&t->run, fsdp_placed(t->fsdp).calls);
   const size_t saving = store_plan_bytes(t->fsdp, t->opt.save_async && run_trains(&t->opt));
   memory_declare(&t->run.plan, MEM_CHECKPOINT, saving, &t->run.store.memory);
   const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(t->fsdp, fsdp_params(t->fsdp)) : 0;
@@ -178,7 +176,7 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
   trainer_plan(t);
 }
 static void trainer_plan_close(Trainer *t) {
-  trace_close(t->run.trace, &t->ctx);
+  trace_close(&t->run);
   t->ctx.ops->device_close(&t->ctx);
   fsdp_layout_free(t->fsdp);
   trainer_free(t);
@@ -395,7 +393,7 @@ static void trainer_close(Trainer *t) {
   Ctx *c = &t->ctx;
   c->ops->sync(c);
   if (t->graph) c->ops->graph_close(c, t->graph);
-  trace_close(t->run.trace, c);
+  trace_close(&t->run);
   liveness_device(NULL);
   free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);

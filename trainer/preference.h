@@ -85,7 +85,7 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
 // Has the sums: computed, or of the run that this one goes on with, from OUT or from where its checkpoint lies. Ends
 // all ranks with one line where whole weights have been trained and their file is not there. Returns what a signal has
 // asked for: then the sums are not there. Collective.
-static Stop trainer_reference(Trainer *t, const Start *start) {
+static Stop trainer_reference(Trainer *t, const Run *run) {
   const Fsdp *f = t->fsdp;
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
@@ -105,23 +105,23 @@ static Stop trainer_reference(Trainer *t, const Start *start) {
   const uint64_t bare_hash = fsdp_weights_hash(t->fsdp);
   bool bare = fsdp_has_adapters(f) && (base || !o->lora_from[0]);
   head.weights = bare ? bare_hash : fsdp_weights_hash(t->fsdp, true);
-  if (start->resume) {                           // a reference that is recorded, or another in an evaluation
-    json_hex(cJSON_GetObjectItemCaseSensitive(start->json, "reference"), "hash", &head.weights);
+  const char *from = run_goes_on(run, &head.weights);            // the recorded reference
+  if (from) {                                    // or another in an evaluation
     bare = frozen && (head.weights == bare_hash || (base && !run_trains(o)));
     if (bare) head.weights = bare_hash;
   }
-  const bool again = bare || !start->resume;     // whether the weights are there
+  const bool again = bare || !from;     // whether the weights are there
   t->run.store.reference_hash = head.weights;
   snprintf(name, sizeof name, "reference-%016llx.bin", (unsigned long long)data_hash(0, &head, sizeof head));
   path_join(path[0], MAP_PATH_BYTES, o->out, name);
-  snprintf(path[1], MAP_PATH_BYTES, "%.1100s/../../%s", start->path, name);
+  snprintf(path[1], MAP_PATH_BYTES, "%.1100s/../../%s", from ? from : "", name);
   int found = 0;
-  for (int i = 0; i < 2 && start->resume && !fsdp_rank(f) && !found; i++) found = reference_read(t, path[i], &head);
+  for (int i = 0; i < 2 && from && !fsdp_rank(f) && !found; i++) found = reference_read(t, path[i], &head);
   MPI_Bcast(&found, 1, MPI_INT, 0, fsdp_comm(f));
   if (!found && !again)
     snprintf(error, sizeof error, "--loss %s: %.900s was trained beside a reference whose sums are not there, or of "
              "other data: %s, in --out or beside ckpt; --init_from begins a new run from its weights",
-             option_word(o, OPT_loss), start->path, name);
+             option_word(o, OPT_loss), from, name);
   agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
   for (Packing &p : t->run.packing)
     if (p.reference && found)

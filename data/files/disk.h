@@ -277,3 +277,12 @@ bool file_is_foreign(const char *path, const char *mark, bool begins) {
   struct stat st;
   return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_size && !file_has_mark(path, mark, begins);
 }
+FILE *file_lines(const char *path, bool append) {
+  FILE *f = file_own(path, !append);
+  if (!f || !append) return f;
+  off_t whole = 0, all = 0;
+  for (int c; (c = fgetc(f)) != EOF;) if (all++, c == '\n') whole = all;
+  if ((whole == all || !ftruncate(fileno(f), whole)) && !fseeko(f, 0, SEEK_END)) return f;
+  fclose(f);
+  return NULL;
+}

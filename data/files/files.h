@@ -83,6 +83,9 @@ char *file_get(const char *path, int64_t most, int64_t *bytes);
 // must be a regular file under this very name: a symbolic link leads to a file of somebody else, and a named pipe waits
 // for a reader. NULL if not; file_own_fault says why.
 FILE *file_own(const char *path, bool fresh);
+// Opens such a file: empty, or (append) to add to. A last line that a killed run left unfinished is removed. Writes go
+// to the current end: while a run trains, another may evaluate its checkpoints into the same file.
+FILE *file_lines(const char *path, bool append);
 // Whether something else than a regular file has this name, in words: to end a sentence "PATH is ...". NULL: nothing.
 const char *file_other_words(const char *path);
 // Why file_own(path) has just failed.

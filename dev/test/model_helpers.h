@@ -36,3 +36,9 @@ static inline size_t proc_number(const char *path, const char *key) {
   if (f) fclose(f);
   return value;
 }
+// A run of a trainer that is open, with the saver and the log of the test.
+static inline Run *test_run(Trainer *t, Saver *saver, Log *log) {
+  static Run run;
+  run.view = &t->run, run.opt = &t->opt, run.saver = saver, run.log = t->run.log = log;
+  return &run;
+}

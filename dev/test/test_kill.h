@@ -3,6 +3,7 @@
 // the call fail. The files on the disk are then loaded, or compared byte by byte with the saved ones. Damage to saved
 // files is refused by name. Needs test_fsdp.h and cli_helpers.h.
 #pragma once
+#include <sys/file.h>
 
 // ---- a world that saves ---------------------------------------------------------------------------------------------
 static const char kill_shapes[] = "--n_layer 1 --n_head 1 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 270 "
@@ -26,7 +27,7 @@ static inline void kill_world_open(KillWorld *w, MPI_Comm comm, const char *out,
   trainer_open(&w->t, &o, &w->corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(&w->saver, &w->t.run);
   char error[256] = "";
-  log_open(&w->log, &w->t.run, false, "", error, sizeof error);
+  log_begin(&w->log, &w->t.run, false, "", error, sizeof error);
 }
 static inline void kill_world_close(KillWorld *w) {
   log_close(&w->log, &w->t.run, "done");
@@ -538,13 +539,13 @@ static inline bool kill_loop(KillWorld *w, const char *out, KillPlan plan, int e
       start_share(&s, w->comm);
       start_load(&s, &w->t.run, &w->saver);
     }
-    log_open(&w->log, &w->t.run, found[0], "", error, sizeof error);
+    log_begin(&w->log, &w->t.run, found[0], "", error, sizeof error);
     table = *w->t.ctx.ops;
     kill_eval.t = &w->t, kill_eval.copy = table.copy, kill_eval.left = eval_at;
     table.copy = kill_copy_of_eval;
     w->t.ctx.ops = &table;
     kill_arm(plan, 0);
-    const int code = trainer_loop(&w->t, &w->log, &w->saver);
+    const int code = trainer_loop(&w->t, test_run(&w->t, &w->saver, &w->log));
     const bool whole = saver_finish(&w->saver, &w->log);
     log_close(&w->log, &w->t.run, "done");
     _exit(code < 0 && whole ? 42 : 43);

@@ -255,7 +255,7 @@ TEST_MPI(not_finite_skip_and_resume, 3,
       snprintf(other, sizeof other, "%s.resumed", out);
       rare_open(&w, comm, resumed ? other : out, "--on_nan skip --save_every 4 --keep 0");
       if (resumed) kill_load(&w, step);
-      const int code = trainer_loop(&w.t, &w.log, &w.saver);
+      const int code = trainer_loop(&w.t, test_run(&w.t, &w.saver, &w.log));
       EXPECT(code == -1 && w.t.run.step == RARE_STEPS, "exit code %d after step %lld", code, (long long)w.t.run.step);
       const uint64_t hash = kill_state_hash(&w.t);
       if (!one) one = hash;
@@ -299,13 +299,13 @@ TEST_MPI(not_finite_dump_is_repeated, 3,
     snprintf(path, sizeof path, "%s/ckpt", out);
     if (world_comm(world, &comm)) {
       rare_open(&w, comm, out, "--on_nan stop --save_every -1");
-      EXPECT(trainer_loop(&w.t, &w.log, &w.saver) == EXIT_NOT_FINITE && w.t.run.step == RARE_FIRST,
+      EXPECT(trainer_loop(&w.t, test_run(&w.t, &w.saver, &w.log)) == EXIT_NOT_FINITE && w.t.run.step == RARE_FIRST,
              "it ends at step %lld", (long long)w.t.run.step);
       before = kill_state_hash(&w.t);            // the step was left out
       kill_world_close(&w);
       EXPECT(access(path, F_OK), "--on_nan stop has saved a checkpoint");
       rare_open(&w, comm, out, "--on_nan dump --save_every -1");
-      EXPECT(trainer_loop(&w.t, &w.log, &w.saver) == EXIT_NOT_FINITE, "it goes on");
+      EXPECT(trainer_loop(&w.t, test_run(&w.t, &w.saver, &w.log)) == EXIT_NOT_FINITE, "it goes on");
       kill_world_close(&w);
       MPI_Comm_free(&comm);
       if (!w.rank) rare_expect_json(out, world);

@@ -450,7 +450,7 @@ TEST_MPI(trace_of_gpus, 2,
   o.comm = OPT_comm_mpi;
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   t.run.steps_total = 6;
-  report_check_trace(&t.run, 0, error, sizeof error);
+  trace_check(&t.run, 0, error, sizeof error);
   EXPECT(strstr(error, "--trace with --comm mpi on GPUs: "), "it says: %s", error);
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);

@@ -465,7 +465,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     test_corpus(&corpus, 97, 500, 100);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
     saver_init(&saver, &t.run);
-    log_open(&log, &t.run, false, "", error, sizeof error);
+    log_begin(&log, &t.run, false, "", error, sizeof error);
     EXPECT(!error[0], "%s", error);
     const Ops *ops = t.ctx.ops;
     table = *ops;
@@ -476,7 +476,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     stop_asked = STOP_NOT;
     under_mpirun = row.under_mpirun;
     catch_stop_signals(true);
-    const int code = trainer_loop(&t, &log, &saver);
+    const int code = trainer_loop(&t, test_run(&t, &saver, &log));
     t.ctx.ops = ops;
     EXPECT(code == row.code, "signal %d: exit code %d, must be %d", row.signal, code, row.code);
     EXPECT(t.run.step == 2 && saver.evaluated_step == (row.signal ? -1 : 2), "signal %d: step %lld, evaluated %lld",
@@ -488,7 +488,7 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     if (!t.fsdp->mesh.rank) cli_expect_end(out, out, row.reason ? row.reason : "done");
     if (row.code == EXIT_SAVED) {
       stop_asked = STOP_NOT;
-      EXPECT(trainer_loop(&t, &log, &saver) == -1 && saver.evaluated_step == 2, "it does not go on");
+      EXPECT(trainer_loop(&t, test_run(&t, &saver, &log)) == -1 && saver.evaluated_step == 2, "it does not go on");
       CheckpointState c = {};
       cJSON *json = NULL;
       int64_t bytes;

@@ -80,21 +80,14 @@ static void report_print_head(const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
   say("train_gpt_fsdp %s (%s): a plan, nothing is started\n", PROGRAM_VERSION, build_id);
-  start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
-             p->run->name ? p->run->name : o->model,
-             count_words(model_parameters(p->run)), m->L, m->L > 1 ? "s" : "", m->H, m->H > 1 ? "s" : "",
-             (long long)m->C, (long long)m->V);
-  print_block(p->run);
+  report_model(p->run);
   const char *data = plan_data_words(o);
   if (data) start_line("data", "%s", data);
   start_line("step", "%s tokens: %d rank%s x %lld microbatch%s of %lld x %lld; %s, %s a token",
              count_words((int64_t)world_plan_tokens(&p->plan)), (int)o->world, o->world > 1 ? "s" : "",
              (long long)o->grad_accum, o->grad_accum > 1 ? "es" : "", (long long)o->batch_size, (long long)m->T,
              flop_words(report_flops(p)), flop_words(m->flops_per_token));
-  start_words("ranks", p->run, ranks_words);
-  start_words("sharding", p->run, shards_words);
-  start_words("memory", p->run, memory_short_words);
-  if (o->world > 1) start_words("moved", p->run, moved_words);
+  report_ranks(p->run);
 }
 // The bytes of a line of the memory plan; line MEM_COUNT: of all lines. report_range: the least and the most of a rank.
 static inline size_t report_line(const RankClass *c, int line) {
@@ -232,9 +225,7 @@ static void report_print(const PlanReport *p) {
   report_print_head(p);
   report_print_memory(p);
   say("\n");
-  char *units = words_of(p->run, units_words);
-  say("%s", units);
-  free(units);
+  report_units(p->run);
   report_print_traffic(p);
   report_print_times(p);
   report_print_fits(p);

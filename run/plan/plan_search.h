@@ -456,24 +456,6 @@ static inline void search_main(const Options *asked, char *error, size_t error_b
   search_free(&s);
 }
 
-// Gives the options the shape of the model that --init_from names, if it is another program's; only the headers of its
-// files are read. name: what the model is called; "": by its preset. False with one line in `error`.
-static bool plan_take_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes) {
-  static Start s;
-  if (!o->init_from[0] || o->resume[0]) return true;
-  const bool ok = start_find(&s, o, error, error_bytes) && (s.kind != START_IMPORT ||
-                                                            start_options(&s, o, error, error_bytes));
-  if (ok && s.kind == START_IMPORT) {
-    const char *words = start_model_name(&s, o);
-    snprintf(name, name_bytes, "%s", words ? words : "");
-    if (!o->given[OPT_batch_size] && !o->given[OPT_grad_accum] && !o->given[OPT_global_batch])
-      o->conversations = TUNING_CONVERSATIONS;   // assumed: a start reads them
-    o->given[OPT_batch_size] = true;             // else it is as many as fit
-    if (!o->json) start_print_notices(&s);
-  }
-  start_free(&s);
-  return ok;
-}
 int plan_main(Call *call) {
   static PlanReport report;
   Options *o = &call->o;
@@ -483,7 +465,7 @@ int plan_main(Call *call) {
   if (!call->first) return 0;
   if (!error[0]) options_read_config(o, error, error_bytes);
   char name[MAP_PATH_BYTES + 32] = "";
-  if (!error[0]) plan_take_weights(o, name, sizeof name, error, error_bytes);
+  if (!error[0]) shape_of_weights(o, name, sizeof name, error, error_bytes);
   if (error[0]) die_user("train_gpt_fsdp: %s", error);
   const char *launched = call->launched ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
   if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);

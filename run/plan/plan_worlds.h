@@ -54,7 +54,7 @@ static inline bool plan_refuses(const Options *o, char *error, size_t error_byte
   for (OptionId i : not_here) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &option_specs[i]);
-    if (i == OPT_init_from && o->tuning) continue;         // its shape is known (plan_take_weights)
+    if (i == OPT_init_from && o->tuning) continue;         // its shape is known (shape_of_weights)
     REFUSE(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
@@ -129,16 +129,8 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t e
   if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
   const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0] && !o->tuning;
   if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MAX);
-  check_device_options(o, "", error, error_bytes);
-  if (error[0]) return false;
-  const int best = cpu_best_table(), wanted = d->gpu && o->isa == OPT_isa_auto ? best
-                                              : cpu_table_wanted(o, best, error, error_bytes);
-  if (error[0]) return false;
-  const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : cpu_fast_table()].ops;
-  char why[256];
-  REFUSE(!d->gpu && !cpu_precision_fits(o, cpu, why, sizeof why), "--matmul_precision high: %s", why);
-  if (d->gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
-  if (d->gpu && o->offload != OFFLOAD_NONE && o->graph == OPT_graph_auto) o->graph = OPT_graph_off;
+  const Ops *cpu = device_pretend(o, d->gpu, world, error, error_bytes);
+  if (!cpu) return false;
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
   d->host_bytes = host_bytes;

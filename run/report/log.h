@@ -4,24 +4,36 @@
 //                 --tensorboard, an event file that gets the same numbers, and OUT/report.html
 //   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
 //   log_trace     what --trace has found
-//   lock_out      only one run may train into OUT; called before its checkpoints are read
-//   check_out     whether OUT can be written, before memory is taken
 //   report_compare  --report A,B: one page for all
 //
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
 #include "report.h"
-#include "overwrite.h"
 #include "run/options/options.h"
 #include "report_html.h"
 #include "start_report.h"
 #include "tensorboard.h"
-#include <sys/file.h>
 
+struct Log {
+  FILE *metrics;                                 // rank 0 only, else NULL
+  off_t whole_bytes;                             // of metrics.jsonl that hold whole lines
+  bool lost;                                     // metrics.jsonl could not be written to its end
+  Tensorboard board;                             // no file without --tensorboard
+  ReportLive *page;                              // of report.html; NULL: none is written
+  const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
+  int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
+  bool plans_known;
+  CoreWatch cores;
+  bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
+  double start_ms, step_ms;                      // step_ms: smoothed
+  double begin_ms;                               // of the step
+  int64_t every;
+};
 // A notice says when threads wait for a core more than this share of their time; two runs on the same cores wait half.
 static const double CORES_BUSY = 0.25;
 
-void log_flush(Log *log, const RunView *run) {
+// A full disk must not end a run, nor go unnoticed; the file keeps its whole lines.
+static void log_flush(Log *log, const RunView *run) {
   if (!fflush(log->metrics) && !ferror(log->metrics)) { log->whole_bytes = ftello(log->metrics); return; }
   char path[OPTION_TEXT_BYTES + 32];
   snprintf(path, sizeof path, "%s/metrics.jsonl", run->opt->out);
@@ -32,48 +44,15 @@ void log_flush(Log *log, const RunView *run) {
   if (truncate(path, log->whole_bytes)) say_error("notice: the last line of %s may be incomplete\n", path);
 }
 
-bool lock_out(const Options *o, char *error, size_t error_bytes) {
-  static int held = -1;
-  static bool told;
-  char path[OPTION_TEXT_BYTES + 8];
-  struct stat st;
-  snprintf(path, sizeof path, "%s/.lock", o->out);
-  if (held >= 0 || told || !run_trains(o) || access(o->out, W_OK | X_OK)) return true;
-  for (int tries = 0; (held = file_lock(path)) < 0 && errno == EWOULDBLOCK; tries++) {
-    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
-    usleep(100000);
-  }
-  const int fault = errno;
-  const bool local = held >= 0 && !fstat(held, &st) && file_locks_are_local("/proc/self/mountinfo", st.st_dev);
-  if (held < 0) say("notice: %s cannot be locked: %s; let no other run write to --out\n", path, strerror(fault));
-  if (local)
-    say("notice: %s is locked on this host only (mount options); let no run of another host write to --out\n", path);
-  told = held < 0;
-  return true;
-}
-int check_out(const Options *o, char *error, size_t bytes) {
-  const struct { const char *option, *path; bool wanted; } directories[] = {
-      {"--out", o->out, true}, {"--export_hf", o->export_hf, o->export_hf[0] != 0}};
-  for (const auto &d : directories) {
-    char inside[OPTION_TEXT_BYTES + 4];
-    snprintf(inside, sizeof inside, "%s/.", d.path);
-    if (!d.wanted || error[0]) continue;
-    if (!make_directories(d.path))
-      snprintf(error, bytes, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
-    else if (access(inside, W_OK | X_OK))
-      snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
-  }
-  return !error[0] && !lock_out(o, error, bytes) ? EXIT_LOST : EXIT_MISSING;
-}
-
-void report_check_trace(const RunView *run, int64_t done, char *error, size_t error_bytes) {
+void trace_check(const RunView *run, int64_t done, char *error, size_t error_bytes) {
   if (!run->trace->path[0]) return;
   if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
     snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
              "moves the messages; use --comm nccl, or leave it out");
   else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);
 }
-void report_open_trace(const RunView *run, char *error, size_t error_bytes) {
+// Makes room for the trace of this run: an earlier one is set aside. One line in `error` if it cannot be written.
+static void log_open_trace(const RunView *run, char *error, size_t error_bytes) {
   run->trace->from = run->step;
   const char *path = run->trace->path;
   char aside[OPTION_TEXT_BYTES + 64];
@@ -85,6 +64,7 @@ void report_open_trace(const RunView *run, char *error, size_t error_bytes) {
   if (f) fclose(f);
   else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
 }
+static const char mark_of_page[] = "<title>train_gpt_fsdp</title>";              // within its first 64 KiB
 int report_compare(Call *call) {
   const Options *o = &call->o;
   char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
@@ -96,20 +76,11 @@ int report_compare(Call *call) {
   if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
   if (o->given[OPT_out] && !make_directories(o->out))
     die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
-  if (!overwrite_page(path, error, sizeof error)) die_user("train_gpt_fsdp: %s", error);
+  if (file_is_foreign(path, mark_of_page, false))
+    die_user("train_gpt_fsdp: %.900s is there, and no report of this program: --out names another directory", path);
   if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
   say("report: %s\n", path);
   return 0;
-}
-
-FILE *log_file(const char *path, bool append) {
-  FILE *f = file_own(path, !append);
-  if (!f || !append) return f;
-  off_t whole = 0, all = 0;
-  for (int c; (c = fgetc(f)) != EOF;) if (all++, c == '\n') whole = all;
-  if ((whole == all || !ftruncate(fileno(f), whole)) && !fseeko(f, 0, SEEK_END)) return f;
-  fclose(f);
-  return NULL;
 }
 
 // Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
@@ -138,7 +109,8 @@ static void log_page(Log *log, bool now) {
   log->page = NULL;
 }
 
-void log_open(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
+// The work of log_open, on a log that is there.
+static void log_begin(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
   memset(log, 0, sizeof *log);
   log->cores_told = run->crowded;
   log->start_ms = now_ms();
@@ -150,7 +122,7 @@ void log_open(Log *log, const RunView *run, bool append, const char *from, char 
   struct stat st;
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
-  log->metrics = log_file(path, append);
+  log->metrics = file_lines(path, append);
   if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
@@ -181,6 +153,13 @@ void log_open(Log *log, const RunView *run, bool append, const char *from, char 
   log->page = (ReportLive *)calloc(1, sizeof(ReportLive));
   report_live_open(log->page, run->opt->out);
   log_page(log, true);
+}
+
+Log *log_open(const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
+  Log *log = (Log *)calloc(1, sizeof *log);
+  log_open_trace(run, error, error_bytes);
+  if (!error[0]) log_begin(log, run, append, from, error, error_bytes);
+  return log;
 }
 
 // Model FLOP/s utilisation: the share of the peak of all devices that the model's own operations reach.
@@ -270,7 +249,16 @@ static void log_rewards(FILE *to, const StepResult *r) {
   json_number(to, "rewards/margins", r->rewards[0] - r->rewards[1]);
   json_number(to, "rewards/accuracies", r->rewards[2]);
 }
-void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
+static void log_trace(Log *log, const RunView *run);
+void log_step_begin(Log *log, const RunView *run) {
+  const bool traced = trace_wants(run->trace, run->step);
+  if (!traced) log_trace(log, run);              // the step before was the last one of the trace
+  log->begin_ms = now_ms();
+  if (traced) trace_step_begin(run->trace, run->ctx, run->fsdp, run->step);
+}
+void log_step(Log *log, const RunView *run, const StepResult *r) {
+  if (tracing) trace_step_end(run->trace, run->ctx, run->fsdp);
+  const double ms = now_ms() - log->begin_ms;
   if (fsdp_rank(run->fsdp)) return;
   const double tokens = (double)run->opt->global_batch * (double)run->model.T;
   const bool pairs = run->opt->loss != PREFERENCE_NONE;
@@ -319,8 +307,11 @@ void log_step(Log *log, const RunView *run, const StepResult *r, double ms) {
   log_page(log, false);
 }
 
-void log_eval(Log *log, const RunView *run, const char *name, const Split *split, const EvalResult *e) {
-  if (fsdp_rank(run->fsdp)) return;
+void log_eval(Log *log, const RunView *run, int of, const EvalResult *e, int64_t begin_ns) {
+  const char *name = split_names[of];
+  const Split *split = &run->corpus->split[of];
+  trace_told(run->trace, TOLD_EVALUATION, begin_ns);
+  if (e->stop || fsdp_rank(run->fsdp)) return;
   const bool pairs = run->opt->loss != PREFERENCE_NONE;
   say("%s: loss %.4f over %lld %s%s", name, e->loss, (long long)e->tokens, pairs ? "pair" : "token",
       e->tokens == 1 ? "" : "s");
@@ -346,23 +337,23 @@ void log_eval(Log *log, const RunView *run, const char *name, const Split *split
   log_flush(log, run);
 }
 
-void log_eval_file(Log *log, const RunView *run, const char *path, const char *task, bool llmc, int64_t texts,
-                   int64_t tokens, const EvalNumber number[EVAL_NUMBERS], double seconds) {
-  say("%s: %s%s, %lld texts", path, task, llmc ? " (llm.c's style)" : "", (long long)texts);
+void log_eval_file(Log *log, const EvalFileResult *e) {
+  const EvalNumber *number = e->number;
+  say("%s: %s%s, %lld texts", e->path, e->task, e->llmc ? " (llm.c's style)" : "", (long long)e->texts);
   for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) {
     const bool share = !strncmp(number[i].name, "acc", 3);
     say(share ? ", %s %.2f %%" : ", %s %.4f", number[i].name, share ? 100 * number[i].x : number[i].x);
   }
-  say(", %.1f s, %.0f tokens/s\n", seconds, (double)tokens / seconds);
+  say(", %.1f s, %.0f tokens/s\n", e->seconds, (double)e->tokens / e->seconds);
   if (!log->metrics) return;
   fprintf(log->metrics, "{\"kind\":\"eval_file\",\"file\":");
-  json_text(log->metrics, path);
-  fprintf(log->metrics, ",\"task\":\"%s\",\"style\":\"%s\",\"texts\":%lld,\"tokens\":%lld", task,
-          llmc ? "llmc" : "harness", (long long)texts, (long long)tokens);
+  json_text(log->metrics, e->path);
+  fprintf(log->metrics, ",\"task\":\"%s\",\"style\":\"%s\",\"texts\":%lld,\"tokens\":%lld", e->task,
+          e->llmc ? "llmc" : "harness", (long long)e->texts, (long long)e->tokens);
   for (int i = 0; i < EVAL_NUMBERS && number[i].name; i++) json_number(log->metrics, number[i].name, number[i].x);
-  json_number(log->metrics, "seconds", seconds);
+  json_number(log->metrics, "seconds", e->seconds);
   fprintf(log->metrics, "}\n");
-  log_flush(log, run);
+  log_flush(log, e->run);
 }
 
 void log_best(Log *log, const RunView *run, int64_t step, const char *path) {
@@ -414,7 +405,17 @@ static void log_trace_stages(const RunView *run, const TraceFound *x) {
   }
   free(shown);
 }
-void log_trace(Log *log, const RunView *run) {
+void log_steps_end(Log *log, const RunView *run) { log_trace(log, run); }
+void log_save_pause(const RunView *run, int64_t begin_ns) { trace_told(run->trace, TOLD_SAVE, begin_ns); }
+void log_not_finite(Log *log, const RunView *run, bool left_out, const char *members) {
+  log->not_finite++;
+  if (!log->metrics) return;
+  fprintf(log->metrics, "{\"kind\":\"not_finite\",\"step\":%lld,\"left_out\":%s,%s}\n", (long long)run->step,
+          left_out ? "true" : "false", members);
+  log_flush(log, run);
+}
+// Ends a trace, if there is one, and reports what communication is exposed. Collective.
+static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
   char error[1100] = "";
   if (!trace_finish(run->trace, run->ctx, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
@@ -456,7 +457,7 @@ void log_trace(Log *log, const RunView *run) {
 }
 
 // The last record: why the run ended ("done", "signal", "saved", "not finite", "not saved") and after how many steps.
-static void log_end(Log *log, const RunView *run, const char *reason) {
+static void log_last_record(Log *log, const RunView *run, const char *reason) {
   fprintf(log->metrics, "{\"kind\":\"end\",\"reason\":\"%s\",\"step\":%lld,\"ms\":%.3f", reason, (long long)run->step,
           now_ms() - log->start_ms);
   if (log->skipped) fprintf(log->metrics, ",\"skipped_steps\":%lld", (long long)log->skipped);
@@ -485,6 +486,19 @@ static void log_left_out(const Log *log) {
 void log_close(Log *log, const RunView *run, const char *reason) {
   tensorboard_close(&log->board);
   log->page_said = log->page ? ", report.html (incomplete)" : NULL;
-  if (log->metrics) log_end(log, run, reason);
+  if (log->metrics) log_last_record(log, run, reason);
   if (log->skipped > !strcmp(reason, "not finite")) log_left_out(log);         // a run that one such step ends says so
+}
+void log_end(Log *log, const RunView *run, bool saved, const char *sampled) {
+  const Options *o = run->opt;
+  const bool trained = run_trains(o), tokenizer = run->corpus->has_tokenizer && trained;
+  const size_t taken = run_device_bytes(run);
+  if (taken && !fsdp_rank(run->fsdp))
+    say("GPU memory: %.1f MiB planned, %.1f MiB taken in all (with NCCL's and CUDA's own)\n",
+           (double)memory_planned_total(&run->plan, MEMORY_ON_DEVICE) / 0x1p20, (double)taken / 0x1p20);
+  log_close(log, run, saved ? "done" : "not saved");
+  if (!fsdp_rank(run->fsdp))
+    say("files: %s/metrics.jsonl%s%s%s%s%s%s\n", o->out, log->lost ? " (incomplete)" : "",
+        log->page_said ? log->page_said : "", trained ? ", options.txt" : "", tokenizer ? ", tokenizer.json" : "",
+        sampled ? ", " : "", sampled ? sampled : "");
 }

@@ -3,7 +3,6 @@
 #include "trace.h"
 #include "trace_file.h"
 #include "view.h"
-#include "overwrite.h"
 #include "report_page.h"
 #include "report_html.h"
 #include "progress.h"

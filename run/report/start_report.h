@@ -1,10 +1,10 @@
 // start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
 // and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 //
-//   print_start, print_start_notices     the head of every run, on rank 0 (the line `saves` is from run/saver.h)
-//   print_details                        --verbose: configuration, sharding, units, memory plan, traffic
-//   start_record                         all of it as members of a JSON object
-//   print_old_runs                       what earlier runs left in OUT, and how to remove it
+//   report_start         the head of every run, on rank 0: what runs on what, --verbose's figures, notices
+//   report_model, report_ranks, report_units     parts of it that --plan prints, too
+//   start_record         all of it as members of a JSON object
+//   report_old_runs      what earlier runs left in OUT, and how to remove it
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -15,7 +15,8 @@
 #include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------
-char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run)) {
+// What `write` prints about the run, malloc'ed.
+static char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
@@ -126,7 +127,7 @@ static UnitRow *unit_rows(const Fsdp *f, int *rows) {
   free(told);
   return row;
 }
-void units_words(FILE *to, const RunView *run) {
+static void units_words(FILE *to, const RunView *run) {
   const Fsdp *f = run->fsdp;
   int rows;
   UnitRow *row = unit_rows(f, &rows);
@@ -252,7 +253,7 @@ void start_line(const char *name, const char *fmt, ...) {
   free(lines);
   free(text);
 }
-void ranks_words(FILE *to, const RunView *run) {
+static void ranks_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   const bool gpu = run->ctx->ops->nccl, one = option_dtype(o, OPT_param_dtype) == option_dtype(o, OPT_buffer_dtype);
   fprintf(to, "%d on %d host%s, ", fsdp_world(run->fsdp), fsdp_hosts(run->fsdp), fsdp_hosts(run->fsdp) > 1 ? "s" : "");
@@ -277,7 +278,7 @@ static void cores_short_words(FILE *to, const RunView *run) {
   fprintf(to, "rank 0: %s", c->all[0].words);
   if (last) fprintf(to, "; %srank %d: %s", last > 1 ? "... " : "", last, c->all[last].words);
 }
-void shards_words(FILE *to, const RunView *run) {
+static void shards_words(FILE *to, const RunView *run) {
   const MeshShape m = fsdp_config(run->fsdp)->mesh;
   fputs(strategy_name(run->opt), to);
   if (fsdp_world(run->fsdp) == 1) fprintf(to, " over 1 rank: it holds everything");
@@ -291,7 +292,7 @@ void shards_words(FILE *to, const RunView *run) {
     fprintf(to, "; %s on the host",
             fsdp_config(run->fsdp)->offload == OFFLOAD_PARAMS ? "optimizer and parameters" : "optimizer");
 }
-void memory_short_words(FILE *to, const RunView *run) {
+static void memory_short_words(FILE *to, const RunView *run) {
   const MemoryPlan *m = &run->plan;
   fprintf(to, "%.1f MiB a rank", (double)memory_planned_total(m, MEMORY_ALL) / 0x1p20);
   if (run->ctx->ops->nccl)
@@ -300,7 +301,8 @@ void memory_short_words(FILE *to, const RunView *run) {
     if (const size_t bytes = memory_planned_use(m, (MemoryUse)k))
       fprintf(to, "%s%s %.1f", any++ ? ", " : ": ", memory_use_words[k], (double)bytes / 0x1p20);
 }
-void moved_words(FILE *to, const RunView *run) {
+// What a step of training moves, by the formula with which tests compare the counters.
+static void moved_words(FILE *to, const RunView *run) {
   const Traffic w = fsdp_formula(run->fsdp, (int)run->opt->grad_accum);
   const int64_t bytes = w.gather_bytes + w.reduce_bytes + w.replicate_bytes + w.update_bytes + w.small_bytes;
   fprintf(to, "%.3f MB a step to a rank: gradients %.3f (%lld reductions)", (double)bytes * 1e-6,
@@ -410,7 +412,8 @@ static void adapters_words(FILE *to, const RunView *run) {
           o->train_rows[0] ? ", and rows of the embedding " : "", o->train_rows);
   if (run_trains(o)) fprintf(to, ": %s of %s parameters train", count_words(all.trained), count_words(all.numel));
 }
-int64_t model_parameters(const RunView *run) {
+// Without those of adapters.
+static int64_t model_parameters(const RunView *run) {
   return run->model.parameters - lora_numel(run->fsdp, fsdp_params(run->fsdp));
 }
 // The name of a block's parameter without its number and ".weight": h.*.attn.c_attn.
@@ -445,7 +448,8 @@ static void muon_words(FILE *to, const RunView *run) {
   else
     fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", matrices, rounds);
 }
-void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
+// start_line of what `write` prints.
+static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = words_of(run, write);
   start_line(name, "%s", text);
   free(text);
@@ -474,10 +478,6 @@ static void block_words(FILE *to, const RunView *run) {
   if (o->attention_scale > 0) fprintf(to, ", scores over the root of %g", o->attention_scale);
   if (s.block.embedding_scaled) fprintf(to, ", embedding times the root of its width");
   if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
-}
-void print_block(const RunView *run) {
-  const ModelShape s = shape_of(run->opt);
-  if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
 }
 // Tokens at .. end of conversations as the model sees them: with [[ ]] around what is trained on, or as JSON with where
 // that is in bytes.
@@ -535,7 +535,7 @@ static void print_conversation(const RunView *run) {
   say("the first conversation as the model sees it; trained on is what stands in [[ ]]:\n%s\n", text);
   free(text);
 }
-void print_chats(const Corpus *c, int64_t count, FILE *json) {
+void report_chats(const Corpus *c, int64_t count, FILE *json) {
   int64_t at = 0;
   for (; count-- && at < c->split[SPLIT_TRAIN].tokens_numel; liveness_progress()) {
     char *text = NULL;
@@ -552,14 +552,34 @@ void print_chats(const Corpus *c, int64_t count, FILE *json) {
   }
   if (json) fflush(json);
 }
-void print_start(const RunView *run) {
-  if (fsdp_rank(run->fsdp)) return;
+void report_model(const RunView *run) {
   const ModelFigures *m = &run->model;
-  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
   start_line("model", "%s, %s parameters: %d block%s, %d head%s, width %lld, vocab %lld",
              run->name ? run->name : run->opt->model, count_words(model_parameters(run)), m->L, m->L > 1 ? "s" : "",
              m->H, m->H > 1 ? "s" : "", (long long)m->C, (long long)m->V);
-  print_block(run);
+  const ModelShape s = shape_of(run->opt);
+  if (!shape_is_gpt2(&s)) start_words("block", run, block_words);
+}
+void report_ranks(const RunView *run) {
+  const bool gpu = run->ctx->ops->nccl;
+  start_words("ranks", run, ranks_words);
+  if (run->cores && cores_differ(run->cores) && !gpu) start_words("cores", run, cores_short_words);
+  if (run->corpus && gpu)
+    start_line("attention", "kernels %s (--attention %s)", run->ctx->attention_mma ? "of every GPU" : "of Hopper",
+               option_word(run->opt, OPT_attention));
+  if (run->device.sm_margin) start_words("margin", run, sm_margin_words);
+  start_words("sharding", run, shards_words);
+  start_words("memory", run, memory_short_words);
+  if (fsdp_world(run->fsdp) > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
+}
+void report_units(const RunView *run) {
+  char *text = words_of(run, units_words);
+  say("%s", text);
+  free(text);
+}
+static void print_start(const RunView *run) {
+  say("train_gpt_fsdp %s (%s)\n", PROGRAM_VERSION, build_id);
+  report_model(run);
   start_words("data", run, data_words);
   if (run->corpus->split[SPLIT_TRAIN].sources && run_trains(run->opt)) start_words("mixture", run, mixture_words);
   if (run->opt->loss != PREFERENCE_NONE && run->packing->split) start_words("loss", run, preference_words);
@@ -567,16 +587,22 @@ void print_start(const RunView *run) {
   if (run->opt->tuning) start_words("tuning", run, tuning_words);
   if (run->opt->lora) start_words("adapters", run, adapters_words);
   if (run_trains(run->opt) && fsdp_config(run->fsdp)->optimizer == OPTIMIZER_MUON) start_words("muon", run, muon_words);
-  start_words("ranks", run, ranks_words);
-  if (run->cores && cores_differ(run->cores) && !run->ctx->ops->nccl) start_words("cores", run, cores_short_words);
-  if (run->ctx->ops->nccl)
-    start_line("attention", "kernels %s (--attention %s)", run->ctx->attention_mma ? "of every GPU" : "of Hopper",
-               option_word(run->opt, OPT_attention));
-  if (run->device.sm_margin) start_words("margin", run, sm_margin_words);
-  start_words("sharding", run, shards_words);
-  start_words("memory", run, memory_short_words);
-  if (fsdp_world(run->fsdp) > 1 && run_trains(run->opt)) start_words("moved", run, moved_words);
+  report_ranks(run);
   start_words("files", run, files_words);
+}
+// What a checkpoint will be.
+static void print_saves(const RunView *run, const SavePlan *s) {
+  const Options *o = run->opt;
+  char when[64], keep[64];
+  if (o->save_every > 0) snprintf(when, sizeof when, "every %lld steps and at the end", (long long)o->save_every);
+  else snprintf(when, sizeof when, o->save_every ? "only on a signal" : "every epoch and at the end");
+  snprintf(keep, sizeof keep, o->keep ? "newest %lld kept" : "all kept", (long long)o->keep);
+  start_line("saves", "%s, %.1f MB each, %s%s, %s%s", s->directory, (double)s->bytes * 1e-6, when,
+             o->keep_best ? ", best" : "", keep, o->save_async ? ", in the background" : "");
+  if (s->blind)
+    say("notice: %d ranks stream their part of checkpoints to rank 0: their hosts do not see %s\n", s->blind,
+        s->directory);
+  if (o->verbose) say("checkpoints: rank 0 writes %.1f MB of each\n", (double)s->own_bytes * 1e-6);
 }
 
 // ---- --verbose ------------------------------------------------------------------------------------------------------
@@ -621,8 +647,8 @@ static void sharding_line(FILE *to, const RunView *run) {
 static void cores_lines(FILE *to, const RunView *run) {
   for (int r = 0; run->cores && r < run->cores->world; r++) fprintf(to, "rank %d: %s\n", r, run->cores->all[r].words);
 }
-void print_details(const RunView *run) {
-  if (fsdp_rank(run->fsdp) || !run->opt->verbose) return;
+// --verbose: every figure.
+static void print_details(const RunView *run) {
   if (!run->ctx->ops->nccl) say("matrix multiply: %s; sums fp32\n", cpu_products(run));
   else if (run->device.peak_flops > 0)
     say("peak: %.0f TFLOP/s dense %s; MFU counts %.3g FLOP a token\n", run->device.peak_flops * 1e-12,
@@ -683,8 +709,7 @@ static void print_sharding_notices(const RunView *run) {
            "number of ranks\n", o->strategy == OPT_strategy_zero1 ? "strategy zero1" : "accumulate local",
            (long long)o->grad_accum);
 }
-void print_start_notices(const RunView *run) {
-  if (fsdp_rank(run->fsdp)) return;
+static void print_start_notices(const RunView *run) {
   const Device *d = &run->device;
   if (d->gpus < fsdp_world(run->fsdp) && run->ctx->ops->nccl)
     say("notice: %d ranks on %d GPU%s; gradients and parameters go through host memory\n", fsdp_world(run->fsdp),
@@ -701,6 +726,14 @@ void print_start_notices(const RunView *run) {
           (long long)run->packing[i].alike, (long long)run->packing[i].kept, run->packing[i].kept == 1 ? "" : "s",
           of[i], run->packing[i].alike == 1 ? "has" : "have", run->packing[i].alike == 1 ? "it" : "them");
   if (run_trains(run->opt)) print_conversation(run);
+}
+
+void report_start(const RunView *run, const SavePlan *saves) {
+  if (fsdp_rank(run->fsdp)) return;
+  print_start(run);
+  if (saves) print_saves(run, saves);
+  if (run->opt->verbose) print_details(run);
+  print_start_notices(run);
 }
 
 // ---- earlier runs ---------------------------------------------------------------------------------------------------
@@ -746,7 +779,7 @@ static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) 
   }
   return count;
 }
-void print_old_runs(const RunView *run, const char *from) {
+void report_old_runs(const RunView *run, const char *from) {
   if (fsdp_rank(run->fsdp) || !run_trains(run->opt)) return;
   char path[OPTION_TEXT_BYTES + 32], real[PATH_MAX], *words = NULL;
   size_t words_bytes = 0;

@@ -19,6 +19,12 @@
 #include <limits.h>
 #include <time.h>
 
+struct Tensorboard {
+  FILE *file;                                    // NULL: none is written
+  off_t whole_bytes;                             // of whole records
+  char path[PATH_MAX];
+};
+
 // Scalars are fp32 there; metrics.jsonl has all digits.
 struct TensorboardScalar { const char *tag; double value; };
 

@@ -113,7 +113,7 @@ enum TraceCommon { COMMON_JOIN, COMMON_EXCHANGE, COMMON_BARRIER, COMMON_MOVE, TR
 static const char *const trace_common_words[] = {"sums_of_replicas", "exchange", "barrier", "messages"};
 
 struct TraceEnded { int64_t begin_ns, end_ns, own_ns; };
-Trace *tracing;
+static Trace *tracing;                           // the one whose tables are in use
 
 // The parts of the block of memory, and its bytes. There is room for what lies between calls of ops, too.
 static inline size_t trace_lay(Trace *x) {
@@ -136,23 +136,22 @@ static inline size_t trace_lay(Trace *x) {
   }
   return events + exposed + 2 * clocks + stamps + captured + sizeof(int) * (size_t)x->stages;
 }
-Trace *trace_declare(const char *path, const char *steps, int64_t most, MemoryPlan *plan, int64_t calls, int stages,
-                     int world, bool on_device) {
-  Trace *x = (Trace *)calloc(1, sizeof *x);
+void trace_declare(RunView *run, int64_t calls) {
+  const Options *o = run->opt;
+  Trace *x = run->trace = (Trace *)calloc(1, sizeof *x);
   if (!x) die_missing("no memory for a trace");
-  x->on_device = on_device;
-  snprintf(x->path, sizeof x->path, "%s", path);
-  if (!path[0] || !trace_steps_parse(steps, &x->first, &x->last)) { x->path[0] = 0; return x; }
-  if (most) x->last = max64(x->first, min64(x->last, most));
-  x->calls = calls, x->stages = stages, x->world = world;
-  memory_declare(plan, MEM_TRACE, trace_lay(x), &x->memory);
-  return x;
+  x->on_device = run->ctx->ops->nccl != NULL;
+  if (!run_trains(o) || !o->trace[0] || !trace_steps_parse(o->trace_steps, &x->first, &x->last)) return;
+  snprintf(x->path, sizeof x->path, "%s", o->trace);
+  if (o->max_steps) x->last = max64(x->first, min64(x->last, o->max_steps));
+  x->calls = calls, x->stages = fsdp_stages(run->fsdp), x->world = fsdp_world(run->fsdp);
+  memory_declare(&run->plan, MEM_TRACE, trace_lay(x), &x->memory);
 }
-void trace_close(Trace *x, Ctx *c) {
-  if (x && x->graph) c->ops->graph_close(c, x->graph);
-  free(x);
+void trace_close(RunView *run) {
+  if (run->trace && run->trace->graph) run->ctx->ops->graph_close(run->ctx, run->trace->graph);
+  free(run->trace);
 }
-void **trace_graph(Trace *x) { return &x->graph; }
+void **trace_graph(void **graph) { return tracing ? &tracing->graph : graph; }
 
 // ---- stamps ---------------------------------------------------------------------------------------------------------
 static inline void trace_stamp(Trace *x, const Ctx *c, int64_t number) {
@@ -233,7 +232,9 @@ static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   return true;
 }
 
-void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
+enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
+// Something that the trainer has done since begin_ns, between the first traced step and the last.
+static void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
   if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }
 
@@ -468,18 +469,19 @@ static inline void trace_resolve(Trace *x) {
     x->steps++;
   }
 }
-void trace_capture_begin(Trace *x) {
-  x->captured_at = x->count;
-  x->captured_from = x->stamps;
-}
-void trace_capture_end(Trace *x) {
+void trace_capture(bool begins) {
+  Trace *x = tracing;
+  if (x && begins) x->captured_at = x->count, x->captured_from = x->stamps;
+  if (!x || begins) return;
   x->captured_count = min64(x->count - x->captured_at, x->stamps_most / 2);
   memcpy(x->captured, x->event + x->captured_at, sizeof(TraceEvent) * (size_t)x->captured_count);
   x->count = x->captured_at;
   x->captured_to = x->stamps;
   x->stamps = x->captured_from;
 }
-void trace_replayed(Trace *x) {
+void trace_replayed() {
+  Trace *x = tracing;
+  if (!x) return;
   CHECK(x->stamps == x->captured_from, "%lld stamps before a replay, %lld before its capture", (long long)x->stamps,
         (long long)x->captured_from);
   for (int64_t i = 0; i < x->captured_count; i++) {
@@ -491,10 +493,12 @@ void trace_replayed(Trace *x) {
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
-bool trace_wants(const Trace *x, int64_t step) {
+// Whether the step after `step`, which counts from the start of training, is traced.
+static bool trace_wants(const Trace *x, int64_t step) {
   return x->path[0] && !x->done && step + 1 - x->from >= x->first && step + 1 - x->from <= x->last;
 }
-void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
+// Replaces the op tables of c and f, and has f's notes. Collective before the first traced step.
+static void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   if (!x->event) {
     trace_lay(x);
     trace_measure(x, f, 0);
@@ -521,7 +525,7 @@ void trace_step_begin(Trace *x, Ctx *c, Fsdp *f, int64_t step) {
   x->side[PART_OF_GATHER] = x->on_device && own[0];
   x->side[PART_OF_SUMS] = x->on_device && own[1];
 }
-void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
+static void trace_step_end(Trace *x, Ctx *c, Fsdp *f) {
   c->ops = x->ops;
   fsdp_trace_end(f, x->ops);
   tracing = NULL;

@@ -188,3 +188,4 @@ static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *fou
   if (fclose(to) || bad) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
   return true;
 }
+bool trace_is_ours(const char *path) { return !file_is_foreign(path, trace_file_head, true); }

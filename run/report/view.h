@@ -22,7 +22,9 @@ static double bits_per_byte(const EvalResult *e, const Split *s) {
   return e->loss * (double)e->tokens / M_LN2 / (double)s->text_bytes;
 }
 
-size_t run_device_bytes(const RunView *run) {
+// Device memory taken since the plan was made: the plan, and what NCCL and CUDA took for themselves. It is this rank's
+// only if no other rank uses the GPU. 0 on a CPU.
+static size_t run_device_bytes(const RunView *run) {
   size_t now = 0, total = 0;
   Ctx c = *run->ctx;
   c.ops->memory_left(&c, &now, &total);

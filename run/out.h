@@ -1,15 +1,15 @@
-// overwrite.h: a run writes over its own files, and over nothing else. What is there already under a name that it
-// would write is told by its content, before the corpus is read and memory is taken.
+// out.h: OUT belongs to one run, which writes over its own files and over nothing else. What is there already under a
+// name that it would write is told by its content, before the corpus is read and memory is taken.
 //
 //   overwrite_refuse     refuses names under which something else is
-//   overwrite_page       the same of report.html for --report RUN1,RUN2,...
+//   lock_out             only one run may train into OUT; called before its checkpoints are read
+//   check_out            whether OUT can be written
 #pragma once
-#include "report.h"
+#include "run.h"
 #include "run/options/options.h"
-#include "trace_file.h"
+#include "run/report/report.h"
 
 // What this program's files have within their first 64 KiB.
-static const char mark_of_page[] = "<title>train_gpt_fsdp</title>";
 static const char mark_of_export[] = "\"written_by\":\t\"train_gpt_fsdp ";
 static const char mark_of_adapter[] = "\"train_gpt_fsdp_base_hash\"";
 static const char mark_of_options[] = "# Options of a run of train_gpt_fsdp ";
@@ -25,7 +25,8 @@ static inline const char *overwrite_there(const char *directory, const char *con
   }
   return NULL;
 }
-bool overwrite_out_is_ours(const char *out) {
+// Whether a run of this program has written into OUT: then all names that a run writes there are a run's.
+static bool overwrite_out_is_ours(const char *out) {
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
   snprintf(path, sizeof path, "%s/ckpt", out);
@@ -35,7 +36,8 @@ bool overwrite_out_is_ours(const char *out) {
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   return file_has_mark(path, mark_of_metrics, true);
 }
-bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
+// Refuses a run that would write over what is not this program's. False with one line in `error`.
+static bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
   static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors",
@@ -50,7 +52,7 @@ bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
   struct stat st;
   const bool there = o->trace[0] && !stat(o->trace, &st);
   REFUSE(there && !S_ISREG(st.st_mode), "--trace %.900s is %s: name a file", o->trace, file_type_words(st.st_mode));
-  REFUSE(there && file_is_foreign(o->trace, trace_file_head, true), "--trace %.900s is there, and no trace of this "
+  REFUSE(there && !trace_is_ours(o->trace), "--trace %.900s is there, and no trace of this "
          "program: name another file", o->trace);
   for (const char *name : {"metrics.jsonl", sample_file(o)}) {   // written in place
     snprintf(path, sizeof path, "%s/%s", o->out, name ? name : "");
@@ -73,8 +75,42 @@ bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
          *name == 'a' ? "n" : "", name);
   return true;
 }
-static inline bool overwrite_page(const char *path, char *error, size_t error_bytes) {
-  REFUSE(file_is_foreign(path, mark_of_page, false), "%.900s is there, and no report of this program: --out names "
-         "another directory", path);
+
+// Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on
+// OUT/.lock. Waits for a run that is just being killed: it may still finish a checkpoint. False and a line in `error`:
+// another run has it. A notice says where no lock can be had, or none that other hosts see.
+static bool lock_out(const Options *o, char *error, size_t error_bytes) {
+  static int held = -1;
+  static bool told;
+  char path[OPTION_TEXT_BYTES + 8];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/.lock", o->out);
+  if (held >= 0 || told || !run_trains(o) || access(o->out, W_OK | X_OK)) return true;
+  for (int tries = 0; (held = file_lock(path)) < 0 && errno == EWOULDBLOCK; tries++) {
+    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
+    usleep(100000);
+  }
+  const int fault = errno;
+  const bool local = held >= 0 && !fstat(held, &st) && file_locks_are_local("/proc/self/mountinfo", st.st_dev);
+  if (held < 0) say("notice: %s cannot be locked: %s; let no other run write to --out\n", path, strerror(fault));
+  if (local)
+    say("notice: %s is locked on this host only (mount options); let no run of another host write to --out\n", path);
+  told = held < 0;
   return true;
+}
+// Makes the directories OUT and that of --export_hf and checks that they can be written, before the corpus is read and
+// memory is taken. One line in `error`. Returns the exit code that goes with it.
+static int check_out(const Options *o, char *error, size_t bytes) {
+  const struct { const char *option, *path; bool wanted; } directories[] = {
+      {"--out", o->out, true}, {"--export_hf", o->export_hf, o->export_hf[0] != 0}};
+  for (const auto &d : directories) {
+    char inside[OPTION_TEXT_BYTES + 4];
+    snprintf(inside, sizeof inside, "%s/.", d.path);
+    if (!d.wanted || error[0]) continue;
+    if (!make_directories(d.path))
+      snprintf(error, bytes, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
+    else if (access(inside, W_OK | X_OK))
+      snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
+  }
+  return !error[0] && !lock_out(o, error, bytes) ? EXIT_LOST : EXIT_MISSING;
 }
