@@ -123,17 +123,17 @@ static void bench_trace(Trainer *t, int steps) {
   for (; n < steps / 2 && n < 4096; n++)
     for (int traced = 0; traced < 2; traced++) {
       MPI_Barrier(MPI_COMM_WORLD);
-      if (traced) trace_step_begin(t->run.trace, &t->ctx, &t->fsdp, t->run.step);
+      if (traced) trace_step_begin(t->run.trace, &t->ctx, t->fsdp, t->run.step);
       const double begin = now_ms();
       train_step(t, 0);
       ms[traced][n] = now_ms() - begin;
-      if (traced) trace_step_end(t->run.trace, &t->ctx, &t->fsdp);
+      if (traced) trace_step_end(t->run.trace, &t->ctx, t->fsdp);
       if (traced) events = t->run.trace->count, t->run.trace->count = 0;
     }
-  if (t->fsdp.mesh.rank) return;
+  if (t->fsdp->mesh.rank) return;
   for (auto &x : ms) qsort(x, (size_t)n, sizeof(double), double_order);
   printf("%s, %d rank%s: %d steps without a trace %.3f ms, with one %.3f ms (%lld events): %+.2f %%\n", t->opt.model,
-         t->fsdp.mesh.world, t->fsdp.mesh.world > 1 ? "s" : "", n, ms[0][n / 2], ms[1][n / 2], (long long)events,
+         t->fsdp->mesh.world, t->fsdp->mesh.world > 1 ? "s" : "", n, ms[0][n / 2], ms[1][n / 2], (long long)events,
          100 * (ms[1][n / 2] / ms[0][n / 2] - 1));
 }
 // Newton-Schulz beside the matrix multiplies of its shapes, in turn; medians of ROUNDS. One thread's time is what it
@@ -237,13 +237,13 @@ static void bench_update(Trainer *t, int updates) {
   for (int k = -1; k < updates; k++) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin = now_ms();
-    fsdp_update(&t->fsdp, optimizer_args(&t->opt));
+    fsdp_update(t->fsdp, optimizer_args(&t->opt), t->host.state);
     const double mine = now_ms() - begin;
     MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     if (k >= 0) ms[k] = slowest;
   }
   qsort(ms, (size_t)updates, sizeof *ms, double_order);
-  if (!t->fsdp.mesh.rank)
+  if (!t->fsdp->mesh.rank)
     printf("{\"optimizer\":\"%s\",\"ms\":%.3f,\"threads\":%d}\n", option_word(&t->opt, OPT_optimizer),
            ms[updates / 2], t->ctx.threads);
 }
