@@ -543,11 +543,10 @@ static RopeArgs rope_args(const Trainer *t) {
 // Between the MLP's matrices, where no matrix multiply has done it: what fc became, from fc.
 static void mlp_forward(Trainer *t, BlockActs *b) {
   Tensor act = rows2d(b->act), fc = rows2d(b->fc);
-  switch (t->model.shape.block.mlp) {
-    case MLP_GELU: gelu_forward(&t->ctx, act, fc); break;
-    case MLP_RELU2: relu2_forward(&t->ctx, act, fc); break;
-    case MLP_SWIGLU: case MLP_GEGLU: swiglu_forward(&t->ctx, act, fc, t->model.shape.block.mlp == MLP_GEGLU); break;
-  }
+  const Mlp mlp = t->model.shape.block.mlp;
+  if (mlp == MLP_GELU) gelu_forward(&t->ctx, act, fc);
+  else if (mlp_is_gated(mlp)) swiglu_forward(&t->ctx, act, fc, mlp_activation(mlp));
+  else activation_forward(&t->ctx, act, fc, mlp_activation(mlp));
 }
 // fc and act of block l from ln_2; GELU as part of the matrix multiply.
 static void block_mlp_up(Trainer *t, int l) {
@@ -782,8 +781,8 @@ static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumu
   const Mlp mlp = t->model.shape.block.mlp;
   linear_backward_input(t, dact, dbranch, l, PROJ_W, mlp == MLP_GELU ? fc : Tensor{});
   lora_backward(t, l, LORA_PROJ, dact, dbranch, rows2d(b->act), mlp == MLP_GELU ? fc : Tensor{}, mode);
-  if (mlp == MLP_RELU2) relu2_backward(&t->ctx, dfc, dact, fc);
-  if (mlp_is_gated(mlp)) swiglu_backward(&t->ctx, dfc, dact, fc, mlp == MLP_GEGLU);
+  if (mlp_is_gated(mlp)) swiglu_backward(&t->ctx, dfc, dact, fc, mlp_activation(mlp));
+  else if (mlp != MLP_GELU) activation_backward(&t->ctx, dfc, dact, fc, mlp_activation(mlp));
 }
 // Adds the gradient din of what attention (i = 0) or the MLP reads to the stream's, x->dresidual, through the norm
 // between where there is one. dbranch: becomes the gradient of the branch that joined the stream there; may be absent.

@@ -14,7 +14,7 @@
 #endif
 #if FAMILY(pointwise)
 #include "gelu.cuh"
-#include "swiglu.cuh"
+#include "activation.cuh"
 #include "softcap.cuh"
 #include "lora.cuh"
 #include "elementwise.cuh"

@@ -63,6 +63,7 @@
 // dv; as keys they are in the future of every real query.
 #pragma once
 #include "attention.cuh"
+#include "workspace.h"
 #include "kernels/cuda/cuda_device.h"
 #include "attention_tensorcore.cuh"
 #include "attention_plain.cuh"
@@ -213,7 +214,7 @@ void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tenso
   attention_check("attention_backward", out, n_head);
   attention_check_aligned("attention_backward", out, n_head, qkv.data, dout.data, dqkv.data);
   if (numel(out) == 0) return;
-  const size_t need = (size_t)numel(lse) * sizeof(float);
+  const size_t need = attention_dot_bytes(numel(lse));
   CHECK(c->workspace_bytes >= need, "attention_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
   const AttentionShape s = attention_shape(out, qkv, n_head);
   const AttentionDrop d = attention_drop(c, drop);
@@ -223,9 +224,4 @@ void attention_backward_impl(Ctx *c, Tensor dqkv, Tensor dout, Tensor qkv, Tenso
            AttentionBackward<T> a = {(T *)dqkv.data, (const T *)dout.data, (const T *)qkv.data, stats, dot,
                                      (const int32_t *)starts.data, s, d};
            attention_backward_typed(c, a, (const T *)out.data, dot, out.shape[0]));
-}
-
-// D of every query: (B,H,T) fp32.
-size_t attention_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return (size_t)(q.batch * q.n_head * q.seq_len) * sizeof(float);
 }

@@ -4,7 +4,7 @@
 #include "ops.h"
 #include <float.h>
 #include "random.h"
-#include "kernels/cpu/vec.h"
+#include "formulas.cuh"
 
 static const int ATTENTION_QUERIES = 2 * VF, ATTENTION_KEYS = 64;  // one tile; keys a multiple of queries, both of VF
 

@@ -5,7 +5,7 @@
 //
 // out (n), fp32, bf16 or fp16, on CUDA aligned to 16 bytes; in: the n / values blocks, as bytes, or n numbers of fp16.
 #pragma once
-#include "ops.h"
+#include "master.cuh"
 
 #if PART_LAUNCHERS
 // Overwrites out from blocks of a type of more than one value, or of fp16.
@@ -33,17 +33,9 @@ template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8
     }
   });
 }
-template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64_t n) {
-  parallel_for(n > 4 * MASTER_PIECE ? c->threads : 1, 0, n, MASTER_PIECE, [=](int64_t at) {
-    const int64_t end = at + MASTER_PIECE < n ? at + MASTER_PIECE : n;
-    for (int64_t i = at; i < end; i += VF) param_store(out + i, vf_load_n(in + i, end - i), end - i);
-  });
-}
 #endif
 
 #if PART_CUDA
-#include "kernels/cuda/lane.cuh"
-#include "master.cuh"
 // A thread makes eight neighbouring values, half of a run.
 template <int TYPE, class T>
 __global__ static void __launch_bounds__(FLAT_THREADS) blocks_expand_kernel(T *out, const uint8_t *in, int64_t halves) {
@@ -54,7 +46,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) blocks_expand_kernel(T *o
     const int half = (int)(at % in_block);
     Lanes<LANES> x;
     UNROLL for (int i = 0; i < LANES; i++) x.x[i] = block_value<TYPE>(b, half / 2, half % 2 * LANES + i);
-    param_store<LANES>(out + at * LANES, x);
+    param_store(out + at * LANES, x, LaneCount<LANES>());
   }
 }
 template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8_t *in, int64_t blocks) {
@@ -62,21 +54,19 @@ template <int TYPE, class T> static void blocks_walk(Ctx *c, T *out, const uint8
   CHECK(lanes_aligned(out), "blocks_expand: out, at %p, is not aligned to 16 bytes", (void *)out);
   LAUNCH((blocks_expand_kernel<TYPE, T>), flat_blocks(halves, 1), FLAT_THREADS, 0, STREAM(c), out, in, halves);
 }
-template <class T>
-__global__ static void __launch_bounds__(FLAT_THREADS) halves_kernel(T *out, const fp16 *in, int64_t n) {
-  FLAT_WALK(1, n, i, param_store<1>(out + i, lanes_load<1>(in + i)), param_store<1>(out + i, lanes_load<1>(in + i)));
-}
-template <class T> static void halves_walk(Ctx *c, T *out, const fp16 *in, int64_t n) {
-  LAUNCH((halves_kernel<T>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), out, in, n);
-}
 #endif
 
 #if PART_CPU || PART_CUDA
+template <class T> struct HalvesOp {
+  T *out;
+  const fp16 *in;
+  template <class N> LANES_OF void at(int64_t i, N n) const { param_store(out + i, vf_load_n(in + i, n), n); }
+};
 void blocks_expand_impl(Ctx *c, Tensor out, Tensor in, int type) {
   const int64_t n = numel(out);
   DISPATCH(out.dtype, T, {
     T *to = (T *)out.data;
-    if (type == BLOCK_F16) halves_walk(c, to, (const fp16 *)in.data, n);
+    if (type == BLOCK_F16) flat(c, HalvesOp<T>{to, (const fp16 *)in.data}, n, to, (const fp16 *)in.data);
     else BLOCK_DISPATCH(type, TYPE, blocks_walk<TYPE>(c, to, (const uint8_t *)in.data, n / block_values(type)));
   });
 }

@@ -19,6 +19,7 @@
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
 #pragma once
 #include "ops.h"
+#include "formulas.cuh"
 
 static const float CROSS_ENTROPY_LOG2E = 1.44269504f;
 
@@ -69,7 +70,6 @@ void cross_entropy_forward_backward(Ctx *c, Tensor losses, Tensor dlogits, Tenso
 #endif
 
 #if PART_CPU
-#include "kernels/cpu/vec.h"
 static const int64_t CROSS_ENTROPY_PIECE = 1024; // columns whose maximum is taken before they are exponentiated
 
 // A thread keeps a row's exponentials for the second pass, and the maximum that each piece was taken relative to. They
@@ -125,7 +125,7 @@ static CrossEntropyRow cross_entropy_row(const X *x, int64_t vocab, float *kept,
   return row;
 }
 INLINE float cross_entropy_loss(CrossEntropyRow row, float target_logit) {
-  return row.sum >= 1.0f ? scalar_log(row.sum) - (target_logit - row.max) : NAN;
+  return row.sum >= 1.0f ? vf_first_lane(vf_log(vf_set1(row.sum))) - (target_logit - row.max) : NAN;
 }
 INLINE void cross_entropy_check(int32_t target, int64_t row, int64_t vocab) {
   CHECK(target >= -1 && target < vocab, "cross_entropy: target %d in row %lld, the vocabulary has %lld", target,
@@ -227,9 +227,6 @@ void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, 
 
 #if PART_CUDA
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/lane.cuh"
-
-size_t cross_entropy_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
 
 // A row is cut into parts by its columns alone: four, each a quarter of the row and the columns of 256 threads, or one
 // of fewer. Every thread has groups of W columns, a warp's side by side, and runs through them with its own maximum and
@@ -327,7 +324,7 @@ __device__ static inline CrossEntropySum cross_entropy_join(const float2 *found,
   return {most, warp_sum(mine.y * cross_entropy_exp(mine.x, most)), false};
 }
 __device__ static inline float cross_entropy_loss(CrossEntropySum s, float target_logit) {
-  return s.sum >= 1.0f ? lane_log(s.sum) - (target_logit - s.max) : NAN;
+  return s.sum >= 1.0f ? vf_log(s.sum) - (target_logit - s.max) : NAN;
 }
 __device__ static inline void cross_entropy_check(int32_t target, int64_t vocab) {
   DEVICE_CHECK(target >= -1 && target < vocab, "cross_entropy: a target outside the vocabulary");

@@ -12,6 +12,7 @@
 // |z| <= sqrt(48 ln 2) = 5.77. fp32 with our own ln and sin: the same bits on every machine.
 #pragma once
 #include "ops.h"
+#include "flat.cuh"
 #if PART_LAUNCHERS
 // Overwrites out. in may be out when the dtypes are equal.
 void convert(Ctx *c, Tensor out, Tensor in) {
@@ -44,28 +45,44 @@ void normal_fill(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t off
 }
 #endif
 
-#if PART_CPU
+#if PART_CPU || PART_CUDA
 #include "random.h"
 
-static const int64_t ELEMENTWISE_PIECE = 4096;   // elements that a thread takes at a time; a multiple of VF
-
-template <class O, class I> static void convert_range(Ctx *c, O *out, const I *in, int64_t n) {
-  parallel_for(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, 0, n, ELEMENTWISE_PIECE, [=](int64_t at) {
-    const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) vf_store(out + i, vf_load(in + i));
-    if (i < end) vf_store_n(out + i, vf_load_n(in + i, end - i), end - i);
-  });
-}
+template <class O, class I> struct ConvertOp {
+  O *out;
+  const I *in;
+  template <class N> LANES_OF void at(int64_t i, N n) const { vf_store_n(out + i, vf_load_n(in + i, n), n); }
+};
 void convert_impl(Ctx *c, Tensor out, Tensor in) {
   const int64_t n = numel(in);
   if (out.dtype == in.dtype) {
     if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
     return;
   }
-  DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, convert_range<O, I>(c, (O *)out.data, (const I *)in.data, n)));
+  DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, {
+    const ConvertOp<O, I> op = {(O *)out.data, (const I *)in.data};
+    flat(c, op, n, op.out, op.in);
+  }));
 }
 
+struct FillOp {
+  float *out, value;
+  template <class N> LANES_OF void at(int64_t i, N n) const { vf_store_n(out + i, vf_set_n(value, n), n); }
+};
+void fill_impl(Ctx *c, Tensor out, float value) {
+  float *const to = (float *)out.data;
+  flat(c, FillOp{to, value}, numel(out), to);
+}
+
+// r cos or r sin of the words of a pair: quarter is 1/4 for the cosine, else 0.
+INLINE vf normal_of(vi first, vi second, vf quarter) {
+  const vf u = vf_mul(vf_add(vi_to_float(vi_shr(first, 9)), vf_set1(0.5f)), vf_set1(0x1p-23f));
+  const vf t = vf_mul(vi_to_float(vi_shr(second, 8)), vf_set1(0x1p-24f));
+  return vf_mul(vf_sqrt(vf_mul(vf_log(u), vf_set1(-2.0f))), vf_sin_turns(vf_add(t, quarter)));
+}
+#endif
+
+#if PART_CPU
 template <class T, bool ADDS> INLINE vf accumulate_lanes(const float *sum, const Summands *in, int64_t i, int64_t n) {
   vf s = vf_load_n((const T *)in->data[0] + i, n);
   if (ADDS) s = vf_add(vf_load_n(sum + i, n), s);
@@ -78,11 +95,11 @@ template <class T, bool ADDS> INLINE vf accumulate_lanes(const float *sum, const
 template <class T, bool ADDS> static void accumulate_range(Ctx *c, float *sum, Summands summands, int64_t n) {
   bool passes = !ADDS && (uintptr_t)sum % 64 == 0;
   for (int k = 0; k < summands.count; k++) passes = passes && summands.data[k] != sum;
-  parallel(n > 4 * ELEMENTWISE_PIECE ? c->threads : 1, [=](int thread, int threads) {
+  parallel(n > 4 * FLAT_PIECE ? c->threads : 1, [=](int thread, int threads) {
     const Summands in = summands;
-    const ThreadShare mine = thread_share(n, ELEMENTWISE_PIECE, thread, threads);
-    for (int64_t at = mine.begin; at < mine.end; at += ELEMENTWISE_PIECE) {
-      const int64_t end = at + ELEMENTWISE_PIECE < n ? at + ELEMENTWISE_PIECE : n;
+    const ThreadShare mine = thread_share(n, FLAT_PIECE, thread, threads);
+    for (int64_t at = mine.begin; at < mine.end; at += FLAT_PIECE) {
+      const int64_t end = at + FLAT_PIECE < n ? at + FLAT_PIECE : n;
       int64_t i = at;
       for (; passes && i + VF <= end; i += VF) vf_pass(sum + i, accumulate_lanes<T, ADDS>(sum, &in, i, VF));
       for (; i + VF <= end; i += VF) vf_store(sum + i, accumulate_lanes<T, ADDS>(sum, &in, i, VF));
@@ -98,36 +115,12 @@ void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   });
 }
 
-void fill_impl(Ctx *, Tensor out, float value) {
-  for (int64_t i = 0; i < numel(out); i++) ((float *)out.data)[i] = value;
-}
-
-// sin(2 pi t) for 0 <= t < 5/4: t is reduced to a quarter turn around 0 without error; then the Taylor polynomial of
-// degree 13 in 2 pi t, whose remainder (pi/2)^15 / 15! = 7e-10 is below fp32 precision.
-INLINE vf normal_sin_turns(vf t) {
-  t = vf_sub(t, vf_round(t));                                                 // [-1/2, 1/2]
-  const vi sign = vi_and(vf_bits(t), vi_set1(INT32_MIN));
-  vf size = vi_as_float(vi_xor(vf_bits(t), sign));
-  size = vf_min(size, vf_sub(vf_set1(0.5f), size));                           // sin(pi - x) = sin x
-  const vf x = vi_as_float(vi_or(vf_bits(vf_mul(size, vf_set1(6.28318531f))), sign)), z = vf_mul(x, x);
-  vf p = vf_set1(1.60590438e-10f);
-  p = vf_fma(p, z, vf_set1(-2.50521084e-8f));
-  p = vf_fma(p, z, vf_set1(2.75573192e-6f));
-  p = vf_fma(p, z, vf_set1(-1.98412698e-4f));
-  p = vf_fma(p, z, vf_set1(8.33333333e-3f));
-  p = vf_fma(p, z, vf_set1(-1.66666667e-1f));
-  return vf_fma(vf_mul(p, z), x, x);
-}
 // Sixteen normals of four neighbouring counters. Even lanes: cosine of a pair, odd lanes: sine.
 INLINE vf normal16(uint64_t seed, uint32_t tensor, int64_t counter) {
   Philox first = {(uint32_t)counter, (uint32_t)((uint64_t)counter >> 32), tensor, UINT32_MAX};
   const vi words = philox16(seed, first);
   alignas(64) static const float quarter[VF] = {.25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0, .25f, 0};
-  const vf half = vf_set1(0.5f);
-  vf u = vf_mul(vf_add(vi_to_float(vi_shr(vi_evens(words), 9)), half), vf_set1(0x1p-23f));
-  vf t = vf_mul(vi_to_float(vi_shr(vi_odds(words), 8)), vf_set1(0x1p-24f));
-  vf r = vf_sqrt(vf_mul(vf_log(u), vf_set1(-2.0f)));
-  return vf_mul(r, normal_sin_turns(vf_add(t, vf_load(quarter))));
+  return normal_of(vi_evens(words), vi_odds(words), vf_load(quarter));
 }
 // Groups of sixteen start at multiples of 16 of the tensor, wherever the range starts.
 void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_t offset, float std) {
@@ -145,91 +138,26 @@ void normal_fill_impl(Ctx *c, Tensor out, uint64_t seed, uint32_t tensor, int64_
 #endif
 
 #if PART_CUDA
-#include "kernels/cuda/lane.cuh"
-
-// Flat ranges: four elements per thread and iteration, one if a pointer is not aligned to 16 bytes.
-template <class O, class I, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) convert_kernel(O *out, const I *in, int64_t n) {
-  FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_load<W>(in + i)), lanes_store<1>(out + i, lanes_load<1>(in + i)));
-}
-void convert_impl(Ctx *c, Tensor out, Tensor in) {
-  const int64_t n = numel(in);
-  if (out.dtype == in.dtype) {
-    if (out.data != in.data) copy_impl(c, out.data, in.data, (size_t)n * dtype_bytes(in.dtype));
-    return;
+template <class T> struct AccumulateOp {
+  float *sum;
+  const T *in;
+  template <class N> LANES_OF void at(int64_t i, N n) const {
+    auto s = vf_load_n(sum + i, n), x = vf_load_n(in + i, n);
+    each(n, [](vf &s, vf x) LANES_EACH { s = vf_add(s, x); }, s, x);
+    vf_store_n(sum + i, s, n);
   }
-  const bool aligned = lanes_aligned(out.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
-  DISPATCH(out.dtype, O, DISPATCH(in.dtype, I, {
-    if (aligned) LAUNCH((convert_kernel<O, I, LANES_FLAT>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data,
-                        (const I *)in.data, n);
-    else LAUNCH((convert_kernel<O, I, 1>), blocks, FLAT_THREADS, 0, STREAM(c), (O *)out.data, (const I *)in.data, n);
-  }));
-}
-
-template <int W, class T> __device__ static inline void accumulate_lanes(float *sum, const T *in) {
-  Lanes<W> s = lanes_load<W>(sum);
-  const Lanes<W> x = lanes_load<W>(in);
-  UNROLL for (int k = 0; k < W; k++) s.x[k] += x.x[k];
-  lanes_store<W>(sum, s);
-}
-template <class T, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) accumulate_kernel(float *sum, const T *in, int64_t n) {
-  FLAT_WALK(W, n, i, accumulate_lanes<W>(sum + i, in + i), accumulate_lanes<1>(sum + i, in + i));
-}
-static void accumulate_one(Ctx *c, Tensor sum, Tensor in) {
-  const int64_t n = numel(sum);
-  const bool aligned = lanes_aligned(sum.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
-  float *s = (float *)sum.data;
-  DISPATCH(in.dtype, T, {
-    const T *x = (const T *)in.data;
-    if (aligned) LAUNCH((accumulate_kernel<T, LANES_FLAT>), blocks, FLAT_THREADS, 0, STREAM(c), s, x, n);
-    else LAUNCH((accumulate_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), s, x, n);
-  });
-}
+};
 void accumulate_impl(Ctx *c, Tensor sum, Summands in, Accumulate mode) {
   for (int k = 0; k < in.count; k++) {
     const Tensor x = tensor_of((void *)in.data[k], in.dtype, numel(sum));
     if (k == 0 && mode == OVERWRITE) convert_impl(c, sum, x);
-    else accumulate_one(c, sum, x);
+    else DISPATCH(in.dtype, T, {
+      const AccumulateOp<T> op = {(float *)sum.data, (const T *)x.data};
+      flat(c, op, numel(sum), op.sum, op.in);
+    });
   }
 }
 
-template <int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) fill_kernel(float *out, float value, int64_t n) {
-  FLAT_WALK(W, n, i, lanes_store<W>(out + i, lanes_of<W>(value)), out[i] = value);
-}
-void fill_impl(Ctx *c, Tensor out, float value) {
-  const int64_t n = numel(out);
-  float *to = (float *)out.data;
-  const bool aligned = lanes_aligned(to);
-  const unsigned blocks = flat_blocks(n, aligned ? LANES_FLAT : 1);
-  if (aligned) LAUNCH(fill_kernel<LANES_FLAT>, blocks, FLAT_THREADS, 0, STREAM(c), to, value, n);
-  else LAUNCH(fill_kernel<1>, blocks, FLAT_THREADS, 0, STREAM(c), to, value, n);
-}
-
-// The CPU's normal_sin_turns and normal16 for one lane, operation by operation: the same bits.
-__device__ static inline float normal_sin_turns(float t) {
-  t -= rintf(t);
-  const uint32_t sign = f32_bits(t) & 0x80000000u;
-  float size = bits_f32(f32_bits(t) ^ sign);
-  size = fminf(size, 0.5f - size);
-  const float x = bits_f32(f32_bits(size * 6.28318531f) | sign), z = x * x;
-  float p = 1.60590438e-10f;
-  p = fmaf(p, z, -2.50521084e-8f);
-  p = fmaf(p, z, 2.75573192e-6f);
-  p = fmaf(p, z, -1.98412698e-4f);
-  p = fmaf(p, z, 8.33333333e-3f);
-  p = fmaf(p, z, -1.66666667e-1f);
-  return fmaf(p * z, x, x);
-}
-__device__ static inline void normal_pair(float *to, uint32_t first, uint32_t second, float std) {
-  const float u = ((float)(first >> 9) + 0.5f) * 0x1p-23f, t = (float)(second >> 8) * 0x1p-24f;
-  const float r = sqrtf(lane_log(u) * -2.0f);
-  to[0] = r * normal_sin_turns(t + 0.25f) * std;
-  to[1] = r * normal_sin_turns(t) * std;
-}
 // A thread makes the four normals of a counter; counters begin at multiples of 4 of the tensor, wherever the range
 // starts.
 __global__ static void __launch_bounds__(FLAT_THREADS)
@@ -239,8 +167,8 @@ normal_fill_kernel(float *to, int64_t n, uint64_t seed, uint32_t tensor, int64_t
   for (; group < last; group += (int64_t)gridDim.x * blockDim.x) {
     const Philox w = philox4x32(seed, {(uint32_t)group, (uint32_t)((uint64_t)group >> 32), tensor, UINT32_MAX});
     Pack<float> z;
-    normal_pair(z.x, w.x, w.y, std);
-    normal_pair(z.x + 2, w.z, w.w, std);
+    UNROLL for (int i = 0; i < 4; i++)
+      z.x[i] = normal_of((vi)(i < 2 ? w.x : w.z), (vi)(i < 2 ? w.y : w.w), i % 2 ? 0.0f : 0.25f) * std;
     const int64_t at = group * 4 - offset;
     if (at >= 0 && at + 4 <= n && ((uintptr_t)(to + at) & 15) == 0) { store_pack(to + at, z); continue; }
     UNROLL for (int i = 0; i < 4; i++) if (at + i >= 0 && at + i < n) to[at + i] = z.x[i];

@@ -59,8 +59,6 @@ void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor to
 #if PART_CPU
 #include "random.h"
 
-size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery) { return 0; }
-
 template <class T, bool DROP>
 INLINE void embedding_forward_lanes(T *out, const T *wte, const T *wpe, const Dropout *d, int64_t s, int64_t e,
                                     int64_t n, vf scale) {

@@ -11,6 +11,7 @@
 // and every intermediate value is deterministic: 65536 positions need 64 searches of ten steps each.
 #pragma once
 #include "embedding.cuh"
+#include "workspace.h"
 #include "kernels/cuda/lane.cuh"
 
 // ---- forward -------------------------------------------------------------------------------------------------------
@@ -53,18 +54,13 @@ void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tenso
 
 // ---- backward: the sort --------------------------------------------------------------------------------------------
 enum { EMBEDDING_CHUNK = 1024, EMBEDDING_PLACES = 8 };
-// The workspace: positions with their tokens, first sorted within chunks, then all sorted.
+// In the workspace.
 struct EmbeddingSort { int32_t *chunk_token, *chunk_position, *token, *position; };
-static inline size_t embedding_sort_bytes(int64_t positions) { return (size_t)positions * 4 * sizeof(int32_t); }
 static inline EmbeddingSort embedding_sort_in(void *workspace, int64_t positions) {
   int32_t *p = (int32_t *)workspace;
   EmbeddingSort s = {p, p + positions, p + 2 * positions, p + 3 * positions};
   return s;
 }
-size_t embedding_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return embedding_sort_bytes(q.batch * q.seq_len);
-}
-
 // Every thread ranks two positions of the chunk: how many tokens are smaller, or equal and earlier. One read of shared
 // memory gives four tokens, at the same address for the whole warp.
 __global__ static void __launch_bounds__(EMBEDDING_CHUNK / 2)

@@ -14,6 +14,7 @@
 // Scales and maxima are fp32 in device memory and are read when the op runs.
 #pragma once
 #include "ops.h"
+#include "flat.cuh"
 
 // The scale of a tensor whose largest magnitude is a = m 2^e, 1 <= m < 2: 448 = 1.75 2^8, hence 448 / a is in
 // [2^(8-e), 2^(9-e)) for m <= 1.75, else in [2^(7-e), 2^(8-e)). The scale is at least 2^-126, so that it and 1 / scale
@@ -91,9 +92,35 @@ void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor w
 }
 #endif
 
+#if PART_CPU || PART_CUDA
+struct Fp8Factor { float by; };
+// out = in factor, each rounded to its own type. The reciprocal of a power of two is exact. So is multiplying by it,
+// except where fp8 stores the magnitude as 0.
+template <bool ENCODE, class O, class I> struct Fp8Op {
+  typedef Fp8Factor Factors;
+  O *out;
+  const I *in;
+  const float *scale;
+  LANES_OF Factors factors() const { return Factors{ENCODE ? 1.0f / *scale : *scale}; }
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    auto x = vf_load_n(in + i, n);
+    each(n, [f](vf &x) LANES_EACH { x = vf_mul(x, vf_set1(f->by)); }, x);
+    vf_store_n(out + i, x, n);
+  }
+};
+template <bool ENCODE, class O, class I> static void fp8_run(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  const Fp8Op<ENCODE, O, I> op = {(O *)out.data, (const I *)in.data, (const float *)scale.data};
+  flat_by(c, op, numel(in), op.out, op.in);
+}
+void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  DISPATCH(in.dtype, T, (fp8_run<true, fp8, T>(c, out, in, scale)));
+}
+void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
+  DISPATCH(out.dtype, T, (fp8_run<false, T, fp8>(c, out, in, scale)));
+}
+#endif
+
 #if PART_CPU
-#include "kernels/cpu/vec.h"
-static const int64_t FP8_PIECE = 4096;           // elements that a thread takes at a time; a multiple of VF
 
 // The bits of the largest magnitude among n elements.
 template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
@@ -109,11 +136,11 @@ template <class T> static int32_t absmax_piece(const T *in, int64_t n) {
 }
 template <class T> static int32_t absmax_range(Ctx *c, const T *in, int64_t n) {
   int32_t most = 0, *const of_all = &most;
-  parallel(n > 4 * FP8_PIECE ? c->threads : 1, [=](int thread, int threads) {
-    const ThreadShare share = thread_share(n, FP8_PIECE, thread, threads);
+  parallel(n > 4 * FLAT_PIECE ? c->threads : 1, [=](int thread, int threads) {
+    const ThreadShare share = thread_share(n, FLAT_PIECE, thread, threads);
     int32_t mine = 0;
-    for (int64_t at = share.begin; at < share.end; at += FP8_PIECE) {
-      const int32_t piece = absmax_piece(in + at, at + FP8_PIECE < n ? FP8_PIECE : n - at);
+    for (int64_t at = share.begin; at < share.end; at += FLAT_PIECE) {
+      const int32_t piece = absmax_piece(in + at, at + FLAT_PIECE < n ? FLAT_PIECE : n - at);
       if (piece > mine) mine = piece;
     }
     thread_max(of_all, mine);
@@ -130,26 +157,6 @@ void absmax_impl(Ctx *c, Tensor to, Tensor in) {
 void fp8_scales_impl(Ctx *, Tensor scale, Tensor amax) {
   for (int64_t j = 0; j < amax.shape[1]; j++)
     ((float *)scale.data)[j] = fp8_scale_of_column((const float *)amax.data, amax.shape[0], amax.shape[1], j);
-}
-
-// out = in factor, each rounded to its own type: encoding and decoding use the same loop.
-template <class O, class I> static void fp8_walk(Ctx *c, O *out, const I *in, float factor, int64_t n) {
-  parallel_for(n > 4 * FP8_PIECE ? c->threads : 1, 0, n, FP8_PIECE, [=](int64_t at) {
-    const int64_t end = at + FP8_PIECE < n ? at + FP8_PIECE : n;
-    const vf f = vf_set1(factor);
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) vf_store(out + i, vf_mul(vf_load(in + i), f));
-    if (i < end) vf_store_n(out + i, vf_mul(vf_load_n(in + i, end - i), f), end - i);
-  });
-}
-// The reciprocal of a power of two is exact. So is multiplying by it, except where fp8 stores the magnitude as 0.
-void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
-  const float inverse = 1.0f / *(const float *)scale.data;
-  DISPATCH(in.dtype, T, fp8_walk(c, (fp8 *)out.data, (const T *)in.data, inverse, numel(in)));
-}
-void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
-  const float factor = *(const float *)scale.data;
-  DISPATCH(out.dtype, T, fp8_walk(c, (T *)out.data, (const fp8 *)in.data, factor, numel(in)));
 }
 
 // The definition, for tests and emulated devices: every element is one chain of fused multiply-adds from zero, k
@@ -182,8 +189,6 @@ void matmul_forward_fp8_impl(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Ten
 #endif
 
 #if PART_CUDA
-#include "kernels/cuda/lane.cuh"
-
 template <int W, class T> __device__ static inline int32_t absmax_lanes(const T *in, int32_t most) {
   const Lanes<W> x = lanes_load<W>(in);
   UNROLL for (int k = 0; k < W; k++) most = max(most, (int32_t)(f32_bits(x.x[k]) & 0x7fffffffu));
@@ -226,76 +231,5 @@ void fp8_scales_impl(Ctx *c, Tensor scale, Tensor amax) {
   const int64_t n = amax.shape[1];
   LAUNCH(fp8_scales_kernel, flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), (float *)scale.data,
          (const float *)amax.data, amax.shape[0], n);
-}
-
-// Sixteen elements per thread and iteration: one pack of bytes.
-enum { FP8_LANES = 16 };
-template <int W, class T> __device__ static inline void fp8_encode_lanes(fp8 *out, const T *in, float inverse) {
-  if constexpr (W == 1) {
-    round_to(out, to_f32(*in) * inverse);
-  } else {
-    Pack<fp8> packed;
-    uint32_t word[4];
-    UNROLL for (int half = 0; half < 2; half++) {
-      Lanes<LANES> v = lanes_load<LANES>(in + half * LANES);
-      UNROLL for (int k = 0; k < LANES; k++) v.x[k] *= inverse;
-      word[2 * half] = pack4_fp8(v.x);
-      word[2 * half + 1] = pack4_fp8(v.x + 4);
-    }
-    memcpy(&packed, word, sizeof word);
-    store_pack(out, packed);
-  }
-}
-template <int W, class T> __device__ static inline void fp8_decode_lanes(T *out, const fp8 *in, float scale) {
-  if constexpr (W == 1) {
-    round_to(out, to_f32(*in) * scale);
-  } else {
-    const Pack<fp8> packed = load_pack(in);
-    uint32_t word[4];
-    memcpy(word, &packed, sizeof word);
-    UNROLL for (int half = 0; half < 2; half++) {
-      Lanes<LANES> v;
-      unpack4_fp8(word[2 * half], v.x);
-      unpack4_fp8(word[2 * half + 1], v.x + 4);
-      UNROLL for (int k = 0; k < LANES; k++) v.x[k] *= scale;
-      lanes_store<LANES>(out + half * LANES, v);
-    }
-  }
-}
-template <class T, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS)
-fp8_encode_kernel(fp8 *out, const T *in, const float *scale, int64_t n) {
-  const float inverse = 1.0f / *scale;
-  FLAT_WALK(W, n, i, fp8_encode_lanes<W>(out + i, in + i, inverse), fp8_encode_lanes<1>(out + i, in + i, inverse));
-}
-template <class T, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS)
-fp8_decode_kernel(T *out, const fp8 *in, const float *scale, int64_t n) {
-  const float factor = *scale;
-  FLAT_WALK(W, n, i, fp8_decode_lanes<W>(out + i, in + i, factor), fp8_decode_lanes<1>(out + i, in + i, factor));
-}
-void fp8_encode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
-  const int64_t n = numel(in);
-  const bool aligned = lanes_aligned(out.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);
-  fp8 *to = (fp8 *)out.data;
-  const float *s = (const float *)scale.data;
-  DISPATCH(in.dtype, T, {
-    const T *x = (const T *)in.data;
-    if (aligned) LAUNCH((fp8_encode_kernel<T, FP8_LANES>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
-    else LAUNCH((fp8_encode_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
-  });
-}
-void fp8_decode_impl(Ctx *c, Tensor out, Tensor in, Tensor scale) {
-  const int64_t n = numel(in);
-  const bool aligned = lanes_aligned(out.data, in.data);
-  const unsigned blocks = flat_blocks(n, aligned ? FP8_LANES : 1);
-  const fp8 *x = (const fp8 *)in.data;
-  const float *s = (const float *)scale.data;
-  DISPATCH(out.dtype, T, {
-    T *to = (T *)out.data;
-    if (aligned) LAUNCH((fp8_decode_kernel<T, FP8_LANES>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
-    else LAUNCH((fp8_decode_kernel<T, 1>), blocks, FLAT_THREADS, 0, STREAM(c), to, x, s, n);
-  });
 }
 #endif

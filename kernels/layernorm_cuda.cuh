@@ -12,6 +12,7 @@
 // order. The number of rows in a run depends on the shape alone.
 #pragma once
 #include "layernorm.cuh"
+#include "workspace.h"
 #include "kernels/cuda/lane.cuh"
 
 // ---- how columns are divided ----------------------------------------------------------------------------------------
@@ -128,28 +129,12 @@ void layernorm_forward_impl(Ctx *c, Tensor out, Tensor mean, Tensor rstd, Tensor
 // ---- backward ------------------------------------------------------------------------------------------------------
 // A run has the threads of `threads`, and `at_once` rows at a time, of `pieces` groups of columns a thread.
 struct LayernormRuns { int width, pieces, threads, at_once; int64_t rows; };
-enum { LAYERNORM_WARP_COLUMNS = 1024, LAYERNORM_RUN_WARPS = 4, LAYERNORM_RUNS = 1024 };
-// Rows in a run: 16, or 8 for each warp where these have rows of their own, so that the stored sums stay small beside
-// the rows; more where there would be more runs than LAYERNORM_RUNS, which are three rounds or more of the blocks that
-// a GPU holds, so that the last round, which is not full, costs little.
+static_assert(LANES == 8, "layernorm_at_once has this number");
 static inline LayernormRuns layernorm_runs(int64_t rows, int64_t C) {
   const LayernormPlan plan = layernorm_plan(C);
-  LayernormRuns r = {plan.width, plan.pieces, plan.threads, 1, 0};
-  if (plan.width == LANES && C <= LAYERNORM_WARP_COLUMNS) {
-    r.pieces = (int)((C + WARP * LANES - 1) / (WARP * LANES));
-    r.at_once = LAYERNORM_RUN_WARPS;
-    r.threads = LAYERNORM_RUN_WARPS * WARP;
-  }
-  const int64_t least = r.at_once == 1 ? 16 : 8 * r.at_once, each = (rows + LAYERNORM_RUNS - 1) / LAYERNORM_RUNS;
-  r.rows = each < least ? least : (each + r.at_once - 1) / r.at_once * r.at_once;
+  LayernormRuns r = {plan.width, plan.pieces, plan.threads, (int)layernorm_at_once(C), layernorm_run_rows(rows, C)};
+  if (r.at_once > 1) r.pieces = (int)((C + WARP * LANES - 1) / (WARP * LANES)), r.threads = r.at_once * WARP;
   return r;
-}
-static inline size_t layernorm_partials_bytes(int64_t rows, int64_t C) {      // two sums per column and run
-  const int64_t each = layernorm_runs(rows, C).rows;
-  return (size_t)((rows + each - 1) / each * 2 * C) * sizeof(float);
-}
-size_t layernorm_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return layernorm_partials_bytes(q.batch * q.seq_len, q.n_embd);
 }
 
 template <class T> struct LayernormBackward {    // dbranch NULL: not needed

@@ -22,6 +22,7 @@
 // that changes from step to step. With these dtypes the whole master is stored.
 #pragma once
 #include "ops.h"
+#include "flat.cuh"
 
 // ---- one number, the same on every device
 HD uint32_t master_bits(float x) {               // without the bits that no NaN keeps
@@ -69,9 +70,6 @@ void master_from_param(Ctx *c, Tensor master, Tensor param, Tensor low) {
 #endif
 
 #if PART_CPU
-#include "kernels/cpu/vec.h"
-static const int64_t MASTER_PIECE = 4096;        // elements that a thread takes at a time; a multiple of VF
-
 INLINE vi master_lane_bits(vf x) {
   const vi u = vf_bits(x);
   if (!__builtin_expect(vf_any_nan(x), 0)) return u;
@@ -107,34 +105,14 @@ template <bool CAST> INLINE void masters_store(bf16 *param, low16 *low, vf maste
   else if (n > 0) memcpy(param, &upper, (size_t)n * 2), memcpy(low, &lower, (size_t)n * 2);
 }
 
-// The types say the direction: the const side is read. Without low halves `low` is the masters again.
-template <class T> INLINE void master_lanes(T *param, const float *, const float *master, int64_t n) {
-  param_store(param, vf_load_n(master, n), n);
-}
-INLINE void master_lanes(bf16 *param, low16 *low, const float *master, int64_t n) {
-  masters_store<true>(param, low, vf_load_n(master, n), n);
-}
-INLINE void master_lanes(const bf16 *param, const low16 *low, float *master, int64_t n) {
-  vf_store_n(master, masters_load(param, low, n), n);
-}
-template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
-  parallel_for(n > 4 * MASTER_PIECE ? c->threads : 1, 0, n, MASTER_PIECE, [=](int64_t at) {
-    const int64_t end = at + MASTER_PIECE < n ? at + MASTER_PIECE : n;
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) master_lanes(param + i, low + i, master + i, VF);
-    if (i < end) master_lanes(param + i, low + i, master + i, end - i);
-  });
-}
 #endif
 
 #if PART_CUDA
-#include "kernels/cuda/lane.cuh"
-
 // W masters, stored whole or as low halves beside bf16 parameters: two of each per register.
-template <int W, class T> __device__ static inline Lanes<W> masters_load(const T *, const float *master) {
+template <int W, class T> INLINE Lanes<W> masters_load(const T *, const float *master, LaneCount<W>) {
   return lanes_load<W>(master);
 }
-template <int W> __device__ static inline Lanes<W> masters_load(const bf16 *param, const low16 *low) {
+template <int W> INLINE Lanes<W> masters_load(const bf16 *param, const low16 *low, LaneCount<W>) {
   Lanes<W> r;
   if constexpr (W == 1) {
     r.x[0] = master_join(*param, *low);
@@ -148,9 +126,9 @@ template <int W> __device__ static inline Lanes<W> masters_load(const bf16 *para
   }
   return r;
 }
-template <int W> __device__ static inline void param_store(float *to, Lanes<W> master) { lanes_store<W>(to, master); }
-template <int W> __device__ static inline void param_store(fp16 *to, Lanes<W> master) { lanes_store<W>(to, master); }
-template <int W> __device__ static inline void param_store(bf16 *to, Lanes<W> master) {
+template <int W> INLINE void param_store(float *to, Lanes<W> master, LaneCount<W>) { lanes_store<W>(to, master); }
+template <int W> INLINE void param_store(fp16 *to, Lanes<W> master, LaneCount<W>) { lanes_store<W>(to, master); }
+template <int W> INLINE void param_store(bf16 *to, Lanes<W> master, LaneCount<W>) {
   if constexpr (W == 1) {
     round_param(to, master.x[0]);
   } else {
@@ -162,14 +140,12 @@ template <int W> __device__ static inline void param_store(bf16 *to, Lanes<W> ma
   }
 }
 // Stores the masters, and with CAST the parameters rounded from them.
-template <int W, bool CAST, class T>
-__device__ static inline void masters_store(T *param, float *to, Lanes<W> master) {
+template <bool CAST, int W, class T> INLINE void masters_store(T *param, float *to, Lanes<W> master, LaneCount<W> n) {
   lanes_store<W>(to, master);
-  if (CAST) param_store<W>(param, master);
+  if (CAST) param_store(param, master, n);
 }
-template <int W, bool CAST>
-__device__ static inline void masters_store(bf16 *param, low16 *low, Lanes<W> master) {
-  param_store<W>(param, master);
+template <bool CAST, int W> INLINE void masters_store(bf16 *param, low16 *low, Lanes<W> master, LaneCount<W> n) {
+  param_store(param, master, n);
   if constexpr (W == 1) {
     *low = master_low(master.x[0]);
   } else {
@@ -179,26 +155,27 @@ __device__ static inline void masters_store(bf16 *param, low16 *low, Lanes<W> ma
     *(LaneWords<W / 2> *)low = words;
   }
 }
+#endif
 
-// As on the CPU: the const side is read; without low halves `low` is the masters again.
-template <int W, class T> __device__ static inline void master_lanes(T *param, const float *, const float *master) {
-  param_store<W>(param, lanes_load<W>(master));
+#if PART_CPU || PART_CUDA
+// The types say the direction: the const side is read. Without low halves `low` is the masters again.
+template <class T, class N> INLINE void master_lanes(T *param, const float *, const float *master, N n) {
+  param_store(param, vf_load_n(master, n), n);
 }
-template <int W> __device__ static inline void master_lanes(bf16 *param, low16 *low, const float *master) {
-  masters_store<W, true>(param, low, lanes_load<W>(master));
+template <class N> INLINE void master_lanes(bf16 *param, low16 *low, const float *master, N n) {
+  masters_store<true>(param, low, vf_load_n(master, n), n);
 }
-template <int W> __device__ static inline void master_lanes(const bf16 *param, const low16 *low, float *master) {
-  lanes_store<W>(master, masters_load<W>(param, low));
+template <class N> INLINE void master_lanes(const bf16 *param, const low16 *low, float *master, N n) {
+  vf_store_n(master, masters_load(param, low, n), n);
 }
-template <class P, class L, class M, int W>
-__global__ static void __launch_bounds__(FLAT_THREADS) master_kernel(P *param, L *low, M *master, int64_t n) {
-  FLAT_WALK(W, n, i, master_lanes<W>(param + i, low + i, master + i), master_lanes<1>(param + i, low + i, master + i));
-}
+template <class P, class L, class M> struct MasterOp {
+  P *param;
+  L *low;
+  M *master;
+  template <class N> LANES_OF void at(int64_t i, N n) const { master_lanes(param + i, low + i, master + i, n); }
+};
 template <class P, class L, class M> static void master_range(Ctx *c, P *param, L *low, M *master, int64_t n) {
-  if (lanes_aligned(param, low, master))
-    LAUNCH((master_kernel<P, L, M, LANES_FLAT>), flat_blocks(n, LANES_FLAT), FLAT_THREADS, 0, STREAM(c), param, low,
-           master, n);
-  else LAUNCH((master_kernel<P, L, M, 1>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), param, low, master, n);
+  flat(c, MasterOp<P, L, M>{param, low, master}, n, param, low, master);
 }
 #endif
 

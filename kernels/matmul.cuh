@@ -68,6 +68,7 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
 #endif
 
 #if PART_CPU
+#include "formulas.cuh"
 #include "kernels/cpu/gemm.h"
 
 // The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).

@@ -43,7 +43,7 @@ template <class TO, class T> __device__ static inline void matmul_any_store(cons
   const int64_t at = i * p.J + j;
   TO *out = (TO *)p.out.data + at;
   if (p.bias.data) x += to_f32(((const T *)p.bias.data)[j]);
-  if (p.pre_gelu.data) x *= gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
+  if (p.pre_gelu.data) x *= vf_gelu_grad(to_f32(((const T *)p.pre_gelu.data)[at]));
   if (p.add) x = to_f32(*out) + x;
   if (p.addend.data) x = fmaf(x, p.scale, to_f32(((const TO *)p.addend.data)[at]) * p.add_scale);
   round_to(out, x);
@@ -85,7 +85,7 @@ static void matmul_any(Ctx *c, const MatmulProduct *p) {
 // Column sums of x (M,N). Phase 1: block (x,y) sums rows y*rows.. of 32*V columns into partial (y, N). Its 8 warps take
 // every 8th row, V elements per lane (8 in 16-byte pieces, or 1 if rows are not aligned), four rows in flight; the
 // warps' sums are added in order. Phase 2 adds the partials in order of y. Rows per block depend on M alone.
-enum { DBIAS_WARPS = 8, DBIAS_BLOCKS = 128, DBIAS_MIN_ROWS = 64, DBIAS_PITCH = WARP + 4 };
+enum { DBIAS_WARPS = 8, DBIAS_MIN_ROWS = 64, DBIAS_PITCH = WARP + 4 };
 template <int V, class T>
 __global__ static void __launch_bounds__(256)
     matmul_dbias_partial_kernel(float *partial, const T *x, int64_t M, int64_t N, int64_t rows) {
@@ -154,27 +154,17 @@ static void matmul_dbias(Ctx *c, Tensor dbias, Tensor dout, bool add) {
 }
 
 // ================================================================================================ 3 ops
-// cuBLASLt does not support a gradient dtype that is neither fp32 nor the operands' dtype. The GEMM then writes fp32,
-// in the workspace after the library's part, and is rounded once.
-static bool matmul_rounds_after(Dtype operands, Dtype gradient) { return gradient != F32 && gradient != operands; }
-
-size_t matmul_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
-  size_t library = matmul_library_workspace_bytes(c), dbias = (size_t)DBIAS_BLOCKS * (size_t)query_widest(&q) * 4;
-  if (matmul_rounds_after(q.dtype, q.grad_dtype)) library += (size_t)(query_widest(&q) * q.n_embd) * 4;
-  return library > dbias ? library : dbias;
-}
-
 static void matmul_product(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan(c, p);
   if (plan->way == MATMUL_OWN) { matmul_any(c, p); return; }
   matmul_library(c, plan, p, &plan->algo, plan->workspace_bytes);
-  if (plan->way == MATMUL_AFTER) gelu_launch<true>(c, p->out, p->pre_gelu);
+  if (plan->way == MATMUL_AFTER) gelu_run<true>(c, p->out, p->pre_gelu);
 }
 void matmul_forward_impl(Ctx *c, Tensor out, Tensor in, Tensor weight, MatmulEpilogue e, QuantMatrix) {
   const MatmulProduct p = {MATMUL_FORWARD, in.shape[0], weight.shape[0], in.shape[1], out, in, weight,
                            true, true, e.mode == ADD, e.bias, Tensor{}, Tensor{}, Tensor{}, Tensor{}, 1, 0};
   matmul_product(c, &p);
-  if (e.gelu.data) gelu_launch<false>(c, e.gelu, out);
+  if (e.gelu.data) gelu_run<false>(c, e.gelu, out);
 }
 void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, Tensor pre_gelu, QuantMatrix) {
   const MatmulProduct p = {MATMUL_BACKWARD_INPUT, dout.shape[0], weight.shape[1], dout.shape[1], din, dout, weight,
@@ -184,7 +174,7 @@ void matmul_backward_input_impl(Ctx *c, Tensor din, Tensor dout, Tensor weight, 
 // The GEMM writes the gradient directly, except for the pairs of matmul_rounds_after when the workspace has room for
 // them. Without that room matmul_any_kernel computes those pairs.
 static void matmul_dweight(Ctx *c, Tensor dweight, Tensor dout, Tensor in, bool add) {
-  const size_t library = matmul_library_workspace_bytes(c), bytes = (size_t)numel(dweight) * 4;
+  const size_t library = matmul_library_bytes(DEVICE(c)->major), bytes = (size_t)numel(dweight) * 4;
   Tensor to = dweight;
   if (matmul_rounds_after(dout.dtype, dweight.dtype) && c->workspace_bytes >= library + bytes)
     to = tensor_of((char *)c->workspace + library, F32, dweight.shape[0], dweight.shape[1]);

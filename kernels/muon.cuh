@@ -56,17 +56,17 @@ HD MuonLerp muon_lerp(double weight) {
   MuonLerp l = {weight < 0.5, (float)(weight < 0.5 ? weight : 1.0 - weight)};
   return l;
 }
-struct MuonMomentumFactors { float grad_scale; MuonLerp momentum, update; };
+struct MuonMomentumFactors { bool skip; float grad_scale; MuonLerp momentum, update; };
 HD MuonMomentumFactors muon_momentum_factors(const StepState *s, MuonArgs a) {
   const double mu = (double)a.momentum;
-  MuonMomentumFactors f = {s->grad_scale, muon_lerp(1.0 - mu), muon_lerp(a.nesterov ? mu : 1.0)};
+  MuonMomentumFactors f = {s->skip != SKIP_NOT, s->grad_scale, muon_lerp(1.0 - mu), muon_lerp(a.nesterov ? mu : 1.0)};
   return f;
 }
-struct MuonUpdateFactors { float decay, step; };
+struct MuonUpdateFactors { bool skip; float decay, step; };
 HD MuonUpdateFactors muon_update_factors(const StepState *s, MuonArgs a, int64_t rows, int64_t cols) {
   const double lr = (double)s->in.lr * (double)a.lr_scale, m = (double)rows, n = (double)cols;
   const double factor = a.match_rms ? 0.2 * sqrt(m > n ? m : n) : sqrt(m > n ? m / n : 1.0);
-  MuonUpdateFactors f = {(float)(1.0 - lr * (double)a.weight_decay), (float)(-lr * factor)};
+  MuonUpdateFactors f = {s->skip != SKIP_NOT, (float)(1.0 - lr * (double)a.weight_decay), (float)(-lr * factor)};
   return f;
 }
 // What in is divided by. A NaN stays one.
@@ -118,67 +118,89 @@ void muon_update(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a,
   do { if ((dtype_) == F32) { using T = float; __VA_ARGS__; } else { using T = bf16; __VA_ARGS__; } } while (0)
 // X_s, for s = 0 .. steps, is in `out` or in scratch, by turns, and the last one in `out`.
 static inline Tensor muon_x(const MuonWork *w, Tensor out, int s, int steps) { return (steps - s) % 2 ? w->x : out; }
-#endif
 
-#if PART_CPU
 // ---- momentum and update -------------------------------------------------------------------------------------------
-struct MuonLerpLanes { bool from_is_near; vf part; };
-INLINE vf muon_lerp_lanes(vf from, vf to, MuonLerpLanes l) {
+INLINE vf muon_lerp_of(vf from, vf to, MuonLerp l) {
   const vf near = l.from_is_near ? from : to, far = l.from_is_near ? to : from;
-  return vf_fma(vf_sub(far, near), l.part, near);
+  return vf_fma(vf_sub(far, near), vf_set1(l.part), near);
 }
-template <class U> static void muon_momentum_range(Ctx *c, U *update, float *momentum, const float *grad, int64_t n,
-                                                   MuonArgs args) {
-  const MuonMomentumFactors f = muon_momentum_factors(c->state, args);
-  const bool skip = c->state->skip;
-  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
-    const MuonLerpLanes first = {f.momentum.from_is_near, vf_set1(f.momentum.part)};
-    const MuonLerpLanes second = {f.update.from_is_near, vf_set1(f.update.part)};
-    const vf scale = vf_set1(f.grad_scale);
-    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
-    for (int64_t i = at; i < end; i += VF) {
-      const int64_t left = end - i;
-      if (skip) { vf_store_n(update + i, vf_zero(), left); continue; }
-      const vf g = vf_mul(vf_load_n(grad + i, left), scale);
-      const vf b = muon_lerp_lanes(vf_load_n(momentum + i, left), g, first);
-      vf_store_n(momentum + i, b, left);
-      vf_store_n(update + i, muon_lerp_lanes(g, b, second), left);
-    }
-  });
-}
+template <class U> struct MuonMomentumOp {
+  typedef MuonMomentumFactors Factors;
+  U *update;
+  float *momentum;
+  const float *grad;
+  MuonArgs args;
+  const StepState *state;
+  LANES_OF Factors factors() const { return muon_momentum_factors(state, args); }
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    auto g = vf_load_n(grad + i, n), b = vf_load_n(momentum + i, n);
+    each(n, [f](vf &g, vf &b) LANES_EACH {
+      g = vf_mul(g, vf_set1(f->grad_scale));
+      if (!f->skip) b = muon_lerp_of(b, g, f->momentum);
+      g = f->skip ? vf_set1(0.0f) : muon_lerp_of(g, b, f->update);
+    }, g, b);
+    if (!f->skip) vf_store_n(momentum + i, b, n);
+    vf_store_n(update + i, g, n);
+  }
+};
 void muon_momentum_impl(Ctx *c, Tensor update, Tensor momentum, Tensor grad, MuonArgs a) {
-  MUON_DISPATCH(update.dtype, U, muon_momentum_range<U>(c, (U *)update.data, (float *)momentum.data,
-                                                        (const float *)grad.data, numel(grad), a));
+  MUON_DISPATCH(update.dtype, U, {
+    const MuonMomentumOp<U> op = {(U *)update.data, (float *)momentum.data, (const float *)grad.data, a, c->state};
+    flat_by(c, op, numel(grad), op.update, op.momentum, op.grad);
+  });
 }
 
+template <class T, class M, bool CAST, class U> struct MuonUpdateOp {
+  typedef MuonUpdateFactors Factors;
+  T *param;
+  M *master;
+  const U *update;
+  MuonArgs args;
+  MuonShape shape;
+  const StepState *state;
+  LANES_OF Factors factors() const { return muon_update_factors(state, args, shape.rows, shape.cols); }
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    if (f->skip) return;
+    auto p = masters_load(param + i, master + i, n);
+    auto u = vf_load_n(update + i, n);
+    each(n, [f](vf &p, vf u) LANES_EACH {
+      p = vf_fma(u, vf_set1(f->step), vf_mul(p, vf_set1(f->decay)));
+    }, p, u);
+    masters_store<CAST>(param + i, master + i, p, n);
+  }
+};
 template <class T, class M, bool CAST, class U>
-static void muon_update_range(Ctx *c, T *param, M *master, const U *update, int64_t n, MuonUpdateFactors f) {
-  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
-    const vf decay = vf_set1(f.decay), step = vf_set1(f.step);
-    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
-    for (int64_t i = at; i < end; i += VF) {
-      const int64_t left = end - i < VF ? end - i : VF;
-      const vf p = vf_mul(masters_load(param + i, master + i, left), decay);
-      masters_store<CAST>(param + i, master + i, vf_fma(vf_load_n(update + i, left), step, p), left);
-    }
-  });
-}
-template <class U> static void muon_update_choose(Ctx *c, Tensor param, Tensor master, const U *update,
-                                                  MuonUpdateFactors f) {
-  const int64_t n = numel(master);
-  float *p = (float *)master.data;
-  if (master.dtype == LOW16)
-    muon_update_range<bf16, low16, true>(c, (bf16 *)param.data, (low16 *)master.data, update, n, f);
-  else if (!param.data) muon_update_range<float, float, false>(c, p, p, update, n, f);
-  else DISPATCH(param.dtype, T, muon_update_range<T, float, true>(c, (T *)param.data, p, update, n, f));
+static void muon_update_run(Ctx *c, T *param, Tensor master, const U *update, MuonArgs a, MuonShape s) {
+  M *p = (M *)master.data;
+  flat_by(c, MuonUpdateOp<T, M, CAST, U>{param, p, update, a, s, c->state}, numel(master), param, p, update);
 }
 void muon_update_impl(Ctx *c, Tensor param, Tensor master, Tensor update, MuonArgs a, int64_t rows,
                       int64_t cols) {
-  if (c->state->skip) return;
-  const MuonUpdateFactors f = muon_update_factors(c->state, a, rows, cols);
-  MUON_DISPATCH(update.dtype, U, muon_update_choose(c, param, master, (const U *)update.data, f));
+  const MuonShape s = {rows, cols};
+  MUON_DISPATCH(update.dtype, U, {
+    const U *u = (const U *)update.data;
+    if (master.dtype == LOW16) muon_update_run<bf16, low16, true>(c, (bf16 *)param.data, master, u, a, s);
+    else if (!param.data) muon_update_run<float, float, false>(c, (float *)master.data, master, u, a, s);
+    else DISPATCH(param.dtype, T, muon_update_run<T, float, true>(c, (T *)param.data, master, u, a, s));
+  });
 }
+struct MuonDivisor { float by; };
+// out = in / the norm whose limbs these are.
+template <class T> struct MuonDivideOp {
+  typedef MuonDivisor Factors;
+  T *out;
+  const T *in;
+  const int64_t *limbs;
+  LANES_OF Factors factors() const { return Factors{muon_divisor(limbs)}; }
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    auto x = vf_load_n(in + i, n);
+    each(n, [f](vf &x) LANES_EACH { x = vf_div(x, vf_set1(f->by)); }, x);
+    vf_store_n(out + i, x, n);
+  }
+};
+#endif
 
+#if PART_CPU
 // ---- Newton-Schulz -------------------------------------------------------------------------------------------------
 INLINE void muon_norm_block(int64_t *limbs, const float *x, int64_t n) { norm_add_block(limbs, x, n); }
 INLINE void muon_norm_block(int64_t *limbs, const bf16 *x, int64_t n) {
@@ -197,14 +219,6 @@ template <class T> static void muon_norm(Ctx *c, int64_t *limbs, const T *x, int
     for (int j = 0; j < NORM_LIMBS; j++) __atomic_fetch_add(&limbs[j], mine[j], __ATOMIC_RELAXED);
   });
 }
-template <class T> static void muon_divide(Ctx *c, T *out, const T *in, int64_t n, float divisor) {
-  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
-    const vf by = vf_set1(divisor);
-    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
-    for (int64_t i = at; i < end; i += VF) vf_store_n(out + i, vf_div(vf_load_n(in + i, end - i), by), end - i);
-  });
-}
-
 // out = scale sum + add_scale addend, all (rows, N) of the GEMM. addend NULL: out = sum.
 struct MuonFinish { void *out; const void *addend; int64_t N; float scale, add_scale; };
 template <class T, bool ADDS> static void muon_finish(const GemmJob *j, const float *sums, int64_t stride, int64_t row,
@@ -257,7 +271,8 @@ template <class T> static void newton_schulz_run(Ctx *c, Tensor out, Tensor in, 
   const bool tall = rows > cols;
   const MuonWork w = muon_work(scratch, rows, cols, in.dtype);
   muon_norm(c, w.limbs, (const T *)in.data, rows * cols);
-  muon_divide(c, (T *)muon_x(&w, out, 0, steps).data, (const T *)in.data, rows * cols, muon_divisor(w.limbs));
+  const MuonDivideOp<T> divide = {(T *)muon_x(&w, out, 0, steps).data, (const T *)in.data, w.limbs};
+  flat_by(c, divide, rows * cols);
   for (int s = 0; s < steps; s++) {
     const Tensor x = muon_x(&w, out, s, steps), next = muon_x(&w, out, s + 1, steps);
     const GemmOperand sides = tall ? matmul_columns(x) : matmul_rows(x), gram = matmul_rows(w.gram);

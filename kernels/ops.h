@@ -92,6 +92,7 @@ enum { PREFERENCE_SUMS = 4 };                    // loss, reward of the chosen a
 struct AdamwArgs { float beta1, beta2, eps, weight_decay, lr_scale = 1; };
 struct SgdArgs { float momentum, weight_decay, lr_scale = 1; };
 struct MuonArgs { float momentum, weight_decay; bool nesterov, match_rms; float lr_scale = 1; };
+enum Activation : int;                           // activation.h
 enum { MUON_STEPS = 5 };                         // of newton_schulz, in training
 
 // Shapes that determine the largest workspace of any op in a training step. widest: the most rows or columns of a
@@ -197,11 +198,12 @@ struct RopeArgs { int n_head, head_size; QkNorm norm; float eps; };
                                  READS(residual) READS(weight) READS(mean) READS(rstd) IN_PLACE(dbranch, dresidual) \
                                  READS_VALUE(c->state->in, drop.p > 0) USES_WORKSPACE) \
   X(gelu_forward,                (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
-  X(relu2_forward,               (Ctx *c, Tensor out, Tensor in), WRITES(out) READS(in) IN_PLACE(out, in)) \
-  X(relu2_backward,              (Ctx *c, Tensor din, Tensor dout, Tensor in), \
+  X(activation_forward,          (Ctx *c, Tensor out, Tensor in, Activation kind), \
+                                 WRITES(out) READS(in) IN_PLACE(out, in)) \
+  X(activation_backward,         (Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind), \
                                  WRITES(din) READS(dout) READS(in) IN_PLACE(din, dout)) \
-  X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in, bool gelu), WRITES(out) READS(in)) \
-  X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu), \
+  X(swiglu_forward,              (Ctx *c, Tensor out, Tensor in, Activation kind), WRITES(out) READS(in)) \
+  X(swiglu_backward,             (Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind), \
                                  WRITES(din) READS(dout) READS(in)) \
   X(softcap_forward,             (Ctx *c, Tensor logits, float cap), UPDATES(logits)) \
   X(lora_spread,                 (Ctx *c, Tensor out, Tensor b, LoraParts parts), WRITES(out) READS(b)) \
@@ -423,14 +425,16 @@ OPS_OF_TILES(X) DEVICE_CALLS(CALL)
 #define X(op, args, touches) IMPL(op##_impl, ISA_OF_VECTORS, void op##_impl args)
 OPS_OF_VECTORS(X)
 #undef X
-// Bytes of workspace that ops need for such shapes.
-#define WORKSPACES(X) X(embedding, ISA_OF_VECTORS) X(layernorm, ISA_OF_VECTORS) X(rope, ISA_OF_VECTORS) \
-  X(cross_entropy, ISA_OF_VECTORS) X(matmul, ISA) X(attention, ISA)
+#if PART_CPU
+// Bytes of workspace that ops need for such shapes. CUDA's are in workspace.h.
+#define WORKSPACES(X) X(layernorm, ISA_OF_VECTORS) X(rope, ISA_OF_VECTORS) X(cross_entropy, ISA_OF_VECTORS) \
+  X(matmul, ISA) X(attention, ISA)
 #define X(op, isa) IMPL(op##_workspace_bytes, isa, size_t op##_workspace_bytes(const Ctx *c, WorkspaceQuery q))
 WORKSPACES(X)
 #undef X
 #define WORKSPACE_MAX(op, isa) \
   *bytes = op##_workspace_bytes(c, q) > *bytes ? op##_workspace_bytes(c, q) : *bytes;
+#endif
 #define OP_IMPL(op, args, touches) op##_impl,
 #define CALL_IMPL(call, args) call##_impl,
 #define OPS_TABLE(label, nccl) { label, nccl, OPS(OP_IMPL) DEVICE_CALLS(CALL_IMPL) }
@@ -445,8 +449,6 @@ void embedding_forward(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tensor wpe
                        float scale = 1);
 void embedding_backward(Ctx *c, Tensor dwte, Tensor dwpe, Tensor dout, Tensor tokens, Dropout drop, Accumulate mode,
                         Tensor starts = {}, float scale = 1);
-void swiglu_forward(Ctx *c, Tensor out, Tensor in, bool gelu = false);
-void swiglu_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, bool gelu = false);
 void rope_forward(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, RopeArgs a,
                   Tensor starts = {});
 void attention_forward(Ctx *c, Tensor out, Tensor lse, Tensor qkv, int n_head, Dropout drop, Tensor starts = {});

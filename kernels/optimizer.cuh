@@ -26,10 +26,11 @@
 #include "norm.h"
 
 // ---- factors of one update, the same code on every device
-struct AdamwFactors { float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
+struct AdamwFactors { bool skip; float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
 HD AdamwFactors adamw_factors(const StepState *s, AdamwArgs a) {
   const double lr = (double)s->in.lr * (double)a.lr_scale;
-  AdamwFactors f = {s->grad_scale,
+  AdamwFactors f = {s->skip != SKIP_NOT,
+                    s->grad_scale,
                     (float)(1.0 - lr * (double)a.weight_decay),
                     (float)(1.0 - (double)a.beta1),
                     a.beta2,
@@ -81,88 +82,91 @@ void norm_change(Ctx *c, int64_t *limbs, Tensor now, Tensor before) {
 }
 #endif
 
-#if PART_CPU
-static const int64_t OPTIMIZER_PIECE = 4096;     // elements that a thread takes at a time; a multiple of VF
-
-#if FAMILY(optimizer)                            // muon.cuh needs the rest
+#if (PART_CPU || PART_CUDA) && FAMILY(optimizer)
 // ---- AdamW ---------------------------------------------------------------------------------------------------------
-struct AdamwLanes { vf grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, root2, eps, step; };
-
+template <class T, class M, bool CAST> struct AdamwOp {
+  typedef AdamwFactors Factors;
+  T *param;
+  M *master;
+  float *m, *v;
+  const float *grad;
+  AdamwArgs args;
+  const StepState *state;
+  LANES_OF Factors factors() const { return adamw_factors(state, args); }
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    if (f->skip) return;
+    auto p = masters_load(param + i, master + i, n);
+    auto pm = vf_load_n(m + i, n), pv = vf_load_n(v + i, n), g = vf_load_n(grad + i, n);
+    each(n, [f](vf &p, vf &m, vf &v, vf g) LANES_EACH {
+      g = vf_mul(g, vf_set1(f->grad_scale));
+      m = vf_fma(vf_sub(g, m), vf_set1(f->one_minus_beta1), m);
+      v = vf_fma(vf_mul(g, g), vf_set1(f->one_minus_beta2), vf_mul(v, vf_set1(f->beta2)));
+      const vf divisor = vf_fma(vf_sqrt(v), vf_set1(f->root2), vf_set1(f->eps));
+      p = vf_fma(vf_div(m, divisor), vf_set1(f->step), vf_mul(p, vf_set1(f->decay)));
+    }, p, pm, pv, g);
+    vf_store_n(m + i, pm, n);
+    vf_store_n(v + i, pv, n);
+    masters_store<CAST>(param + i, master + i, p, n);
+  }
+};
+// Five blocks fit into a multiprocessor's registers; left to itself ptxas also asks for five of fp32 parameters with
+// masters, which spills.
 template <class T, class M, bool CAST>
-INLINE void adamw_lanes(T *param, M *master, float *m, float *v, const float *grad, const AdamwLanes *a, int64_t n) {
-  const vf g = vf_mul(vf_load_n(grad, n), a->grad_scale), old_m = vf_load_n(m, n);
-  const vf new_m = vf_fma(vf_sub(g, old_m), a->one_minus_beta1, old_m);
-  const vf new_v = vf_fma(vf_mul(g, g), a->one_minus_beta2, vf_mul(vf_load_n(v, n), a->beta2));
-  const vf denominator = vf_fma(vf_sqrt(new_v), a->root2, a->eps);
-  const vf p = vf_fma(vf_div(new_m, denominator), a->step, vf_mul(masters_load(param, master, n), a->decay));
-  vf_store_n(m, new_m, n);
-  vf_store_n(v, new_v, n);
-  masters_store<CAST>(param, master, p, n);
-}
-template <class T, class M, bool CAST>
-static void adamw_range(Ctx *c, T *param, M *master, float *m, float *v, const float *grad, int64_t n,
-                        AdamwArgs args) {
-  const AdamwFactors k = adamw_factors(c->state, args);
-  const AdamwLanes lanes = {vf_set1(k.grad_scale), vf_set1(k.decay), vf_set1(k.one_minus_beta1), vf_set1(k.beta2),
-                            vf_set1(k.one_minus_beta2), vf_set1(k.root2), vf_set1(k.eps), vf_set1(k.step)};
-  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
-    const AdamwLanes a = lanes;
-    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, VF);
-    if (i < end) adamw_lanes<T, M, CAST>(param + i, master + i, m + i, v + i, grad + i, &a, end - i);
-  });
+static void adamw_run(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
+  const AdamwOp<T, M, CAST> op = {param, (M *)master.data, (float *)m.data, (float *)v.data, (const float *)grad.data,
+                                  a, c->state};
+  flat_by<CAST && sizeof(T) == 4 ? 4 : 5>(c, op, numel(master), param, op.master, op.m, op.v, op.grad);
 }
 void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
-  if (c->state->skip) return;
-  float *p = (float *)master.data, *pm = (float *)m.data, *pv = (float *)v.data, *g = (float *)grad.data;
-  const int64_t n = numel(master);
-  if (master.dtype == LOW16)
-    adamw_range<bf16, low16, true>(c, (bf16 *)param.data, (low16 *)master.data, pm, pv, g, n, a);
-  else if (!param.data) adamw_range<float, float, false>(c, p, p, pm, pv, g, n, a);
-  else DISPATCH(param.dtype, T, adamw_range<T, float, true>(c, (T *)param.data, p, pm, pv, g, n, a));
+  if (master.dtype == LOW16) adamw_run<bf16, low16, true>(c, (bf16 *)param.data, master, m, v, grad, a);
+  else if (!param.data) adamw_run<float, float, false>(c, (float *)master.data, master, m, v, grad, a);
+  else DISPATCH(param.dtype, T, adamw_run<T, float, true>(c, (T *)param.data, master, m, v, grad, a));
 }
 
 // ---- SGD -----------------------------------------------------------------------------------------------------------
-struct SgdLanes { vf grad_scale, weight_decay, momentum, minus_lr; };
-
-template <class T, class M, bool CAST, bool BUFFER>
-INLINE void sgd_lanes(T *param, M *master, float *buffer, const float *grad, const SgdLanes *a, int64_t n) {
-  const vf old = masters_load(param, master, n);
-  vf g = vf_fma(old, a->weight_decay, vf_mul(vf_load_n(grad, n), a->grad_scale));
-  if (BUFFER) {
-    g = vf_fma(vf_load_n(buffer, n), a->momentum, g);
-    vf_store_n(buffer, g, n);
+struct SgdFactors { bool skip; float grad_scale, minus_lr; };
+// buffer: with BUFFER the momentum.
+template <class T, class M, bool CAST, bool BUFFER> struct SgdOp {
+  typedef SgdFactors Factors;
+  T *param;
+  M *master;
+  float *buffer;
+  const float *grad;
+  SgdArgs args;
+  const StepState *state;
+  LANES_OF Factors factors() const {
+    return Factors{state->skip != SKIP_NOT, state->grad_scale, -state->in.lr * args.lr_scale};
   }
-  masters_store<CAST>(param, master, vf_fma(g, a->minus_lr, old), n);
-}
-template <class T, class M, bool CAST, bool BUFFER>
-static void sgd_range(Ctx *c, T *param, M *master, float *buffer, const float *grad, int64_t n, SgdArgs args) {
-  const SgdLanes lanes = {vf_set1(c->state->grad_scale), vf_set1(args.weight_decay), vf_set1(args.momentum),
-                          vf_set1(-c->state->in.lr * args.lr_scale)};
-  parallel_for(n > 4 * OPTIMIZER_PIECE ? c->threads : 1, 0, n, OPTIMIZER_PIECE, [=](int64_t at) {
-    const SgdLanes a = lanes;
-    const int64_t end = at + OPTIMIZER_PIECE < n ? at + OPTIMIZER_PIECE : n;
-    int64_t i = at;
-    for (; i + VF <= end; i += VF) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, VF);
-    if (i < end) sgd_lanes<T, M, CAST, BUFFER>(param + i, master + i, buffer + i, grad + i, &a, end - i);
-  });
-}
+  template <class N> LANES_OF void at(int64_t i, N n, const Factors *f) const {
+    if (f->skip) return;
+    auto p = masters_load(param + i, master + i, n);
+    auto g = vf_load_n(grad + i, n), b = vf_load_n((BUFFER ? buffer : grad) + i, n);
+    each(n, [f, this](vf &p, vf &g, vf b) LANES_EACH {
+      g = vf_fma(p, vf_set1(args.weight_decay), vf_mul(g, vf_set1(f->grad_scale)));
+      if (BUFFER) g = vf_fma(b, vf_set1(args.momentum), g);
+      p = vf_fma(g, vf_set1(f->minus_lr), p);
+    }, p, g, b);
+    if (BUFFER) vf_store_n(buffer + i, g, n);
+    masters_store<CAST>(param + i, master + i, p, n);
+  }
+};
 template <class T, class M, bool CAST>
-static void sgd_choose(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+static void sgd_run(Ctx *c, T *param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
+  const int64_t n = numel(master);
   M *p = (M *)master.data;
-  float *g = (float *)grad.data;
-  if (momentum.data) sgd_range<T, M, CAST, true>(c, param, p, (float *)momentum.data, g, numel(master), a);
-  else sgd_range<T, M, CAST, false>(c, param, p, g, g, numel(master), a);        // g: a dummy, never read as a buffer
+  const float *g = (const float *)grad.data;
+  float *b = (float *)momentum.data;
+  if (b) flat_by(c, SgdOp<T, M, CAST, true>{param, p, b, g, a, c->state}, n, param, p, b, g);
+  else flat_by(c, SgdOp<T, M, CAST, false>{param, p, b, g, a, c->state}, n, param, p, g);
 }
 void sgd_update_impl(Ctx *c, Tensor param, Tensor master, Tensor momentum, Tensor grad, SgdArgs a) {
-  if (c->state->skip) return;
-  if (master.dtype == LOW16) sgd_choose<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
-  else if (!param.data) sgd_choose<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
-  else DISPATCH(param.dtype, T, sgd_choose<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
+  if (master.dtype == LOW16) sgd_run<bf16, low16, true>(c, (bf16 *)param.data, master, momentum, grad, a);
+  else if (!param.data) sgd_run<float, float, false>(c, (float *)master.data, master, momentum, grad, a);
+  else DISPATCH(param.dtype, T, sgd_run<T, float, true>(c, (T *)param.data, master, momentum, grad, a));
 }
 #endif
 
+#if PART_CPU
 // ---- exact norm ----------------------------------------------------------------------------------------------------
 // Adds sum 2^(shift - 110) to limbs, 0 <= shift.
 static void norm_add_limbs(int64_t *limbs, int64_t sum, int shift) {

@@ -9,15 +9,7 @@
 #include "layernorm_cuda.cuh"
 #include "rope.cuh"
 
-enum { ROPE_THREADS = 256, ROPE_RUNS = 1024, ROPE_RUN_ROWS = 8 };
-static inline int64_t rope_run_rows(int64_t rows) {
-  const int64_t each = (rows + ROPE_RUNS - 1) / ROPE_RUNS;
-  return each < ROPE_RUN_ROWS ? (int64_t)ROPE_RUN_ROWS : each;
-}
-static inline int64_t rope_runs(int64_t rows) { return (rows + rope_run_rows(rows) - 1) / rope_run_rows(rows); }
-size_t rope_workspace_bytes(const Ctx *, WorkspaceQuery q) {
-  return (size_t)(rope_runs(q.batch * q.seq_len) * 2 * query_q_norm(&q)) * sizeof(float);
-}
+enum { ROPE_THREADS = 256 };
 
 template <class T> struct RopeCall {             // raw, table, weights, partial NULL: absent
   T *qkv, *raw;
@@ -322,7 +314,7 @@ void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight,
                         Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
   const bool sums = dq_weight.data || dk_weight.data;
   const int64_t runs = rope_runs(dqkv.shape[0] * dqkv.shape[1]);
-  const size_t need = (size_t)(runs * 2 * rope_sums(a)) * sizeof(float);
+  const size_t need = rope_partials_bytes(dqkv.shape[0] * dqkv.shape[1], rope_sums(a));
   CHECK(c->workspace_bytes >= need, "rope_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);
   DISPATCH(dqkv.dtype, T, rope_launch(c, rope_call<T>(dqkv, raw, table, q_weight, k_weight,
                                                       sums ? (float *)c->workspace : NULL, a), true));

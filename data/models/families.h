@@ -130,29 +130,33 @@ bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
 
 // ================================================================================================ tensors
 enum { FAMILY_NAME_BYTES = 96 };
+// In which MLPs there is such a tensor.
+enum MlpTensors { IN_ANY_MLP, IN_GATED_MLP, IN_PLAIN_MLP };
 // ours: a tensor's name in this program, without "h.N."; theirs: its parts' names in transformers, without
-// "model.layers.N.". relu2: 1 if only models with a relu2 MLP have it, 0 if only those with a gated MLP do, -1: all do.
-// behind: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
-struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; int relu2, behind = -1; };
+// "model.layers.N.". behind: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
+struct FamilyTensor { const char *ours, *theirs[MAP_PARTS]; MlpTensors mlp; int behind = -1; };
 static const FamilyTensor family_tensors[] = {
-    {"ln_1", {"input_layernorm"}, -1},
-    {"attn.c_attn", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, -1},
-    {"attn.q_norm", {"self_attn.q_norm"}, -1},
-    {"attn.k_norm", {"self_attn.k_norm"}, -1},
-    {"attn.c_proj", {"self_attn.o_proj"}, -1},
-    {"ln_2", {"post_attention_layernorm"}, -1, 0},
-    {"ln_2", {"pre_feedforward_layernorm"}, -1, 1},
-    {"attn.norm", {"post_attention_layernorm"}, -1},
-    {"mlp.norm", {"post_feedforward_layernorm"}, -1},
-    {"mlp.c_fc", {"mlp.gate_proj", "mlp.up_proj"}, 0},
-    {"mlp.c_proj", {"mlp.down_proj"}, 0},
-    {"mlp.c_fc", {"mlp.fc1"}, 1},
-    {"mlp.c_proj", {"mlp.fc2"}, 1}};
+    {"ln_1", {"input_layernorm"}, IN_ANY_MLP},
+    {"attn.c_attn", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, IN_ANY_MLP},
+    {"attn.q_norm", {"self_attn.q_norm"}, IN_ANY_MLP},
+    {"attn.k_norm", {"self_attn.k_norm"}, IN_ANY_MLP},
+    {"attn.c_proj", {"self_attn.o_proj"}, IN_ANY_MLP},
+    {"ln_2", {"post_attention_layernorm"}, IN_ANY_MLP, 0},
+    {"ln_2", {"pre_feedforward_layernorm"}, IN_ANY_MLP, 1},
+    {"attn.norm", {"post_attention_layernorm"}, IN_ANY_MLP},
+    {"mlp.norm", {"post_feedforward_layernorm"}, IN_ANY_MLP},
+    {"mlp.c_fc", {"mlp.gate_proj", "mlp.up_proj"}, IN_GATED_MLP},
+    {"mlp.c_proj", {"mlp.down_proj"}, IN_GATED_MLP},
+    {"mlp.c_fc", {"mlp.fc1"}, IN_PLAIN_MLP},
+    {"mlp.c_proj", {"mlp.fc2"}, IN_PLAIN_MLP}};
 static const FamilyTensor family_roots[] = {
-    {"wte", {"model.embed_tokens"}, -1}, {"ln_f", {"model.norm"}, -1}, {"lm_head", {"lm_head"}, -1}};
+    {"wte", {"model.embed_tokens"}, IN_ANY_MLP},
+    {"ln_f", {"model.norm"}, IN_ANY_MLP},
+    {"lm_head", {"lm_head"}, IN_ANY_MLP}};
 
 static inline bool family_tensor_is_of(const FamilyTensor *t, const ModelShape *s) {
-  return t->relu2 != mlp_is_gated(s->block.mlp) && t->behind != (s->block.norm_place == NORM_BEFORE);
+  const MlpTensors other = mlp_is_gated(s->block.mlp) ? IN_PLAIN_MLP : IN_GATED_MLP;
+  return t->mlp != other && t->behind != (s->block.norm_place == NORM_BEFORE);
 }
 // The name in a file of part `part` of the block's module `ours`; NULL: no module has this name.
 static inline const char *family_module(const char *ours, int part, const ModelShape *s) {

@@ -2,13 +2,13 @@
 // and by a program's table the list of its parameters.
 #pragma once
 #include "fsdp.h"
+#include "kernels/activation.h"
 
 // ---- model_shape.h --------------------------------------------------------------------------------------------------
 // The order of names is that of the options' choices (run/options/option_table.h).
 enum Norm : int { NORM_LAYERNORM, NORM_RMSNORM };
 enum NormPlace : int { NORM_BEFORE, NORM_BEHIND, NORM_BOTH };          // of attention and the MLP
 enum Position : int { POSITION_LEARNED, POSITION_ROPE };
-enum Mlp : int { MLP_GELU, MLP_RELU2, MLP_SWIGLU, MLP_GEGLU };
 enum Biases : int { BIAS_ALL, BIAS_NONE, BIAS_QKV, BIAS_QKVO };        // all: of LayerNorms and the MLP too
 // Changes of rope's frequencies. linear: all turn `factor` times slower. llama3 and yarn (Peng et al. 2023): long waves
 // do, short ones turn as before, those between `low` and `high` waves in `original` positions in between; yarn's share
@@ -63,7 +63,6 @@ ModelShape model_shape_gpt2(int64_t n_layer, int64_t n_head, int64_t n_embd, int
                             bool tied, double dropout);
 // Columns of q, k and v together, and rows of the MLP's first matrix: gate and up are one.
 static inline int64_t model_qkv_rows(const ModelShape *s) { return (s->n_head + 2 * s->n_kv_head) * s->head_size; }
-static inline bool mlp_is_gated(Mlp mlp) { return mlp == MLP_SWIGLU || mlp == MLP_GEGLU; }
 int64_t model_fc_rows(const ModelShape *s);
 // Whether block l turns q and k.
 bool layer_rotates(const Architecture *b, int l);

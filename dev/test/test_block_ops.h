@@ -1,6 +1,6 @@
-// test_block_ops.h: ops of blocks other than GPT-2's (RMSNorm, rope with the norm of q and k, swiglu, relu2, capped
-// logits, heads that share k and v) against their formulas in fp64, gradients against central differences of these
-// formulas. On every instruction set, with 1 and 3 threads, and on emulated CUDA. CPUs give equal bits in fp32.
+// test_block_ops.h: ops of blocks other than GPT-2's (RMSNorm, rope with the norm of q and k, swiglu, activations,
+// capped logits, heads that share k and v) against their formulas in fp64, gradients against central differences of
+// these formulas. On every instruction set, with 1 and 3 threads, and on emulated CUDA. CPUs give equal bits in fp32.
 
 // A central difference in fp64 with a step of 2^-16 is off by 2^-32 of the third derivative and 2^-36 of the loss: far
 // less than one rounding of fp32 of the same scale, 2^-24.
@@ -247,43 +247,63 @@ TEST(block_rope_fp64,
 
 // ================================================================================================ MLP, logits
 static double block_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-TEST(block_mlp_fp64, "swiglu and relu2 equal fp64 both ways, on all devices with the same bits; a NaN stays one") {
-  for (Dtype dtype : {F32, BF16, F16}) for (int64_t F : {1, 16, 37, 72}) {
+struct BlockCurve { double f, slope; };
+static BlockCurve block_curve(Activation kind, double x) {
+  const double s = block_sigmoid(x), k = 2 * 0.7978845608028654, g = block_sigmoid(k * (x + 0.044715 * x * x * x));
+  switch (kind) {
+    case ACT_GELU: return {x * g, g + x * g * (1 - g) * k * (1 + 3 * 0.044715 * x * x)};
+    case ACT_RELU2: return {x > 0 ? x * x : 0, x > 0 ? 2 * x : 0};
+    case ACT_SILU: return {x * s, s * (1 + x * (1 - s))};
+  }
+  EXPECT(false, "no fp64 of activation %d", (int)kind);
+  return {};
+}
+TEST(block_mlp_fp64,
+     "every activation of the table, alone and of a gate, equals fp64 both ways, on all devices with the same bits; a "
+     "NaN stays one") {
+  static const Activation kinds[] = {
+#define X(id, ...) ACT_##id,
+      ACTIVATIONS(X)
+#undef X
+  };
+  for (Activation kind : kinds) for (Dtype dtype : {F32, BF16, F16}) for (int64_t F : {1, 16, 37, 72}) {
     const int64_t R = 5, n = R * F;
     Tensor in = op_random_tensor(1, 3.0, dtype, R, 2 * F), dout = op_random_tensor(2, 1.0, dtype, R, F), first[4] = {};
-    op_put(in, 0, 60.0), op_put(in, F, -60.0);
+    const double large = kind == ACT_RELU2 ? 30 : 60;            // its cube is finite in fp16
+    op_put(in, 0, large), op_put(in, F, -large);
     double *y = op_zeros(n), *din = op_zeros(2 * n), *z = op_zeros(n), *dz = op_zeros(n);
     for (int64_t i = 0; i < n; i++) {
-      const double g = op_get(in, i / F * 2 * F + i % F), u = op_get(in, i / F * 2 * F + F + i % F),
-                   d = op_get(dout, i);
-      const double s = block_sigmoid(g), x = op_get(in, i), most = x > 0 ? x : 0;
-      y[i] = g * s * u;
-      din[i / F * 2 * F + i % F] = d * u * s * (1 + g * (1 - s));
-      din[i / F * 2 * F + F + i % F] = d * g * s;
-      z[i] = most * most, dz[i] = 2 * most * d;
+      const int64_t at = i / F * 2 * F + i % F;
+      const double u = op_get(in, at + F), d = op_get(dout, i);
+      const BlockCurve gate = block_curve(kind, op_get(in, at)), x = block_curve(kind, op_get(in, i));
+      y[i] = gate.f * u;
+      din[at] = d * u * gate.slope, din[at + F] = d * gate.f;
+      z[i] = x.f, dz[i] = x.slope * d;
     }
     BlockPlace p;
     for (int i = 0; block_place(i, {dtype, F32, 1, R, 2 * F, 1, 1, 1}, &p); i++) {
-      Tensor flat = tensor_of(in.data, dtype, R, F);             // relu2 reads the first half of the memory
+      Tensor flat = tensor_of(in.data, dtype, R, F);             // alone it reads the first half of the memory
       Tensor t[] = {in, dout, op_tensor(dtype, R, F), op_tensor(dtype, R, 2 * F), op_copy(flat), op_copy(dout), flat};
       block_call(&p, t, 7, [=](Ctx *c, Tensor *x) {
-        swiglu_forward(c, x[2], x[0]);
-        swiglu_backward(c, x[3], x[1], x[0]);
-        relu2_forward(c, x[4], x[4]);            // both in place
-        relu2_backward(c, x[5], x[5], x[6]);
+        swiglu_forward(c, x[2], x[0], kind);
+        swiglu_backward(c, x[3], x[1], x[0], kind);
+        activation_forward(c, x[4], x[4], kind); // both in place
+        activation_backward(c, x[5], x[5], x[6], kind);
       });
-      // A sigmoid has the error of an exponential (2^-23, vec.h), a sum and a quotient, times |x| where it is a slope.
-      op_expect_close(block_where("swiglu", &p, dtype), t[2], y, 8, ops_largest(y, n));
-      op_expect_close(block_where("swiglu backward", &p, dtype), t[3], din, 8 + 4 * 60, ops_largest(din, 2 * n));
-      op_expect_close(block_where("relu2", &p, dtype), t[4], z, 2, ops_largest(z, n));
-      op_expect_close(block_where("relu2 backward", &p, dtype), t[5], dz, 2, ops_largest(dz, n));
+      // A sigmoid has the error of an exponential (2^-23, formulas.cuh), a sum and a quotient, times |x| where it is a
+      // slope. GELU's exponent has roundings of its own, but x s (1 - s) falls faster than they grow.
+      const int e = kind == ACT_RELU2 ? 2 : kind == ACT_GELU ? 32 : 8, de = kind == ACT_GELU ? 64 : 8 + 4 * 60;
+      op_expect_close(block_where("gated", &p, dtype), t[2], y, e, ops_largest(y, n));
+      op_expect_close(block_where("gated backward", &p, dtype), t[3], din, de, ops_largest(din, 2 * n));
+      op_expect_close(block_where("activation", &p, dtype), t[4], z, e, ops_largest(z, n));
+      op_expect_close(block_where("activation backward", &p, dtype), t[5], dz, de, ops_largest(dz, n));
       if (!first[0].data) memcpy(first, t + 2, sizeof first);
-      for (int j = 0; j < 4; j++) op_expect_same_bits(block_where("swiglu, relu2", &p, dtype), t[2 + j], first[j]);
+      for (int j = 0; j < 4; j++) op_expect_same_bits(block_where("an activation", &p, dtype), t[2 + j], first[j]);
       Tensor bad[] = {op_copy(in), op_tensor(dtype, R, F), op_tensor(dtype, R, 2 * F), dout};
       op_put(bad[0], 0, NAN);
       block_call(&p, bad, 4, [=](Ctx *c, Tensor *x) {
-        swiglu_forward(c, x[1], x[0]);
-        relu2_forward(c, x[2], x[0]);
+        swiglu_forward(c, x[1], x[0], kind);
+        activation_forward(c, x[2], x[0], kind);
       });
       EXPECT(isnan(op_get(bad[1], 0)) && isnan(op_get(bad[2], 0)), "%s: a NaN is lost", block_where("", &p, dtype));
       block_done(&p);
@@ -373,8 +393,8 @@ TEST(block_geglu_fp64,
                     op_tensor(F32, 7, C), reshaped(op_copy(dout), 1, R, C)};
       memset(t[7].data, 0, (size_t)(7 * C) * sizeof(float));
       block_call(&p, t, 9, [=](Ctx *c, Tensor *x) {
-        swiglu_forward(c, x[2], x[0], true);
-        swiglu_backward(c, x[3], x[1], x[0], true);
+        swiglu_forward(c, x[2], x[0], ACT_GELU);
+        swiglu_backward(c, x[3], x[1], x[0], ACT_GELU);
         embedding_forward(c, x[6], x[4], x[5], Tensor{}, Dropout{}, Tensor{}, 5.5f);
         embedding_backward(c, x[7], Tensor{}, x[8], x[4], Dropout{}, OVERWRITE, Tensor{}, 5.5f);
       });

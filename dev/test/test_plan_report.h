@@ -702,31 +702,6 @@ TEST(cli_plan_refuses,
   cli_free(&r);
 }
 
-TEST(plan_cuda_workspace_is_the_kernels,
-     "the workspace that a plan gives CUDA's kernels is what they ask for, for widths, batches, vocabularies, dtypes "
-     "and compute capabilities 8 to 12") {
-  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
-  Ctx c = {};
-  c.ops = &ops_cuda_emulated;
-  c.ops->device_open(&c, 0);
-  int *major = (int *)c.device + 1, cases = 0; // CudaDevice.major
-  REQUIRE(((int *)c.device)[0] == 0 && *major == 8, "the emulated device's compute capability is not where it was");
-  for (int capability = 8; capability <= 12; capability++) for (int C : {20, 128, 257, 768, 1600, 4096, 12288, 16384})
-    for (int rows : {1, 40, 1024, 100000}) for (Dtype dtype : {F32, BF16}) for (Dtype wire : {F32, BF16}) {
-      if (C % 8 && C > CUDA_MAX_ODD_COLUMNS) continue;
-      const WorkspaceQuery q = {dtype, wire, rows, 7, C, C % 16 ? 1 : 16, 50304, 32};
-      size_t want;
-      *major = capability;
-      c.ops->workspace_bytes(&c, q, &want);
-      EXPECT(cuda_workspace_plan(capability, q) == want, "compute capability %d, width %d, %d sequences: %zu bytes, "
-             "the kernels ask for %zu", capability, C, rows, cuda_workspace_plan(capability, q), want);
-      cases++;
-    }
-  *major = 8;
-  c.ops->device_close(&c);
-  printf("%d cases\n", cases);
-}
-
 // ================================================================================================ 4 prediction
 // The times of rank `rank` of a plan, on `m` changed by `with`. launches and latencies are 0 unless `real`.
 static inline StepTimes plan_times(const char *options, int rank, void (*with)(Machine *m), bool real) {

@@ -15,6 +15,7 @@
 #include "nvidia.h"
 #include "cuda_libraries.h"
 #include "cuda_device.h"
+#include "kernels/workspace.h"
 #include "collectives.cuh"
 #include "probe.cuh"
 
@@ -157,8 +158,7 @@ void device_close_impl(Ctx *c) {
 }
 
 void workspace_bytes_impl(Ctx *c, WorkspaceQuery q, size_t *bytes) {
-  *bytes = 0;
-  WORKSPACES(WORKSPACE_MAX)
+  *bytes = cuda_workspace_bytes(DEVICE(c)->major, q);
 }
 
 // *p is NULL if there is not enough memory. The host waits for the zeroing, so that other streams may use the memory at

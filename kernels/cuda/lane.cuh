@@ -2,10 +2,12 @@
 //
 //   Lanes<W>                       W neighbouring values in fp32: 8, read and written in 16-byte pieces, or 4, or 1
 //                                  where a row's length or a pointer's alignment allows no more
-//   lanes_load, lanes_store        from and to float, bf16, fp16; lanes_store returns the values as stored
+//   lanes_load, lanes_store        from and to float, bf16, fp16, fp8; lanes_store returns the values as stored, but of
+//                                  fp8 none
 //   LanesRaw<W, T>                 W values as they are in memory; lanes_read, lanes_unpack: lanes_load in two steps
 //   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
-//   lane_log                       the operations of vec.h's vf_log: the same bits
+//   vf, vi, vm; vf_add ...         a number of a lane, and vec.h's operations on it, for kernels/formulas.cuh
+//   LaneCount<W>                   W as an argument, where flat.cuh has the same text for a CPU's vectors
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
 #pragma once
 #include "gpu.h"
@@ -89,6 +91,25 @@ template <int W, class T> __device__ static inline Lanes<W> lanes_store(T *p, La
   }
   return v;
 }
+template <int W> __device__ static inline Lanes<W> lanes_load(const fp8 *p) {
+  Lanes<W> r;
+  if constexpr (W == 1) {
+    r.x[0] = to_f32(*p);
+  } else {
+    const LaneWords<W / 4> words = *(const LaneWords<W / 4> *)p;
+    UNROLL for (int i = 0; i < W / 4; i++) unpack4_fp8(words.x[i], r.x + 4 * i);
+  }
+  return r;
+}
+template <int W> __device__ static inline void lanes_store(fp8 *p, Lanes<W> v) {
+  if constexpr (W == 1) {
+    round_to(p, v.x[0]);
+  } else {
+    LaneWords<W / 4> words;
+    UNROLL for (int i = 0; i < W / 4; i++) words.x[i] = pack4_fp8(v.x + 4 * i);
+    *(LaneWords<W / 4> *)p = words;
+  }
+}
 template <int W> __device__ static inline Lanes<W> lanes_of(float x) {
   Lanes<W> r;
   UNROLL for (int i = 0; i < W; i++) r.x[i] = x;
@@ -126,28 +147,39 @@ __device__ static inline Lanes<W> lanes_drop(Lanes<W> v, const DropKey *k, uint3
   return v;
 }
 
-// ---- functions ------------------------------------------------------------------------------------------------------
-// ln x for normal positive x (Cephes logf), operation by operation like vf_log.
-__device__ static inline float lane_log(float x) {
-  const uint32_t u = f32_bits(x);
-  const float m = bits_f32((u & 0x007fffffu) | 0x3f000000u);                  // [0.5, 1)
-  const bool small = m < 0.707106781f;
-  const float fe = (float)((int32_t)(u >> 23) - 126) - (small ? 1.0f : 0.0f), t = (m + (small ? m : 0.0f)) - 1.0f;
-  const float z = t * t;
-  float p = 7.0376836292e-2f;
-  p = fmaf(p, t, -1.1514610310e-1f);
-  p = fmaf(p, t, 1.1676998740e-1f);
-  p = fmaf(p, t, -1.2420140846e-1f);
-  p = fmaf(p, t, 1.4249322787e-1f);
-  p = fmaf(p, t, -1.6668057665e-1f);
-  p = fmaf(p, t, 2.0000714765e-1f);
-  p = fmaf(p, t, -2.4999993993e-1f);
-  p = fmaf(p, t, 3.3333331174e-1f);
-  p = (p * t) * z;
-  p = fmaf(fe, -2.12194440e-4f, p);
-  p = fmaf(z, -0.5f, p);
-  return fmaf(fe, 0.693359375f, t + p);
-}
+// ---- vec.h's operations on one number -------------------------------------------------------------------------------
+#define INLINE __device__ static inline
+typedef float vf;
+typedef int32_t vi;
+typedef bool vm;
+INLINE vf vf_set1(float x) { return x; }
+INLINE vf vf_add(vf a, vf b) { return a + b; }
+INLINE vf vf_sub(vf a, vf b) { return a - b; }
+INLINE vf vf_mul(vf a, vf b) { return a * b; }
+INLINE vf vf_div(vf a, vf b) { return a / b; }
+INLINE vf vf_sqrt(vf a) { return sqrtf(a); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
+INLINE vf vf_min(vf a, vf b) { return a < b ? a : b; }
+INLINE vf vf_round(vf a) { return rintf(a); }
+INLINE vm vf_lt(vf a, vf b) { return a < b; }
+INLINE vf vf_select(vm m, vf yes, vf no) { return m ? yes : no; }
+INLINE vf vf_zero_where(vm m, vf a) { return m ? 0.0f : a; }
+INLINE vi vf_bits(vf a) { return (vi)f32_bits(a); }
+INLINE vf vi_as_float(vi a) { return bits_f32((uint32_t)a); }
+INLINE vf vi_to_float(vi a) { return (float)a; }
+INLINE vi vi_set1(int32_t x) { return x; }
+INLINE vi vi_sub(vi a, vi b) { return (vi)((uint32_t)a - (uint32_t)b); }
+INLINE vi vi_and(vi a, vi b) { return a & b; }
+INLINE vi vi_or(vi a, vi b) { return a | b; }
+INLINE vi vi_xor(vi a, vi b) { return a ^ b; }
+INLINE vi vi_shl(vi a, int n) { return (vi)((uint32_t)a << n); }
+INLINE vi vi_shr(vi a, int n) { return (vi)((uint32_t)a >> n); }
+
+template <int W> struct LaneCount {};
+template <int W, class T> INLINE Lanes<W> vf_load_n(const T *p, LaneCount<W>) { return lanes_load<W>(p); }
+template <int W, class T> INLINE void vf_store_n(T *p, Lanes<W> x, LaneCount<W>) { lanes_store<W>(p, x); }
+template <int W> INLINE Lanes<W> vf_set_n(float x, LaneCount<W>) { return lanes_of<W>(x); }
 
 // ---- flat ranges ----------------------------------------------------------------------------------------------------
 // At most 2048 blocks: two rounds of eight per multiprocessor on the largest GPUs. That is enough to fill them, and few

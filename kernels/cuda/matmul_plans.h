@@ -18,6 +18,7 @@
 #include "cuda_device.h"
 #include "cuda_libraries.h"
 #include "lane.cuh"
+#include "kernels/workspace.h"
 
 // =================================================================================================== 1 GEMM
 // One GEMM as its op describes it. data == NULL: absent. a_rows: a is stored (I,S), else (S,I); b_rows likewise.
@@ -101,14 +102,7 @@ static MatmulKey matmul_key(const Ctx *c, const MatmulProduct *p) {
   return k;
 }
 
-// The workspace that cuBLAS's manual recommends (cublasSetWorkspace): 32 MiB on Hopper and Blackwell data-centre GPUs,
-// 12 MiB on other Blackwell GPUs, 4 MiB elsewhere. It depends on the GPU model alone, because the plans made with it
-// must.
-enum { MATMUL_SCALES_BYTES = 256 };              // of it, for matmul_place_scales
-static size_t matmul_library_workspace_bytes(const Ctx *c) {
-  const int major = DEVICE(c)->major;
-  return (size_t)(major == 9 || major == 10 || major == 11 ? 32 : major >= 12 ? 12 : 4) << 20;
-}
+enum { MATMUL_SCALES_BYTES = 256 };              // of cuBLASLt's workspace, for matmul_place_scales
 static cudaDataType_t matmul_cuda_type(Dtype t) {
   return t == F32 ? CUDA_R_32F : t == BF16 ? CUDA_R_16BF : t == F8 ? CUDA_R_8F_E4M3 : CUDA_R_16F;
 }
@@ -154,7 +148,7 @@ static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicRe
   const MatmulKey *k = &plan->key;
   cublasLtMatmulPreference_t pref;
   BLAS(cublasLtMatmulPreferenceCreate(&pref));
-  uint64_t workspace = matmul_library_workspace_bytes(c) - (k->dtype == F8 ? MATMUL_SCALES_BYTES : 0);
+  uint64_t workspace = matmul_library_bytes(DEVICE(c)->major) - (k->dtype == F8 ? MATMUL_SCALES_BYTES : 0);
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;       // or no splitting at all
   uint32_t align_a = k->align_b, align_b = k->align_a, align_out = k->align_out;
   const struct { cublasLtMatmulPreferenceAttributes_t attribute; const void *value; size_t bytes; } set[] = {
@@ -249,7 +243,7 @@ static int matmul_line(const MatmulPlan *plan, char line[MATMUL_LINE_BYTES]) {
 // cuBLASLt 13.1 refuses a scale of E4M3 operands that does not lie on 16 bytes, which its manual does not say. Such a
 // one is copied behind what the GEMM may use of the workspace.
 static void matmul_place_scales(Ctx *c, MatmulProduct *p) {
-  char *slot = (char *)c->workspace + matmul_library_workspace_bytes(c) - MATMUL_SCALES_BYTES;
+  char *slot = (char *)c->workspace + matmul_library_bytes(DEVICE(c)->major) - MATMUL_SCALES_BYTES;
   for (Tensor *t : {&p->a_scale, &p->b_scale}) {
     if (!t->data || matmul_on_16(*t)) continue;
     CUDA(cudaMemcpyAsync(slot, t->data, sizeof(float), cudaMemcpyDeviceToDevice, STREAM(c)));

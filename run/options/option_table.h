@@ -75,8 +75,7 @@ enum { LAYERS_MAX = 1000 };
       "scores are divided by the root of X (0: of head_size; default: preset)", "query_pre_attn_scalar") \
   CHOICE(embedding_scale, preset, (off, on), SHAPE, \
       "the embedding is multiplied by the root of n_embd (default: the preset's)") \
-  ENUM(mlp, Mlp, PRESET, ((gelu, MLP_GELU), (relu2, MLP_RELU2), (swiglu, MLP_SWIGLU), (geglu, MLP_GEGLU)), \
-      SHAPE, "between the MLP's matrices (default: the preset's)") \
+  ENUM(mlp, Mlp, PRESET, MLP_CHOICES, SHAPE, "between the MLP's matrices (default: the preset's)") \
   ENUM(bias, Biases, PRESET, ((all, BIAS_ALL), (none, BIAS_NONE), (qkv, BIAS_QKV), (qkvo, BIAS_QKVO)), SHAPE, \
       "which matrices have biases; all: LayerNorms too (default: preset)") \
   NUM(logit_softcap, -1.0, 0.0, 1e6, SHAPE, "logits become X tanh(logit / X) (0: no; default: the preset's)") \

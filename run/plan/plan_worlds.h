@@ -11,27 +11,10 @@
 #include "run/run.h"
 #include "predict.h"
 #include "run/options/options.h"
+#include "kernels/workspace.h"
 
 // ================================================================================================ 1 options
 enum { PLAN_HOST_RANKS = 8 };
-// What a CUDA device would need as workspace; a test compares this with the kernels' own formulas, which only a build
-// with CUDA has (kernels/*_cuda.cuh, matmul_plans.h).
-static inline size_t cuda_workspace_plan(int major, WorkspaceQuery q) {
-  enum { LANES_ = 8, WARP_COLUMNS = 1024, WARPS = 4, RUNS = 1024, DBIAS = 128 };
-  const int64_t rows = q.batch * q.seq_len, C = q.n_embd;
-  const int64_t at_once = C % LANES_ || C > WARP_COLUMNS ? 1 : WARPS;          // layer normalisation: rows of a run
-  const int64_t each = max64(at_once == 1 ? 16 : 8 * WARPS, round_up((rows + RUNS - 1) / RUNS, at_once));
-  const int64_t turned = max64(8, (rows + RUNS - 1) / RUNS);     // rows of a run of rope
-  size_t library = (size_t)(major >= 9 && major <= 11 ? 32 : major >= 12 ? 12 : 4) << 20;
-  if (q.grad_dtype != F32 && q.grad_dtype != q.dtype) library += (size_t)(query_widest(&q) * C) * 4;
-  const size_t wanted[] = {library, (size_t)DBIAS * (size_t)query_widest(&q) * 4, (size_t)rows * 16,
-                           (size_t)((rows + each - 1) / each * 2 * C) * 4,
-                           (size_t)(q.batch * q.n_head * q.seq_len) * 4,
-                           (size_t)((rows + turned - 1) / turned * 2 * query_q_norm(&q)) * 4};
-  size_t bytes = 0;
-  for (size_t w : wanted) if (w > bytes) bytes = w;
-  return bytes;
-}
 // The table of a GPU that is not here. Ctx.device is its compute capability's first number.
 static inline Ops plan_cuda_table() {
   Ops t = plan_table(true);
@@ -39,7 +22,7 @@ static inline Ops plan_cuda_table() {
   t.device_open = [](Ctx *c, int index) { c->device = (void *)(intptr_t)index; };
   t.device_close = [](Ctx *) {};
   t.workspace_bytes = [](Ctx *c, WorkspaceQuery q, size_t *bytes) {
-    *bytes = cuda_workspace_plan((int)(intptr_t)c->device, q);
+    *bytes = cuda_workspace_bytes((int)(intptr_t)c->device, q);
   };
   return t;
 }
