@@ -1039,7 +1039,7 @@ static void fuzz_seeds_checkpoint() {
 // The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens, and it
 // answers with no more than a challenge or a proof, and a refusal.
 static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
-  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  const ProveKey key = rdzv_token_key("0123456789abcdef", 16);
   const size_t piece = count ? 1 + bytes[0] % 64 : 1;
   RdzvLink k;
   RdzvFrame f;
@@ -1050,28 +1050,28 @@ static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
   for (size_t at = 1; at < count && got >= 0; at += piece) {
     rdzv_add(&k.in, bytes + at, count - at < piece ? count - at : piece);
     got = rdzv_link_next(&k, &f, &used);
-    HOLDS(got <= 0 && k.phase != PHASE_OPEN && k.out.n - said <= 2 * RDZV_HEAD + RDZV_NONCE);
+    HOLDS(got <= 0 && k.prove.phase != PHASE_OPEN && k.out.n - said <= 2 * RDZV_HEAD + PROVE_NONCE);
     HOLDS(got < 0 || k.in.n <= RDZV_HEAD + RDZV_EARLY_MAX + piece);
   }
   fuzz_accepted = got >= 0;
   rdzv_link_close(&k);
 }
 static void fuzz_seeds_rdzv_link() {
-  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  const ProveKey key = rdzv_token_key("0123456789abcdef", 16);
   RdzvLink client;
   RdzvBytes b = {};
   rdzv_link_open(&client, &key, true);
   rdzv_add(&b, "\x07", 1);
   rdzv_add(&b, client.out.p, client.out.n);
   fuzz_seed(b.p, b.n);
-  const uint8_t proof[RDZV_HEAD + RDZV_MAC] = {RDZV_PROOF, 0, 0, 0, RDZV_MAC, 0, 0, 0};
+  const uint8_t proof[RDZV_HEAD + PROVE_MAC] = {PROVE_PROOF, 0, 0, 0, PROVE_MAC, 0, 0, 0};
   rdzv_add(&b, proof, sizeof proof);
   fuzz_rdzv_link(b.p, b.n);                      // a proof of another token: refused, so not a seed
   b.n = 0;
   rdzv_add(&b, "\x8f", 1);
-  const uint8_t challenge[RDZV_HEAD] = {RDZV_CHALLENGE, 0, 0, 0, RDZV_NONCE, 0, 0, 0};
+  const uint8_t challenge[RDZV_HEAD] = {PROVE_CHALLENGE, 0, 0, 0, PROVE_NONCE, 0, 0, 0};
   rdzv_add(&b, challenge, sizeof challenge);
-  rdzv_add(&b, client.client, RDZV_NONCE);
+  rdzv_add(&b, client.prove.client, PROVE_NONCE);
   fuzz_seed(b.p, b.n);
   rdzv_bytes_free(&b);
   rdzv_link_close(&client);

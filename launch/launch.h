@@ -6,6 +6,7 @@
 // through say and its like, which know of the open line that is drawn over.
 #pragma once
 #include "kernels/ops.h"
+#include "base/net/net.h"
 #include "watch/watch.h"
 #include "kernels/cuda/nvidia.h"
 #include <hwloc.h>

@@ -96,7 +96,7 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   RestartState restart = {};
   char error[1024] = "";
   int listener[NET_ADDRESSES_MAX], listeners = 0, major, code = EXIT_MISSING;
-  const RdzvKey token = w->token;
+  const ProveKey token = w->token;
   rdzv_env_copy(&env);
   const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
   rdzv_env_free(&env);

@@ -55,12 +55,12 @@ static double rdzv_refused_ms = 60000;           // for so long an agent whose t
 
 // Both ends prove the token over a fresh connection. 1: done; 0: the other end does not speak this protocol, or not in
 // time; -1: it says that it does not know this token, which any process that listens at host 0's address can say.
-static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
+static inline int rdzv_agent_prove(RdzvAgent *a, const ProveKey *token) {
   const double begun = now_ms();
   RdzvFrame f;
   rdzv_link_open(&a->link, token, true);
   a->used = 0;
-  for (bool alive = true; alive && a->link.phase != PHASE_OPEN;) {
+  for (bool alive = true; alive && a->link.prove.phase != PHASE_OPEN;) {
     alive = rdzv_send(a->fd, &a->link);
     pollfd p = {a->fd, POLLIN, 0};
     const double left = begun + rdzv_proof_ms - now_ms();
@@ -69,10 +69,10 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
     const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;
     if (broken) break;
   }
-  return a->link.phase == PHASE_OPEN ? 1 : a->link.refused ? -1 : 0;
+  return a->link.prove.phase == PHASE_OPEN ? 1 : a->link.prove.refused ? -1 : 0;
 }
 // Tries each of host 0's addresses once. Returns as rdzv_agent_prove; `why` says what went wrong.
-static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
+static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const ProveKey *token, char *why, size_t bytes) {
   int refused = 0;
   for (int i = 0; i < to->count; i++) {
     char text[INET6_ADDRSTRLEN];
@@ -134,7 +134,7 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
     if ((!first || a->left_out) && rdzv_agent_gives_up(a)) return false;
     NetAddresses to = {};
     RdzvOffer offer = {};
-    RdzvKey token = a->where->token;
+    ProveKey token = a->where->token;
     if (a->where->kind == RDZV_FILE) {
       if (rdzv_file_read(a->where, &offer, job, why, sizeof why)) {
         token = rdzv_offer_key(&a->where->token, offer.token);

@@ -81,8 +81,8 @@ static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MAX]) {
   return n >= 0;
 }
 // The key of a start: its token, and --rdzv_token where that is given too.
-static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
-  RdzvKey made;
+static inline ProveKey rdzv_offer_key(const ProveKey *given, const char *token) {
+  ProveKey made;
   const ProvePart part = {token, strlen(token)};
   prove_hmac(made.bytes, given, &part, 1);
   return made;

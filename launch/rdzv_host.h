@@ -141,7 +141,7 @@ static inline void rdzv_client_close(RdzvHost *h, int i) {
   }
   char from[INET6_ADDRSTRLEN];
   net_address_text((const sockaddr *)&c->guest.from.to, from, sizeof from);
-  if (c->link.wrong_token && !h->strangers++)
+  if (c->link.prove.wrong_key && !h->strangers++)
     rdzv_say("a process on %s came with another token: was it given the same --rdzv_token? It is not let in", from);
   close(c->fd);
   rdzv_link_close(&c->link);

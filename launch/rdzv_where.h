@@ -25,7 +25,7 @@ struct RdzvWhere {
   int64_t index, members, ranks;
   int port;
   char host[256], dir[1024], text[1300];
-  RdzvKey token;
+  ProveKey token;
 };
 static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
 
@@ -62,7 +62,7 @@ static inline bool rdzv_is_loopback(const char *host) {
   return !strcmp(host, "localhost");
 }
 // Reads the token from --rdzv_token FILE or from the environment. False with one line in `error`.
-static inline bool rdzv_token_read(const RdzvAsk *ask, RdzvKey *key, bool *given, char *error, size_t bytes) {
+static inline bool rdzv_token_read(const RdzvAsk *ask, ProveKey *key, bool *given, char *error, size_t bytes) {
   char text[4098] = "";
   const char *variable = getenv(RDZV_TOKEN_VARIABLE), *file = ask->token_file;
   const bool named = file && file[0];
@@ -230,13 +230,13 @@ static inline int rdzv_listen(const RdzvWhere *w, char *error, size_t bytes) {
 static inline bool rdzv_receive(int fd, RdzvLink *k) {
   uint8_t part[16384];
   for (int turn = 0; turn < 64; turn++) {
-    const size_t most = k->phase == PHASE_OPEN ? sizeof part : 512;
+    const size_t most = k->prove.phase == PHASE_OPEN ? sizeof part : 512;
     const ssize_t n = recv(fd, part, most, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN;
     if (!n) return false;
     rdzv_add(&k->in, part, (size_t)n);
-    if ((size_t)n < most || k->phase != PHASE_OPEN) break;
+    if ((size_t)n < most || k->prove.phase != PHASE_OPEN) break;
   }
   return true;
 }

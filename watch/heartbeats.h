@@ -32,22 +32,21 @@
 #pragma once
 #include "watch.h"
 #include "base/base.h"
+#include "base/net/net.h"
 #include "flight_file.h"
 #include "liveness.h"
-#include "net.h"
-#include "prove.h"
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
 // ---- frames and links -----------------------------------------------------------------------------------------------
-// Another rank connects: hello, who it is and a random number. Rank 0: challenge, another one and its proof. proof: the
-// rank's. welcome: it is taken. From then on beats, both ways; ask: a beat is wanted now. As the last a goodbye or an
-// end.
-enum LivenessKind { FRAME_HELLO = 1, FRAME_CHALLENGE, FRAME_PROOF, FRAME_WELCOME, FRAME_BEAT, FRAME_ASK, FRAME_GOODBYE,
-                    FRAME_END };
-struct LivenessProof { uint8_t nonce[PROVE_NONCE], mac[PROVE_MAC]; };
+// First come the messages of the handshake: another rank connects, and its hello says which it is. From then on beats,
+// both ways; ask: a beat is wanted now. As the last a goodbye or an end.
+enum LivenessKind { FRAME_BEAT = PROVE_KINDS, FRAME_ASK, FRAME_GOODBYE, FRAME_END };
 struct LivenessFrame {
   uint64_t progress;
   int64_t step;
@@ -56,7 +55,7 @@ struct LivenessFrame {
   char collective[64];                           // which one that is: "the gather of block 2"
   union {
     char place[224];                             // "microbatch 0, forward, waits for the gather of block 2"
-    LivenessProof proof;                         // before a welcome
+    uint8_t proof[PROVE_NONCE];                  // of the handshake
   };
 };
 // A connection; rank -1: it has proved nothing yet; claims: the rank that it says it is, -1: it has said nothing.
@@ -65,7 +64,7 @@ struct LivenessLink {
   int fd, rank, claims;
   bool joined;
   NetGuest guest;
-  uint8_t client[PROVE_NONCE], server[PROVE_NONCE];
+  Prove prove;
   char in[sizeof(LivenessFrame)], out[sizeof(LivenessFrame)];
   size_t in_bytes, out_bytes, out_at;
 };
@@ -125,7 +124,7 @@ static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   if (k->in_bytes < sizeof k->in) return 0;
   memcpy(frame, k->in, sizeof *frame);
   peer_text(frame->collective, sizeof frame->collective);
-  if (frame->kind >= FRAME_WELCOME) peer_text(frame->place, sizeof frame->place);
+  if (frame->kind >= FRAME_BEAT) peer_text(frame->place, sizeof frame->place);
   k->in_bytes = 0;
   return 1;
 }
@@ -176,11 +175,25 @@ static inline void link_add(Liveness *l, int fd, int rank, const NetAddress *fro
   k->guest = NetGuest{*from, l->links_made++};
   if (l->links > l->links_most) link_make_room(l);
 }
-// What `who`, an end of this connection, proves with: the key, of the rank that it claims to be and both numbers.
-static inline void link_mac(const LivenessLink *k, const ProveKey *key, const char *who, uint8_t mac[PROVE_MAC]) {
-  const ProvePart parts[] = {{who, strlen(who) + 1}, {&k->claims, sizeof k->claims}, {k->client, PROVE_NONCE},
-                             {k->server, PROVE_NONCE}};
-  prove_hmac(mac, key, parts, 4);
+// The key of a rank's connection, of the run's: so what is proved is of the rank that the hello named.
+static inline ProveKey link_key(const ProveKey *run, int rank) {
+  ProveKey key;
+  const ProvePart part = {&rank, sizeof rank};
+  prove_hmac(key.bytes, run, &part, 1);
+  return key;
+}
+static inline void link_say(LivenessLink *k, const ProveMessage *message) {
+  LivenessFrame f = {};
+  f.kind = message->kind;
+  f.rank = k->claims;
+  memcpy(f.proof, message->bytes, PROVE_NONCE);
+  if (f.kind) link_send(k, &f);
+}
+// A frame of an end that has proved nothing yet, and the answer. False: it is not what must come.
+static inline bool link_prove(LivenessLink *k, const LivenessFrame *f) {
+  const ProveMessage answer = prove_take(&k->prove, f->kind, f->proof, PROVE_NONCE);
+  link_say(k, &answer);
+  return k->prove.phase != PHASE_BROKEN;
 }
 
 // ---- what is said of a rank -----------------------------------------------------------------------------------------
@@ -422,24 +435,13 @@ static inline void liveness_end_by(Liveness *l, int r, bool died) {
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
 // Rank 0: a frame of a connection that has not proved yet that it is of this run. False: it does not.
-static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
-  LivenessFrame answer = {};
-  uint8_t mac[PROVE_MAC];
-  if (f->kind == FRAME_HELLO && k->claims < 0 && f->rank > 0 && f->rank < l->world) {
-    k->claims = f->rank;
-    memcpy(k->client, f->proof.nonce, PROVE_NONCE);
-    prove_random(k->server, PROVE_NONCE);
-    answer.kind = FRAME_CHALLENGE;
-    memcpy(answer.proof.nonce, k->server, PROVE_NONCE);
-    link_mac(k, &l->key, "rank 0", answer.proof.mac);
-    link_send(k, &answer);
-    return true;
-  }
-  link_mac(k, &l->key, "another rank", mac);
-  if (f->kind != FRAME_PROOF || k->claims < 0 || !prove_same(mac, f->proof.mac)) return false;
-  const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME), beat = liveness_frame(l, FRAME_BEAT);
+static inline bool liveness_admit(const Liveness *l, LivenessLink *k, const LivenessFrame *f) {
+  if (f->rank <= 0 || f->rank >= l->world) return false;
+  if (k->claims < 0) k->prove.key = link_key(&l->key, k->claims = f->rank);
+  if (!link_prove(k, f)) return false;
+  if (k->prove.phase != PHASE_OPEN) return true;
+  const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
   k->rank = k->claims;
-  link_send(k, &welcome);
   link_send(k, &beat);                           // the first: a rank that is stopped now was somewhere
   return true;
 }
@@ -479,7 +481,7 @@ static inline void liveness_listen(Liveness *l) {
     int got;
     while ((got = link_read(k, &f)) > 0) {
       const bool proved = k->rank >= 0;
-      const bool fits = proved ? f.rank == k->rank && f.kind >= FRAME_WELCOME : link_prove(l, k, &f);
+      const bool fits = proved ? f.rank == k->rank && f.kind >= FRAME_BEAT : liveness_admit(l, k, &f);
       if (!fits) { got = -1; break; }
       if (proved) liveness_take(l, k, &f);
     }
@@ -728,29 +730,11 @@ static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, ch
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
-// Another rank: one frame of what may be rank 0. 1: it is, and takes this rank; 0: more must come; -1: it is not.
-static inline int link_answer(LivenessLink *k, const ProveKey *key, const LivenessFrame *f) {
-  LivenessFrame proof = {};
-  uint8_t mac[PROVE_MAC];
-  if (f->kind == FRAME_WELCOME) return k->joined ? 1 : -1;
-  memcpy(k->server, f->proof.nonce, PROVE_NONCE);
-  link_mac(k, key, "rank 0", mac);
-  if (f->kind != FRAME_CHALLENGE || k->joined || !prove_same(mac, f->proof.mac)) return -1;
-  k->joined = true;
-  proof.kind = FRAME_PROOF;
-  proof.rank = k->claims;
-  link_mac(k, key, "another rank", proof.proof.mac);
-  link_send(k, &proof);
-  return 0;
-}
-// The same: says who it is.
-static inline void link_hello(LivenessLink *k) {
-  LivenessFrame hello = {};
-  hello.kind = FRAME_HELLO;
-  hello.rank = k->claims;
-  prove_random(k->client, PROVE_NONCE);
-  memcpy(hello.proof.nonce, k->client, PROVE_NONCE);
-  link_send(k, &hello);
+// Another rank: says who it is.
+static inline void link_hello(LivenessLink *k, const ProveKey *run) {
+  const ProveKey key = link_key(run, k->claims);
+  const ProveMessage hello = prove_hello(&k->prove, &key);
+  link_say(k, &hello);
 }
 // Another rank: asks all addresses at once, those again where it was turned away, until liveness_connect_ms are over,
 // and takes the first at which rank 0 answers. -1 if none does; at once where a local socket's name is not known here.
@@ -780,10 +764,10 @@ static inline int liveness_connect(const ProveKey *key, const NetAddress *addres
       if (k[i].fd < 0 || !polls[i].revents) continue;
       if (!spoke[i]) {
         got = net_begun(k[i].fd) ? 0 : -1;
-        if (!got) link_hello(&k[i]);
+        if (!got) link_hello(&k[i], key);
         spoke[i] = true;
       } else got = link_read(&k[i], &f);
-      if (got > 0) got = link_answer(&k[i], key, &f);
+      if (got > 0) got = link_prove(&k[i], &f) ? k[i].prove.phase == PHASE_OPEN : -1;
       if (got > 0) chosen = i;
       else if (got) { close(k[i].fd); k[i].fd = -1; }
     }

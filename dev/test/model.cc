@@ -5,6 +5,7 @@
 #include "kernels/all.h"
 #include "base/newfile/newfile.cc"
 #include "base/base.cc"
+#include "base/net/net.cc"
 #include "watch/watch.cc"
 #include "kernels/op_calls.cc"
 #include "fsdp/state.h"
