@@ -18,9 +18,6 @@
 //   - No library random generator is used: all choices are functions of (seed, stream, counter).
 //   - A function that can fail because of what the user gave returns false with one line and the exit code in a
 //     DataError. It leaves nothing allocated.
-//
-// Defines: corpus_load, corpus_load_tokenizer, corpus_block_bytes, corpus_to_block, corpus_of_block,
-// corpus_free.
 #pragma once
 #include <time.h>
 

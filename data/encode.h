@@ -14,8 +14,6 @@
 //   - A shard that is not whole is called NAME.part. Input is read in order; what is known of the place is how many
 //     bytes of unpacked text of which file have been encoded.
 //   - A function that can fail because of what the user gave returns false with one line in a DataError.
-//
-// Defines: encode_run, encode_is_packed.
 #pragma once
 #include "base/newfile/newfile.h"
 #include <dirent.h>

@@ -1,7 +1,5 @@
 // library.h: functions of compression libraries, which are opened when a file needs them: libz.so.1, libzstd.so.1,
 // libsnappy.so.1. By their documented interfaces (zlib.h, zstd.h, snappy-c.h).
-//
-// Defines: LibraryName, libraries, library_open.
 #pragma once
 #include <dlfcn.h>
 

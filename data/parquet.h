@@ -14,8 +14,6 @@
 //
 // A row of text is given as its bytes and a zero; one without a value as the byte 0xff, which no UTF-8 has, and a zero.
 // A record is an object of JSON and the end of a line.
-//
-// Defines: Parquet, parquet_open, parquet_read, parquet_close.
 #pragma once
 #include "data.h"
 #include "data/files/files.h"

@@ -1,8 +1,6 @@
 // records_find.h: conversations in several files, compressed ones and tables among them, named by a list with commas,
 // patterns and directories, and mixed by weights. They are encoded as they are read, by encode.h's functions, and stay
 // in memory, where conversations can be packed whole. Each file may have its own schema and its own file format.
-//
-// Defines: records_are_meant, find_records, records_encode, records_hash.
 #pragma once
 #include "data.h"
 #include "encode.h"

@@ -1,7 +1,5 @@
 // text_stream.h: reads a text from its beginning to its end: a file, plain or compressed by gzip or zstd, or a Parquet
 // table (parquet.h): its text column, as rows that are each ended by a zero, or its records, as lines of JSON.
-//
-// Defines: TextStream, text_stream_open, text_stream_read, text_stream_close, text_name_kind.
 #pragma once
 #include "data.h"
 #include "parquet.h"

@@ -1,11 +1,5 @@
 // cores.h: which cores of its host a rank takes, and which core each of its threads.
 //
-//   cores_read     a host's cores from hwloc, in the order of its sockets, NUMA nodes and caches
-//   cores_deal     pure: the cores, what each rank of the host may use, and the rank's place among them become its
-//                  cores and its number of threads
-//   cores_words    the share in words: "8 threads on 8 cores of socket 0, NUMA node 0 (CPUs 0-7,32-39)"
-//   cores_take     what main calls: reads, asks the host's ranks what they may use, deals, binds
-//
 // Words. A CPU is what Linux numbers (taskset, lscpu): a hardware thread. A core has one or two. A core is dealt whole.
 //
 // How cores are dealt. Every rank knows what all ranks of its host may use. Ranks that may use the same n cores share

@@ -1,11 +1,5 @@
 // launchers.h: variables of launchers: who started this process, and whether it is alone by mistake.
 //
-//   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
-//   launch_one_host       ranks of one host listen at no port
-//   launch_notice_pmi     says what to type where MPI_Init may fail under srun
-//   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
-//   launch_watches        --restarts of a process that meets no others
-//
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
 // programs that do not know of each other: they meet (rdzv.h), or each would train the whole model, all of them into
 // the same OUT.

@@ -2,9 +2,6 @@
 // the others at host 0 (--rdzv), and ranks of Open MPI take their places: with their environment, directory, cores and
 // arguments. Open MPI stays in charge of ranks; only the start of its daemons, for which mpirun has ssh, is done here.
 //
-//   rdzv_hidden    the two forms in which mpirun starts this program for that
-//   rdzv_main      the rendezvous, from its options to the job's exit code
-//
 //   host 0: this process -- mpirun -- rank 0 ...      mpirun starts `rdzv_rank`, which becomes the rank, and
 //      |                      |                       `rdzv_hand`, which hands the daemon's command to this process
 //      |  (token, HMAC)       |  (Open MPI)

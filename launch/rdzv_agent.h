@@ -1,11 +1,6 @@
 // rdzv_agent.h: the agent: any process of a rendezvous but host 0's. It finds host 0, proves the shared secret (token)
 // and has host 0 prove it, says who it is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's
 // first process, and ends with the job's exit code.
-//
-//   rdzv_agent_meet    connects, again and again until --timeout, and proves the token
-//   rdzv_agent_serve   does what host 0 asks, until the job ends
-//   rdzv_agent_renew   resets the agent between two starts of the job (--restarts)
-//   rdzv_needs         the command words and the environment of the ranks of a process, host 0's too
 #pragma once
 #include "launch.h"
 #include "rdzv_host.h"

@@ -3,12 +3,6 @@
 //   DIR/train_gpt_fsdp.rdzv           host 0: the nonce of this start, a token, and where it listens
 //   DIR/train_gpt_fsdp.rdzv.NONCE.R   process R: its addresses
 //
-//   rdzv_file_offer    host 0 begins: a fresh nonce and a fresh token
-//   rdzv_file_look     host 0: opens a socket at the address that leads to a process which has come, and says where
-//   rdzv_file_remove   removes host 0's files
-//   rdzv_file_read     any other process: what host 0 says now; it answers with its own file
-//   rdzv_file_leave    removes that
-//
 // Nobody can know beforehand which of host 0's interfaces leads to the others, so these come first: each puts its
 // addresses into a file, and host 0 asks its routing table. A file of an earlier start does no harm: its nonce leads
 // to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads

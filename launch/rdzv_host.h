@@ -1,13 +1,6 @@
 // rdzv_host.h: host 0 of a rendezvous. It waits for all processes, says who is missing or differs, gives each its
 // ranks, and runs mpirun, whose daemons on other hosts it has the processes there start.
 //
-//   rdzv_host_open     the table of those that are expected
-//   rdzv_host_gather   until all are there
-//   rdzv_host_plan     numbers hosts and ranks, and tells everyone
-//   rdzv_host_run      mpirun, signals, hosts that go away; its exit code
-//   rdzv_host_goes_on  whether there is another start after this one (--restarts)
-//   rdzv_host_close    tells everyone how it ended, or to come again; ends what is left
-//
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes of the address that has most: after the plan there is room for those few who come too
 // late. Its own table decides who may come, once each.

@@ -1,12 +1,6 @@
 // rdzv_local.h: what a rendezvous does on one host: programs that it starts, and ranks that take the place of the
 // processes that the user started.
 //
-//   rdzv_child_*      mpirun, or Open MPI's daemon: started directly, never by a shell, and ended with us
-//   rdzv_signals      the signals that are passed on, as a file to poll
-//   rdzv_seats_*      one place for each rank of this process: its environment, directory, cores, arguments
-//   rdzv_rank_main    what mpirun starts for each rank: takes its place and becomes the program
-//   rdzv_hand_main    what mpirun starts instead of ssh: hands the daemon's command to host 0's process
-//
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
 #include "launch.h"

@@ -1,9 +1,5 @@
 // rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and what is sent to it.
 //
-//   rdzv_where       --rdzv, --nnodes and their kind, or the variables of env://, checked and put into one struct
-//   rdzv_env_is_set  whether a launcher has set all variables of env://, for more than one process
-//   rdzv_listen      host 0's sockets, only at the addresses that lead to the others
-//
 // Processes that are all on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE) meet at a local socket
 // without a file: the kernel says whose process the other one is, so they need no token. Everybody else does.
 #pragma once

@@ -1,14 +1,6 @@
 // rdzv_wire.h: what processes of a rendezvous say to each other, and how each proves that it knows the job's token.
 // No sockets and no MPI here: bytes in, bytes out (base/net/net.h carries them).
 //
-//   rdzv_token_key       the token's key; the token itself is never sent
-//   rdzv_link_open       one end of a connection, client or server; rdzv_link_close
-//   rdzv_link_next       the next frame of what was received; proves and checks the token on the way
-//   rdzv_link_send       a frame to the other end
-//   rdzv_info_*, rdzv_plan_*, rdzv_words_*, rdzv_end_*      payloads of frames
-//   rdzv_daemon_from     Open MPI's daemon out of the command that mpirun gives its remote agent
-//   rdzv_daemon_refused  why a command is no daemon's; NULL: it is one
-//
 // Frames: type and length (4 bytes each, little-endian), payload, and, once the token is proved, 32 bytes of
 // HMAC-SHA-256 (RFC 2104) under a key of this connection and direction, over the frame's number and the frame. So
 // nothing can be put in, left out, repeated or changed; it can be read.

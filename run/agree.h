@@ -6,10 +6,6 @@
 //   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
 //                      CPU table of an offloaded optimizer
 //
-//   agree_on_memory    whether hosts and devices have room for the plan
-//   agree_on_run       that all ranks are the same program with the same options
-//   ranks_per_host     where hosts have equally many ranks
-//
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"

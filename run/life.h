@@ -1,9 +1,4 @@
 // life.h: the life of a run, from its command line to its exit code.
-//
-//   run_begin        options that all ranks agree on, a device, cores, the corpus
-//   run_ready        the model has its memory: what runs on what is said, weights are loaded, files opened
-//   run_step_begin, run_step, run_evaluation, run_validation, run_save     while it trains
-//   run_not_finite, run_stop, run_write, run_end, run_close                how it ends
 #pragma once
 #include "run.h"
 #include "call.h"

@@ -1,9 +1,5 @@
 // out.h: OUT belongs to one run, which writes over its own files and over nothing else. What is there already under a
 // name that it would write is told by its content, before the corpus is read and memory is taken.
-//
-//   overwrite_refuse     refuses names under which something else is
-//   lock_out             only one run may train into OUT; called before its checkpoints are read
-//   check_out            whether OUT can be written
 #pragma once
 #include "run.h"
 #include "run/options/options.h"

@@ -1,9 +1,4 @@
 // rendezvous.h: from options to a rendezvous, and what signals ask of a run.
-//
-//   launch_rendezvous     a rendezvous with the other processes of the job, if --rdzv or the environment asks for it
-//   launch_forget         unsets the options of the rendezvous in a rank that it has started
-//   catch_stop_signals    which signals end training after its step or within an evaluation, and which of them with a
-//                         checkpoint
 #pragma once
 #include "run.h"
 #include <poll.h>

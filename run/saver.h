@@ -1,11 +1,5 @@
 // saver.h: when and how a run saves: checkpoints, at once or in the background; weights alone; an export for Hugging
 // Face.
-//
-//   saver_save, saver_save_now     a checkpoint of the state after the last step
-//   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
-//   saver_give_up                  ends it without a checkpoint
-//   saver_see                      the validation loss of a step, which is evaluated after it was saved
-//   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
 #include "base/newfile/newfile.h"
 #include "run.h"

@@ -1,10 +1,6 @@
 // open.h: the life of a trainer, from options to memory that is taken and given back. A part of train_gpt_fsdp.cu,
 // which includes it below the model that it needs.
 //
-//   trainer_open, trainer_close    a trainer that runs
-//   trainer_choose_batch           --batch_size auto, by plans
-//   trainer_table                  what run/ may ask for: plans of ranks that do not run, their steps, a memory map
-//
 // A dry run of each pass, which computes nothing, records the live range of each buffer (fsdp/record.h); a placement
 // gives the buffers their addresses before any memory is taken.
 #pragma once

@@ -2,12 +2,6 @@
 // lives and where its main thread is; a rank that died, was stopped, or keeps all others waiting is named, and every
 // rank ends.
 //
-//   liveness_start       the thread: before MPI is up it only watches its own main thread
-//   liveness_open        connects the ranks' threads with rank 0's; collective
-//   liveness_close       the rank leaves as it should; also at exit()
-//   liveness_device      memory in which a device writes how far it is, also while it replays a graph
-//   liveness_flight      where the flight record goes (flight.h, flight_file.h)
-//
 // What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
 //   died       a rank's connection closes and it has not said goodbye: at once, whatever --timeout says
 //   silent     no beat of a rank came for --timeout seconds and MARGIN_TICKS more, since beats may be late: its process

@@ -118,7 +118,7 @@ void liveness_timeout(int64_t seconds);
 // From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
 // liveness_open, which says which rank this is.
 void liveness_flight(const char *out, const char *version);
-// From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
+// From here on this rank's main thread is watched, before liveness_open nothing else. timeout: in seconds, 0: never.
 void liveness_start(int64_t timeout);
 // MARKS words of memory that the device writes as it gets on; NULL: none any more.
 void liveness_device(const uint32_t *marks);

@@ -3,8 +3,6 @@
 // A model's words are one JSON object: "chat_template", its text; "tool_use", that of conversations with tools, if
 // there is one; and the texts of its special tokens, "bos_token" and others, which are variables of a template. They
 // are found beside a tokenizer, or made of a text and these tokens; a run keeps them in its checkpoints.
-//
-// Defines: chat_names, chat_template_text, chat_words_of, chat_words_in, chat_date_read, ChatForm, chat_form.
 #pragma once
 #include "jinja_render.h"
 #include "data/files/files.h"

@@ -1,7 +1,5 @@
 // forms.h: which container a file of data is, from its name and its first bytes. What reads a file and what refuses it
 // ask here, so that nothing is trained on as something else. Which form its records have, records.h knows.
-//
-// Defines: form_keys, form_of, form_is_chat_key, form_refusal.
 #pragma once
 #include "chat.h"
 

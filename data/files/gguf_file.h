@@ -1,9 +1,6 @@
 // gguf_file.h: the header of a GGUF file, llama.cpp's form of a model: keys with values, and what tensors there are.
 // https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
-//   gguf_open, gguf_close       a header, checked as far as it can be without knowing what its keys mean
-//   gguf_find, gguf_number, gguf_string, gguf_next      values
-//
 // All numbers are little endian: "GGUF", u32 version, u64 tensors, u64 keys; keys (text, u32 type, value); tensors
 // (text, u32 dimensions, u64 of each with the fastest first, u32 type, u64 place from the data on); data, at a multiple
 // of general.alignment. A text is a u64 length and its bytes; an array a u32 type, a u64 count and its items.

@@ -1,8 +1,5 @@
 // exports.h: our models for other programs: the places of tensors in a file, and what save_pretrained and PEFT write
 // beside it.
-//
-//   export_map         model.safetensors as transformers writes it (layouts: interchange.h)
-//   export_texts       config.json, generation_config.json, tokenizer's files; or adapter_config.json
 #pragma once
 #include "models.h"
 #include "interchange.h"

@@ -2,9 +2,6 @@
 // or an adapter for one.
 // Layout and names as in llama.cpp's gguf-py and conversion/ (llama-cpp-python 0.3.36 carries them).
 //
-//   gguf_can      whether llama.cpp has an architecture that is this model
-//   gguf_write    the file, from a model.safetensors of this program
-//
 // All numbers are little endian. A file is a header, keys with values, the names and shapes of tensors (fastest
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once

@@ -1,11 +1,6 @@
 // gguf_import.h: a GGUF file of GPT-2, Llama, Qwen 2 or Qwen 3 as what a Hugging Face directory is here: a set of files
 // with tensors, a config.json, and what was published beside them. Its tokenizer is data/tokenizer/'s to read.
 //
-//   gguf_open_set       the tensors of a file, or of all files that it was split into (-00001-of-00003.gguf)
-//   gguf_config         the fields of a config.json that say the same
-//   gguf_tensor_name    what a parameter is called
-//   gguf_turns          which rows lie in pairs
-//
 // What would change the function that is computed, and no field of a config.json says, is refused by its key.
 #pragma once
 #include "models.h"

@@ -1,10 +1,5 @@
 // lora.h: adapters by the names that PEFT and the models' files use, and PEFT's directory of an adapter:
 // adapter_config.json and adapter_model.safetensors. Written as PEFT 0.21 reads it.
-//
-//   lora_targets          which of a block's matrices a list names: q_proj apart from k_proj, though they are one here
-//   lora_tensor_name      base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight
-//   lora_config_read, lora_import_map, lora_config_text, lora_export_map      the directory, in and out
-//   lora_merge            whole weights
 #pragma once
 #include "models.h"
 #include "interchange.h"
@@ -64,7 +59,7 @@ static inline int lora_part(const Param *factor, int part) {
   int of = 0;
   for (;; of++) if (factor->parts >> of & 1 && !part--) return of;
 }
-// The name in PEFT's file of a factor's part-th matrix.
+// The name in PEFT's file of a factor's part-th matrix: base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight.
 static inline void lora_tensor_name(char to[160], const ModelShape *s, const Param *param, int p, int part) {
   const Param *q = &param[p];
   snprintf(to, 160, "base_model.model.%s.%d.%s.lora_%c.weight", family_of_shape(s) ? "model.layers" : "transformer.h",

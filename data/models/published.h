@@ -1,8 +1,5 @@
 // published.h: what is published beside weights and goes out again with a model that is tuned from them: special
 // tokens, chat templates, how to generate.
-//
-//   import_published, gguf_published     of a directory of Hugging Face, of a GGUF
-//   published_chat_words                 what renders chats, by what is beside a tokenizer
 #pragma once
 #include "models.h"
 #include "data/chat/chat.h"

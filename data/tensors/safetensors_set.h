@@ -1,10 +1,6 @@
 // safetensors_set.h: weights in one safetensors file, or in several that a model.safetensors.index.json names (what
 // transformers' save_pretrained writes above max_shard_size). Reading tensors by name is the same for both.
 //
-//   import_read_json        a small JSON object from a file that is not trusted
-//   set_open, set_open_index
-//   set_entry               a tensor by name, and the file it lies in
-//
 // Every function that can fail returns false and leaves one line in `error`. Call set_close in any case.
 #pragma once
 #include "tensors.h"

@@ -1,8 +1,4 @@
 // sampler.h: which samples make a microbatch, how conversations are packed, and the windows of an evaluation.
-//
-// Defines: packing_make, packing_fill, packing_bytes, packing_free, sampler_bytes,
-// sampler_init, sampler_set_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
-// eval_window_fill.
 #pragma once
 #include "tokens.h"
 #include "token_files.h"

@@ -10,9 +10,6 @@
 //     replaced stays open as it was.
 //   - Where a stream is cut into files is unseen: place i is the same token, and the hash is the same.
 //   - An id that is not below the vocabulary, or a read that fails, ends all ranks with a line that names the file.
-//
-// Defines: split_token, split_trained, split_begins, split_target, split_read,
-// split_read_sample, split_read_ahead, split_open_files, split_free.
 #pragma once
 #include <sys/resource.h>
 

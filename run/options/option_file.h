@@ -4,11 +4,6 @@
 //   lr = 0.001             # also: lr 0.001, lr: 0.001, --lr 0.001, --lr=0.001
 //   save_model             # alone, as on the command line
 //   prompt = "a #, a \"quote\",\n and \x01"     or 'as it is'
-//
-//   config_read             the text of a file, checked
-//   options_add_config      options of that text, beside those of the command line, which win
-//   config_name_source      a refusal of what the file gives names the file
-//   options_save            OUT/options.txt
 #pragma once
 #include "options.h"
 #include "option_values.h"

@@ -1,6 +1,4 @@
 // option_help.h: --help, the options most people need; --help all, every option; --help NAME, one.
-//
-//   options_help    prints what was asked for
 #pragma once
 #include "options.h"
 #include "option_values.h"

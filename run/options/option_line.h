@@ -1,7 +1,5 @@
 // option_line.h: a command line of another program, as a whole line of this one. llm.c's short options and nanoGPT's
 // values of --init_from are told at once, so that nobody has to mend one after the other.
-//
-//   options_whole_line    the line to type, where the command line is such a one
 #pragma once
 #include "options.h"
 #include "option_values.h"

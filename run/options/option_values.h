@@ -1,10 +1,6 @@
 // option_values.h: from the command line to struct Options, all of it made from the table in option_table.h. Other
 // programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
-//   options_default, options_parse    values; every error is one line
-//   option_print, option_set          one value as text and back
-//   option_find                       what a name stands for
-//
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once

@@ -1,11 +1,6 @@
 // sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig. Modes have their
 // names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is refused by name, before anything
 // is allocated. What the device must support is checked in run/agree.h.
-//
-//   sharding_resolve   strategies become a mesh, a number of gather slots and a way to accumulate; contradictions are
-//                      refused
-//   sharding_freeze    marks frozen parameters
-//   sharding_config    the resolved options as an FsdpConfig
 #pragma once
 #include "options.h"
 #include "option_values.h"

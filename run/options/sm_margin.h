@@ -1,8 +1,5 @@
 // sm_margin.h: --sm_margin, the multiprocessors of a GPU that matrix multiplies leave to NCCL's kernels.
 //
-//   sm_margin_refuse   what can be said of its text alone
-//   sm_margin_for      the number for a GPU: what is given, or that of the table in kernels/cuda/nvidia.h
-//
 // The number is that of cuBLASLt's heuristic too, whose choice decides bits: it follows from the text and the GPU's
 // model, never from the number of ranks.
 #pragma once
@@ -16,6 +13,7 @@ static inline int sm_margin_parse(const char *text) {
   const size_t digits = strspn(text, "0123456789");
   return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MAX ? SM_MARGIN_WRONG : atoi(text);
 }
+// What can be said of its text alone.
 static inline bool sm_margin_refuse(const Options *o, char *error, size_t error_bytes) {
   const int margin = sm_margin_parse(o->sm_margin);
   REFUSE(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",

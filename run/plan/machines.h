@@ -1,7 +1,5 @@
 // machines.h: what ranks would have that are planned and not there: FLOP/s, bandwidths, memory, latencies, from data
 // sheets and published measurements, and how much of it is reached.
-//
-//   machine_parse   reads --on
 #pragma once
 #include "plan.h"
 #include "kernels/cuda/nvidia.h"

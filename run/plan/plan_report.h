@@ -1,9 +1,5 @@
 // plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON. Nothing is started:
 // it needs no GPU, no MPI and no corpus. docs/plan.md is its page.
-//
-//   report_make    plans all that is printed
-//   report_print   as text
-//   report_json    as JSON, with every figure
 #pragma once
 #include "plan.h"
 #include "plan_worlds.h"
@@ -221,6 +217,7 @@ static void report_print_rows(const PlanReport *p) {
     say("\n");
   }
 }
+// Prints the report as text.
 static void report_print(const PlanReport *p) {
   report_print_head(p);
   report_print_memory(p);
@@ -287,6 +284,7 @@ static void report_json_times(FILE *f, const PlanReport *p) {
             (long long)(p->fit[k].value + p->fit[k].grain), p->fit[k].next);
   fprintf(f, "}");
 }
+// The report as JSON, with every figure.
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;

@@ -1,11 +1,5 @@
 // flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, watch/flight_file.h) and says where each
 // stands and where they first differ.
-//
-//   flight_read       one file, checked: no value of it is trusted
-//   flight_list       the files that a list of names, or a directory, stands for
-//   flight_compare    refuses files that do not belong together
-//   flight_print      the report
-//   flight_main       all of it. Needs neither MPI nor a device
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -171,6 +165,7 @@ static inline void flight_name_add(FlightNames *n, const char *text, size_t byte
   n->name = (char **)realloc(n->name, sizeof(char *) * (size_t)(n->count + 1));
   n->name[n->count++] = strndup(text, bytes);
 }
+// The files that a list of names, or a directory, stands for.
 static inline FlightNames flight_list(const char *list) {
   FlightNames n = {NULL, 0};
   struct stat st;

@@ -1,11 +1,5 @@
 // log.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
 //
-//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
-//                 --tensorboard, an event file that gets the same numbers, and OUT/report.html
-//   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
-//   log_trace     what --trace has found
-//   report_compare  --report A,B: one page for all
-//
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
 #include "report.h"

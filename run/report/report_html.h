@@ -1,11 +1,6 @@
 // report_html.h: OUT/report.html, one file that shows a run, or several side by side, in any browser: no network, no
 // library. All of it is made from what runs have written: metrics.jsonl, options.txt, sample.txt of their directories.
 //
-//   report_run_read     what has been added to a run's metrics.jsonl since the last call; of a series at most
-//                       REPORT_POINTS points are kept, each of as many steps as it takes
-//   report_write        the page of some runs, whole or not at all
-//   report_runs         --report RUN1,RUN2,...
-//
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
