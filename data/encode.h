@@ -323,21 +323,21 @@ static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataErr
 }
 // Writes the last shard as llmq's file into `fd`: tokens without the bit ENCODE_TRAINED, then the mask of these bits.
 static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd, const char *part, const char *path) {
-  int32_t header[256] = {0, 0, 2, 4, (int32_t)s->numel, c->tokenizer.vocab_size, 1};
+  int32_t header[TOKEN_FILE_WORDS];
   int32_t *ids = (int32_t *)data_alloc(ENCODE_COPY_NUMEL, sizeof *ids);
   uint8_t *mask = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL / 8, 1);
-  memcpy(header, token_file_llmq, 8);
+  token_file_header(header, s->numel, 4, c->tokenizer.vocab_size, true);
   bool ok = file_write(fd, path, header, sizeof header, 0);
   for (int64_t at = 0, n; ok && at < s->numel; at += n) {
     n = min64(s->numel - at, ENCODE_COPY_NUMEL);
     memset(mask, 0, ENCODE_COPY_NUMEL / 8);
-    ok = file_read(s->fd, ids, n * 4, 1024 + at * 4);
+    ok = file_read(s->fd, ids, n * 4, TOKEN_FILE_HEADER_BYTES + at * 4);
     for (int64_t i = 0; i < n; i++) {
       mask[i / 8] |= (uint8_t)((ids[i] / ENCODE_TRAINED) << i % 8);
       ids[i] %= ENCODE_TRAINED;
     }
-    ok = ok && file_write(fd, path, ids, n * 4, 1024 + at * 4) &&
-         file_write(fd, path, mask, (n + 7) / 8, 1024 + s->numel * 4 + at / 8);
+    ok = ok && file_write(fd, path, ids, n * 4, TOKEN_FILE_HEADER_BYTES + at * 4) &&
+         file_write(fd, path, mask, (n + 7) / 8, TOKEN_FILE_HEADER_BYTES + s->numel * 4 + at / 8);
   }
   free(ids);
   free(mask);
@@ -347,8 +347,8 @@ static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd,
 // until the state is written (encode_tidy), because it cannot be made again from the final file.
 static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) {
   char part[PATH_MAX], path[PATH_MAX], temporary[PATH_MAX];
-  int32_t header[256] = {20240520, 1, (int32_t)s->numel};
-  if (c->token_bytes == 4) header[0] = 20240801, header[1] = 7;
+  int32_t header[TOKEN_FILE_WORDS];
+  token_file_header(header, s->numel, c->token_bytes, 0, false);
   encode_shard_path(c, s, ".part", part);
   encode_shard_path(c, s, "", path);
   encode_shard_path(c, s, ".tmp", temporary);
@@ -380,7 +380,7 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
       const uint16_t id16 = (uint16_t)ids[i];
       memcpy(bytes + i * c->token_bytes, c->token_bytes == 2 ? (const void *)&id16 : &ids[i], (size_t)c->token_bytes);
     }
-    ok = file_write(s->fd, part, bytes, count * c->token_bytes, 1024 + s->numel * c->token_bytes) ||
+    ok = file_write(s->fd, part, bytes, count * c->token_bytes, TOKEN_FILE_HEADER_BYTES + s->numel * c->token_bytes) ||
          encode_fail(part, e);
     s->numel += count;
     s->total += count;
@@ -646,7 +646,7 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
                                     c->out);
     encode_shard_path(c, &s, ".part", part);
     encode_shard_path(c, &s, "", path);
-    const int64_t want = 1024 + s.numel * c->token_bytes;
+    const int64_t want = TOKEN_FILE_HEADER_BYTES + s.numel * c->token_bytes;
     struct stat st;
     if (!ok || !s.numel) continue;
     if (access(part, F_OK) && rename(path, part)) part[0] = 0;   // it became whole after the state was written

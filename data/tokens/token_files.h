@@ -63,25 +63,39 @@ void split_free(Split *s) {
 // The llm.c token file: 256 int32 (magic, version, count, zeros), then the tokens. modded-nanogpt's is the first kind.
 struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
 static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
-enum { TOKEN_FILE_HEADER_BYTES = 1024, TOKEN_FILE_HEAD_BYTES = 4096 };         // HEAD: what tells its kind
+static const char token_file_llmq[] = "BIN.TOK\n";
+enum { TOKEN_FILE_HEAD_BYTES = 4096 };           // what tells its kind
+
+void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int token_bytes, int vocab_size, bool masked,
+                       int rest) {
+  const TokenFileKind *k = &token_file_kinds[token_bytes == 4];
+  const int32_t low = (int32_t)(numel & INT32_MAX), high = (int32_t)(numel >> 31);
+  const int32_t llmc[] = {k->magic, k->version, low, high};
+  const int32_t llmq[] = {0, 0, 2, token_bytes, low, vocab_size, 1, rest, high};
+  memset(header, 0, TOKEN_FILE_HEADER_BYTES);
+  if (masked) memcpy(header, llmq, sizeof llmq), memcpy(header, token_file_llmq, 8);
+  else memcpy(header, llmc, sizeof llmc);
+}
+static inline int64_t token_file_count(int32_t low, int32_t high) { return low + ((int64_t)high << 31); }
 
 static inline int64_t token_file_end(const TokenFile *f) {
   return f->offset_bytes + f->tokens_numel * f->token_bytes + (f->masked ? (f->tokens_numel + 7) / 8 : 0);
 }
 static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, size_t bytes, DataError *e) {
-  int32_t header[7] = {};
+  int32_t header[9] = {};
   memcpy(header, head, bytes < sizeof header ? bytes : sizeof header);
-  f->token_bytes = 4;
+  f->token_bytes = header[3] == 2 ? 2 : 4;
   f->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-  f->tokens_numel = header[4];
+  f->tokens_numel = token_file_count(header[4], header[8]);
   f->masked = header[6] == 1;
-  if ((header[2] != 1 && header[2] != 2) || header[3] != 4 || header[4] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: "
-                     "version 1 or 2, at least 2 tokens of 4 bytes", f->path, header[2], header[4], header[3]);
-  if (f->file_bytes != token_file_end(f))
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %lld "
-                     "bytes, but it has %lld; copy or write it again", f->path, header[4],
-                     f->masked ? " and a mask" : "", (long long)token_file_end(f), (long long)f->file_bytes);
+  const long long count = f->tokens_numel, want = token_file_end(f) + header[7];
+  if ((header[2] != 1 && header[2] != 2) || header[3] != f->token_bytes || header[4] < 0 || count < 2)
+    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %lld tokens of %d bytes; expected: "
+                     "version 1 or 2, at least 2 tokens of 4 bytes", f->path, header[2], count, header[3]);
+  if (f->file_bytes != want)
+    return data_fail(e, EXIT_MISSING, "%s: its header counts %lld tokens of %d bytes%s, so the file should have %lld "
+                     "bytes, but it has %lld; copy or write it again", f->path, count, header[3],
+                     f->masked ? " and a mask" : "", want, (long long)f->file_bytes);
   return true;
 }
 // What is wrong with `n` lengths and offsets of a Megatron index; NULL: nothing. Sequences lie one behind another.
@@ -169,33 +183,34 @@ static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
 }
 
 // Whether exactly `count` tokens follow magic, version and count, which bare tokens do not do by chance.
-static inline bool token_file_has_layout(const int32_t header[3], long long bytes) {
+static inline bool token_file_has_layout(const int32_t header[4], long long bytes) {
   const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
   return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
 }
 // Of llm.c's kinds.
-static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, const int32_t header[3], DataError *e) {
-  const long long bytes = f->file_bytes, want = TOKEN_FILE_HEADER_BYTES + (long long)header[2] * k->token_bytes;
+static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, const int32_t header[4], DataError *e) {
+  const long long bytes = f->file_bytes, count = token_file_count(header[2], header[3]);
+  const long long want = TOKEN_FILE_HEADER_BYTES + count * k->token_bytes;
   if (header[1] != k->version)
     return data_fail(e, EXIT_MISSING, "%s: llm.c token file of version %d; magic %d goes with version %d, which this "
                      "program reads: write the file again with llm.c's current dev/data script", f->path, header[1],
                      k->magic, k->version);
-  if (header[2] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens; at least 2 are needed", f->path, header[2]);
+  if (header[2] < 0 || count < 2)
+    return data_fail(e, EXIT_MISSING, "%s: its header counts %lld tokens; at least 2 are needed", f->path, count);
   if (bytes != want)
-    return data_fail(e, EXIT_MISSING, "%s %s: its header counts %d %s tokens of %d bytes, so the file should have %lld "
-                     "bytes, but it has %lld; copy or write it again", f->path,
-                     bytes < want ? "is cut short" : "is longer than it says", header[2], k->name, k->token_bytes,
-                     want, bytes);
+    return data_fail(e, EXIT_MISSING, "%s %s: its header counts %lld %s tokens of %d bytes, so the file should have "
+                     "%lld bytes, but it has %lld; copy or write it again", f->path,
+                     bytes < want ? "is cut short" : "is longer than it says", count, k->name, k->token_bytes, want,
+                     bytes);
   f->token_bytes = k->token_bytes;
   f->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-  f->tokens_numel = header[2];
+  f->tokens_numel = count;
   return true;
 }
 // Fills token_bytes, offset_bytes, tokens_numel, masked from the first bytes of a file and its size.
 static inline bool token_file_layout(TokenFile *f, const uint8_t *head, size_t head_bytes, DataError *e) {
   const long long bytes = f->file_bytes;
-  int32_t header[3] = {};
+  int32_t header[4] = {};
   if (head_bytes >= sizeof header) memcpy(header, head, sizeof header);
   if (head_bytes >= 8 && !memcmp(head, token_file_llmq, 8)) return token_file_llmq_layout(f, head, head_bytes, e);
   for (const TokenFileKind &k : token_file_kinds)
@@ -216,8 +231,7 @@ static inline bool token_file_layout(TokenFile *f, const uint8_t *head, size_t h
   f->tokens_numel = bytes / 2;
   return true;
 }
-// Opens the token file f->path; all but `first` is overwritten. Does not check the ids.
-static inline bool token_file_open(TokenFile *f, DataError *e) {
+bool token_file_open(TokenFile *f, DataError *e) {
   uint8_t head[TOKEN_FILE_HEAD_BYTES];
   char idx[DATA_PATH_BYTES + 8];
   size_t bytes;
