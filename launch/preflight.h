@@ -109,7 +109,8 @@ static inline void preflight_gpu(PreflightFacts *p, const DeviceProbe *g) {
 // What this rank's host is. Asks neither MPI's network nor other hosts.
 static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAsk *ask) {
   int length = 0;
-  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", error[256];
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  Error error;
   utsname u;
   struct statvfs s;
   *p = PreflightFacts{};
@@ -124,7 +125,7 @@ static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAs
   const int table = cpu_fast_table();
   snprintf(p->isa, sizeof p->isa, "%s", table < 0 ? "none" : cpu_tables[table].name);
   CoreTable t = {};
-  if (cores_read_machine(&t, error, sizeof error)) {
+  if (cores_read_machine(&t, &error)) {
     p->cores = t.count;
     for (int i = 0; i < t.count; i++) p->cpus += hwloc_bitmap_weight(t.core[i].cpus);
     cores_free(&t);

@@ -96,14 +96,14 @@ static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
   return rdzv_file_write(path, text);
 }
 // Begins: a fresh token for nonce `job`; w->token is its key from now on. False with one line in `error`.
-static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, char *error, size_t bytes) {
+static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, Error *error) {
   uint8_t token[32];
   *o = RdzvOffer{};
   snprintf(o->job, sizeof o->job, "%s", job);
   prove_random(token, sizeof token);
   rdzv_hex(o->token, token, sizeof token);
   w->token = rdzv_offer_key(&w->token, o->token);
-  RDZV_REFUSE(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));
+  REJECT(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));
   return true;
 }
 // The address of this host from which packets go to `to`. False: no way leads there.
@@ -190,20 +190,19 @@ static inline void rdzv_file_leave(const RdzvWhere *w, const char *job) {
 }
 // What host 0 says now. Where its nonce is not `job`, the one that was answered last, this process answers it and `job`
 // becomes it. False, with the reason in `why`: host 0 has said nothing yet.
-static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], char *why,
-                                  size_t why_bytes) {
+static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], Error *why) {
   char path[1300], text[RDZV_FILE_MAX], own[600];
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   DIR *dir = opendir(w->dir);                    // has a network file system ask its server for new names
   if (dir && !readdir(dir)) errno = 0;
   if (dir) closedir(dir);
   if (!rdzv_file_text(path, text)) {
-    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts "
-             "see this directory?)", path);
+    fail(why, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts see this "
+         "directory?)", path);
     return false;
   }
   if (!rdzv_offer_parse(o, text)) {
-    snprintf(why, why_bytes, "%.300s is not what host 0 writes", path);
+    fail(why, "%.300s is not what host 0 writes", path);
     return false;
   }
   if (!strcmp(o->job, job)) return true;
@@ -212,7 +211,7 @@ static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZ
   if (!own[0]) strcpy(own, "127.0.0.1");
   snprintf(path, sizeof path, "%s/%s.%s.%lld", w->dir, RDZV_FILE_NAME, o->job, (long long)w->index);
   if (!rdzv_file_write(path, own)) {
-    snprintf(why, why_bytes, "cannot write %.300s: %s", path, strerror(errno));
+    fail(why, "cannot write %.300s: %s", path, strerror(errno));
     return false;
   }
   strcpy(job, o->job);

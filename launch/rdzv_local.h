@@ -221,15 +221,13 @@ static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const R
   CPU_FREE(cores);
 }
 // Opens the places of `count` ranks from `first` on. False with one line in `error`.
-static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, char *error,
-                                   size_t bytes) {
+static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, Error *error) {
   s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
   s->heard = RdzvHeard{};
   for (s->count = 0; s->count < count; s->count++) {
     const NetAddress a = rdzv_seat_address(job, first + s->count);
     s->seat[s->count] = RdzvSeat{net_listen(&a, 1024), -1, 0};
-    RDZV_REFUSE(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count,
-                strerror(errno));
+    REJECT(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count, strerror(errno));
   }
   return true;
 }

@@ -5,8 +5,8 @@
 // HMAC-SHA-256 (RFC 2104) under a key of this connection and direction, over the frame's number and the frame. So
 // nothing can be put in, left out, repeated or changed; it can be read.
 //
-// The token is proved by the handshake of base/net/prove.h; the hello has a magic before its nonce. From its HMACs a weak
-// token can be guessed by whoever listens, so short ones are refused.
+// The token is proved by the handshake of base/net/prove.h; the hello has a magic before its nonce. From its HMACs a
+// weak token can be guessed by whoever listens, so short ones are refused.
 #pragma once
 #include "launch.h"
 #include <openssl/crypto.h>

@@ -688,7 +688,7 @@ static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
   return x->leads;
 }
 // Rank 0: listens at its addresses of the network that was chosen. False with one line in `error`.
-static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *error, size_t error_bytes) {
+static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, Error *error) {
   int count, fault = 0;
   NetInterface *all = net_interfaces(&count);
   const char *by = NULL;
@@ -702,25 +702,23 @@ static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *erro
   }
   free(all);
   if (hub->far.count) return true;
-  snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) :
-           "no address of it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
-  return false;
+  return fail(error, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) : "no address of "
+              "it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
 }
 // Rank 0: listens where ranks of this host come and, `far`, where those of others do. False with one line in `error`.
-static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, char *error, size_t error_bytes) {
+static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, Error *error) {
   prove_random(&hub->run, sizeof hub->run);
   prove_random(&hub->key, sizeof hub->key);
   uint64_t name;
   prove_random(&name, sizeof name);
   hub->local = net_local("train_gpt_fsdp-%016llx", (unsigned long long)name);
   const int fd = net_listen(&hub->local, l->world);
-  if (fd < 0)
-    return snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno)) < 0;
+  REJECT(fd < 0, "this rank cannot listen to others' heartbeats: %s", strerror(errno));
   pthread_mutex_lock(&l->lock);
   l->run = hub->run;
   l->key = hub->key;
   l->listener[l->listeners++] = fd;
-  const bool ok = !far || liveness_listen_far(l, hub, error, error_bytes);
+  const bool ok = !far || liveness_listen_far(l, hub, error);
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
@@ -824,19 +822,19 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   pthread_mutex_unlock(&l->lock);
   return far;
 }
-void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
+void liveness_open(MPI_Comm comm, Error *error) {
   Liveness *l = &liveness;
   LivenessHub hub = {};
   const bool far = liveness_meet(l, comm);
-  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far, error, error_bytes);
+  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far, error);
   if (!ok) hub.run = 0;
   const uint64_t one = 1;
   if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
   PMPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
   if (l->rank && hub.run && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
     ok = false;
-    snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
-             "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.far.count);
+    fail(error, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d addresses: let "
+         "TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.far.count);
   }
   pthread_mutex_lock(&l->lock);
   l->open = ok && (!l->rank || hub.run);

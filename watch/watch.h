@@ -123,7 +123,7 @@ void liveness_start(int64_t timeout);
 // MARKS words of memory that the device writes as it gets on; NULL: none any more.
 void liveness_device(const uint32_t *marks);
 // Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
-void liveness_open(MPI_Comm comm, char *error, size_t error_bytes);
+void liveness_open(MPI_Comm comm, Error *error);
 // Every call that waits for other ranks says so while it does.
 #define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
 #define MPI_Allgather(...) LIVENESS_MPI(MPI_Allgather, __VA_ARGS__)

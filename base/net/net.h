@@ -28,7 +28,7 @@ void net_interface(const sockaddr *a, char *name, bool *loopback);
 // The addresses that lead others to this host, as text with blanks between.
 void net_own_addresses(char *to, size_t room);
 // The addresses of a host; an empty list with one line in `error` where its name is unknown.
-bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes);
+bool net_resolve(const char *host, int port, NetAddresses *to, Error *error);
 // The local socket of a name that lies in no directory, since it begins with zero: the kernel forgets it with its user.
 __attribute__((format(printf, 1, 2))) NetAddress net_local(const char *fmt, ...);
 // Whether the process at the other end of a local socket is of this user. *pid: which it is.

@@ -95,7 +95,7 @@ void net_own_addresses(char *to, size_t room) {
   }
   free(all);
 }
-bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes) {
+bool net_resolve(const char *host, int port, NetAddresses *to, Error *error) {
   addrinfo hints = {}, *found = NULL;
   char service[8];
   hints.ai_socktype = SOCK_STREAM;
@@ -103,7 +103,7 @@ bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size
   to->count = 0;
   snprintf(service, sizeof service, "%d", port);
   const int fault = getaddrinfo(host, service, &hints, &found);
-  if (fault) return snprintf(error, bytes, "%.200s is not known here: %s", host, gai_strerror(fault)) < 0;
+  REJECT(fault, "%.200s is not known here: %s", host, gai_strerror(fault));
   for (addrinfo *a = found; a && to->count < NET_ADDRESSES_MAX; a = a->ai_next) {
     if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
     memcpy(&to->at[to->count].to, a->ai_addr, a->ai_addrlen);

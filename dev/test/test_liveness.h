@@ -156,7 +156,7 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   static const LivenessCase healthy = {"cpu", "mpi", "", "", 0, 0};
   const LivenessCase *k = liveness_fall.k = number ? &liveness_cases[atoi(number)] : &healthy;
   const Ops *ops = !strcmp(k->device, "cpu") ? cpu_tables[0].ops : &ops_streams;
-  char error[512] = "";
+  Error error = {};
   static Corpus corpus;
   static Trainer t;
   Options o;
@@ -167,8 +167,8 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   liveness_fall.at_call = 1;
   liveness_flight_s = LIVENESS_LIMIT_S;          // dozens of ranks write theirs at once
   liveness_start(600);
-  liveness_open(MPI_COMM_WORLD, error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, TEST_EXIT_FAILED);
+  liveness_open(MPI_COMM_WORLD, &error);
+  agree_no_error(MPI_COMM_WORLD, error.text, TEST_EXIT_FAILED);
   char flights[512];
   snprintf(flights, sizeof flights, "%s/flight.%d", test_tmp(), (int)(k - liveness_cases));
   if (number) liveness_flight(flights, "a test");
@@ -243,7 +243,8 @@ static const struct { const char *at, *place; } liveness_ops_fallen[] = {
 static inline void liveness_expect_flights(int number, const char *what) {
   const LivenessCase *k = &liveness_cases[number];
   FlightRecord r[LIVENESS_RANKS] = {};
-  char path[600], error[512] = "", named[32], directory[64];
+  char path[600], named[32], directory[64];
+  Error error = {};
   int count = 0;
   snprintf(named, sizeof named, "rank %d (pid ", k->victim);
   snprintf(directory, sizeof directory, "flight.%d", number);
@@ -254,7 +255,7 @@ static inline void liveness_expect_flights(int number, const char *what) {
       continue;
     }
     FlightRecord *x = &r[count++];
-    EXPECT(flight_read(x, path, error, sizeof error), "%s: %s", what, error);
+    EXPECT(flight_read(x, path, &error), "%s: %s", what, error.text);
     if (!x->json) return;
     EXPECT(x->rank == rank && x->world == LIVENESS_RANKS, "%s: %s is of rank %d of %d", what, path, x->rank, x->world);
     EXPECT(!k->how || strstr(x->cause, named), "%s: rank %d's record says '%s'", what, rank, x->cause);
@@ -269,7 +270,7 @@ static inline void liveness_expect_flights(int number, const char *what) {
     EXPECT(!fell || (last && last->kind == FLIGHT_BEGIN), "%s: the victim fell out in %s, its record %s", what, fell,
            last ? "has its end" : "has none");
   }
-  EXPECT(flight_compare(r, count, error, sizeof error), "%s: %s", what, error);
+  EXPECT(flight_compare(r, count, &error), "%s: %s", what, error.text);
   const FlightRow *agreed, *differs = flight_difference(r, count, &agreed);
   EXPECT(!liveness_collective(k) || agreed, "%s: the records have no collective in common", what);
   for (int i = 0; i < count && differs; i++) {   // nobody began what others began as something else
@@ -527,8 +528,8 @@ static inline void liveness_alone(LivenessHub *hub, int world, int links, NetAdd
   l->peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
   l->link = (LivenessLink *)calloc((size_t)links + 1, sizeof(LivenessLink));
   l->links_most = links;
-  char error[300] = "";
-  EXPECT(liveness_make_hub(l, hub, false, error, sizeof error), "%s", error);
+  Error error = {};
+  EXPECT(liveness_make_hub(l, hub, false, &error), "%s", error.text);
   l->listener[l->listeners++] = liveness_loopback(tcp);
   liveness_start(0);
 }
@@ -809,9 +810,10 @@ TEST(liveness_listens_where_it_was_told,
     unsetenv(variable);
   }
   LivenessHub hub = {};
-  char error[300] = "", own[600];
+  Error error = {};
+  char own[600];
   net_own_addresses(own, sizeof own);
-  EXPECT(liveness_make_hub(&liveness, &hub, true, error, sizeof error) == (own[0] != 0), "at %s: %s", own, error);
+  EXPECT(liveness_make_hub(&liveness, &hub, true, &error) == (own[0] != 0), "at %s: %s", own, error.text);
   EXPECT(liveness.listeners == 1 + hub.far.count, "%d sockets for %d addresses", liveness.listeners, hub.far.count);
   for (int i = 0; i < hub.far.count; i++) {
     char text[INET6_ADDRSTRLEN];
@@ -821,8 +823,8 @@ TEST(liveness_listens_where_it_was_told,
   setenv("OMPI_MCA_btl_tcp_if_include", "none0", 1);
   hub = LivenessHub{};
   liveness.listeners = 0;
-  EXPECT(!liveness_make_hub(&liveness, &hub, true, error, sizeof error) && strstr(error,
-         "no address of it leads to them by the network of OMPI_MCA_btl_tcp_if_include"), "it says: %s", error);
+  EXPECT(!liveness_make_hub(&liveness, &hub, true, &error) && strstr(error.text,
+         "no address of it leads to them by the network of OMPI_MCA_btl_tcp_if_include"), "it says: %s", error.text);
   unsetenv("OMPI_MCA_btl_tcp_if_include");
 }
 TEST(liveness_goodbye_reaches_all,

@@ -417,7 +417,8 @@ TEST(rdzv_asks_are_understood,
   for (const auto &row : table) {
     RdzvAsk ask = {};
     RdzvWhere w;
-    char error[1024] = "", text[400], *rest = text;
+    char text[400], *rest = text;
+    Error error = {};
     snprintf(text, sizeof text, "%s", row.environment);
     rdzv_clear_environment();
     for (char *word; (word = strsep(&rest, " "));) {
@@ -425,9 +426,9 @@ TEST(rdzv_asks_are_understood,
       if (equals) *equals = 0, setenv(word, equals + 1, 1);
     }
     ask.rdzv = row.rdzv, ask.nnodes = row.nnodes, ask.node_rank = row.node_rank, ask.nproc_per_node = row.nproc;
-    const bool taken = rdzv_where(&ask, &w, error, sizeof error);
-    EXPECT(taken == !row.line && (taken || strstr(error, row.line)), "%s, %s: %s", row.rdzv, row.environment,
-           taken ? "taken" : error);
+    const bool taken = rdzv_where(&ask, &w, &error);
+    EXPECT(taken == !row.line && (taken || strstr(error.text, row.line)), "%s, %s: %s", row.rdzv, row.environment,
+           taken ? "taken" : error.text);
     EXPECT(!taken || (!strcmp(w.host, row.host) && w.port == row.port && w.index == row.index &&
            w.members == row.members && w.ranks == row.ranks && w.local == row.local),
            "%s, %s: %s port %d, %lld of %lld, %lld ranks, local %d", row.rdzv, row.environment, w.host, w.port,
@@ -440,9 +441,10 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
      "foreign lines are refused; one that others can write is not read, and a pipe of that name holds nobody up") {
   RdzvWhere w = {};
   RdzvOffer o, got;
-  char text[RDZV_FILE_MAX], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
+  char text[RDZV_FILE_MAX], path[1200], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
+  Error error = {};
   snprintf(w.dir, sizeof w.dir, "%s", test_tmp());
-  REQUIRE(rdzv_file_offer(&w, &o, job, error, sizeof error), "%s", error);
+  REQUIRE(rdzv_file_offer(&w, &o, job, &error), "%s", error.text);
   net_address_of("10.0.0.1", 29400, &o.at.at[o.at.count++]);
   net_address_of("fd00::1", 29401, &o.at.at[o.at.count++]);
   REQUIRE(rdzv_offer_write(&w, &o), "cannot write");
@@ -484,15 +486,16 @@ TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of
     RdzvAsk ask = {};
     ProveKey key;
     bool given;
-    char error[1400] = "";
+    Error error = {};
     unlink(file);
     if (row.mode) cli_write(file, "a token of thirty-two characters\n", 33), chmod(file, row.mode);
     else REQUIRE(!mkfifo(file, 0600), "no pipe: %s", strerror(errno));
     ask.token_file = file;
     alarm(60);
-    const bool taken = rdzv_token_read(&ask, &key, &given, error, sizeof error);
+    const bool taken = rdzv_token_read(&ask, &key, &given, &error);
     alarm(0);
-    EXPECT(taken == !row.line && (taken || strstr(error, row.line)), "mode %o: %s", row.mode, taken ? "taken" : error);
+    EXPECT(taken == !row.line && (taken || strstr(error.text, row.line)), "mode %o: %s", row.mode,
+           taken ? "taken" : error.text);
   }
 }
 TEST(rdzv_daemons_connect_to_the_peer, "of the addresses that mpirun 4 and 5 name only that of the process which has "
@@ -964,15 +967,16 @@ TEST(rdzv_a_squatted_name_is_named,
      "and the others say so, with the name; a rendezvous of one's own there is named as today") {
   RdzvAsk ask = {};
   static RdzvWhere w;
-  char error[1024] = "", name[64];
+  char name[64];
+  Error error = {};
   ask.timeout_s = 20;
   w.members = 2, w.index = 1, w.ranks = 1, w.local = true, w.port = 20000 + getpid() % 40000;
   snprintf(w.text, sizeof w.text, "this test");
   snprintf(name, sizeof name, "has the name @train_gpt_fsdp/rdzv/%d/%d on", (int)getuid(), w.port);
   const NetAddress at = rdzv_local_meeting(w.port);
-  const int ours = rdzv_listen(&w, error, sizeof error);
-  REQUIRE(ours >= 0, "%s", error);
-  EXPECT(rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, "is in use by another rendezvous"), "%s", error);
+  const int ours = rdzv_listen(&w, &error);
+  REQUIRE(ours >= 0, "%s", error.text);
+  EXPECT(rdzv_listen(&w, &error) < 0 && strstr(error.text, "is in use by another rendezvous"), "%s", error.text);
   close(ours);
   if (geteuid()) SKIP("another user's process takes root");
   int ready[2];
@@ -986,7 +990,7 @@ TEST(rdzv_a_squatted_name_is_named,
   }
   char listens = 0;
   const bool told = read(ready[0], &listens, 1) == 1 && listens == '1';
-  EXPECT(told && rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, name), "%s", error);
+  EXPECT(told && rdzv_listen(&w, &error) < 0 && strstr(error.text, name), "%s", error.text);
   RdzvAgent a = {};
   a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
   rdzv_refused_ms = 0;

@@ -14,20 +14,19 @@ static inline int sm_margin_parse(const char *text) {
   return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MAX ? SM_MARGIN_WRONG : atoi(text);
 }
 // What can be said of its text alone.
-static inline bool sm_margin_refuse(const Options *o, char *error, size_t error_bytes) {
+static inline bool sm_margin_refuse(const Options *o, Error *error) {
   const int margin = sm_margin_parse(o->sm_margin);
-  REFUSE(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",
+  REJECT(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",
          o->sm_margin);
-  REFUSE(margin == 1, "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: "
+  REJECT(margin == 1, "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: "
          "give 2 or more, or 0 for no limits");
   return true;
 }
-int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors,
-                  char *error, size_t error_bytes) {
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, Error *error) {
   const int margin = sm_margin_parse(o->sm_margin);
   if (margin == SM_MARGIN_AUTO) return sm_margin_row(major, minor, multiprocessors)->margin;
   if (margin >= multiprocessors)
-    snprintf(error, error_bytes, "--sm_margin %d leaves nothing for matrix multiplies: %.64s has %d multiprocessors; "
-             "give fewer, or auto", margin, name, multiprocessors);
+    fail(error, "--sm_margin %d leaves nothing for matrix multiplies: %.64s has %d multiprocessors; give fewer, or "
+         "auto", margin, name, multiprocessors);
   return margin;
 }
