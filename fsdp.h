@@ -141,7 +141,7 @@ static inline bool param_trains_beside(const Param *p) { return p->adapter || p-
 bool param_matches(const Param *p, const char *glob);
 // Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
 // line in `error`, if a glob matches nothing or nothing is left to train.
-bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes);
+bool params_freeze(Param *param, int params, const char *patterns, Error *error);
 
 // ---- configuration --------------------------------------------------------------------------------------------------
 enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
@@ -191,7 +191,7 @@ struct FsdpRanks { MPI_Comm comm; int rank, world, per_host; };
 // Lays out units, places and rounds as that rank has them; allocates nothing big. `param`, malloc'ed, is the layer's
 // from here on; ctx is the model's. Where ranks run: one line in `error` if cfg cannot be on their hosts; the program
 // can then only end. Collective over comm. Until fsdp_close, or fsdp_layout_free where it was not opened.
-Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, char *error, size_t error_bytes);
+Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, Error *error);
 void fsdp_layout_free(Fsdp *f);
 // Declares all memory of the sharding layer in m, which must stay where it is until it is taken.
 void fsdp_declare(Fsdp *f, MemoryPlan *m);

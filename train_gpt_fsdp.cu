@@ -139,7 +139,8 @@ static Model model_of(const Options *o) {
   Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
-  recompute_parse(o, m.recompute, NULL, 0);
+  Error unused;                                  // options_resolve has looked at it
+  recompute_parse(o, m.recompute, &unused);
   if (!o->sample_only) m.preference = preference_args(o);
   m.documents = data_is_packed_whole(o) || m.preference.loss;                    // a run knows better, by its corpus
   m.e4m3_products = o->fp8 == FP8_MATMUL;
@@ -1141,11 +1142,11 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
 }
 // Ends all ranks where what a run is for is not finite, though its weights are (start_load). Collective.
 static void expect_finite(const Trainer *t, bool finite, const char *what) {
-  char error[256];
+  Error error = {};
   if (finite) return;
-  snprintf(error, sizeof error, "%s are not finite, though the weights are: activations overflow in %s%s", what,
-           dtype_name(t->dtype), t->dtype == F16 ? ": --buffer_dtype bf16 or fp32" : "");
-  agree_no_error(fsdp_comm(t->fsdp), error, EXIT_NOT_FINITE);
+  fail(&error, "%s are not finite, though the weights are: activations overflow in %s%s", what, dtype_name(t->dtype),
+       t->dtype == F16 ? ": --buffer_dtype bf16 or fp32" : "");
+  agree_no_error(fsdp_comm(t->fsdp), error.text, EXIT_NOT_FINITE);
 }
 #include "trainer/generate.h"
 #include "trainer/interactive.h"
@@ -1249,8 +1250,8 @@ static int train(Call *call) {
   Options *o = &call->o;
   FILE *const answers = call->first ? talk_answers(o) : NULL;    // before any notice
   Run *run = run_begin(call, &s);
-  if (!s.rank) generate_check(o, s.corpus, s.chat, s.chat_why, call->error, sizeof call->error);
-  run_check(run, call->error, sizeof call->error);
+  if (!s.rank) generate_check(o, s.corpus, s.chat, s.chat_why, &call->error);
+  run_check(run, &call->error);
   if (o->show_chats && !s.rank) report_chats(s.corpus, o->show_chats, answers);
   if (o->show_chats) return run_close(run, 0);
   liveness_phase("start-up");

@@ -1,7 +1,7 @@
 // base.h: the door of base/, what knows nothing of ranks and models: clocks, text, errors, processors.
 //
-// An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail give one line in
-// `error`, and REFUSE is their way out.
+// An error is one line: die_user, die_missing and CHECK end every rank. Functions that may fail return false and give
+// the line in an Error, which `fail` fills.
 #pragma once
 #include <errno.h>
 #include <fcntl.h>
@@ -77,8 +77,15 @@ __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const ch
 // What the user asked cannot be done / what it needs is missing.
 #define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
-// For functions that return false with one line in `error`: refuses if cond holds. A longer line is cut.
-#define REFUSE(cond, ...) do { if (cond) return snprintf(error, error_bytes, __VA_ARGS__) < 0; } while (0)
+// What is wrong, in one line; text "": nothing. code: EXIT_USAGE or EXIT_MISSING, where whoever fills it knows.
+struct Error { int code; char text[2048]; };
+// Fills e and returns false. A longer line is cut; what no terminal should get is escaped.
+__attribute__((format(printf, 2, 3))) bool fail(Error *e, const char *fmt, ...);
+#define fail_with(e, exit_code, ...) ((e)->code = (exit_code), fail(e, __VA_ARGS__))
+// For functions that return false with one line in `error`, an Error: fails if cond holds. Where there is more to do
+// before that, or the result is not a bool, `fail` is called as it is; what it returns may be returned.
+// A message ends with what to do, where that does not follow from what was found.
+#define REJECT(cond, ...) do { if (cond) return fail(error, __VA_ARGS__); } while (0)
 
 #if PART_LAUNCH
 // ---- processor.h ----------------------------------------------------------------------------------------------------

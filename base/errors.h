@@ -32,4 +32,11 @@ void die_with(int code, const char *fmt, ...) {
   if (die_hook) die_hook(code);
   exit(code);
 }
-
+bool fail(Error *e, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(e->text, sizeof e->text, fmt, ap);
+  va_end(ap);
+  text_escape_line(e->text, sizeof e->text);     // names of files, of columns, of roles
+  return false;
+}

@@ -119,7 +119,7 @@ static inline void text_count_bad(TextBad *b, const uint8_t *p, size_t n) {
 // Refuses a text of which more than one byte of a hundred is no UTF-8; of fewer, a line in `words`. want: WANT_BYTES
 // takes any.
 static inline bool text_check_bad(const TextBad *b, const char *path, TextWant want, char *words, size_t room,
-                                  DataError *e) {
+                                  Error *e) {
   enum { SHARE = 100 };
   words[0] = 0;
   if (!b->count) return true;
@@ -127,38 +127,36 @@ static inline bool text_check_bad(const TextBad *b, const char *path, TextWant w
            "Windows-1252 or Latin-1: iconv -f WINDOWS-1252 -t UTF-8 %s > NEW.txt", path, (long long)b->count,
            (long long)b->of, b->first, (long long)b->at + 1, path);
   return b->count <= b->of / SHARE || want == WANT_BYTES ||
-         data_fail(e, EXIT_MISSING, "%s; --data_as text trains on them as they are", words);
+         fail_with(e, EXIT_MISSING, "%s; --data_as text trains on them as they are", words);
 }
 // Refuses bytes that are no text: too many control characters at their beginning, in their middle or at their end. The
 // first byte is byte `begin` of the text.
-static inline bool text_check_controls(const char *path, const uint8_t *p, size_t n, int64_t begin, DataError *e) {
+static inline bool text_check_controls(const char *path, const uint8_t *p, size_t n, int64_t begin, Error *e) {
   const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
   for (size_t at : places) {                     // a file of weights may begin with a lot of text
     const size_t controls = text_controls(p + at, looked);
     if (controls >= 16 && controls > looked / 32)
-      return data_fail(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %lld on are control characters; "
-                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked,
-                       (long long)begin + (long long)at);
+      return fail_with(e, EXIT_MISSING, "%s is not text: %zu of %zu bytes from byte %lld on are control characters; "
+                       "tokens are read from FILE.bin, text must be UTF-8", path, controls, looked, (long long)begin +
+                       (long long)at);
   }
   return true;
 }
 // Refuses the beginning of a file that is no text, or not what it is wanted as. What it looks like although its name
 // says text, for a notice, is in `looks`: NULL: nothing else.
 static inline bool text_check(const char *path, const uint8_t *p, size_t n, TextWant want, const char **looks,
-                              DataError *e) {
+                              Error *e) {
   static const char *const kinds[] = {NULL, "JSON lines", "a JSON array", "JSON over several lines", NULL, NULL};
   const char *foreign = file_foreign(p, n), *encoding = text_encoding(p, n);
-  char line[1400];
-  if (foreign) return data_fail(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
+  if (foreign) return fail_with(e, EXIT_MISSING, "%s is %s; expected: text", path, foreign);
   if (encoding)
-    return data_fail(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
+    return fail_with(e, EXIT_MISSING, "%s is text in %s; expected: UTF-8; run iconv -f %s -t UTF-8 %s > NEW.txt", path,
                      encoding, encoding, path);
   if (!text_check_controls(path, p, n, 0, e)) return false;
   const FileForm form = form_of(path_base(path), p, n);
   const bool as_named = want == WANT_BYTES || (want == WANT_TEXT && form_name_is_text(path));
   *looks = want == WANT_TEXT && as_named ? kinds[form.container] : NULL;
-  return as_named || !form_refusal(&form, path, want == WANT_LINES, line, sizeof line) ||
-         data_fail(e, EXIT_MISSING, "%s", line);
+  return as_named || want == WANT_LINES || form_check(&form, path, e);
 }
 static inline void text_add_document(Text *t, size_t at) {
   if (!(t->documents & (t->documents - 1)))      // room for a power of two
@@ -187,19 +185,19 @@ static inline void text_find_articles(Text *t) {
     else p += !blank;
   }
 }
-static inline bool text_check_words(const char *path, const uint8_t *p, size_t n, DataError *e) {
+static inline bool text_check_words(const char *path, const uint8_t *p, size_t n, Error *e) {
   for (size_t at = 0; n - at > TEXT_WORD_BYTES; liveness_progress()) {
     const uint8_t *blank = (const uint8_t *)memrchr(p + at + 1, ' ', TEXT_WORD_BYTES);
     const uint8_t *line = (const uint8_t *)memrchr(p + at + 1, '\n', TEXT_WORD_BYTES);
     if (!blank && !line)
-      return data_fail(e, EXIT_MISSING, "%s has no blank or end of a line in %zu MiB behind byte %zu: it is no text to "
+      return fail_with(e, EXIT_MISSING, "%s has no blank or end of a line in %zu MiB behind byte %zu: it is no text to "
                        "cut into words", path, TEXT_WORD_BYTES >> 20, at);
     at = (size_t)((blank > line ? blank : line) - p);
   }
   return true;
 }
 // Opens a text. looks: of text_check, for the caller's notice.
-static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, DataError *e, TextWant want,
+static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, Error *e, TextWant want,
                                   const char **looks) {
   char words[1400] = "";
   TextBad bad = {};
@@ -216,7 +214,7 @@ static inline bool text_open_file(Text *t, const char *path, DataNotices *notice
   text_find_articles(t);
   return true;
 }
-static inline bool text_open(Text *t, const char *path, DataNotices *notices, DataError *e,
+static inline bool text_open(Text *t, const char *path, DataNotices *notices, Error *e,
                              TextWant want = WANT_TEXT) {
   const char *looks = NULL;
   if (!text_open_file(t, path, notices, e, want, &looks)) return false;
@@ -290,7 +288,7 @@ static inline Directory directory_look(const char *path, DirectoryUse use) {
 // Refuses a directory that has two kinds which could both be trained on, and tells what is left out. False: one line
 // in e.
 static inline bool directory_check(const char *path, const char *option, DirectoryUse use, DataNotices *notices,
-                                   DataError *e) {
+                                   Error *e) {
   static const char *const kinds[] = {"text", "records", "tables", "tokens", "licence or note", "link to nothing",
                                       "no regular file", "ending in upper case", "named test...",
                                       "named val..., not trained on", "not named train, valid or test", "directory",
@@ -301,7 +299,7 @@ static inline bool directory_check(const char *path, const char *option, Directo
   for (int i = HAS_TEXTS; i <= HAS_TOKENS && use != DIRECTORY_ALL; i++) {
     if (!d.count[i] || (use == DIRECTORY_ONE && before == HAS_TEXTS && i == HAS_TOKENS)) continue;       // find_unnamed
     if (before >= 0 && !(use == DIRECTORY_RECORDS && i == HAS_TABLES))
-      return data_fail(e, EXIT_USAGE, "%s %s has %s (%s) and %s (%s): name those to train on, by a list or a pattern, "
+      return fail_with(e, EXIT_USAGE, "%s %s has %s (%s) and %s (%s): name those to train on, by a list or a pattern, "
                        "or put the others elsewhere", option, path, kinds[before], d.first[before], kinds[i],
                        d.first[i]);
     before = i;
@@ -317,7 +315,7 @@ static inline bool directory_check(const char *path, const char *option, Directo
 // Joins several files of a directory, in their order, into one text of as many documents; a file that does not end in a
 // newline gets one.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataNotices *notices,
-                             DataError *e) {
+                             Error *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *out = NULL;
   size_t n = 0, capacity = 0;
@@ -327,13 +325,13 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
     Text t = {};
     const char *looks = NULL;
     const bool fits = data_format(path, sizeof path, "%s/%s", dir, names->name[i]);
-    if (!fits) data_fail(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
+    if (!fits) fail_with(e, EXIT_MISSING, "--data %.200s...: the path is too long", dir);
     if (!fits || !text_open_file(&t, path, notices, e, want, &looks)) { free(out); return false; }
     if (looks && !json++) first_json = i;
     if (n + t.numel > memory) {
       free(out);
       text_free(&t);
-      return data_fail(e, EXIT_MISSING, "--data %s: its .txt files have more bytes than this machine has memory (%zu): "
+      return fail_with(e, EXIT_MISSING, "--data %s: its .txt files have more bytes than this machine has memory (%zu): "
                        "encode them to a token FILE.bin, or give fewer", dir, memory);
     }
     if (t.numel + 1 > capacity - n) {
@@ -373,12 +371,12 @@ static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
 }
 // Splits the training text: its end becomes the validation text, unless that was given. what: how messages begin,
 // "--data PATH: ".
-static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
+static inline bool text_hold_out(Found *f, const char *what, Error *e) {
   if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e, f->want);
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
   const char *how;
   if (t->numel < TEXT_LEAST_BYTES)
-    return data_fail(e, EXIT_USAGE, "%sthe text has %zu bytes: too few to hold some out for validation; use at least "
+    return fail_with(e, EXIT_USAGE, "%sthe text has %zu bytes: too few to hold some out for validation; use at least "
                      "%d, or give a directory with train.txt and valid.txt", what, t->numel, TEXT_LEAST_BYTES);
   const size_t cut = text_cut(t->bytes, t->numel, &how);
   v->bytes = t->bytes + cut;                     // the training text still owns the memory
@@ -396,7 +394,7 @@ static inline bool text_hold_out(Found *f, const char *what, DataError *e) {
 }
 
 // A single text file.
-static inline bool find_text_file(Found *f, const char *path, DataError *e) {
+static inline bool find_text_file(Found *f, const char *path, Error *e) {
   char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
   const char *base = path_base(path);
   if (!text_open(&f->text[SPLIT_TRAIN], path, f->notices, e, f->want)) return false;
@@ -413,21 +411,21 @@ static inline bool find_text_file(Found *f, const char *path, DataError *e) {
 
 // The texts of a directory whose names are those of splits. asked: what named it (--data, WIKITEXT2_DIR, a directory
 // that was found); only with --data may the validation text be missing.
-static inline bool find_splits(Found *f, const char *dir, const char *asked, DataError *e) {
+static inline bool find_splits(Found *f, const char *dir, const char *asked, Error *e) {
   char path[SPLIT_COUNT][DATA_PATH_BYTES], what[DATA_PATH_BYTES + 64];
   bool there[SPLIT_COUNT];
   const bool data = !strcmp(asked, "--data");
   for (int i = 0; i < SPLIT_COUNT; i++) there[i] = text_find(dir, i, path[i], sizeof path[i]);
   if (*f->val_data) there[SPLIT_VALID] = data_format(path[SPLIT_VALID], DATA_PATH_BYTES, "%s", f->val_data);
   if (data && !there[SPLIT_TRAIN])
-    return data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), but %s: a text corpus is "
-                     "train.txt, valid.txt and test.txt in one directory", dir,
-                     path_base(path[there[SPLIT_VALID] ? SPLIT_VALID : SPLIT_TEST]));
+    return fail_with(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), but %s: a text corpus is "
+                     "train.txt, valid.txt and test.txt in one directory", dir, path_base(path[there[SPLIT_VALID] ?
+                     SPLIT_VALID : SPLIT_TEST]));
   for (int i = SPLIT_TRAIN; i <= SPLIT_VALID && !data; i++)
     if (!there[i])
-      return data_fail(e, EXIT_MISSING, "%s %s has no %s (or %s): a text corpus is train.txt, valid.txt and test.txt "
-                       "in one directory; data/get_wikitext2.sh fetches WikiText-2", asked, dir, text_names[i][0],
-                       i ? "validation.txt, wiki.valid.tokens" : "wiki.train.tokens");
+      return fail_with(e, EXIT_MISSING, "%s %s has no %s (or %s): a text corpus is train.txt, valid.txt and test.txt "
+                       "in one directory; data/get_wikitext2.sh fetches WikiText-2", asked, dir, text_names[i][0], i ?
+                       "validation.txt, wiki.valid.tokens" : "wiki.train.tokens");
   for (int i = 0; i < SPLIT_COUNT; i++)
     if (there[i] && !text_open(&f->text[i], path[i], f->notices, e, f->want)) return false;
   data_format(f->source, sizeof f->source, "text in %s (%s)", dir, asked);
@@ -459,7 +457,7 @@ static inline bool chats_find_train(const char *dir, char *path, size_t path_byt
 // What a regular file is by its name and first bytes; text where it cannot be read.
 static inline FileForm form_of_file(const char *path) {
   enum { HEAD = 1 << 16 };
-  DataError none;
+  Error none;
   size_t bytes;
   const int fd = data_open(path, &bytes, &none);
   uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
@@ -476,7 +474,7 @@ bool data_is_chats(const char *path, bool as_text) {
   return chats_find_train(path, inside, sizeof inside) ||
          (name_ends(path, ".json") && form_of_file(path).container != CONTAINER_TEXT);
 }
-static inline bool find_chats(Found *f, const char *path, DataError *e) {
+static inline bool find_chats(Found *f, const char *path, Error *e) {
   struct stat st;
   const bool directory = !stat(path, &st) && S_ISDIR(st.st_mode);
   char file[DATA_PATH_BYTES];
@@ -489,7 +487,7 @@ static inline bool find_chats(Found *f, const char *path, DataError *e) {
     data_names_add(&f->tokens[i], file);
   }
   data_format(f->source, sizeof f->source, "conversations in %s (--data)", path);
-  return f->tokens[SPLIT_TRAIN].count || data_fail(e, EXIT_MISSING, "--data %s: %s", path, strerror(ENOENT));
+  return f->tokens[SPLIT_TRAIN].count || fail_with(e, EXIT_MISSING, "--data %s: %s", path, strerror(ENOENT));
 }
 
 // ================================================================================================ 2 token files
@@ -514,12 +512,12 @@ static inline void data_directory_of(const char *path, char dir[DATA_PATH_BYTES]
 // for a numbered shard (x_train_000001.bin) all shards of such a name, if it is one of several or has none of its own.
 // asked: --data.
 static inline bool token_file_partners(DataNames *to, const char *train, bool several, const char *asked,
-                                       DataError *e) {
+                                       Error *e) {
   char path[DATA_PATH_BYTES], dir[DATA_PATH_BYTES], start[DATA_PATH_BYTES];
   const char *base = path_base(train), *at = NULL;
   for (const char *p = base; (p = strstr(p, "train")); p++) at = p;
   if (!at)
-    return data_fail(e, EXIT_MISSING, "--data %s: no validation tokens: they are looked for under the same name with "
+    return fail_with(e, EXIT_MISSING, "--data %s: no validation tokens: they are looked for under the same name with "
                      "`val` in place of `train`, and %s has no `train` in it; name them by --val_data, or rename the "
                      "pair, such as x_train.bin and x_val.bin", asked, base);
   const char *tail = at + 5;
@@ -540,14 +538,14 @@ static inline bool token_file_partners(DataNames *to, const char *train, bool se
     if (any) data_names_add_once(to, path);
   }
   data_names_free(&names);
-  return any || data_fail(e, EXIT_MISSING, "--data %s: no validation tokens beside it: looked for %.*sval%s (and valid,"
-                          " validation for val); put that file there, or name another by --val_data", asked,
+  return any || fail_with(e, EXIT_MISSING, "--data %s: no validation tokens beside it: looked for %.*sval%s (and "
+                          "valid, validation for val); put that file there, or name another by --val_data", asked,
                           (int)(at - train), train, tail);
 }
 
 // Adds the token files that one element of a list names: a file, the .bin files of a directory, those that match a
 // pattern; in the order of their names. Of a directory or pattern only those named for the split, if any is.
-static inline bool find_token_element(Found *f, const char *element, bool valid, DataError *e) {
+static inline bool find_token_element(Found *f, const char *element, bool valid, Error *e) {
   const char *const word = valid ? "val" : "train", *const option = valid ? "--val_data" : "--data";
   DataNames *to = &f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN];
   struct stat st;
@@ -558,8 +556,8 @@ static inline bool find_token_element(Found *f, const char *element, bool valid,
   const bool there = !stat(element, &st), directory = there && S_ISDIR(st.st_mode);
   if (there && !directory) {
     if (!name_ends(element, ".bin"))
-      return data_fail(e, EXIT_MISSING, "%s %s: expected token files, .bin; of texts one can be named, or a "
-                       "directory; weights are for token files, and for conversations packed whole", option, element);
+      return fail_with(e, EXIT_MISSING, "%s %s: expected token files, .bin; of texts one can be named, or a directory; "
+                       "weights are for token files, and for conversations packed whole", option, element);
     return data_names_add(to, element), true;
   }
   DataNames inside = directory ? data_names(element, ".bin") : DataNames{};
@@ -588,15 +586,15 @@ static inline bool find_token_element(Found *f, const char *element, bool valid,
   }
   bool ok = to->count > before && !other;
   if (other)
-    data_fail(e, EXIT_MISSING, "%s %s: there are token files of several sets (%s, %s): name those to train on, by a "
+    fail_with(e, EXIT_MISSING, "%s %s: there are token files of several sets (%s, %s): name those to train on, by a "
               "pattern or a list", option, element, path_base(first), path_base(other));
   else if (!ok && others)
-    data_fail(e, EXIT_MISSING, "%s %s: a pattern may name token files, .bin; for texts give one file, or the directory "
+    fail_with(e, EXIT_MISSING, "%s %s: a pattern may name token files, .bin; for texts give one file, or the directory "
               "whose .txt files are joined", option, element);
   else if (!ok && strpbrk(element, "*?["))
-    data_fail(e, EXIT_MISSING, "%s %s: no file matches", option, element);
-  else if (!ok) data_fail(e, EXIT_MISSING, "%s %s: %s", option, element, directory ? "it has no .bin file"
-                                                                                   : strerror(ENOENT));
+    fail_with(e, EXIT_MISSING, "%s %s: no file matches", option, element);
+  else if (!ok) fail_with(e, EXIT_MISSING, "%s %s: %s", option, element, directory ? "it has no .bin file" :
+                          strerror(ENOENT));
   data_names_free(&all);
   return ok;
 }
@@ -609,7 +607,7 @@ static inline int64_t token_weight(char *element) {
   return *end || weight > 1e12 || weight < 1 ? -1 : (int64_t)(weight + 0.5);
 }
 // Divides the weights of a mixture by what divides them all.
-static inline bool find_weights(Found *f, const char *list, DataError *e) {
+static inline bool find_weights(Found *f, const char *list, Error *e) {
   enum { PERIOD_MAX = 1 << 22 };
   int64_t divisor = 0, sum = 0;
   for (int k = 0; k < f->sources; k++)
@@ -619,13 +617,13 @@ static inline bool find_weights(Found *f, const char *list, DataError *e) {
       a = b, b = rest;
     }
   for (int k = 0; k < f->sources; k++) sum += f->mixed[k].weight /= divisor;
-  return sum <= PERIOD_MAX || data_fail(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
-                                         "possible: write them with fewer digits", list, (long long)sum, PERIOD_MAX);
+  return sum <= PERIOD_MAX || fail_with(e, EXIT_USAGE, "--data %s: the weights repeat only after %lld samples; %d are "
+                                        "possible: write them with fewer digits", list, (long long)sum, PERIOD_MAX);
 }
 // The files of a list: elements with commas between them, each of which `add` adds; with weights behind colons a
 // mixture, else one stream. valid: of --val_data.
 static inline bool find_list(Found *f, const char *list, bool valid,
-                             bool (*add)(Found *f, const char *element, bool valid, DataError *e), DataError *e) {
+                             bool (*add)(Found *f, const char *element, bool valid, Error *e), Error *e) {
   const char *const option = valid ? "--val_data" : "--data";
   DataNames *to = &f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN];
   char element[DATA_PATH_BYTES];
@@ -635,16 +633,16 @@ static inline bool find_list(Found *f, const char *list, bool valid,
     comma = whole ? NULL : strchr(at, ',');
     const int n = comma ? (int)(comma - at) : (int)strlen(at), before = to->count;
     if (!data_format(element, sizeof element, "%.*s", n, at))
-      return data_fail(e, EXIT_MISSING, "%s: a path has %d bytes; at most %zu are possible", option, n,
-                       sizeof element - 1);
+      return fail_with(e, EXIT_MISSING, "%s: a path has %d bytes; at most %zu are possible", option, n, sizeof element
+                       - 1);
     const int64_t weight = token_weight(element);
     if (!element[0] || weight < 0 || (weight && valid) || (elements && (weight > 0) != (weighted > 0)))
-      return data_fail(e, EXIT_USAGE, "%s %s: expected: FILES,FILES,...%s", option, list, valid ? "" : ", or with "
+      return fail_with(e, EXIT_USAGE, "%s %s: expected: FILES,FILES,...%s", option, list, valid ? "" : ", or with "
                        "weights above 0 behind all of them, FILES:0.7,FILES:0.3");
     if (!add(f, element, valid, e)) return false;
     weighted += weight > 0;
     if (elements++ == SOURCES_MAX && weighted)
-      return data_fail(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MAX);
+      return fail_with(e, EXIT_USAGE, "%s: more than %d sources", option, SOURCES_MAX);
     if (!weight) continue;
     f->source_files[weighted - 1] = to->count - before;
     f->mixed[weighted - 1] = SplitSource{{}, 0, 0, weight};
@@ -654,7 +652,7 @@ static inline bool find_list(Found *f, const char *list, bool valid,
   f->sources = weighted > 1 ? weighted : 0;
   return !f->sources || find_weights(f, list, e);
 }
-static inline bool find_token_list(Found *f, const char *list, bool valid, DataError *e) {
+static inline bool find_token_list(Found *f, const char *list, bool valid, Error *e) {
   const DataNames *to = &f->tokens[SPLIT_TRAIN];
   if (!find_list(f, list, valid, find_token_element, e)) return false;
   if (valid) return true;
@@ -663,7 +661,7 @@ static inline bool find_token_list(Found *f, const char *list, bool valid, DataE
   return true;
 }
 // The validation files of the training files: --val_data's, or those beside the first file of each source.
-static inline bool find_tokens_beside(Found *f, const char *asked, DataError *e) {
+static inline bool find_tokens_beside(Found *f, const char *asked, Error *e) {
   const DataNames *train = &f->tokens[SPLIT_TRAIN];
   if (*f->val_data) return find_token_list(f, f->val_data, true, e);
   for (int k = 0, i = 0, n; i < train->count; i += n) {
@@ -701,14 +699,14 @@ static inline void find_other_files(const char *dir, char *found, size_t bytes) 
   }
 }
 // A directory without the names of splits: all its texts, or all its token files.
-static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
+static inline bool find_unnamed(Found *f, const char *dir, Error *e) {
   DataNames texts = {}, bins = data_names(dir, ".bin"), all = data_names(dir, ".txt");
   for (int i = 0; i < all.count; i++) if (!name_is_note(all.name[i])) data_names_add(&texts, all.name[i]);
   data_names_free(&all);
   char what[DATA_PATH_BYTES + 128], other[128];
   bool ok = false;
   if (texts.count && bins.count)
-    data_fail(e, EXIT_MISSING, "--data %s: there is text (%s) and there are token files (%s): name one of them, or "
+    fail_with(e, EXIT_MISSING, "--data %s: there is text (%s) and there are token files (%s): name one of them, or "
               "give a directory with train.txt and valid.txt", dir, texts.name[0], bins.name[0]);
   else if (bins.count) {
     ok = find_token_list(f, dir, false, e);
@@ -720,7 +718,7 @@ static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
     ok = text_join(&f->text[SPLIT_TRAIN], dir, &texts, f->want, f->notices, e) && text_hold_out(f, what, e);
   } else {
     find_other_files(dir, other, sizeof other);
-    data_fail(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), no other .txt file and no token "
+    fail_with(e, EXIT_MISSING, "--data %s has no train.txt (or wiki.train.tokens), no other .txt file and no token "
               "file x_train.bin%s: a text corpus is train.txt, valid.txt and test.txt in one directory%s", dir, other,
               other[0] ? "" : "; data/get_wikitext2.sh fetches WikiText-2");
   }
@@ -729,7 +727,7 @@ static inline bool find_unnamed(Found *f, const char *dir, DataError *e) {
   return ok;
 }
 // A directory. asked: what named it.
-static inline bool find_directory(Found *f, const char *dir, const char *asked, DataError *e) {
+static inline bool find_directory(Found *f, const char *dir, const char *asked, Error *e) {
   char path[DATA_PATH_BYTES];
   bool any = strcmp(asked, "--data") != 0;
   for (int i = 0; i < SPLIT_COUNT; i++) any = any || text_find(dir, i, path, sizeof path);
@@ -737,16 +735,16 @@ static inline bool find_directory(Found *f, const char *dir, const char *asked, 
 }
 // Finds what --data PATH names; on entry only f->notices, f->val_data and f->want are set. False: one line in e. Call
 // found_free in either case.
-static inline bool corpus_find(Found *f, const char *path, DataError *e) {
+static inline bool corpus_find(Found *f, const char *path, Error *e) {
   static const char *const pipes[] = {"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
   struct stat st;
   for (const char *pipe : pipes)
     if (!strcmp(path, pipe))
-      return data_fail(e, EXIT_USAGE, "--data %s: text is not read from standard input, because every epoch and rank "
+      return fail_with(e, EXIT_USAGE, "--data %s: text is not read from standard input, because every epoch and rank "
                        "needs it again; write it to a file and name that", path);
   if (stat(path, &st) != 0) {
     if (strpbrk(path, "*?[,:")) return find_token_list(f, path, false, e);
-    return data_fail(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
+    return fail_with(e, EXIT_MISSING, "--data %s: %s; give a directory with train.txt, valid.txt and test.txt, a text "
                      "file, conversations in a .jsonl, a table .parquet, a token FILE.bin, random, or generated", path,
                      strerror(errno));
   }
@@ -759,7 +757,7 @@ static inline bool corpus_find(Found *f, const char *path, DataError *e) {
   if (chats) return find_chats(f, path, e);
   if (S_ISDIR(st.st_mode)) return find_directory(f, path, "--data", e);
   if (!S_ISREG(st.st_mode))
-    return data_fail(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "
+    return fail_with(e, EXIT_MISSING, "--data %s is %s; expected: a directory with train.txt and valid.txt, a text "
                      "file, or a token FILE.bin", path, file_type_words(st.st_mode));
   return name_ends(path, ".bin") ? find_token_list(f, path, false, e) : find_text_file(f, path, e);
 }

@@ -1,7 +1,7 @@
 // data.h: the door of data/: corpora.
 //
 // corpus_load finds a corpus, whatever its form, and makes token ids of it, which all ranks then map as one block;
-// encode_run makes token files of it. Functions that may fail give one line in DataError.
+// encode_run makes token files of it. Functions that may fail give one line in Error.
 #pragma once
 #include "data/chat/chat.h"
 #include "data/tokens/tokens.h"
@@ -33,12 +33,12 @@ struct EncodeOptions {
 bool encode_is_packed(const char *list, bool as_text);
 // Encodes what the options name into OUT, or goes on where an earlier process was ended. vocab_size: NULL, or receives
 // the tokenizer's; out: NULL, or receives the directory. False: one line in e.
-bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size = NULL, char *out = NULL);
+bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size = NULL, char *out = NULL);
 
 // ---- records_find.h -------------------------------------------------------------------------------------------------
 // Whether o->data names conversations that find_records reads, in *are: not one plain file or directory of them, which
 // corpus_find knows. False: a file cannot be read.
-bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e);
+bool records_are_meant(const EncodeOptions *o, bool *are, Error *e);
 // What conversations take while they are read, beside their tokens, at most, on so many threads; of lines of up to
 // RECORDS_BLOCK_BYTES: a longer one takes its own length as often again. It is given back before training begins.
 enum { RECORDS_BLOCK_BYTES = 512 << 10 };
@@ -89,13 +89,13 @@ void corpus_free(Corpus *c);
 // Order: o.data if given; else the directory WIKITEXT2_DIR of the environment; else data/wikitext-2, where
 // data/get_wikitext2.sh puts it; else the generated text, with a notice. What was named explicitly is never replaced by
 // something else. Nothing is downloaded here.
-bool corpus_load(Corpus *c, CorpusOptions o, DataError *e);
+bool corpus_load(Corpus *c, CorpusOptions o, Error *e);
 // A corpus without tokens: the given tokenizer alone, to sample with. o.data and the cache are ignored; o.vocab_size is
 // the model's, 0 for the tokenizer's. Overwrites c; false and one line in e when the tokenizer cannot be had.
-bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e);
+bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, Error *e);
 // A corpus as one block that other processes map: its bytes; writes it into `image`, which is as long.
 size_t corpus_block_bytes(const Corpus *c);
 void corpus_to_block(const Corpus *c, void *image);
 // Makes c a corpus without tokenizer whose tokens lie in `image`. The image must outlive it and is only read; several
 // processes may share one. False and one line if the image is damaged or its token file is not the same here.
-bool corpus_of_block(Corpus *c, const void *image, size_t bytes, DataError *e);
+bool corpus_of_block(Corpus *c, const void *image, size_t bytes, Error *e);

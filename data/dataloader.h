@@ -17,10 +17,7 @@
 //     given one only serves prompts and samples.
 //   - No library random generator is used: all choices are functions of (seed, stream, counter).
 //   - A function that can fail because of what the user gave returns false with one line and the exit code in a
-//     DataError. It leaves nothing allocated.
-//
-// Defines: corpus_load, corpus_load_tokenizer, corpus_block_bytes, corpus_to_block, corpus_of_block,
-// corpus_free.
+//     Error. It leaves nothing allocated.
 #pragma once
 #include <time.h>
 
@@ -266,101 +263,85 @@ static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences)
 }
 
 // ================================================================================================ 3 cache
-// Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json and tokens-KEY.bin, the ids
-// of all splits after this header. With a given tokenizer KEY is the hash of the text and of it, and there is only
-// tokens-KEY.bin. Anything that does not fit together exactly is made again.
-struct CacheHeader {
-  char magic[8];
-  uint64_t key, tokenizer_hash, payload_hash;
-  int64_t tokens_numel[SPLIT_COUNT];
-  int64_t token_bytes;
+// Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json, and tokens-KEY.bin, a
+// token file (data/tokens/) of all splits, one behind another. With a given tokenizer KEY is the hash of the text and
+// of it, and there is only tokens-KEY.bin. Anything that does not fit together exactly is made again.
+//
+// In the free words of the file's header; `hash` is of the header without it, of the splits as they lie in memory, and
+// of what of conversations follows the mask: where each begins, what was seen of them and of their files.
+struct CacheMark { uint64_t key, tokenizer_hash; int64_t tokens_numel[SPLIT_COUNT]; uint64_t hash; };
+union CacheHeader {
+  int32_t word[TOKEN_FILE_WORDS];
+  struct { int32_t kind[TOKEN_FILE_FREE_WORD]; CacheMark mark; } is;
 };
-static const char cache_magic[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '2'};  // in every key too
-static const char cache_magic_divided[8] = {'t', 'o', 'k', 'e', 'n', 's', '0', '3'};      // with <|endoftext|> in it
-static const char cache_magic_chats[8] = {'c', 'h', 'a', 't', 's', '0', '0', '5'};  // masks, beginnings, what was seen
-static inline const char *cache_magic_of(bool chats, bool divided) {
-  return chats ? cache_magic_chats : divided ? cache_magic_divided : cache_magic;
+// In the key: what the ids of a text are depends on it.
+static inline const char *cache_version(bool chats, bool divided) {
+  return chats ? "chats006" : divided ? "tokens05" : "tokens04";
 }
-
-static inline uint64_t cache_payload_hash(const Split *splits) {
-  uint64_t h = 0;
-  for (int i = 0; i < SPLIT_COUNT; i++)
-    h = data_hash(h, splits[i].tokens, split_bytes(&splits[i]));
-  return h;
+static inline uint64_t cache_hash(CacheHeader h, const Corpus *c, const RecordPart *part, size_t parts) {
+  h.is.mark.hash = 0;
+  uint64_t hash = data_hash(0, &h, sizeof h);
+  for (const Split &s : c->split) hash = data_hash(hash, s.tokens, split_bytes(&s));
+  return parts ? data_hash(data_hash(hash, &c->seen, sizeof c->seen), part, sizeof *part * parts) : hash;
 }
-
-// Of what was seen of conversations and of their files, which stands behind the ids, before this hash.
-static inline uint64_t cache_seen_hash(const Corpus *c, const RecordPart *part, size_t parts) {
-  return data_hash(data_hash(0, &c->seen, sizeof c->seen), part, sizeof *part * parts);
-}
-
-// A split as a header describes it, without tokens yet; of conversations, until they are counted, with one.
-static inline Split cache_split(const CacheHeader *h, int i, bool chats) {
-  Split s = {};
-  s.token_bytes = (int)h->token_bytes;
-  s.tokens_numel = h->tokens_numel[i];
-  s.masked = chats && s.tokens_numel;
-  s.documents = s.masked;
-  return s;
-}
-// Reads the ids after a header that has been checked against the file's size.
-static inline bool cache_read_ids(Split *splits, const CacheHeader *h, bool chats, FILE *f) {
-  bool ok = true;
-  for (int i = 0; i < SPLIT_COUNT; i++) {
-    Split *s = &splits[i];
-    *s = cache_split(h, i, chats);
-    size_t bytes = split_bytes(s);
-    if (bytes) s->tokens = s->owned = data_alloc(bytes, 1);
-    for (size_t at = 0, n; ok && at < bytes; at += n, liveness_progress()) {
-      n = bytes - at < DATA_PIECE_BYTES ? bytes - at : DATA_PIECE_BYTES;
-      ok = fread((char *)s->owned + at, 1, n, f) == n;
+// Copies masks, or where documents begin, from the splits to the bits of the file's stream, or back and counts them.
+static inline void cache_bits(Corpus *c, bool begins, uint8_t *stream, bool back) {
+  int64_t at = 0;
+  for (Split &s : c->split)
+    for (int64_t i = 0; i < s.tokens_numel; i++, at++) {
+      uint8_t *const own = split_bits(&s, begins) + i / 8, *const all = stream + at / 8;
+      const int bit = back ? *all >> at % 8 & 1 : *own >> i % 8 & 1;
+      if (back) *own = (uint8_t)((i % 8 ? *own : 0) | bit << i % 8);
+      else *all = (uint8_t)((at % 8 ? *all : 0) | bit << at % 8);
+      if (back && begins) s.documents += bit;
     }
-  }
-  ok = ok && cache_payload_hash(splits) == h->payload_hash;
-  for (int i = 0; ok && chats && i < SPLIT_COUNT; i++) {
-    int64_t documents = 0;
-    for (int64_t k = 0; k < splits[i].tokens_numel; k++) documents += split_begins(&splits[i], k);
-    splits[i].documents = documents;
-  }
-  return ok;
 }
-
+// Reads the splits of an open file, and what follows of conversations. NULL, or what is wrong.
+static inline const char *cache_read_file(Corpus *c, const TokenFile *f, uint64_t key, Found *found) {
+  const size_t parts = found ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
+  const int64_t bits = found ? (f->tokens_numel + 7) / 8 : 0, part_bytes = (int64_t)(sizeof(RecordPart) * parts);
+  CacheHeader h;
+  int64_t at = sizeof h, numel = 0;
+  if (f->offset_bytes != at || f->masked != !!found || !file_read(f->fd, &h, at, 0) || h.is.mark.key != key)
+    return "it belongs to something else";
+  bool ok = true;
+  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
+    Split *s = &c->split[i];
+    s->token_bytes = f->token_bytes;
+    s->tokens_numel = h.is.mark.tokens_numel[i];
+    ok = s->tokens_numel >= 0 && (numel += s->tokens_numel) <= f->tokens_numel;
+    s->documents = ok && found && s->tokens_numel;               // until they are counted
+    s->masked = s->documents;
+    const int64_t bytes = s->tokens_numel * s->token_bytes;
+    if (ok && bytes) s->tokens = s->owned = data_alloc(split_bytes(s), 1);
+    ok = ok && file_read(f->fd, s->owned, bytes, at);
+    at += bytes;
+  }
+  if (!ok || numel != f->tokens_numel) return "its header is damaged";
+  for (int begins = 0; ok && begins < 2 && found; begins++, at += bits) {
+    uint8_t *stream = (uint8_t *)data_alloc((size_t)bits, 1);
+    for (Split &s : c->split) if (begins && s.documents) s.documents = 0;
+    if ((ok = file_read(f->fd, stream, bits, at))) cache_bits(c, begins, stream, true);
+    free(stream);
+  }
+  ok = ok && (!found || (file_read(f->fd, &c->seen, sizeof c->seen, at) &&
+                         file_read(f->fd, found->part, part_bytes, at + (int64_t)sizeof c->seen)));
+  if (!ok || cache_hash(h, c, found ? found->part : NULL, parts) != h.is.mark.hash)
+    return "its checksum does not match";
+  return tokenizer_hash(&c->tokenizer) == h.is.mark.tokenizer_hash ? NULL
+                                                                   : "it does not belong to the tokenizer beside it";
+}
 // Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
 // ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
-static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, Found *found,
-                                     bool divided) {
-  const bool chats = found;
-  static char why[512];
-  const int fd = open(bin, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  FILE *f = fd >= 0 ? fdopen(fd, "rb") : NULL;
-  if (!f) return "";
-  struct stat st;
-  CacheHeader h;
-  int64_t payload = 0;
-  const char *fault = NULL;
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) fault = "it is not a regular file";
-  else if (fread(&h, sizeof h, 1, f) != 1) fault = "it is cut short";
-  else if (memcmp(h.magic, cache_magic_of(chats, divided), sizeof h.magic) || h.key != key)
-    fault = "it belongs to something else";
-  else if (h.token_bytes != 2 && h.token_bytes != 4) fault = "its header is damaged";
-  for (int i = 0; !fault && i < SPLIT_COUNT; i++) {
-    if (h.tokens_numel[i] < 0 || h.tokens_numel[i] > st.st_size) fault = "its header is damaged";
-    const Split s = cache_split(&h, i, chats);
-    payload += (int64_t)split_bytes(&s);
-  }
-  const size_t parts = chats ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
-  uint64_t seen_hash = 0;
-  if (chats) payload += (int64_t)(sizeof c->seen + sizeof *found->part * parts + sizeof seen_hash);
-  if (!fault && st.st_size != (int64_t)sizeof h + payload) fault = "its size is not what its header says";
-  if (!fault && !cache_read_ids(c->split, &h, chats, f)) fault = "its checksum does not match";
-  if (!fault && chats && (fread(&c->seen, sizeof c->seen, 1, f) != 1 ||
-                          fread(found->part, sizeof *found->part, parts, f) != parts ||
-                          fread(&seen_hash, sizeof seen_hash, 1, f) != 1)) fault = "it is cut short";
-  if (!fault && chats && seen_hash != cache_seen_hash(c, found->part, parts)) fault = "its checksum does not match";
-  fclose(f);
-  if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, why, sizeof why)) fault = why;
-  else if (!fault && tokenizer_hash(&c->tokenizer) != h.tokenizer_hash)
-    fault = "it does not belong to the tokenizer beside it";
+static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, Found *found) {
+  static Error e;
+  TokenFile f = {};
+  if (access(bin, F_OK)) return "";
+  data_format(f.path, sizeof f.path, "%s", bin);
+  const char *fault = token_file_open(&f, &e) ? NULL : e.text;
+  if (!fault && !c->has_tokenizer && !tokenizer_load(&c->tokenizer, json, &e)) fault = e.text;
+  if (!fault) fault = cache_read_file(c, &f, key, found);
+  if (f.fd >= 0) close(f.fd);
   if (!fault) return NULL;
   for (Split &s : c->split) split_free(&s);
   if (!c->has_tokenizer) tokenizer_free(&c->tokenizer);
@@ -373,51 +354,57 @@ static char cache_temporary[2][PATH_MAX + 64];
 void corpus_abandon() {
   for (const char *path : cache_temporary) if (path[0]) unlink(path);
 }
-static inline bool cache_write(const Corpus *c, const Found *f, const char *dir, const char *json, const char *bin,
-                               uint64_t key, char *why, size_t why_bytes) {
-  char *temporary = cache_temporary[1];
-  CacheHeader h = {};
-  data_format(cache_temporary[0], sizeof cache_temporary[0], "%s.tmp%d", json, (int)getpid());         // file_put's
-  const bool has_json = c->has_tokenizer || tokenizer_save(&c->tokenizer, json, why, why_bytes);
-  cache_temporary[0][0] = 0;
-  if (!has_json) return false;
-  memcpy(h.magic, cache_magic_of(c->split[SPLIT_TRAIN].documents, c->tokenizer.divides), sizeof h.magic);
-  h.key = key;
-  h.tokenizer_hash = tokenizer_hash(&c->tokenizer);
-  h.payload_hash = cache_payload_hash(c->split);
-  h.token_bytes = c->split[SPLIT_TRAIN].token_bytes;
-  for (int i = 0; i < SPLIT_COUNT; i++) h.tokens_numel[i] = c->split[i].tokens_numel;
-  data_format(temporary, sizeof cache_temporary[1], "%s.%llu.tmp", bin, file_nonce());
-  const int fd = file_create(temporary, dir);
-  int64_t at = sizeof h;
-  bool ok = fd >= 0 && file_write(fd, temporary, &h, at, 0);
-  for (int i = 0; ok && i < SPLIT_COUNT; i++) {
-    const int64_t bytes = (int64_t)split_bytes(&c->split[i]);
-    ok = file_write(fd, temporary, c->split[i].tokens, bytes, at);
+static inline bool cache_write_file(Corpus *c, const Found *f, int fd, const char *path, uint64_t key) {
+  const size_t parts = f ? (size_t)f->tokens[SPLIT_TRAIN].count : 0;
+  CacheHeader h;
+  int64_t at = sizeof h, numel = 0;
+  for (const Split &s : c->split) numel += s.tokens_numel;
+  const int64_t bits = f ? (numel + 7) / 8 : 0, part_bytes = (int64_t)(sizeof(RecordPart) * parts);
+  token_file_header(h.word, numel, c->split[SPLIT_TRAIN].token_bytes, c->tokenizer.vocab_size, f,
+                    f ? (int)(bits + (int64_t)sizeof c->seen + part_bytes) : 0);
+  h.is.mark = CacheMark{key, tokenizer_hash(&c->tokenizer), {}, 0};
+  for (int i = 0; i < SPLIT_COUNT; i++) h.is.mark.tokens_numel[i] = c->split[i].tokens_numel;
+  h.is.mark.hash = cache_hash(h, c, f ? f->part : NULL, parts);
+  bool ok = file_write(fd, path, &h, at, 0);
+  for (const Split &s : c->split) {
+    const int64_t bytes = s.tokens_numel * s.token_bytes;
+    ok = ok && file_write(fd, path, s.tokens, bytes, at);
     at += bytes;
   }
-  if (ok && f) {
-    const size_t parts = (size_t)f->tokens[SPLIT_TRAIN].count;
-    const int64_t bytes = (int64_t)(sizeof *f->part * parts), behind = at + (int64_t)sizeof c->seen;
-    const uint64_t seen_hash = cache_seen_hash(c, f->part, parts);
-    ok = file_write(fd, temporary, &c->seen, sizeof c->seen, at) && file_write(fd, temporary, f->part, bytes, behind) &&
-         file_write(fd, temporary, &seen_hash, sizeof seen_hash, behind + bytes);
+  for (int begins = 0; ok && begins < 2 && f; begins++, at += bits) {
+    uint8_t *stream = (uint8_t *)data_alloc((size_t)bits, 1);
+    cache_bits(c, begins, stream, false);
+    ok = file_write(fd, path, stream, bits, at);
+    free(stream);
   }
+  return ok && (!f || (file_write(fd, path, &c->seen, sizeof c->seen, at) &&
+                       file_write(fd, path, f->part, part_bytes, at + (int64_t)sizeof c->seen)));
+}
+static inline bool cache_write(Corpus *c, const Found *f, const char *dir, const char *json, const char *bin,
+                               uint64_t key, Error *why) {
+  char *temporary = cache_temporary[1];
+  data_format(cache_temporary[0], sizeof cache_temporary[0], "%s.tmp%d", json, (int)getpid());         // file_put's
+  const bool has_json = c->has_tokenizer || tokenizer_save(&c->tokenizer, json, why);
+  cache_temporary[0][0] = 0;
+  if (!has_json) return false;
+  data_format(temporary, sizeof cache_temporary[1], "%s.%llu.tmp", bin, file_nonce());
+  const int fd = file_create(temporary, dir);
+  bool ok = fd >= 0 && cache_write_file(c, f, fd, temporary, key);
   int fault = errno;
   if (fd >= 0 && close(fd) && ok) { ok = false; fault = errno; }
   if (ok && !(ok = file_rename(temporary, bin))) fault = errno;
-  if (!ok) data_format(why, why_bytes, "%s: %s", bin, strerror(fault));
+  if (!ok) fail(why, "%s: %s", bin, strerror(fault));
   if (!ok && fd >= 0) unlink(temporary);
   temporary[0] = 0;
   return ok;
 }
 
 // Loads the given tokenizer, if any.
-static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, DataError *e) {
-  char why[1024];
+static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Error *e) {
+  Error why = {};
   if (!o->tokenizer || !*o->tokenizer) return true;
-  if (!tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
-    return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  if (!tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, &why))
+    return fail_with(e, EXIT_MISSING, "tokenizer %s", why.text);
   c->tokenizer.divides &= !o->undivided;
   int missing = 0;
   if (c->tokenizer.ignored)
@@ -432,7 +419,7 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Data
 
 // Makes the tokenizer, unless it was given, and the ids of texts or, as `f` has them, conversations.
 static inline bool corpus_encode(Corpus *c, const Text *texts, Found *f, const EncodeOptions *of_records,
-                                 const CorpusOptions *o, DataError *e) {
+                                 const CorpusOptions *o, Error *e) {
   const double start = now_ms();
   if (!c->has_tokenizer)
     tokenizer_train(&c->tokenizer, texts[SPLIT_TRAIN].bytes, texts[SPLIT_TRAIN].numel, o->vocab_size, o->threads,
@@ -447,13 +434,13 @@ static inline bool corpus_encode(Corpus *c, const Text *texts, Found *f, const E
 }
 // Reads from the cache, or makes, the tokenizer (unless it was given) and the ids of the texts. A failure of the cache
 // is a notice, never an error. f: the conversations that were found, in place of texts; else NULL.
-static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const CorpusOptions *o, Error *e) {
   const bool chats = f;
   EncodeOptions of_records = {};
   of_records.column = o->column, of_records.chat = o->chat, of_records.threads = o->threads;
   of_records.block_bytes = (int64_t)o->threads * RECORDS_BLOCK_BYTES;
   const bool divided = c->has_tokenizer ? c->tokenizer.divides : !c->generated;
-  uint64_t key = data_hash(c->has_tokenizer, cache_magic_of(chats, divided), sizeof cache_magic);
+  uint64_t key = data_hash(c->has_tokenizer, cache_version(chats, divided), 8);
   const char *how[CHAT_HOW];
   chat_how(&o->chat, how);
   for (const char *word : how) if (chats && *word) key = data_hash(key, word, strlen(word));
@@ -469,7 +456,8 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const
     key = data_hash(key, texts[i].bytes, texts[i].numel);
     if (divided) key = data_hash(key, texts[i].document, texts[i].documents * sizeof(size_t));
   }
-  char json[PATH_MAX] = "", bin[PATH_MAX] = "", why[1024];
+  char json[PATH_MAX] = "", bin[PATH_MAX] = "";
+  Error why = {};
   bool cached = o->cache_dir && *o->cache_dir;
   const char *fault = "";
   if (cached && !make_directories(o->cache_dir)) {
@@ -480,15 +468,15 @@ static inline bool corpus_tokenize(Corpus *c, const Text *texts, Found *f, const
   if (cached) {
     data_format(json, sizeof json, "%s/tokenizer-%016llx.json", o->cache_dir, (unsigned long long)key);
     data_format(bin, sizeof bin, "%s/tokens-%016llx.bin", o->cache_dir, (unsigned long long)key);
-    fault = cache_read(c, json, bin, key, f, divided);
+    fault = cache_read(c, json, bin, key, f);
     if (fault && *fault)
       data_notice(&c->notices, "cache file %s cannot be used (%s): made again", bin, fault);
   }
   c->cache_used = !fault;
   if (!c->cache_used) {
     if (!corpus_encode(c, texts, f, &of_records, o, e)) return false;
-    if (cached && !cache_write(c, f, o->cache_dir, json, bin, key, why, sizeof why))
-      data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why);
+    if (cached && !cache_write(c, f, o->cache_dir, json, bin, key, &why))
+      data_notice(&c->notices, "tokenizer and tokens are not cached: %s", why.text);
   }
   c->has_tokenizer = true;
   c->vocab_size = c->tokenizer.vocab_size;
@@ -529,22 +517,22 @@ static inline void corpus_hash(Corpus *c) {
   c->hash = c->has_tokenizer && encoded ? data_mix(h ^ tokenizer_hash(&c->tokenizer)) : h;
 }
 
-static inline bool corpus_check_text_vocab(const Corpus *c, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_check_text_vocab(const Corpus *c, const CorpusOptions *o, Error *e) {
   const int least = c->generated ? 256 : 257;
   if (c->has_tokenizer || o->vocab_size >= least) return true;
-  return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least %d tokens", o->vocab_size,
+  return fail_with(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least %d tokens", o->vocab_size,
                    least);
 }
 
 // Data given as ids has a vocabulary of o->vocab_size; a tokenizer with more tokens would produce ids outside it.
-static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOptions *o, Error *e) {
   if (!c->has_tokenizer || c->tokenizer.vocab_size <= o->vocab_size) return true;
-  return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: it belongs to another model",
+  return fail_with(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: it belongs to another model",
                    o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
 }
 
 // Opens the token files of a split, and lays its sources out.
-static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int vocab_size, DataError *e) {
+static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int vocab_size, Error *e) {
   const DataNames *names = &f->tokens[split];
   s->file = (TokenFile *)calloc((size_t)names->count, sizeof(TokenFile));
   if (!s->file) die_missing("data: no memory for the names of %d files", names->count);
@@ -560,7 +548,7 @@ static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int v
   }
   return split_check_mask(s, s->file[0].path, e);
 }
-static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_load_token_files(Corpus *c, Found *f, const CorpusOptions *o, Error *e) {
   if (!corpus_check_tokenizer_fits(c, o, e)) return false;
   c->vocab_size = o->vocab_size;
   return corpus_open_tokens(&c->split[SPLIT_TRAIN], f, SPLIT_TRAIN, o->vocab_size, e) &&
@@ -638,20 +626,20 @@ static inline void corpus_notice_empty(Corpus *c) {
                 (long long)s->documents);
 }
 // What conversations have beside their forms, in a notice; --fields with a member that none has is refused.
-static inline bool corpus_check_seen(Corpus *c, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_check_seen(Corpus *c, const CorpusOptions *o, Error *e) {
   char words[1024];
   if (record_fields_missing(o->chat.fields, c->seen.fields, words, sizeof words))
-    return data_fail(e, EXIT_USAGE, "--fields %s: no record of --data %s has that member", words, o->data);
+    return fail_with(e, EXIT_USAGE, "--fields %s: no record of --data %s has that member", words, o->data);
   if (record_unread_say(&c->seen.unread, words, sizeof words))
     data_notice(&c->notices, "--data %s: %s", o->data, words);
   return true;
 }
 // Loads the texts or token files that were found, and frees f.
-static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o, Error *e) {
   const bool chats = f->records, tokens = f->tokens[SPLIT_TRAIN].count && !chats;
   bool ok = tokens ? corpus_load_token_files(c, f, o, e) : corpus_check_text_vocab(c, o, e);
   if (ok && chats && !c->has_tokenizer)
-    ok = data_fail(e, EXIT_USAGE, "--data %s: conversations are encoded by a model's own tokenizer: name the model by "
+    ok = fail_with(e, EXIT_USAGE, "--data %s: conversations are encoded by a model's own tokenizer: name the model by "
                    "--init_from, or the tokenizer by --tokenizer", o->data);
   if (ok && !tokens) ok = corpus_tokenize(c, f->text, chats ? f : NULL, o, e);
   memcpy(c->source, f->source, sizeof c->source);
@@ -672,7 +660,7 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
 }
 
 // Independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
-static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, Error *e) {
   const int64_t numel[SPLIT_COUNT] = {1 << 22, 1 << 16, 1 << 16};
   if (!corpus_check_tokenizer_fits(c, o, e)) return false;
   for (int i = 0; i < SPLIT_COUNT; i++) {
@@ -696,7 +684,7 @@ static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, DataErr
 }
 
 // The same text on every machine and for every seed of training, so that losses on it compare.
-static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, DataError *e) {
+static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Error *e) {
   const int64_t sentences[SPLIT_COUNT] = {160000, 6000, 6000};
   const uint64_t seed = 20160926;
   c->generated = true;
@@ -735,13 +723,13 @@ static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
 
 // Loads what --data names, or `directory` if that is given; messages call the directory `asked`.
 static inline bool corpus_load_asked(Corpus *c, const char *directory, const char *asked, const CorpusOptions *o,
-                                     DataError *e) {
+                                     Error *e) {
   Found f = {};
   f.notices = &c->notices;
   f.val_data = o->val_data;
   f.want = o->as_text ? WANT_BYTES : WANT_TEXT;
   if (*o->val_data && !directory && (!strcmp(o->data, "random") || !strcmp(o->data, "generated")))
-    return data_fail(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
+    return fail_with(e, EXIT_USAGE, "--val_data goes with files that are trained on, not with --data %s", o->data);
   if (!directory && !strcmp(o->data, "random")) return corpus_load_random(c, o, e);
   if (!directory && !strcmp(o->data, "generated")) return corpus_load_generated(c, o, e);
   if (directory ? find_directory(&f, directory, asked, e)
@@ -751,7 +739,7 @@ static inline bool corpus_load_asked(Corpus *c, const char *directory, const cha
   return false;
 }
 
-bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
+bool corpus_load(Corpus *c, CorpusOptions o, Error *e) {
   char dir[DATA_PATH_BYTES - 64];
   const char *env = getenv("WIKITEXT2_DIR");
   bool ok;
@@ -767,10 +755,8 @@ bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
     ok = stat(env, &st) == 0 && S_ISDIR(st.st_mode);
     if (ok) ok = corpus_load_asked(c, env, "WIKITEXT2_DIR", &o, e);
     else
-      data_fail(e, EXIT_MISSING,
-                "WIKITEXT2_DIR=%s is not a directory; expected: the one with WikiText-2's train.txt, "
-                "valid.txt and test.txt",
-                env);
+      fail_with(e, EXIT_MISSING, "WIKITEXT2_DIR=%s is not a directory; expected: the one with WikiText-2's train.txt, "
+                "valid.txt and test.txt", env);
   } else if (corpus_find_fetched(dir, sizeof dir)) ok = corpus_load_asked(c, dir, "fetched WikiText-2", &o, e);
   else if ((ok = corpus_load_generated(c, &o, e)))
     data_notice(
@@ -783,11 +769,11 @@ bool corpus_load(Corpus *c, CorpusOptions o, DataError *e) {
   return true;
 }
 
-bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, DataError *e) {
+bool corpus_load_tokenizer(Corpus *c, CorpusOptions o, Error *e) {
   *c = {};
   *e = {};
   bool ok = o.tokenizer && *o.tokenizer ? corpus_take_tokenizer(c, &o, e)
-                                        : data_fail(e, EXIT_USAGE, "no data and no tokenizer: give one of them");
+                                        : fail_with(e, EXIT_USAGE, "no data and no tokenizer: give one of them");
   if (ok && o.vocab_size > 0) ok = corpus_check_tokenizer_fits(c, &o, e);
   if (!ok) { corpus_free(c); return false; }
   c->vocab_size = o.vocab_size > 0 ? o.vocab_size : c->tokenizer.vocab_size;
@@ -824,7 +810,7 @@ void corpus_to_block(const Corpus *c, void *image) {
 }
 
 // Opens the token files of a split that another process has opened under the same names; they must be the same files.
-static inline bool corpus_of_block_files(Split *s, const TokenFile *theirs, DataError *e) {
+static inline bool corpus_of_block_files(Split *s, const TokenFile *theirs, Error *e) {
   const Split there = *s;
   s->file = (TokenFile *)data_alloc((size_t)s->files, sizeof(TokenFile));
   memcpy((void *)s->file, theirs, sizeof(TokenFile) * (size_t)s->files);
@@ -832,15 +818,15 @@ static inline bool corpus_of_block_files(Split *s, const TokenFile *theirs, Data
   s->vocab_size = there.vocab_size;
   for (int i = 0; i < s->files; i++)
     if (s->file[i].tokens_numel != theirs[i].tokens_numel || s->file[i].hash != theirs[i].hash)
-      return data_fail(e, EXIT_MISSING, "%s here is not the file that the corpus was loaded from (%lld tokens, there "
+      return fail_with(e, EXIT_MISSING, "%s here is not the file that the corpus was loaded from (%lld tokens, there "
                        "%lld): every host needs the same file under this path", s->file[i].path,
                        (long long)s->file[i].tokens_numel, (long long)theirs[i].tokens_numel);
   return s->hash == there.hash ||
-         data_fail(e, EXIT_MISSING, "%s%s here is not the file that the corpus was loaded from: of %d files of the "
-                   "same sizes one has other tokens; copy them again", s->file[0].path,
-                   s->files > 1 ? " or another" : "", s->files);
+         fail_with(e, EXIT_MISSING, "%s%s here is not the file that the corpus was loaded from: of %d files of the "
+                   "same sizes one has other tokens; copy them again", s->file[0].path, s->files > 1 ? " or another" :
+                   "", s->files);
 }
-bool corpus_of_block(Corpus *c, const void *image, size_t bytes, DataError *e) {
+bool corpus_of_block(Corpus *c, const void *image, size_t bytes, Error *e) {
   *e = {};
   memcpy((void *)c, image, sizeof *c);
   CHECK(bytes == corpus_block_bytes(c), "corpus_of_block: %zu bytes given, the image says %zu", bytes,

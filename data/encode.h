@@ -13,9 +13,7 @@
 //   - Conversations (data/chat/) are encoded with a mask, into llmq's files; any other text into llm.c's.
 //   - A shard that is not whole is called NAME.part. Input is read in order; what is known of the place is how many
 //     bytes of unpacked text of which file have been encoded.
-//   - A function that can fail because of what the user gave returns false with one line in a DataError.
-//
-// Defines: encode_run, encode_is_packed.
+//   - A function that can fail because of what the user gave returns false with one line in a Error.
 #pragma once
 #include "base/newfile/newfile.h"
 #include <dirent.h>
@@ -37,7 +35,7 @@ enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 <
 // directory describe the others.
 // notices: of what else is left out.
 static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory,
-                                        const char *option, DirectoryUse use, DataNotices *notices, DataError *e) {
+                                        const char *option, DirectoryUse use, DataNotices *notices, Error *e) {
   char path[PATH_MAX];
   TextPacking packing;
   DataNames names = data_names(directory, "");
@@ -56,7 +54,7 @@ static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tes
 }
 // Adds the texts that a path or pattern names.
 static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const char *element, const char *option,
-                              DataError *e, DataNotices *notices = NULL, DirectoryUse use = DIRECTORY_ALL) {
+                              Error *e, DataNotices *notices = NULL, DirectoryUse use = DIRECTORY_ALL) {
   struct stat st;
   glob_t g = {};
   const int before = to->count;
@@ -67,19 +65,18 @@ static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const 
   else if (!glob(element, 0, NULL, &g)) for (size_t i = 0; i < g.gl_pathc; i++) data_names_add(to, g.gl_pathv[i]);
   globfree(&g);
   return to->count > before ||
-         data_fail(e, EXIT_MISSING, "%s %s: %s", option, element,
-                   there ? "no text to train on in this directory (.txt, .jsonl; also .gz, .zst; .parquet)"
-                         : strerror(ENOENT));
+         fail_with(e, EXIT_MISSING, "%s %s: %s", option, element, there ? "no text to train on in this directory "
+                   "(.txt, .jsonl; also .gz, .zst; .parquet)" : strerror(ENOENT));
 }
 // Adds the texts that a list with commas names, or one path with commas in its name.
 static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
-                                   DataError *e, DataNotices *notices = NULL) {
+                                   Error *e, DataNotices *notices = NULL) {
   char element[DATA_PATH_BYTES];
   const bool whole = !access(list, F_OK);
   for (const char *at = *list ? list : NULL, *comma; at; at = comma ? comma + 1 : NULL) {
     comma = whole ? NULL : strchr(at, ',');
     if (!data_format(element, sizeof element, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at))
-      return data_fail(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
+      return fail_with(e, EXIT_MISSING, "%s: a path is too long: at most %zu bytes", option, sizeof element - 1);
     if (!encode_add(to, held, tests, element, option, e, notices)) return false;
   }
   return true;
@@ -89,7 +86,7 @@ static inline TextWant encode_want(const EncodeOptions *o, TextKind kind) {
 }
 // Before anything is written, rejects a name that is no text's, a missing library, a table without the column, and a
 // file whose first bytes are those of another kind. *tables becomes true if one of the files is a table.
-static inline bool encode_check(const DataNames *names, const EncodeOptions *o, bool *tables, DataError *e) {
+static inline bool encode_check(const DataNames *names, const EncodeOptions *o, bool *tables, Error *e) {
   enum { HEAD = 1 << 16 };
   uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
   bool ok = true;
@@ -115,7 +112,7 @@ static inline bool encode_check(const DataNames *names, const EncodeOptions *o, 
 }
 bool encode_is_packed(const char *list, bool as_text) {
   DataNames names = {}, bins = {};
-  DataError none;
+  Error none;
   struct stat st;
   const bool directory = !stat(list, &st) && S_ISDIR(st.st_mode);
   int texts = 0, packed = 0;
@@ -157,7 +154,7 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   return copy;
 }
 // Whether the first line of a file is a conversation.
-static inline bool encode_is_chats(const char *path, const EncodeOptions *o, DataError *e, bool *chats) {
+static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Error *e, bool *chats) {
   TextStream s;
   enum { MOST = 16 << 20 };                      // a longer first line is none
   size_t n = 0, bytes = 0;
@@ -184,7 +181,7 @@ static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Dat
 }
 // Trains a tokenizer on the starts of the files, equally many bytes of each.
 static inline bool encode_train(Tokenizer *t, const DataNames *files, const char *column, const EncodeOptions *o,
-                                DataError *e) {
+                                Error *e) {
   const char *looks;
   const int64_t each = ENCODE_SAMPLE_BYTES / files->count + 1;
   uint8_t *sample = (uint8_t *)data_alloc(ENCODE_SAMPLE_BYTES + (size_t)files->count, 1);
@@ -216,7 +213,7 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
   }
   if (n) tokenizer_train(t, sample, (size_t)n, o->vocab_size, o->threads);
   free(sample);
-  return n || data_fail(e, EXIT_MISSING, "%s: there is no text to train a tokenizer on", files->name[0]);
+  return n || fail_with(e, EXIT_MISSING, "%s: there is no text to train a tokenizer on", files->name[0]);
 }
 
 // ================================================================================================ 2 writing
@@ -313,11 +310,11 @@ struct Encoding {
 static inline void encode_shard_path(const Encoding *c, const EncodeShards *s, const char *end, char path[PATH_MAX]) {
   data_format(path, PATH_MAX, "%s/%s_%06d.bin%s", c->out, s->name, s->number, end);
 }
-static inline bool encode_fail(const char *path, DataError *e) {
-  return data_fail(e, EXIT_MISSING, "cannot write %s: %s", path, strerror(errno));
+static inline bool encode_fail(const char *path, Error *e) {
+  return fail_with(e, EXIT_MISSING, "cannot write %s: %s", path, strerror(errno));
 }
 // Opens the last shard, unless it is open.
-static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataError *e) {
+static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, Error *e) {
   char part[PATH_MAX];
   encode_shard_path(c, s, ".part", part);
   if (s->fd < 0) s->fd = file_make(part, O_RDWR | (s->numel ? 0 : O_TRUNC), 0666);
@@ -325,21 +322,21 @@ static inline bool encode_shard_open(const Encoding *c, EncodeShards *s, DataErr
 }
 // Writes the last shard as llmq's file into `fd`: tokens without the bit ENCODE_TRAINED, then the mask of these bits.
 static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd, const char *part, const char *path) {
-  int32_t header[256] = {0, 0, 2, 4, (int32_t)s->numel, c->tokenizer.vocab_size, 1};
+  int32_t header[TOKEN_FILE_WORDS];
   int32_t *ids = (int32_t *)data_alloc(ENCODE_COPY_NUMEL, sizeof *ids);
   uint8_t *mask = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL / 8, 1);
-  memcpy(header, token_file_llmq, 8);
+  token_file_header(header, s->numel, 4, c->tokenizer.vocab_size, true);
   bool ok = file_write(fd, path, header, sizeof header, 0);
   for (int64_t at = 0, n; ok && at < s->numel; at += n) {
     n = min64(s->numel - at, ENCODE_COPY_NUMEL);
     memset(mask, 0, ENCODE_COPY_NUMEL / 8);
-    ok = file_read(s->fd, ids, n * 4, 1024 + at * 4);
+    ok = file_read(s->fd, ids, n * 4, TOKEN_FILE_HEADER_BYTES + at * 4);
     for (int64_t i = 0; i < n; i++) {
       mask[i / 8] |= (uint8_t)((ids[i] / ENCODE_TRAINED) << i % 8);
       ids[i] %= ENCODE_TRAINED;
     }
-    ok = ok && file_write(fd, path, ids, n * 4, 1024 + at * 4) &&
-         file_write(fd, path, mask, (n + 7) / 8, 1024 + s->numel * 4 + at / 8);
+    ok = ok && file_write(fd, path, ids, n * 4, TOKEN_FILE_HEADER_BYTES + at * 4) &&
+         file_write(fd, path, mask, (n + 7) / 8, TOKEN_FILE_HEADER_BYTES + s->numel * 4 + at / 8);
   }
   free(ids);
   free(mask);
@@ -347,10 +344,10 @@ static inline bool encode_mask(const Encoding *c, const EncodeShards *s, int fd,
 }
 // Ends the last shard: writes its header, syncs it to the disk, gives it its final name. A .part of conversations stays
 // until the state is written (encode_tidy), because it cannot be made again from the final file.
-static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) {
+static inline bool encode_shard_end(Encoding *c, EncodeShards *s, Error *e) {
   char part[PATH_MAX], path[PATH_MAX], temporary[PATH_MAX];
-  int32_t header[256] = {20240520, 1, (int32_t)s->numel};
-  if (c->token_bytes == 4) header[0] = 20240801, header[1] = 7;
+  int32_t header[TOKEN_FILE_WORDS];
+  token_file_header(header, s->numel, c->token_bytes, 0, false);
   encode_shard_path(c, s, ".part", part);
   encode_shard_path(c, s, "", path);
   encode_shard_path(c, s, ".tmp", temporary);
@@ -370,7 +367,7 @@ static inline bool encode_shard_end(Encoding *c, EncodeShards *s, DataError *e) 
   return true;
 }
 // Appends n ids to the shards of a split, whose files have a header of 1024 bytes, and ends every shard that is full.
-static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *ids, int64_t n, DataError *e) {
+static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *ids, int64_t n, Error *e) {
   char part[PATH_MAX];
   uint8_t *bytes = (uint8_t *)data_alloc(ENCODE_COPY_NUMEL, 4);
   bool ok = true;
@@ -382,7 +379,7 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
       const uint16_t id16 = (uint16_t)ids[i];
       memcpy(bytes + i * c->token_bytes, c->token_bytes == 2 ? (const void *)&id16 : &ids[i], (size_t)c->token_bytes);
     }
-    ok = file_write(s->fd, part, bytes, count * c->token_bytes, 1024 + s->numel * c->token_bytes) ||
+    ok = file_write(s->fd, part, bytes, count * c->token_bytes, TOKEN_FILE_HEADER_BYTES + s->numel * c->token_bytes) ||
          encode_fail(part, e);
     s->numel += count;
     s->total += count;
@@ -490,7 +487,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   p->count = bpe_encoder_run(encoder, text, bytes, p->ids, !p->begins);
 }
 // Encodes the pieces on all threads, and appends them in their order.
-static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, DataError *e) {
+static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, Error *e) {
   EncodePiece *const piece = l->piece;
   const int64_t count = l->count, most = count / (4 * c->o->threads) + 1;      // pieces of an encoder: it caches words
   parallel_for(c->o->threads, 0, (count + most - 1) / most, 1, [=](int64_t group) {
@@ -511,8 +508,8 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   for (int64_t i = 0; i < l->count; i++) {
     EncodePiece *p = &piece[i];
     if (ok && p->fault)
-      ok = data_fail(e, EXIT_MISSING, "%s, %s %lld: %s", path, name_ends(path, ".parquet") ? "row"
-                     : c->container > CONTAINER_JSON_LINES ? "record" : "line", (long long)p->number, p->fault);
+      ok = fail_with(e, EXIT_MISSING, "%s, %s %lld: %s", path, name_ends(path, ".parquet") ? "row" : c->container >
+                     CONTAINER_JSON_LINES ? "record" : "line", (long long)p->number, p->fault);
     if (ok && c->sink) chat_stream_add(c->sink, p);
     if (p->begins && !c->sink) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
@@ -535,7 +532,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
 static const char encode_mark[] = "{\"encoding\":\"";
 // Rejects a directory with files that this encoding would overwrite, unless its encode.json says that an encoding wrote
 // them.
-static inline bool encode_check_out(const Encoding *c, DataError *e) {
+static inline bool encode_check_out(const Encoding *c, Error *e) {
   char path[PATH_MAX], found[PATH_MAX] = "";
   data_format(path, sizeof path, "%s/encode.json", c->out);
   DIR *dir = file_has_mark(path, encode_mark, true) ? NULL : opendir(c->out);
@@ -543,7 +540,7 @@ static inline bool encode_check_out(const Encoding *c, DataError *e) {
     for (const char *name : {"encode.json", "tokenizer.json", "train_[0-9]*.bin*", "val_[0-9]*.bin*"})
       if (!fnmatch(name, d->d_name, 0)) data_format(found, sizeof found, "%s/%s", c->out, d->d_name);
   if (dir) closedir(dir);
-  return !found[0] || data_fail(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
+  return !found[0] || fail_with(e, EXIT_USAGE, "--encode: %s is there, and nothing tells that an encoding has written "
                                 "it: name another directory", found);
 }
 // Removes temporary files that a killed process left, and, if `parts`, the .part files of shards that are complete.
@@ -565,7 +562,7 @@ static inline void encode_tidy(const Encoding *c, bool parts) {
   }
   if (dir) closedir(dir);
 }
-static inline bool encode_save(Encoding *c, DataError *e) {
+static inline bool encode_save(Encoding *c, Error *e) {
   char path[PATH_MAX], part[PATH_MAX], *text = NULL;
   size_t bytes;
   for (EncodeShards &s : c->shards) {
@@ -614,12 +611,12 @@ static inline bool encode_is(const cJSON *state, uint64_t hash) {
 }
 // Takes over the state that an earlier process left in OUT; *found: there is one. What that process wrote after it
 // saved the state is written again.
-static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
+static inline bool encode_resume(Encoding *c, bool *found, Error *e) {
   char path[PATH_MAX], part[PATH_MAX];
   cJSON *json = encode_state(c->out, path);
   *found = json != NULL;
   if (!json)
-    return access(path, F_OK) || data_fail(e, EXIT_MISSING, "%s is damaged: remove %s and encode again", path, c->out);
+    return access(path, F_OK) || fail_with(e, EXIT_MISSING, "%s is damaged: remove %s and encode again", path, c->out);
   const int64_t trained = encode_number(cJSON_GetObjectItemCaseSensitive(json, "vocab_size"));
   const bool same = encode_is(json, c->hash) && (*c->o->tokenizer || trained == c->o->vocab_size);
   int64_t *const to[] = {&c->at, &c->line, &c->documents, &c->text_bytes};
@@ -634,7 +631,7 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
   c->records.fields = (uint64_t)max64(0, encode_number(cJSON_GetObjectItemCaseSensitive(json, "fields")));
   cJSON_ArrayForEach(x, cJSON_GetObjectItemCaseSensitive(json, "unread"))
     record_unread_add(&c->records.unread, x->string ? x->string : "", encode_number(x));
-  bool ok = same || data_fail(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
+  bool ok = same || fail_with(e, EXIT_USAGE, "%s has another encoding: of other files, tokenizer or options; remove "
                               "it, or name another directory", c->out);
   bool fits = c->split >= 0 && c->split <= 2 && c->file >= 0 && c->file <= c->files[c->split == 1].count;
   for (const int64_t *number : to) fits = fits && *number >= 0;
@@ -644,16 +641,16 @@ static inline bool encode_resume(Encoding *c, bool *found, DataError *e) {
     s.numel = encode_number(cJSON_GetArrayItem(list, 1));
     s.total = encode_number(cJSON_GetArrayItem(list, 2));
     fits = fits && s.number >= 0 && s.numel >= 0 && s.numel <= c->o->shard_numel && s.total >= s.numel;
-    if (ok && !fits) ok = data_fail(e, EXIT_MISSING, "%s/encode.json is damaged: remove %s and encode again", c->out,
+    if (ok && !fits) ok = fail_with(e, EXIT_MISSING, "%s/encode.json is damaged: remove %s and encode again", c->out,
                                     c->out);
     encode_shard_path(c, &s, ".part", part);
     encode_shard_path(c, &s, "", path);
-    const int64_t want = 1024 + s.numel * c->token_bytes;
+    const int64_t want = TOKEN_FILE_HEADER_BYTES + s.numel * c->token_bytes;
     struct stat st;
     if (!ok || !s.numel) continue;
     if (access(part, F_OK) && rename(path, part)) part[0] = 0;   // it became whole after the state was written
     ok = (!stat(part, &st) && st.st_size >= want && !truncate(part, want)) ||
-         data_fail(e, EXIT_MISSING, "%s is not as it was being written: remove %s and encode again", path, c->out);
+         fail_with(e, EXIT_MISSING, "%s is not as it was being written: remove %s and encode again", path, c->out);
   }
   cJSON_Delete(json);
   return ok;
@@ -676,17 +673,17 @@ static inline void encode_progress(Encoding *c, const TextStream *s, bool now) {
   c->said_ms = ms;
 }
 // Whether the open file at the place is still the one that was hashed.
-static inline bool encode_unchanged(const Encoding *c, const TextStream *s, DataError *e) {
+static inline bool encode_unchanged(const Encoding *c, const TextStream *s, Error *e) {
   const Encoding::EncodeSeen *was = &c->seen[c->split][c->file];
   struct stat st;
   return (!fstat(s->fd, &st) && st.st_size == was->bytes && st.st_mtim.tv_sec == was->seconds &&
           st.st_mtim.tv_nsec == was->nanoseconds) ||
-         data_fail(e, EXIT_MISSING, "%s has changed while it was encoded: it had %lld bytes and has %lld; remove %s "
+         fail_with(e, EXIT_MISSING, "%s has changed while it was encoded: it had %lld bytes and has %lld; remove %s "
                    "and encode again when it is whole", s->path, (long long)was->bytes, (long long)st.st_size, c->out);
 }
 // Checks a block of a file: rejects bytes that no text has, and counts those that are not UTF-8.
 static inline bool encode_check_block(const Encoding *c, const TextStream *s, const uint8_t *p, size_t n, TextBad *bad,
-                                      DataError *e) {
+                                      Error *e) {
   char words[1400];
   if (s->kind == TEXT_PLAIN) text_count_bad(bad, p, n);
   return s->kind == TEXT_ROWS || (text_check_controls(s->path, p, n, c->at, e) &&
@@ -695,13 +692,13 @@ static inline bool encode_check_block(const Encoding *c, const TextStream *s, co
 // At the end of a file, prints how many of its bytes are not UTF-8, if any.
 static inline void encode_notice(const Encoding *c, const TextStream *s, const TextBad *bad) {
   char words[1400], line[1600];
-  DataError none;
+  Error none;
   text_check_bad(bad, s->path, WANT_BYTES, words, sizeof words, &none);
   data_format(line, sizeof line, "notice: %s", words);
   if (words[0]) c->o->say(line);
 }
 // Encodes the current file from byte c->at of its text on.
-static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
+static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
   TextStream s;
   TextBad bad = {};
   // A thread's share of a block takes a second or two, after which the state can be saved.
@@ -710,7 +707,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
   if (!text_stream_open(&s, path, c->column, e, c->o->as_text, c->o->chat.fields)) return false;
   if (c->chats && s.kind != TEXT_JSONL) {
     text_stream_close(&s);
-    return data_fail(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
+    return fail_with(e, EXIT_USAGE, "%s is no conversations, which the first file has: encode them apart", path);
   }
   if (c->chats && !c->at) parquet_unread(&s.rows, &c->records.unread);
   uint8_t *block = (uint8_t *)data_alloc(room, 1);
@@ -738,8 +735,8 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
     }
     if (ok && !used && got > 0) {                // one line, or no blank: more than the block holds
       if (room >= ENCODE_LINE_BYTES)
-        ok = data_fail(e, EXIT_MISSING, "%s has no %s in %d MiB behind byte %lld of its text", path,
-                       s.kind == TEXT_PLAIN ? "blank to cut it at" : "end of a line or row", ENCODE_LINE_BYTES >> 20,
+        ok = fail_with(e, EXIT_MISSING, "%s has no %s in %d MiB behind byte %lld of its text", path, s.kind ==
+                       TEXT_PLAIN ? "blank to cut it at" : "end of a line or row", ENCODE_LINE_BYTES >> 20,
                        (long long)c->at);
       else block = (uint8_t *)bpe_resize(block, room *= 2, 1);
     }
@@ -758,7 +755,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, DataError *e) {
 }
 // Sets c->hash to a hash of what decides the bytes written, except the tokenizer: names, sizes, times and samples of
 // the files, and the options.
-static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
+static inline bool encode_inputs_hash(Encoding *c, Error *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
   c->hash = data_hash(data_hash(0, numbers, sizeof numbers), c->column, strlen(c->column));
@@ -773,12 +770,12 @@ static inline bool encode_inputs_hash(Encoding *c, DataError *e) {
     for (int i = 0; i < names->count; i++) {
       const char *base = path_base(names->name[i]);
       struct stat st;
-      if (stat(names->name[i], &st)) return data_fail(e, EXIT_MISSING, "%s: %s", names->name[i], strerror(errno));
+      if (stat(names->name[i], &st)) return fail_with(e, EXIT_MISSING, "%s: %s", names->name[i], strerror(errno));
       const Encoding::EncodeSeen is = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
       c->hash = data_hash(data_hash(c->hash, base, strlen(base)), &is, sizeof is);
       const int fd = open(names->name[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
       const bool read = fd >= 0 && file_hash_blocks(fd, 0, st.st_size, ENCODE_SAMPLES, &c->hash);
-      if (!read) data_fail(e, EXIT_MISSING, "cannot read %s: %s", names->name[i], strerror(errno));
+      if (!read) fail_with(e, EXIT_MISSING, "cannot read %s: %s", names->name[i], strerror(errno));
       if (fd >= 0) close(fd);
       if (!read) return false;
       c->seen[k][i] = is;
@@ -817,11 +814,11 @@ static inline void encode_find(Encoding *c, uint64_t inputs) {
 }
 // One process at a time writes there: another one waits for what is in the cache, else it is refused. Where nothing can
 // be locked, none waits.
-static inline bool encode_lock(Encoding *c, DataError *e) {
+static inline bool encode_lock(Encoding *c, Error *e) {
   char path[PATH_MAX], line[PATH_MAX + 64];
   data_format(path, sizeof path, "%s/.lock", c->out);
   for (bool told = false; (c->lock = file_lock(path)) < 0 && errno == EWOULDBLOCK; told = true) {
-    if (c->o->out) return data_fail(e, EXIT_LOST, "%s: another process encodes into it", c->out);
+    if (c->o->out) return fail_with(e, EXIT_LOST, "%s: another process encodes into it", c->out);
     snprintf(line, sizeof line, "waiting: another process encodes into %s", c->out);
     if (!told) c->o->say(line);
     liveness_progress();
@@ -830,9 +827,10 @@ static inline bool encode_lock(Encoding *c, DataError *e) {
   return true;
 }
 // Lists the inputs, has the tokenizer, and takes up what is there.
-static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
+static inline bool encode_open(Encoding *c, bool *found, Error *e) {
   const EncodeOptions *o = c->o;
-  char json[PATH_MAX], state[PATH_MAX], why[1024];
+  char json[PATH_MAX], state[PATH_MAX];
+  Error why = {};
   DataNames held = {};
   DataNotices left = {};
   int tests = 0;
@@ -842,33 +840,33 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   if (!encode_add_list(&c->files[0], &held, &tests, o->data, "--data", e, &left) ||
       !encode_add_list(&c->files[1], NULL, NULL, o->val_data, "--val_data", e, &left)) return false;
   for (char *at = left.text, *end; (end = strchr(at, '\n')); at = end + 1) {
-    snprintf(why, sizeof why, "notice: %.*s", (int)(end - at), at);
-    o->say(why);
+    fail(&why, "notice: %.*s", (int)(end - at), at);
+    o->say(why.text);
   }
   for (int i = 0; i < held.count && !*o->val_data; i++) data_names_add(&c->files[1], held.name[i]);
   if (tests || held.count) {
-    snprintf(why, sizeof why, "not trained on: %d files named test..., left out, and %d named val..., %s", tests,
-             held.count, *o->val_data ? "left out, as --val_data names others" : "for validation");
-    o->say(why);
+    fail(&why, "not trained on: %d files named test..., left out, and %d named val..., %s", tests, held.count,
+         *o->val_data ? "left out, as --val_data names others" : "for validation");
+    o->say(why.text);
   }
   data_names_free(&held);
   bool tables = false;
   if (!encode_check(&c->files[0], o, &tables, e) || !encode_check(&c->files[1], o, &tables, e)) return false;
   if (o->column_given && *o->column && !tables)
-    return data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", o->column);
+    return fail_with(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and none is named", o->column);
   c->column = tables ? o->column : "";
   const char *first = c->files[0].name[0];
   if (!encode_is_chats(first, o, e, &c->chats)) return false;
   if (c->chats && !*o->tokenizer)
-    return data_fail(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
+    return fail_with(e, EXIT_USAGE, "%s has conversations, which are encoded by a model's own tokenizer: name the "
                      "model's directory by --tokenizer", first);
   if (c->chats && o->documents_given)
-    return data_fail(e, EXIT_USAGE, "%s has conversations, which end as their template says: leave --document_token "
+    return fail_with(e, EXIT_USAGE, "%s has conversations, which end as their template says: leave --document_token "
                      "out", first);
-  if (*o->tokenizer && !tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, why, sizeof why))
-    return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  if (*o->tokenizer && !tokenizer_load_with(&c->tokenizer, o->tokenizer, o->add_tokens, &why))
+    return fail_with(e, EXIT_MISSING, "tokenizer %s", why.text);
   if (*o->tokenizer && o->vocab_given && c->tokenizer.vocab_size > o->vocab_size)
-    return data_fail(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: leave that out",
+    return fail_with(e, EXIT_USAGE, "tokenizer %s has %d tokens, more than --vocab_size %d: leave that out",
                      o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
   if (c->tokenizer.ignored && o->out)
     o->say("notice: the tokenizer's truncation and padding are ignored, as by transformers: texts are encoded whole");
@@ -883,19 +881,18 @@ static inline bool encode_open(Encoding *c, bool *found, DataError *e) {
   data_format(json, sizeof json, "%s/tokenizer.json", c->out);
   data_format(state, sizeof state, "%s/encode.json", c->out);
   const bool has = !access(state, F_OK) && !access(json, F_OK), trained = !*o->tokenizer && has;
-  if (trained && !tokenizer_load_any(&c->tokenizer, json, why, sizeof why))
-    return data_fail(e, EXIT_MISSING, "tokenizer %s", why);
+  if (trained && !tokenizer_load_any(&c->tokenizer, json, &why))
+    return fail_with(e, EXIT_MISSING, "tokenizer %s", why.text);
   if (!*o->tokenizer && o->vocab_size < 257)
-    return data_fail(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 257 tokens", o->vocab_size);
+    return fail_with(e, EXIT_USAGE, "--vocab_size %d: a byte-level tokenizer has at least 257 tokens", o->vocab_size);
   if (!*o->tokenizer && !trained && !encode_train(&c->tokenizer, &c->files[0], c->column, o, e)) return false;
   if (!*o->tokenizer) encode_hash(c);
   if (!encode_resume(c, found, e)) return false;
   encode_tidy(c, *found);
   return (*found || encode_save(c, e)) &&        // first: it tells whose the directory is
-         ((*found && has) || tokenizer_save(&c->tokenizer, json, why, sizeof why) ||
-          data_fail(e, EXIT_MISSING, "%s", why));
+         ((*found && has) || tokenizer_save(&c->tokenizer, json, &why) || fail_with(e, EXIT_MISSING, "%s", why.text));
 }
-bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size, char *out) {
+bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size, char *out) {
   static Encoding c;
   EncodePieces l = {};
   bool found = false, ok;
@@ -916,7 +913,7 @@ bool encode_run(const EncodeOptions *o, DataError *e, int *vocab_size, char *out
   const bool works = ok && !c.done;
   char missing[128], names[1024];
   if (ok && works && c.chats && record_fields_missing(o->chat.fields, c.records.fields, missing, sizeof missing))
-    ok = data_fail(e, EXIT_USAGE, "--fields %s: no record has that member; remove %s and encode again", missing, c.out);
+    ok = fail_with(e, EXIT_USAGE, "--fields %s: no record has that member; remove %s and encode again", missing, c.out);
   if (ok && record_unread_say(&c.records.unread, names, sizeof names)) {
     snprintf(line, sizeof line, "notice: %.700s", names);
     o->say(line);

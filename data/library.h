@@ -1,7 +1,5 @@
 // library.h: functions of compression libraries, which are opened when a file needs them: libz.so.1, libzstd.so.1,
 // libsnappy.so.1. By their documented interfaces (zlib.h, zstd.h, snappy-c.h).
-//
-// Defines: LibraryName, libraries, library_open.
 #pragma once
 #include <dlfcn.h>
 
@@ -38,7 +36,7 @@ struct Libraries {
 static Libraries libraries;
 
 // Opens one, once. False: one line in e, which names the file `path` that needs it.
-static inline bool library_open(LibraryName library, const char *path, DataError *e) {
+static inline bool library_open(LibraryName library, const char *path, Error *e) {
   Libraries *l = &libraries;
   static const struct { const char *file, *package; } at[] = {
       {}, {"libz.so.1", "zlib1g"}, {"libzstd.so.1", "libzstd1"}, {"libsnappy.so.1", "libsnappy1v5"}};
@@ -56,7 +54,7 @@ static inline bool library_open(LibraryName library, const char *path, DataError
   bool ok = handle != NULL;
   for (const auto &f : functions) if (ok && f.of == library) ok = (*f.to = dlsym(handle, f.name)) != NULL;
   l->open[library] = ok;
-  return ok || data_fail(e, EXIT_MISSING, "%s needs %s, which is not here: install it (Debian: %s)%s", path,
-                         at[library].file, at[library].package,
-                         library == LIBRARY_SNAPPY ? "" : ", or unpack the file");
+  return ok || fail_with(e, EXIT_MISSING, "%s needs %s, which is not here: install it (Debian: %s)%s", path,
+                         at[library].file, at[library].package, library == LIBRARY_SNAPPY ? "" : ", or unpack the "
+                         "file");
 }

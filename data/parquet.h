@@ -14,8 +14,6 @@
 //
 // A row of text is given as its bytes and a zero; one without a value as the byte 0xff, which no UTF-8 has, and a zero.
 // A record is an object of JSON and the end of a line.
-//
-// Defines: Parquet, parquet_open, parquet_read, parquet_close.
 #pragma once
 #include "data.h"
 #include "data/files/files.h"
@@ -158,14 +156,14 @@ static inline void parquet_close(Parquet *q) {
   free(q->line);
   *q = {};
 }
-static inline bool parquet_damaged(const ParquetColumn *q, const char *what, DataError *e) {
-  return data_fail(e, EXIT_MISSING, "%s is damaged: row group %lld, column %s: %s", q->path,
-                   (long long)q->at_chunk + 1, q->name, what);
+static inline bool parquet_damaged(const ParquetColumn *q, const char *what, Error *e) {
+  return fail_with(e, EXIT_MISSING, "%s is damaged: row group %lld, column %s: %s", q->path, (long long)q->at_chunk + 1,
+                   q->name, what);
 }
-static inline bool parquet_pread(const char *path, int fd, void *to, int64_t bytes, int64_t at, DataError *e) {
+static inline bool parquet_pread(const char *path, int fd, void *to, int64_t bytes, int64_t at, Error *e) {
   return file_read(fd, to, bytes, at) ||
-         data_fail(e, EXIT_MISSING, "cannot read %s: %s", path, errno == ENODATA ? "it has become shorter"
-                                                                                 : strerror(errno));
+         fail_with(e, EXIT_MISSING, "cannot read %s: %s", path, errno == ENODATA ? "it has become shorter" :
+                   strerror(errno));
 }
 static inline ParquetElement parquet_element(Thrift *t) {
   ParquetElement x = {"", -1, 0, -1, 0, 0, -1, 0, 0, 0};
@@ -207,14 +205,14 @@ static inline bool parquet_tree(Parquet *q, Thrift *t, int64_t count, const Parq
   x->end = q->nodes;
   return true;
 }
-static inline bool parquet_schema(Parquet *q, Thrift *t, int64_t count, DataError *e) {
+static inline bool parquet_schema(Parquet *q, Thrift *t, int64_t count, Error *e) {
   int64_t leaf = 0;
   if (count > PARQUET_ELEMENTS_MAX)
-    return data_fail(e, EXIT_USAGE, "%s has %lld columns; at most %d are possible", q->path, (long long)count,
+    return fail_with(e, EXIT_USAGE, "%s has %lld columns; at most %d are possible", q->path, (long long)count,
                      PARQUET_ELEMENTS_MAX);
   q->node = (ParquetElement *)data_alloc((size_t)count + 1, sizeof *q->node);
   return (count > 1 && parquet_tree(q, t, count, NULL, &leaf) && q->nodes == count) ||
-         data_fail(e, EXIT_MISSING, "%s is damaged: its schema", q->path);
+         fail_with(e, EXIT_MISSING, "%s is damaged: its schema", q->path);
 }
 // A column of the top level is read: all leaves of node i.
 static inline void parquet_add(Parquet *q, int64_t i) {
@@ -247,7 +245,7 @@ static inline bool parquet_is_read(const Parquet *q, int64_t i) {
   return ok;
 }
 // Whether the columns make records of a form, whose columns are then added. False, with or without e: they do not.
-static inline bool parquet_choose_records(Parquet *q, const char *fields, DataError *e) {
+static inline bool parquet_choose_records(Parquet *q, const char *fields, Error *e) {
   cJSON *members = cJSON_CreateObject();
   char fault[400];
   bool several;
@@ -260,16 +258,16 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
   }
   const bool single = record_is_single(members, RecordFault{fault, sizeof fault});
   const RecordForm *f = single ? record_form(members, fields, RecordFault{fault, sizeof fault}, &several) : NULL;
-  bool ok = single ? !several || data_fail(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault)
-                   : data_fail(e, EXIT_USAGE, "%s: %s", q->path, fault);
+  bool ok = single ? !several || fail_with(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault)
+                   : fail_with(e, EXIT_USAGE, "%s: %s", q->path, fault);
   auto take = [&](const char *name) {
     const cJSON *m = ok && f && name ? record_member(members, fields, name) : NULL;
     if (m && f->kind == FORM_TEXT && strcmp(m->string, "text"))
-      ok = data_fail(e, EXIT_USAGE, "%s: the text of a table is named by --text_column %s", q->path, m->string);
+      ok = fail_with(e, EXIT_USAGE, "%s: the text of a table is named by --text_column %s", q->path, m->string);
     if (!m || f->kind == FORM_TEXT) return;
     q->node[m->valueint].column = 0;
     ok = parquet_is_read(q, m->valueint) ||
-         data_fail(e, EXIT_USAGE, "%s: column %s has values of another kind than text, numbers, true and false, and "
+         fail_with(e, EXIT_USAGE, "%s: column %s has values of another kind than text, numbers, true and false, and "
                    "lists and structures of them: write JSON lines", q->path, m->string);
   };
   if (f) take(f->first), take(f->second);
@@ -277,7 +275,7 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, DataEr
   for (int64_t i = 1; i < q->nodes; i = q->node[i].end) if (record_changes(q->node[i].name)) take(q->node[i].name);
   for (int64_t i = 1; ok && i < q->nodes; i = q->node[i].end) if (!q->node[i].column) parquet_add(q, i);
   if (ok && q->columns > PARQUET_COLUMNS_MAX)
-    ok = data_fail(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MAX);
+    ok = fail_with(e, EXIT_USAGE, "%s has records of more than %d values", q->path, PARQUET_COLUMNS_MAX);
   q->records = ok && q->columns;
   cJSON_Delete(members);
   return q->records;
@@ -289,7 +287,7 @@ static inline void parquet_unread(const Parquet *q, RecordUnread *unread) {
 }
 // Which columns are read: those of records; or one of text: `asked`, or `text`, or the only one of strings. Names the
 // columns where there is none. False: e.
-static inline bool parquet_choose(Parquet *q, const char *asked, const char *fields, DataError *e) {
+static inline bool parquet_choose(Parquet *q, const char *asked, const char *fields, Error *e) {
   char names[700] = "";
   int64_t chosen = -1, strings = 0;
   bool named = false;
@@ -312,18 +310,18 @@ static inline bool parquet_choose(Parquet *q, const char *asked, const char *fie
     strings += string;
   }
   if (*asked && !named)
-    return data_fail(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names);
+    return fail_with(e, EXIT_USAGE, "%s has no column %s; it has: %s", q->path, asked, names);
   if (!*asked && records && (!named || form_is_chat_key(records->name)))
-    return data_fail(e, EXIT_USAGE, "%s has records in column %s and no form that is known: name it, if they are "
+    return fail_with(e, EXIT_USAGE, "%s has records in column %s and no form that is known: name it, if they are "
                      "messages, by --fields messages=%s, or a column of strings to train on by --text_column; it has: "
                      "%s", q->path, records->name, records->name, names);
   if (!named && strings != 1)
-    return data_fail(e, EXIT_USAGE, "%s has %s, and none is text: name the one to read by --text_column, or those of "
-                     "records by --fields; it has: %s",
-                     q->path, strings ? "several columns of strings" : "no column of strings", names);
+    return fail_with(e, EXIT_USAGE, "%s has %s, and none is text: name the one to read by --text_column, or those of "
+                     "records by --fields; it has: %s", q->path, strings ? "several columns of strings" : "no column "
+                     "of strings", names);
   const ParquetElement *x = &q->node[chosen];
   if (x->children || x->type != PARQUET_BYTE_ARRAY || x->repetition == PARQUET_REPEATED)
-    return data_fail(e, EXIT_USAGE, "%s: column %s is no strings; name one by --text_column; it has: %s", q->path,
+    return fail_with(e, EXIT_USAGE, "%s: column %s is no strings; name one by --text_column; it has: %s", q->path,
                      x->name, names);
   parquet_add(q, chosen);
   return true;
@@ -349,17 +347,17 @@ static inline ParquetChunk parquet_chunk(Thrift *t) {
   c.begin = dictionary > 0 && dictionary < data ? dictionary : data;
   return c;
 }
-static inline bool parquet_check_chunk(ParquetColumn *q, const ParquetChunk *c, DataError *e) {
+static inline bool parquet_check_chunk(ParquetColumn *q, const ParquetChunk *c, Error *e) {
   static const char *const codecs[] = {"", "Snappy", "GZIP", "LZO", "Brotli", "LZ4", "Zstandard", "LZ4_RAW"};
   if (c->type != q->type || c->values < 0 || c->begin < 4 || c->bytes < 0 || c->bytes > q->file_bytes - c->begin)
     return parquet_damaged(q, "it lies outside the file", e);
   if (c->codec && c->codec != 1 && c->codec != 6)
-    return data_fail(e, EXIT_USAGE, "%s is compressed by %s; expected: Snappy, Zstandard, or none: write it again so",
+    return fail_with(e, EXIT_USAGE, "%s is compressed by %s; expected: Snappy, Zstandard, or none: write it again so",
                      q->path, c->codec > 0 && c->codec < 8 ? codecs[c->codec] : "an unknown codec");
   return library_open(c->codec == 1 ? LIBRARY_SNAPPY : c->codec ? LIBRARY_ZSTD : LIBRARY_NONE, q->path, e);
 }
 // Reads a row group: where in it the columns are that are read. False: it is damaged, or e.
-static inline bool parquet_group(Parquet *q, Thrift *t, int64_t number, DataError *e) {
+static inline bool parquet_group(Parquet *q, Thrift *t, int64_t number, Error *e) {
   int64_t leaves;
   int field = 0, at = 0;
   for (int type; (type = thrift_field(t, &field));) {
@@ -378,7 +376,7 @@ static inline bool parquet_group(Parquet *q, Thrift *t, int64_t number, DataErro
   return !t->bad && at == q->columns;
 }
 // Reads the footer's structure FileMetaData.
-static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, const char *fields, DataError *e) {
+static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, const char *fields, Error *e) {
   int64_t count;
   int field = 0;
   bool ok = true;
@@ -387,19 +385,19 @@ static inline bool parquet_footer(Parquet *q, Thrift t, const char *asked, const
       if (thrift_list(&t, &count) != THRIFT_STRUCT) t.bad = true;
       if (!parquet_schema(q, &t, count, e) || !parquet_choose(q, asked, fields, e)) return false;
     } else if (field == 3 && type == THRIFT_I64) q->rows = thrift_int(&t);
-    else if (field == 8) return data_fail(e, EXIT_USAGE, "%s is encrypted: write it again without", q->path);
+    else if (field == 8) return fail_with(e, EXIT_USAGE, "%s is encrypted: write it again without", q->path);
     else if (field == 4 && type == THRIFT_LIST && q->columns && !q->column->chunks) {
       if (thrift_list(&t, &count) != THRIFT_STRUCT && count) t.bad = true;
       for (int64_t i = 0; ok && i < count; i++) ok = parquet_group(q, &t, i, e);
     } else thrift_skip(&t, type);
   }
   ok = ok && !t.bad && q->columns && q->rows >= 0;
-  return ok || e->text[0] ? ok : data_fail(e, EXIT_MISSING, "%s is damaged: its footer", q->path);
+  return ok || e->text[0] ? ok : fail_with(e, EXIT_MISSING, "%s is damaged: its footer", q->path);
 }
 // Opens the file behind fd, which stays the caller's. asked: the column of text, or "". fields: of records (--fields);
 // NULL: it is text. False: one line in e; close it too.
 static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t file_bytes, const char *asked,
-                                const char *fields, DataError *e) {
+                                const char *fields, Error *e) {
   uint8_t ends[12];
   uint32_t bytes;
   *q = {};
@@ -410,13 +408,13 @@ static inline bool parquet_open(Parquet *q, int fd, const char *path, int64_t fi
                            !parquet_pread(path, fd, ends + 4, 8, file_bytes - 8, e)))
     return false;
   if (file_bytes >= 12 && !memcmp(ends + 8, "PARE", 4))
-    return data_fail(e, EXIT_USAGE, "%s is encrypted: write it again without", path);
+    return fail_with(e, EXIT_USAGE, "%s is encrypted: write it again without", path);
   if (file_bytes < 12 || memcmp(ends, "PAR1", 4) || memcmp(ends + 8, "PAR1", 4))
-    return data_fail(e, EXIT_MISSING, "%s is no Parquet table, or cut short: it does not begin and end with PAR1",
+    return fail_with(e, EXIT_MISSING, "%s is no Parquet table, or cut short: it does not begin and end with PAR1",
                      path);
   memcpy(&bytes, ends + 4, 4);
   if (bytes > file_bytes - 12 || bytes > PARQUET_FOOTER_MAX)
-    return data_fail(e, EXIT_MISSING, "%s is damaged: a footer of %u bytes", path, bytes);
+    return fail_with(e, EXIT_MISSING, "%s is damaged: a footer of %u bytes", path, bytes);
   uint8_t *footer = (uint8_t *)data_alloc((size_t)bytes + 1, 1);
   const bool ok = parquet_pread(path, fd, footer, bytes, file_bytes - 8 - bytes, e) &&
                   parquet_footer(q, Thrift{footer, footer + bytes, false}, asked, fields, e);
@@ -509,7 +507,7 @@ static inline int parquet_width(int type) {
   return type == PARQUET_INT32 || type == PARQUET_FLOAT ? 4 : type == PARQUET_INT64 || type == PARQUET_DOUBLE ? 8 : 0;
 }
 // Takes the dictionary, whose page is unpacked in q->dictionary.
-static inline bool parquet_dictionary(ParquetColumn *q, int64_t values, DataError *e) {
+static inline bool parquet_dictionary(ParquetColumn *q, int64_t values, Error *e) {
   const uint8_t *p = q->dictionary, *end = p + q->dictionary_bytes;
   const int width = parquet_width(q->type), each = width ? width : 4;
   if (values < 0 || values > (int64_t)q->dictionary_bytes / each) return parquet_damaged(q, "its dictionary", e);
@@ -540,7 +538,7 @@ static inline bool parquet_levels(ParquetRuns *r, int most, const uint8_t **p, c
   return true;
 }
 // Makes ready to read the values of a page of data, unpacked in q->page.
-static inline bool parquet_data(ParquetColumn *q, const ParquetPage *h, size_t bytes, DataError *e) {
+static inline bool parquet_data(ParquetColumn *q, const ParquetPage *h, size_t bytes, Error *e) {
   const uint8_t *p = q->page, *const end = p + bytes;
   const bool first = h->type != PARQUET_DATA_2, bits = q->type == PARQUET_BOOLEAN;
   // Levels that are not there may have any encoding: Java's writers say BIT_PACKED.
@@ -552,7 +550,7 @@ static inline bool parquet_data(ParquetColumn *q, const ParquetPage *h, size_t b
     return parquet_damaged(q, "a page's levels", e);
   q->by_number = !bits && (h->encoding == PARQUET_BY_DICTIONARY || h->encoding == PARQUET_BY_DICTIONARY_1);
   if (!q->by_number && h->encoding != PARQUET_PLAIN && !(bits && h->encoding == PARQUET_RLE))
-    return data_fail(e, EXIT_USAGE, "%s: column %s has encoding %d; expected: plain or by dictionary (pyarrow: "
+    return fail_with(e, EXIT_USAGE, "%s: column %s has encoding %d; expected: plain or by dictionary (pyarrow: "
                      "column_encoding)", q->path, q->name, h->encoding);
   q->numbers = {};
   if (bits && h->encoding == PARQUET_RLE) {
@@ -568,7 +566,7 @@ static inline bool parquet_data(ParquetColumn *q, const ParquetPage *h, size_t b
   return true;
 }
 // Reads the next page. Its header has no length: more is read until it is whole.
-static inline bool parquet_page(ParquetColumn *q, DataError *e) {
+static inline bool parquet_page(ParquetColumn *q, Error *e) {
   const ParquetChunk *c = &q->chunk[q->at_chunk];
   ParquetPage h = {};
   int64_t head = 0;
@@ -614,7 +612,7 @@ static inline void parquet_begin(ParquetColumn *q, int64_t chunk) {
   q->at = c->begin, q->end = c->begin + c->bytes, q->values_left = c->values, q->entries = 0;
 }
 // Looks at the levels of the next entry of a row group. 1: there is one; 0: the end; -1: one line in e.
-static inline int parquet_peek(ParquetColumn *q, DataError *e) {
+static inline int parquet_peek(ParquetColumn *q, Error *e) {
   if (q->peeked) return 1;
   while (!q->page_left) {
     if (!q->values_left) return 0;
@@ -630,7 +628,7 @@ static inline int parquet_peek(ParquetColumn *q, DataError *e) {
   return 1;
 }
 // Takes the value of the entry that was looked at, which has one.
-static inline bool parquet_value(ParquetColumn *q, DataError *e) {
+static inline bool parquet_value(ParquetColumn *q, Error *e) {
   static const uint8_t bits[] = {0, 1};
   const uint8_t *p = q->plain, *end = q->page_end;
   const int width = parquet_width(q->type);
@@ -650,7 +648,7 @@ static inline bool parquet_value(ParquetColumn *q, DataError *e) {
   return true;
 }
 // Whether the columns have another row: 1; 0: all end; -1: one line in e.
-static inline int parquet_next(Parquet *q, DataError *e) {
+static inline int parquet_next(Parquet *q, Error *e) {
   for (ParquetColumn *const first = q->column;;) {
     int got = 0;
     for (int i = 0; i < q->columns && got >= 0; i++) {
@@ -667,7 +665,7 @@ static inline int parquet_next(Parquet *q, DataError *e) {
   }
 }
 // Reads a row of text into q->row_bytes and q->row_left.
-static inline bool parquet_text(Parquet *q, DataError *e) {
+static inline bool parquet_text(Parquet *q, Error *e) {
   static const uint8_t none[] = {0xff};
   ParquetColumn *c = q->column;
   q->row_bytes = none, q->row_left = 1;
@@ -676,23 +674,23 @@ static inline bool parquet_text(Parquet *q, DataError *e) {
   q->row_bytes = c->value, q->row_left = (int64_t)c->value_bytes;
   const bool one = q->row_left == 1 && *c->value == 0xff;
   return (!memchr(c->value, 0, c->value_bytes) && !one) ||
-         data_fail(e, EXIT_MISSING, "%s, row %lld: %s", q->path, (long long)q->row,
-                   one ? "byte 1 is not UTF-8" : "it has a NUL character");
+         fail_with(e, EXIT_MISSING, "%s, row %lld: %s", q->path, (long long)q->row, one ? "byte 1 is not UTF-8" : "it "
+                   "has a NUL character");
 }
-static inline bool parquet_put(Parquet *q, const void *p, size_t n, DataError *e) {
+static inline bool parquet_put(Parquet *q, const void *p, size_t n, Error *e) {
   if (q->line_bytes + n > PARQUET_LINE_MAX)
-    return data_fail(e, EXIT_MISSING, "%s, row %lld: it has more than 64 MiB", q->path, (long long)q->row);
+    return fail_with(e, EXIT_MISSING, "%s, row %lld: it has more than 64 MiB", q->path, (long long)q->row);
   if (q->line_bytes + n > q->line_room)
     q->line = (char *)bpe_resize(q->line, q->line_room = 2 * (q->line_bytes + n) + 64, 1);
   if (n) memcpy(q->line + q->line_bytes, p, n);
   q->line_bytes += n;
   return true;
 }
-static inline bool parquet_put(Parquet *q, const char *text, DataError *e) {
+static inline bool parquet_put(Parquet *q, const char *text, Error *e) {
   return parquet_put(q, text, strlen(text), e);
 }
 // A text in quotes.
-static inline bool parquet_put_text(Parquet *q, const uint8_t *p, size_t n, DataError *e) {
+static inline bool parquet_put_text(Parquet *q, const uint8_t *p, size_t n, Error *e) {
   bool ok = parquet_put(q, "\"", e);
   for (size_t at = 0, end; ok && at < n; at = end) {
     char code[8];
@@ -710,7 +708,7 @@ static inline void parquet_number(char text[40], double d) {
   const int power = e ? atoi(e + 1) : 0;
   if (e && power >= -4 && power < 16) snprintf(text, 40, "%.*f", digits > power + 1 ? digits - power : 1, d);
 }
-static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataError *e) {
+static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, Error *e) {
   char text[40];
   int32_t i;
   int64_t l;
@@ -727,7 +725,7 @@ static inline bool parquet_put_value(Parquet *q, const ParquetColumn *c, DataErr
   return parquet_put(q, isfinite(d) ? text : "null", e);
 }
 // Node i is nothing, which each of its columns has an entry for: below level `defined`.
-static inline bool parquet_nothing(Parquet *q, int64_t i, int repeated, int defined, const char *word, DataError *e) {
+static inline bool parquet_nothing(Parquet *q, int64_t i, int repeated, int defined, const char *word, Error *e) {
   for (int64_t j = i; j < q->node[i].end; j++) {
     if (q->node[j].children) continue;
     ParquetColumn *c = &q->column[q->node[j].column];
@@ -740,7 +738,7 @@ static inline bool parquet_nothing(Parquet *q, int64_t i, int repeated, int defi
 }
 // Node i as JSON; its first entry has the level `repeated`. element: of the list that it is itself, in an older
 // spelling.
-static inline bool parquet_json(Parquet *q, int64_t i, int repeated, bool element, DataError *e) {
+static inline bool parquet_json(Parquet *q, int64_t i, int repeated, bool element, Error *e) {
   const ParquetElement *x = &q->node[i];
   ParquetColumn *c = &q->column[x->column];
   const bool itself = x->repetition == PARQUET_REPEATED && !element;
@@ -777,7 +775,7 @@ static inline bool parquet_json(Parquet *q, int64_t i, int repeated, bool elemen
   return parquet_put(q, "}", e);
 }
 // Reads at most `bytes` bytes of rows, each with its end. 0: the end; -1: one line in e.
-static inline int64_t parquet_read(Parquet *q, uint8_t *to, int64_t bytes, DataError *e) {
+static inline int64_t parquet_read(Parquet *q, uint8_t *to, int64_t bytes, Error *e) {
   int64_t n = 0;
   while (n < bytes) {
     if (q->row_left < 0) {

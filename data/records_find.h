@@ -1,15 +1,13 @@
 // records_find.h: conversations in several files, compressed ones and tables among them, named by a list with commas,
 // patterns and directories, and mixed by weights. They are encoded as they are read, by encode.h's functions, and stay
 // in memory, where conversations can be packed whole. Each file may have its own schema and its own file format.
-//
-// Defines: records_are_meant, find_records, records_encode, records_hash.
 #pragma once
 #include "data.h"
 #include "encode.h"
 
 // Adds the files that an element of a list names. In a directory, files named val... are for validation, unless
 // --val_data names other files.
-static inline bool records_add(Found *f, const char *element, bool valid, DataError *e) {
+static inline bool records_add(Found *f, const char *element, bool valid, Error *e) {
   DataNames held = {};
   int tests = 0;
   const bool ok = encode_add(&f->tokens[valid ? SPLIT_VALID : SPLIT_TRAIN], valid ? NULL : &held, &tests, element,
@@ -18,10 +16,10 @@ static inline bool records_add(Found *f, const char *element, bool valid, DataEr
   data_names_free(&held);
   return ok;
 }
-bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
+bool records_are_meant(const EncodeOptions *o, bool *are, Error *e) {
   const bool val = *o->val_data && (access(o->val_data, F_OK) || !data_is_chats(o->val_data, o->as_text));
   Found f = {};
-  DataError fault = {};
+  Error fault = {};
   *are = false;
   if (o->as_text || (!val && !access(o->data, F_OK) && data_is_chats(o->data, false))) return true;
   f.val_data = o->val_data;
@@ -40,7 +38,7 @@ bool records_are_meant(const EncodeOptions *o, bool *are, DataError *e) {
 }
 
 // Finds the conversations that `list` names: f is as corpus_find takes it. False: one line in e.
-static inline bool find_records(Found *f, const char *list, DataError *e) {
+static inline bool find_records(Found *f, const char *list, Error *e) {
   f->records = true;
   const bool ok = find_list(f, list, false, records_add, e) &&
                   (!*f->val_data || find_list(f, f->val_data, true, records_add, e));
@@ -117,7 +115,7 @@ static inline void records_split(ChatStream *s, Split *to) {
 // Reads the files of conversations that were found, encodes each split's conversations into a ChatStream, and turns the
 // streams into the corpus' splits. If no file is for validation, some records of each training file are held out for
 // it. False: one line in e.
-static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, DataError *e) {
+static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, Error *e) {
   static Encoding x;
   EncodePieces pieces = {};
   ChatStream to[SPLIT_COUNT] = {};
@@ -143,7 +141,7 @@ static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, D
         records_hold_out(&to[i], &to[SPLIT_VALID], begin, x.at + counted, o->chat.preferences ? 2 : 1, part);
     }
     if (ok && names->count && !to[i].count)
-      ok = data_fail(e, EXIT_MISSING, "%s: no line is a conversation", names->name[0]);
+      ok = fail_with(e, EXIT_MISSING, "%s: no line is a conversation", names->name[0]);
   }
   for (int i = 0; i < SPLIT_COUNT; i++) if (ok) records_split(&to[i], &c->split[i]); else chat_stream_free(&to[i]);
   c->seen = x.records;
@@ -151,7 +149,7 @@ static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, D
   return ok;
 }
 // Adds to a hash all bytes of the files, and the ends of their names (.jsonl.gz), which say how the bytes are read.
-static inline bool records_hash(const Found *f, uint64_t *hash, DataError *e) {
+static inline bool records_hash(const Found *f, uint64_t *hash, Error *e) {
   for (int i = 0; i < SPLIT_COUNT; i++) for (int k = 0; k < f->tokens[i].count; k++) {
     const char *name = f->tokens[i].name[k], *end = strchr(path_base(name), '.');
     size_t bytes;
@@ -163,8 +161,8 @@ static inline bool records_hash(const Found *f, uint64_t *hash, DataError *e) {
     for (int64_t at = 0, n; ok && at < (int64_t)bytes; at += n) {
       n = min64((int64_t)bytes - at, FILE_PIECE_BYTES);
       if ((ok = file_read(fd, block, n, at))) *hash = data_hash(*hash, block, (size_t)n);
-      else data_fail(e, EXIT_MISSING, "cannot read %s: %s", name, errno == ENODATA ? "it has become shorter"
-                                                                                     : strerror(errno));
+      else fail_with(e, EXIT_MISSING, "cannot read %s: %s", name, errno == ENODATA ? "it has become shorter" :
+                     strerror(errno));
     }
     free(block);
     close(fd);

@@ -1,7 +1,5 @@
 // text_stream.h: reads a text from its beginning to its end: a file, plain or compressed by gzip or zstd, or a Parquet
 // table (parquet.h): its text column, as rows that are each ended by a zero, or its records, as lines of JSON.
-//
-// Defines: TextStream, text_stream_open, text_stream_read, text_stream_close, text_name_kind.
 #pragma once
 #include "data.h"
 #include "parquet.h"
@@ -55,20 +53,17 @@ static inline void text_stream_close(TextStream *s) {
 }
 // Opens a file whose name says what it is. column: of a table, or "". fields: of its records (--fields). False: one
 // line in e.
-static inline bool text_stream_open(TextStream *s, const char *path, const char *column, DataError *e,
+static inline bool text_stream_open(TextStream *s, const char *path, const char *column, Error *e,
                                     bool as_text = false, const char *fields = "") {
   static const LibraryName library[] = {LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD};
   size_t bytes;
-  char line[1400];
   *s = {};
   s->fd = -1;
   s->kind = text_name_kind(path, &s->packing, as_text);
   data_format(s->path, sizeof s->path, "%s", path);
   const FileForm form = form_of(path_base(path), NULL, 0);       // by its name
-  if (s->kind == TEXT_NONE && form_refusal(&form, path, true, line, sizeof line))
-    return data_fail(e, EXIT_USAGE, "%s", line);
   if (s->kind == TEXT_NONE)
-    return data_fail(e, EXIT_USAGE, "%s: expected: .txt, .md or .jsonl, or one of these with .gz or .zst; or .parquet",
+    return fail_with(e, EXIT_USAGE, "%s: expected: .txt, .md or .jsonl, or one of these with .gz or .zst; or .parquet",
                      path);
   if (!library_open(library[s->packing], path, e)) return false;
   if ((s->fd = data_open(path, &bytes, e)) < 0) return false;
@@ -106,40 +101,40 @@ static inline bool text_stream_gzip(TextStream *s, ZstdBuffer *out, const char *
   return code != ZLIB_END;
 }
 // The next part of a packed file; 0: its end, -1: one line in e.
-static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   ZstdBuffer out = {to, (size_t)bytes, 0};
   const char *why = NULL;
   while (!out.at) {
     if (s->in.at == s->in.bytes) {
       const ssize_t n = read(s->fd, s->packed, PACKED_BYTES);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return data_fail(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno)) - 1;
+      if (n < 0) return fail_with(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno)) - 1;
       if (!n && !s->frame_open) return 0;
-      if (!n) return data_fail(e, EXIT_MISSING, "%s is cut short: its packed data have no end", s->path) - 1;
+      if (!n) return fail_with(e, EXIT_MISSING, "%s is cut short: its packed data have no end", s->path) - 1;
       s->in = ZstdBuffer{s->packed, (size_t)n, 0};
     }
     s->frame_open = s->packing == TEXT_ZSTD ? text_stream_zstd(s, &out, &why) : text_stream_gzip(s, &out, &why);
-    if (why) return data_fail(e, EXIT_MISSING, "%s is damaged: %s", s->path, why) - 1;
+    if (why) return fail_with(e, EXIT_MISSING, "%s is damaged: %s", s->path, why) - 1;
   }
   return (int64_t)out.at;
 }
 // Reads at most `bytes` bytes of a file as it is, unpacked, or of a table's column. 0: the file has ended; -1: one line
 // in e.
-static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   int64_t n;
   bytes = min64(bytes, FILE_PIECE_BYTES);
   if (s->rows.columns) n = parquet_read(&s->rows, to, bytes, e);
   else if (s->packing) n = text_stream_unpack(s, to, bytes, e);
   else {
     do n = read(s->fd, to, (size_t)bytes); while (n < 0 && errno == EINTR);
-    if (n < 0) data_fail(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno));
+    if (n < 0) fail_with(e, EXIT_MISSING, "cannot read %s: %s", s->path, strerror(errno));
   }
   s->read_bytes = s->rows.columns ? s->rows.column->at : lseek(s->fd, 0, SEEK_CUR);
   liveness_progress();
   return n;
 }
 // Refuses bytes that are no UTF-8, of a text that comes in blocks, whose characters may lie in two. False: e.
-static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, DataError *e) {
+static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, Error *e) {
   const int64_t from = s->checked;
   size_t k = 0, bad = n;
   s->checked += (int64_t)n;
@@ -160,13 +155,13 @@ static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, 
   if (bad == n && n) memcpy(s->character, p + end, n - end), s->character_bytes += (int)(n - end);
   if (bad == n && (n || !s->character_bytes)) return true;
   const bool before = bad == 0 && s->character_bytes;            // it began in the block before
-  return data_fail(e, EXIT_MISSING, "%s: byte %lld, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
-                   "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", s->path,
-                   (long long)(from + (int64_t)bad + 1 - (before ? s->character_bytes - (n > 0) : 0)),
-                   before ? s->character[0] : p[bad], s->path, strrchr(s->path, '.'));
+  return fail_with(e, EXIT_MISSING, "%s: byte %lld, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
+                   "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", s->path, (long long)(from + (int64_t)bad + 1 - (before
+                   ? s->character_bytes - (n > 0) : 0)), before ? s->character[0] : p[bad], s->path, strrchr(s->path,
+                   '.'));
 }
 // A table of values, as lines of JSON. -1: one line in e.
-static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   enum { RAW_BYTES = 1 << 16 };
   char fault[256] = "";
   if (!s->raw) s->raw = (uint8_t *)data_alloc(RAW_BYTES, 1);
@@ -176,7 +171,7 @@ static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t byte
     if (n < 0 || !text_stream_check(s, s->raw, (size_t)n, e)) return -1;
     s->table_ended = !n;
     if (!records_of_table(&s->table, s->raw, (size_t)n, !n, RecordFault{fault, sizeof fault}))
-      return data_fail(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
+      return fail_with(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
   }
   if (s->table.row <= 1) return 0;               // names alone
   const int64_t some = min64(bytes, (int64_t)(s->table.bytes - s->table_at));
@@ -190,7 +185,7 @@ static inline DataContainer text_stream_container(const TextStream *s) {
          : s->lines.array ? CONTAINER_JSON_ARRAY : CONTAINER_JSON_SPREAD;
 }
 // Reads at most `bytes` bytes of text, records as lines of JSON. 0: the file has ended; -1: one line in e.
-static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, DataError *e) {
+static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   if (s->kind != TEXT_JSONL) return text_stream_bytes(s, to, bytes, e);
   if (s->table.separator) return text_stream_table(s, to, bytes, e);
   const int64_t n = text_stream_bytes(s, to, bytes, e);
@@ -200,8 +195,8 @@ static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes
   }
   if (n >= 0 && s->filtered && !text_stream_check(s, to, (size_t)n, e)) return -1;
   if (n > 0 && s->filtered && !records_of_json(&s->lines, to, (size_t)n))
-    return data_fail(e, EXIT_MISSING, "%s: more stands behind the end of its array", s->path) - 1;
+    return fail_with(e, EXIT_MISSING, "%s: more stands behind the end of its array", s->path) - 1;
   if (!n && s->filtered && (s->lines.depth || s->lines.string || s->lines.ended != s->lines.array))
-    return data_fail(e, EXIT_MISSING, "%s: it is cut short: a bracket or a text does not end", s->path) - 1;
+    return fail_with(e, EXIT_MISSING, "%s: it is cut short: a bracket or a text does not end", s->path) - 1;
   return n;
 }

@@ -262,13 +262,13 @@ static void bench_reading(const Options *o) {
   CorpusOptions co = {o->data, "", (int)o->vocab_size, 1, (uint64_t)o->seed};
   co.val_data = o->val_data;
   const SamplerOptions so = {o->batch_size, o->seq_len, 1, true, true, (uint64_t)o->seed};
-  DataError e;
+  Error e;
   Sampler s;
   const double start = now_ms();
-  if (!corpus_load(&c, co, &e)) die_with(e.exit_code, "%s", e.text);
+  if (!corpus_load(&c, co, &e)) die_with(e.code, "%s", e.text);
   const double loaded = now_ms();
   const Split *train = &c.split[SPLIT_TRAIN];
-  if (!sampler_init(&s, train, so, malloc(sampler_bytes(train, so) + 1), &e)) die_with(e.exit_code, "%s", e.text);
+  if (!sampler_init(&s, train, so, malloc(sampler_bytes(train, so) + 1), &e)) die_with(e.code, "%s", e.text);
   const int64_t tokens = so.batch * so.seq_len, steps = 400000000 / tokens + 1;
   int32_t *batch = (int32_t *)malloc(sizeof(int32_t) * 2 * (size_t)tokens);
   double ms = 0;
@@ -300,7 +300,7 @@ static double bench_cpu_ms() {
 static int64_t bench_records_read(const char *path) {
   enum { BLOCK_BYTES = 1 << 20 };
   TextStream s;
-  DataError e = {};
+  Error e = {};
   char fault[256] = "";
   static uint8_t *block;
   static size_t room;
@@ -351,7 +351,7 @@ int main(int argc, char **argv) {
   static Trainer t;
   static Corpus corpus;
   static OpTable step[64];
-  char error[2048] = "";
+  Error error = {};
   int rank, world;
   who_am_i = "bench_ops";
   if (argc == 2 && !strcmp(argv[1], "gpu")) {
@@ -365,15 +365,15 @@ int main(int argc, char **argv) {
   const bool reading = argc > 1 && !strcmp(argv[1], "reading");
   const bool whole = !muon && !update && !peaks && !reading && !blocks;        // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
-  options_parse(&o, &trainer_table, argc, argv, error, sizeof error);
+  options_parse(&o, &trainer_table, argc, argv, &error);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   o.device = OPT_device_cpu;
   const int steps = !o.max_steps ? 8 : o.trace[0] ? (int)o.max_steps : (int)min64(o.max_steps, 64);
   o.max_steps = steps + 1;
-  if (!error[0]) options_resolve(&o, world, world, error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (!error.text[0]) options_resolve(&o, world, world, &error);
+  agree_no_error(MPI_COMM_WORLD, error.text, EXIT_USAGE);
   if (reading) {
     bench_reading(&o);
     MPI_Finalize();

@@ -397,13 +397,14 @@ def validation_loss(model, ids, T):
 
 
 def read_cache(path):
-    """The train and valid ids of a token cache of train_gpt_fsdp (CacheHeader in data/dataloader.h)."""
+    """The train and valid ids of a token cache of train_gpt_fsdp (CacheMark in data/dataloader.h)."""
     with open(path, "rb") as f:
-        head = f.read(64)
-        if head[:8] not in (b"tokens02", b"tokens03"):
+        head = f.read(1024)
+        magic = int(np.frombuffer(head[:4], "<i4")[0])
+        if magic not in (20240520, 20240801):
             raise SystemExit(f"{path} is no token cache: it starts with {head[:8]!r}")
-        train, valid, _, token_bytes = np.frombuffer(head[32:64], "<i8")
-        ids = np.fromfile(f, "<u2" if token_bytes == 2 else "<u4", train + valid).astype(np.int64)
+        train, valid = np.frombuffer(head[80:96], "<i8")         # CacheMark, behind key and tokenizer_hash
+        ids = np.fromfile(f, "<u2" if magic == 20240520 else "<u4", train + valid).astype(np.int64)
     return torch.from_numpy(ids[:train]), torch.from_numpy(ids[train:])
 
 

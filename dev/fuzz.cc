@@ -23,7 +23,7 @@ const Ops ops_avx2 = {}, ops_avx512 = {}, ops_avx512_bf16 = {}, ops_amx = {};   
 static char fuzz_dir[512], fuzz_seed_dir[512];
 static int fuzz_seed_count;
 static bool fuzz_accepted;                       // of the last reader that was called
-static char fuzz_error[4096];
+static Error fuzz_error;
 struct FuzzTarget { const char *name; void (*run)(const uint8_t *, size_t); void (*seeds)(); size_t most_bytes; };
 static const FuzzTarget *fuzz_target;
 
@@ -56,7 +56,7 @@ static void fuzz_clean() { nftw(fuzz_dir, fuzz_remove, 8, FTW_DEPTH | FTW_PHYS);
 // One line, not empty, without control characters.
 static void fuzz_check_error(const char *error) {
   HOLDS(*error);
-  if (error != fuzz_error) snprintf(fuzz_error, sizeof fuzz_error, "%s", error);
+  if (error != fuzz_error.text) fail(&fuzz_error, "%s", error);
   for (const char *c = error; *c; c++) {
     if ((uint8_t)*c < 0x20 || *c == 0x7f) fprintf(stderr, "fuzz: byte 0x%02x in the error: %s\n", *c, error);
     HOLDS((uint8_t)*c >= 0x20 && *c != 0x7f);
@@ -80,7 +80,7 @@ static void fuzz_seed(const void *bytes, size_t count) {
   fuzz_accepted = false;
   fuzz_target->run((const uint8_t *)bytes, count);
   if (fuzz_accepted && count <= fuzz_target->most_bytes) return;
-  fprintf(stderr, "fuzz: %s, a seed of %zu bytes, is refused: %s\n", path, count, fuzz_error);
+  fprintf(stderr, "fuzz: %s, a seed of %zu bytes, is refused: %s\n", path, count, fuzz_error.text);
   abort();
 }
 static void fuzz_seed_text(const char *text) { fuzz_seed(text, strlen(text)); }
@@ -207,16 +207,16 @@ static void fuzz_tokenizer_use(Tokenizer *t) {
   HOLDS(at == count || count < sizeof fuzz_text - 1);
   HOLDS(tokenizer_begin(t, (const uint8_t *)"", 0, ids) == 1 && ids[0] >= 0 && ids[0] < t->vocab_size);
   Tokenizer again;
-  HOLDS(tokenizer_save(t, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
-  HOLDS(tokenizer_load(&again, fuzz_path("again.json").text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_save(t, fuzz_path("again.json").text, &fuzz_error));
+  HOLDS(tokenizer_load(&again, fuzz_path("again.json").text, &fuzz_error));
   HOLDS(tokenizer_hash(&again) == tokenizer_hash(t));
   tokenizer_free(&again);
   fuzz_accepted = true;
 }
 static void fuzz_tokenizer_path(const char *path) {
   Tokenizer t;
-  if (tokenizer_load_any(&t, path, fuzz_error, sizeof fuzz_error)) fuzz_tokenizer_use(&t);
-  else fuzz_check_error(fuzz_error);
+  if (tokenizer_load_any(&t, path, &fuzz_error)) fuzz_tokenizer_use(&t);
+  else fuzz_check_error(fuzz_error.text);
   tokenizer_free(&t);
 }
 // A byte 0x01 of an input stands for the entries of all 256 bytes in a vocabulary, so that mutations hit the rest; 0x02
@@ -271,10 +271,10 @@ static void fuzz_tokens(const uint8_t *bytes, size_t count) {
   tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 260, 1);
   fuzz_write("tokens.json", bytes, count);
   fuzz_write("tokens.txt", bytes, count);
-  const bool added = tokenizer_add(&t, fuzz_path("tokens.txt").text, fuzz_error, sizeof fuzz_error);
+  const bool added = tokenizer_add(&t, fuzz_path("tokens.txt").text, &fuzz_error);
   if (added) fuzz_tokenizer_use(&t);
-  else fuzz_check_error(fuzz_error);
-  if (!tokenizer_add(&t, fuzz_path("tokens.json").text, fuzz_error, sizeof fuzz_error)) fuzz_check_error(fuzz_error);
+  else fuzz_check_error(fuzz_error.text);
+  if (!tokenizer_add(&t, fuzz_path("tokens.json").text, &fuzz_error)) fuzz_check_error(fuzz_error.text);
   tokenizer_free(&t);
 }
 static void fuzz_seeds_tokens() {
@@ -287,7 +287,7 @@ static cJSON *fuzz_trained(int merges) {
   static char text[1 << 18];
   Tokenizer t;
   tokenizer_train(&t, (const uint8_t *)fuzz_text, sizeof fuzz_text - 1, 256 + merges, 1, true);
-  HOLDS(tokenizer_save(&t, fuzz_path("trained").text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_save(&t, fuzz_path("trained").text, &fuzz_error));
   tokenizer_free(&t);
   FILE *f = fopen(fuzz_path("trained").text, "rb");
   HOLDS(f);
@@ -416,7 +416,7 @@ static void fuzz_seeds_tokenizer_pair() {
 static void fuzz_stream(const char *name, const uint8_t *bytes, size_t count) {
   uint8_t text[4096];
   TextStream s;
-  DataError e = {};
+  Error e = {};
   int64_t n = 0;
   fuzz_write(name, bytes, count);
   fuzz_accepted = text_stream_open(&s, fuzz_path(name).text, "", &e);
@@ -428,7 +428,7 @@ static void fuzz_parquet(const uint8_t *bytes, size_t count) { fuzz_stream("x.pa
 static void fuzz_gzip(const uint8_t *bytes, size_t count) { fuzz_stream("x.txt.gz", bytes, count); }
 static void fuzz_zstd(const uint8_t *bytes, size_t count) { fuzz_stream("x.jsonl.zst", bytes, count); }
 static void fuzz_seeds_parquet() {
-  DataError e;
+  Error e;
   for (const char *name : {"plain", "dictionary", "v2", "v2_plain", "delta", "nested_plain", "nested_v2", "chats_older",
                            "alpaca"}) {
     char path[128];
@@ -467,8 +467,8 @@ static Tokenizer *fuzz_chat_tokenizer(int i) {   // of the fixtures, written her
   char path[600];
   if (t[i].vocab_size) return &t[i];
   snprintf(path, sizeof path, "%s/dev/fixtures/chat_%s", getenv("FUZZ_ROOT") ? getenv("FUZZ_ROOT") : ".", names[i]);
-  if (!tokenizer_load_any(&t[i], path, fuzz_error, sizeof fuzz_error)) {
-    fprintf(stderr, "fuzz: %s (FUZZ_ROOT names the root of the repository)\n", fuzz_error);
+  if (!tokenizer_load_any(&t[i], path, &fuzz_error)) {
+    fprintf(stderr, "fuzz: %s (FUZZ_ROOT names the root of the repository)\n", fuzz_error.text);
     _exit(1);
   }
   return &t[i];
@@ -483,13 +483,13 @@ static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
     o.preferences = i == 3, o.pairs = count % 2;
     const Chat c = chat_open(&o, t);
     ChatTokens k = {};
-    DataError e;
+    Error e;
     if (chat_line(&c, &k, bytes, count)) {
       fuzz_accepted = true;
       HOLDS(k.count > 0 && !k.fault[0] && (i < 3 ? !k.second : k.second > 0 && k.second < k.count));
       for (int64_t x = 0; x < k.count; x++) HOLDS(k.ids[x] >= 0 && k.ids[x] < t->vocab_size && k.trained[x] <= 1);
     } else {
-      data_fail(&e, EXIT_MISSING, "%s", k.fault);
+      fail_with(&e, EXIT_MISSING, "%s", k.fault);
       fuzz_check_error(e.text);
     }
     free(k.ids);
@@ -497,9 +497,9 @@ static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
   }
   for (const char *name : {"x.json", "x.jsonl", "x.txt", "x"}) {
     const FileForm f = form_of(name, bytes, count);
-    char line[1024];
+    Error line = {};
     HOLDS(strlen(f.keys) < sizeof f.keys - 1);
-    HOLDS(!form_refusal(&f, name, true, line, sizeof line) || strlen(line) < sizeof line - 1);
+    HOLDS(form_check(&f, name, &line) || line.text[0]);
   }
 }
 static void fuzz_seeds_chat_line() {
@@ -571,7 +571,7 @@ static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
   static const char *const names[] = {"x.json", "x.csv", "x.tsv", "x.jsonl"};
   char tokenizer[600];
   snprintf(tokenizer, sizeof tokenizer, "%s", fuzz_path("tokenizer.json").text);
-  if (access(tokenizer, F_OK)) HOLDS(tokenizer_save(fuzz_chat_tokenizer(0), tokenizer, fuzz_error, sizeof fuzz_error));
+  if (access(tokenizer, F_OK)) HOLDS(tokenizer_save(fuzz_chat_tokenizer(0), tokenizer, &fuzz_error));
   if (!count) return;
   const char *name = names[bytes[0] % 4];
   fuzz_write(name, bytes + 1, count - 1);
@@ -580,7 +580,7 @@ static void fuzz_chat_file(const uint8_t *bytes, size_t count) {
   o.chat = ChatOptions{"qwen3", chat_date, "", false};
   o.chat.pairs = count % 3 == 0, o.chat.last = count % 3 == 1;
   Corpus c;
-  DataError e;
+  Error e;
   if (!corpus_load(&c, o, &e)) { fuzz_check_error(e.text); return; }
   fuzz_accepted = true;
   for (Split &s : c.split) {
@@ -610,11 +610,12 @@ static void fuzz_prompts(const uint8_t *bytes, size_t count) {
   static Options o;
   options_default(&o, &trainer_table);
   for (const char *name : {"p.jsonl", "p.txt"}) {
-    char **text, error[1024] = "";
+    char **text;
+    Error error = {};
     fuzz_write(name, bytes, count);
     snprintf(o.prompts, sizeof o.prompts, "%s", fuzz_path(name).text);
-    const int64_t n = prompts_read(&o, &text, error, sizeof error);
-    if (n < 0) { fuzz_check_error(error); continue; }
+    const int64_t n = prompts_read(&o, &text, &error);
+    if (n < 0) { fuzz_check_error(error.text); continue; }
     fuzz_accepted = true;
     for (int64_t i = 0; i < n; i++) HOLDS(strlen(text[i]) <= count);
     free(text[0]);
@@ -627,19 +628,19 @@ static void fuzz_seeds_prompts() {
 }
 static void fuzz_eval(const uint8_t *bytes, size_t count) {
   EvalFile f;
-  char error[1024] = "";
+  Error error = {};
   fuzz_write("x.jsonl", bytes, count);
   for (int llmc = 0; llmc < 2; llmc++) {
-    if (eval_read(&f, fuzz_path("x.jsonl").text, fuzz_chat_tokenizer(1), 8, llmc, error, sizeof error)) {
+    if (eval_read(&f, fuzz_path("x.jsonl").text, fuzz_chat_tokenizer(1), 8, llmc, &error)) {
       fuzz_accepted = true;
       for (int64_t i = 0; i < f.requests; i++) {
         const EvalRequest *r = &f.request[i];
         HOLDS(r->at >= 0 && r->count > 0 && r->at + r->count <= f.ids_count && r->targets < r->count);
       }
       for (int64_t i = 0; i < f.docs; i++) HOLDS(f.doc[i].first + f.doc[i].requests <= f.requests);
-    } else fuzz_check_error(error);
+    } else fuzz_check_error(error.text);
     eval_free(&f);
-    error[0] = 0;
+    error.text[0] = 0;
   }
 }
 static void fuzz_seeds_eval() {
@@ -653,7 +654,7 @@ static void fuzz_seeds_eval() {
 static void fuzz_encode_state(const uint8_t *bytes, size_t count) {
   static Encoding c;
   EncodeOptions o = {};
-  DataError e;
+  Error e;
   bool found;
   o.tokenizer = "t";
   fuzz_write("encode.json", bytes, count);
@@ -681,7 +682,7 @@ static void fuzz_token_file(const uint8_t *bytes, size_t count) {
   enum { T = 3, B = 2, V = 300 };
   fuzz_write("tokens.bin", bytes, count);
   Split s = {};
-  DataError e = {};
+  Error e = {};
   s.file = (TokenFile *)calloc(1, sizeof(TokenFile));
   s.files = 1;
   snprintf(s.file->path, sizeof s.file->path, "%s", fuzz_path("tokens.bin").text);
@@ -742,7 +743,7 @@ static void fuzz_seeds_token_file() {
 // The condition: every parameter of the shape has a place inside the file.
 static void fuzz_import_path(const char *path) {
   Import s;
-  if (!import_open(&s, path, fuzz_error, sizeof fuzz_error)) { fuzz_check_error(fuzz_error); return; }
+  if (!import_open(&s, path, &fuzz_error)) { fuzz_check_error(fuzz_error.text); return; }
   const ModelShape *m = &s.shape;
   HOLDS(m->n_layer > 0 && m->n_head > 0 && m->n_embd > 0 && m->n_positions > 0 && m->vocab_size > 0);
   if (m->n_layer <= 16) {
@@ -750,7 +751,7 @@ static void fuzz_import_path(const char *path) {
     int params;
     Param *param = model_params(&model, &params);
     TensorMap map;
-    if (import_map(&s, param, params, &map, fuzz_error, sizeof fuzz_error)) {
+    if (import_map(&s, param, params, &map, &fuzz_error)) {
       for (int p = 0; p < params; p++) {
         const TensorPlace *x = tensor_place(&map, 0, p);
         for (int64_t left = param[p].shape[0]; left > 0; left -= x->rows ? x->rows : left, x++) {
@@ -769,7 +770,7 @@ static void fuzz_import_path(const char *path) {
       }
       tensor_map_free(&map);
       fuzz_accepted = true;
-    } else fuzz_check_error(fuzz_error);
+    } else fuzz_check_error(fuzz_error.text);
     free(param);
   }
   import_close(&s);
@@ -873,11 +874,11 @@ static void fuzz_gguf(const uint8_t *bytes, size_t count) {
   fuzz_write_file(fuzz_path("x.gguf").text, bytes, count, (int64_t)count + DATA_BYTES);
   if (count < 4 || memcmp(bytes, "GGUF", 4)) return;
   GgufFile g;
-  if (gguf_open(&g, fuzz_path("x.gguf").text, fuzz_error, sizeof fuzz_error)) {
+  if (gguf_open(&g, fuzz_path("x.gguf").text, &fuzz_error)) {
     for (int i = 0; i < g.keys; i++) HOLDS(gguf_find(&g, g.key[i].name) == &g.key[i]);
     free(gguf_string(&g, "tokenizer.chat_template"));
     gguf_close(&g);
-  } else fuzz_check_error(fuzz_error);
+  } else fuzz_check_error(fuzz_error.text);
   fuzz_import_path(fuzz_path("x.gguf").text);
   const bool model = fuzz_accepted;
   fuzz_tokenizer_path(fuzz_path("x.gguf").text);
@@ -889,7 +890,7 @@ static void fuzz_seed_scores() {
   Tokenizer t;
   fuzz_fallback_text(json, sizeof json, fuzz_prepend, "null");
   fuzz_write_tokenizer("tokenizer", FuzzPart{(const uint8_t *)json, strlen(json)});
-  HOLDS(tokenizer_load(&t, fuzz_path("tokenizer").text, fuzz_error, sizeof fuzz_error));
+  HOLDS(tokenizer_load(&t, fuzz_path("tokenizer").text, &fuzz_error));
   GgufKeys keys = {fmemopen(text, sizeof text, "wb"), 0, "llama"};
   TextEnds ends = {};
   fwrite("GGUF\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 1, 24, keys.f);
@@ -908,7 +909,7 @@ static void fuzz_seeds_gguf() {
     GgufFile g;
     snprintf(path, sizeof path, "dev/fixtures/gguf_%s.gguf", name);
     char *file = file_get(path, 1 << 20, &bytes);
-    if (!file || !gguf_open(&g, path, fuzz_error, sizeof fuzz_error)) {
+    if (!file || !gguf_open(&g, path, &fuzz_error)) {
       fprintf(stderr, "fuzz: %s cannot be read\n", path);
       _exit(1);
     }
@@ -926,8 +927,8 @@ static void fuzz_index(const uint8_t *bytes, size_t count) {
   fuzz_write_header("a.safetensors", a);
   fuzz_write_header("b.safetensors", rest);
   SafetensorsSet set = {};
-  fuzz_accepted = set_open_index(&set, fuzz_dir, fuzz_error, sizeof fuzz_error);
-  if (!fuzz_accepted) fuzz_check_error(fuzz_error);
+  fuzz_accepted = set_open_index(&set, fuzz_dir, &fuzz_error);
+  if (!fuzz_accepted) fuzz_check_error(fuzz_error.text);
   for (int i = 0; fuzz_accepted && i < set.count; i++)
     for (int k = 0, in = -1; k < set.shard[i].file.count; k++) {
       const SafetensorsTensor *t = &set.shard[i].file.tensor[k];
@@ -953,16 +954,16 @@ static void fuzz_config(const uint8_t *bytes, size_t count) {
   int64_t n;
   fuzz_write("options.txt", bytes, count);
   const FuzzPath path = fuzz_path("options.txt");
-  char *text = config_read(path.text, &n, fuzz_error, sizeof fuzz_error);
+  char *text = config_read(path.text, &n, &fuzz_error);
   options_default(&asked, &trainer_table);
   options_default(&again, &trainer_table);
-  fuzz_accepted = text && options_add_config(&asked, path.text, text, fuzz_error, sizeof fuzz_error);
+  fuzz_accepted = text && options_add_config(&asked, path.text, text, &fuzz_error);
   free(text);
-  if (!fuzz_accepted) { fuzz_check_error(fuzz_error); return; }
+  if (!fuzz_accepted) { fuzz_check_error(fuzz_error.text); return; }
   FILE *f = open_memstream(&written, &written_bytes);
   options_write(f, &asked, &asked, 1, "");
   fclose(f);
-  HOLDS(options_add_config(&again, path.text, written, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_add_config(&again, path.text, written, &fuzz_error));
   for (int i = 0; i < OPTION_COUNT; i++) {
     char is[OPTION_TEXT_BYTES], was[OPTION_TEXT_BYTES];
     option_print(was, sizeof was, &asked, &option_specs[i]);
@@ -1000,17 +1001,17 @@ static void fuzz_checkpoint(const uint8_t *bytes, size_t count) {
   uint32_t checksums[16];
   HOLDS(map_blocks(&map, 0) + map_blocks(&map, 1) <= 16);
   s.resume = true;
-  bool ok = options_parse(&o, &trainer_table, 1, argv, fuzz_error, sizeof fuzz_error);
+  bool ok = options_parse(&o, &trainer_table, 1, argv, &fuzz_error);
   HOLDS(ok);
-  ok = start_open_checkpoint(&s, fuzz_dir, fuzz_error, sizeof fuzz_error);
-  if (ok) s.json = checkpoint_parse(fuzz_dir, s.text, (size_t)s.text_bytes, fuzz_error, sizeof fuzz_error);
+  ok = start_open_checkpoint(&s, fuzz_dir, &fuzz_error);
+  if (ok) s.json = checkpoint_parse(fuzz_dir, s.text, (size_t)s.text_bytes, &fuzz_error);
   HOLDS(!ok || s.json);
-  ok = ok && checkpoint_state(fuzz_dir, s.json, &state, fuzz_error, sizeof fuzz_error) &&
-       checkpoint_checksums(fuzz_dir, s.json, &map, checksums, fuzz_error, sizeof fuzz_error) &&
-       start_options_of_checkpoint(&s, &o, fuzz_error, sizeof fuzz_error) &&
-       options_resolve(&o, 1, 1, fuzz_error, sizeof fuzz_error);
+  ok = ok && checkpoint_state(fuzz_dir, s.json, &state, &fuzz_error) &&
+       checkpoint_checksums(fuzz_dir, s.json, &map, checksums, &fuzz_error) &&
+       start_options_of_checkpoint(&s, &o, &fuzz_error) &&
+       options_resolve(&o, 1, 1, &fuzz_error);
   fuzz_accepted = ok;
-  if (!ok) fuzz_check_error(fuzz_error);
+  if (!ok) fuzz_check_error(fuzz_error.text);
   cJSON_Delete(s.json);
   free(s.text);
 }
@@ -1020,8 +1021,8 @@ static void fuzz_seeds_checkpoint() {
   Options o;
   const TensorMap map = fuzz_checkpoint_map();
   const uint32_t checksums[16] = {1, 2, 3};
-  HOLDS(options_parse(&o, &trainer_table, 1, argv, fuzz_error, sizeof fuzz_error));
-  HOLDS(options_resolve(&o, 1, 1, fuzz_error, sizeof fuzz_error));
+  HOLDS(options_parse(&o, &trainer_table, 1, argv, &fuzz_error));
+  HOLDS(options_resolve(&o, 1, 1, &fuzz_error));
   FILE *f = open_memstream(&text, &bytes);
   fprintf(f, "{\n\"format_version\":%d,\"serial\":3,\"step\":12,\"state\":{\"updates\":12,\"good_steps\":4,"
           "\"loss_scale\":65536,\"beta1_power\":0.25,\"beta2_power\":0.5},\"quality\":{\"loss\":3.5,"
@@ -1039,7 +1040,7 @@ static void fuzz_seeds_checkpoint() {
 // The first byte says which end hears the rest, in pieces of its low bits. Without the token no end opens, and it
 // answers with no more than a challenge or a proof, and a refusal.
 static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
-  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  const ProveKey key = rdzv_token_key("0123456789abcdef", 16);
   const size_t piece = count ? 1 + bytes[0] % 64 : 1;
   RdzvLink k;
   RdzvFrame f;
@@ -1050,28 +1051,28 @@ static void fuzz_rdzv_link(const uint8_t *bytes, size_t count) {
   for (size_t at = 1; at < count && got >= 0; at += piece) {
     rdzv_add(&k.in, bytes + at, count - at < piece ? count - at : piece);
     got = rdzv_link_next(&k, &f, &used);
-    HOLDS(got <= 0 && k.phase != PHASE_OPEN && k.out.n - said <= 2 * RDZV_HEAD + RDZV_NONCE);
+    HOLDS(got <= 0 && k.prove.phase != PHASE_OPEN && k.out.n - said <= 2 * RDZV_HEAD + PROVE_NONCE);
     HOLDS(got < 0 || k.in.n <= RDZV_HEAD + RDZV_EARLY_MAX + piece);
   }
   fuzz_accepted = got >= 0;
   rdzv_link_close(&k);
 }
 static void fuzz_seeds_rdzv_link() {
-  const RdzvKey key = rdzv_token_key("0123456789abcdef", 16);
+  const ProveKey key = rdzv_token_key("0123456789abcdef", 16);
   RdzvLink client;
   RdzvBytes b = {};
   rdzv_link_open(&client, &key, true);
   rdzv_add(&b, "\x07", 1);
   rdzv_add(&b, client.out.p, client.out.n);
   fuzz_seed(b.p, b.n);
-  const uint8_t proof[RDZV_HEAD + RDZV_MAC] = {RDZV_PROOF, 0, 0, 0, RDZV_MAC, 0, 0, 0};
+  const uint8_t proof[RDZV_HEAD + PROVE_MAC] = {PROVE_PROOF, 0, 0, 0, PROVE_MAC, 0, 0, 0};
   rdzv_add(&b, proof, sizeof proof);
   fuzz_rdzv_link(b.p, b.n);                      // a proof of another token: refused, so not a seed
   b.n = 0;
   rdzv_add(&b, "\x8f", 1);
-  const uint8_t challenge[RDZV_HEAD] = {RDZV_CHALLENGE, 0, 0, 0, RDZV_NONCE, 0, 0, 0};
+  const uint8_t challenge[RDZV_HEAD] = {PROVE_CHALLENGE, 0, 0, 0, PROVE_NONCE, 0, 0, 0};
   rdzv_add(&b, challenge, sizeof challenge);
-  rdzv_add(&b, client.client, RDZV_NONCE);
+  rdzv_add(&b, client.prove.client, PROVE_NONCE);
   fuzz_seed(b.p, b.n);
   rdzv_bytes_free(&b);
   rdzv_link_close(&client);
@@ -1186,14 +1187,15 @@ static void fuzz_flight(const uint8_t *bytes, size_t count) {
   FuzzPart rest = {bytes, count};
   FlightRecord r[2];
   int good = 0;
-  char error[1024] = "", *text = NULL;
+  char *text = NULL;
+  Error error = {};
   size_t text_bytes = 0;
   for (const char *name : names) {
     const FuzzPart part = fuzz_next_part(&rest);
     fuzz_write(name, part.bytes, part.count);
     FlightRecord *x = &r[good];
-    if (!flight_read(x, fuzz_path(name).text, error, sizeof error)) {
-      fuzz_check_error(error);
+    if (!flight_read(x, fuzz_path(name).text, &error)) {
+      fuzz_check_error(error.text);
       flight_close(x);
       continue;
     }
@@ -1204,8 +1206,8 @@ static void fuzz_flight(const uint8_t *bytes, size_t count) {
     }
     good++;
   }
-  fuzz_accepted = good == 2 && flight_compare(r, good, error, sizeof error);
-  if (good == 2 && !fuzz_accepted) fuzz_check_error(error);
+  fuzz_accepted = good == 2 && flight_compare(r, good, &error);
+  if (good == 2 && !fuzz_accepted) fuzz_check_error(error.text);
   if (good && (good == 1 || fuzz_accepted)) {
     FILE *f = open_memstream(&text, &text_bytes);
     flight_print(f, r, good);
@@ -1330,7 +1332,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t m
   return changed;
 }
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
-  *fuzz_error = 0;
+  fuzz_error = {};
   if (count <= fuzz_target->most_bytes) fuzz_target->run(bytes, count);
   return 0;
 }

@@ -102,7 +102,7 @@ strangers() {
   nsenter --net="/proc/$pid/ns/net" python3 - <<'EOF'
 import os, socket, struct
 names = {line.split()[-1] for line in open("/proc/net/unix") if "@train_gpt_fsdp-" in line}
-end = struct.pack("<qqii", 0, 0, 8, 1).ljust(328, b"\0")         # LivenessFrame, FRAME_END, of rank 1
+end = struct.pack("<qqii", 0, 0, 9, 1).ljust(328, b"\0")         # LivenessFrame, FRAME_END, of rank 1
 for user in 0, 65534:
     if os.fork():
         continue

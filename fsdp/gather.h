@@ -1,11 +1,5 @@
 // gather.h: parameters on their way to the model. A stage is gathered into a slot before it is needed, then waited for,
 // read and released. Where shards are read in place, the same calls move nothing.
-//
-//   fsdp_gather, fsdp_prefetch    start a gather; Comm.gather_start moves the bytes
-//   fsdp_wait                     waits until the stage is whole, in the compute dtype
-//   fsdp_weight                   a parameter of it
-//   fsdp_release                  frees the slot for another stage
-//   fsdp_step_begin, fsdp_sync    begin a pass over the model; wait on the host until it is done
 #pragma once
 #include "types.h"
 #include "reduce.h"

@@ -98,15 +98,15 @@ static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   return most.along < most.straight;
 }
 // One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
-static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, char *error, size_t error_bytes) {
+static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, Error *error) {
   const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
-  if (why) snprintf(error, error_bytes, "--between_hosts chain: %s; leave it out", why);
+  if (why) fail(error, "--between_hosts chain: %s; leave it out", why);
   return !why;
 }
-bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, char *error, size_t error_bytes) {
+bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, Error *error) {
   Mesh m;
   mesh_pretend(&m, c->mesh, c->windows && c->comm == COMM_MPI, 0, world, per_host);
-  const bool chain = hosts_check(c, &m, gpu, error, error_bytes) && hosts_chosen(c, &m, gpu);
+  const bool chain = hosts_check(c, &m, gpu, error) && hosts_chosen(c, &m, gpu);
   mesh_close(&m);
   return chain;
 }

@@ -301,14 +301,13 @@ static inline void fsdp_lay_out(Fsdp *f, Ctx *ctx, FsdpConfig cfg, Param *param,
   fsdp_cut_rounds(f, min64(fsdp_stage_numel(cfg.comm, cfg.mesh.shards), largest));
   fsdp_state_open(f);
 }
-Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, char *error,
-                  size_t error_bytes) {
+Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, Error *error) {
   Fsdp *f = (Fsdp *)calloc(1, sizeof(Fsdp));
   const bool windows = cfg.windows && cfg.comm == COMM_MPI, pretends = ranks.comm == MPI_COMM_NULL;
   f->passes = (Passes *)calloc(1, sizeof(Passes));
   if (pretends) mesh_pretend(&f->mesh, cfg.mesh, windows, ranks.rank, ranks.world, ranks.per_host);
   else mesh_open(&f->mesh, ranks.comm, cfg.mesh, windows);
-  if (pretends || hosts_check(&cfg, &f->mesh, ctx->ops->nccl, error, error_bytes))
+  if (pretends || hosts_check(&cfg, &f->mesh, ctx->ops->nccl, error))
     fsdp_lay_out(f, ctx, cfg, param, params);
   return f;
 }

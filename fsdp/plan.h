@@ -75,7 +75,7 @@ struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
 Links fsdp_links(const Fsdp *f, int A);
 // Whether gradients go between the hosts of such a world as sums along them. One line in `error` if --between_hosts
 // chain was asked for where it cannot be.
-bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, char *error, size_t error_bytes);
+bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, Error *error);
 // How many matrices each rank of a world owns with Muon, malloc'ed.
 int *fsdp_owned_counts(const Param *param, int params, int world);
 // The units inside blocks that WRAP_MIN_PARAMS would make.

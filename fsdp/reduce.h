@@ -7,10 +7,6 @@
 //   fold    contributions are added to it in order of ranks, and so of microbatches: straight, those of the whole shard
 //           group, by the owner of the shard; along hosts, on each host in turn, those of its ranks (hosts.h)
 //   end     the sum is in the own shard, and is passed on to the next replica
-//
-//   fsdp_grads_prepare, fsdp_grad, fsdp_grad_mode    where a gradient is written, or added to
-//   fsdp_reduce, fsdp_reduce_wait                    starts a reduction; waits for the one in flight
-//   fsdp_return, fsdp_return_take                    with replicas: sums of the step go back to all of them, and come
 #pragma once
 #include "types.h"
 #include "transport_plan.h"

@@ -1,11 +1,5 @@
 // sharded_state.h: what a rank does with the shards that it owns:
 //
-//   fsdp_norm_accumulate          adds up the norm of the gradient
-//   fsdp_update, fsdp_publish     the optimizer's step on the masters; new parameter shards from them
-//   fsdp_step_end                 lets peers read the new shards
-//   fsdp_set_own, fsdp_get_own    values from the host and to it: loading and saving
-//   fsdp_init_params              the initial values
-//
 // Masters, moments and gradients are fp32, on the device or, if offloaded, on the host. Parameter shards, which are
 // gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
 // upper half of its master, and the lower half is stored beside it (master.cuh). Files have all masters in fp32.

@@ -45,7 +45,7 @@ bool param_matches(const Param *p, const char *glob) {
   if (strrchr(module, '.')) *strrchr(module, '.') = 0;
   return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
 }
-bool params_freeze(Param *param, int params, const char *patterns, char *error, size_t error_bytes) {
+bool params_freeze(Param *param, int params, const char *patterns, Error *error) {
   char text[1024], *save = NULL;
   int frozen = 0;
   snprintf(text, sizeof text, "%s", patterns);
@@ -57,12 +57,12 @@ bool params_freeze(Param *param, int params, const char *patterns, char *error, 
       matched++;
     }
     if (!matched) {
-      snprintf(error, error_bytes, "--freeze %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
+      fail(error, "--freeze %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
       return false;
     }
   }
   for (int i = 0; i < params; i++) frozen += param[i].frozen;
-  if (frozen == params) snprintf(error, error_bytes, "--freeze %s leaves nothing to train", patterns);
+  if (frozen == params) fail(error, "--freeze %s leaves nothing to train", patterns);
   return frozen < params;
 }
 

@@ -49,17 +49,17 @@ static inline void fsdp_check_window_space(const Fsdp *f) {
   MPI_Allreduce(&mine, &bytes_of_host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, f->mesh.node);
   const bool asks = f->mem.has_win && !f->mesh.node_rank;
   const char *dir;
-  char error[512] = "";
+  Error error = {};
   errno = 0;
   const size_t available = windows_room(&dir), wanted = windows_need(bytes_of_host);
   if (asks && !available && errno)
-    snprintf(error, sizeof error, "%.200s, where shared-memory windows would lie: %s; make it, or run with --shm off",
-             dir, strerror(errno));
+    fail(&error, "%.200s, where shared-memory windows would lie: %s; make it, or run with --shm off", dir,
+         strerror(errno));
   else if (asks && wanted > available)
-    snprintf(error, sizeof error, "shared-memory windows of this host's %d ranks need %.1f MiB in %.200s, %.1f MiB are "
-             "free: give it more (docker run --shm-size=%zum), or run with --shm off", f->mesh.node_world,
-             (double)wanted / 1048576.0, dir, (double)available / 1048576.0, wanted / 1048576 + 64);
-  agree_no_error(f->mesh.comm, error, EXIT_MISSING);
+    fail(&error, "shared-memory windows of this host's %d ranks need %.1f MiB in %.200s, %.1f MiB are free: give it "
+         "more (docker run --shm-size=%zum), or run with --shm off", f->mesh.node_world, (double)wanted / 1048576.0,
+         dir, (double)available / 1048576.0, wanted / 1048576 + 64);
+  agree_no_error(f->mesh.comm, error.text, EXIT_MISSING);
 }
 enum { WINDOW_POPULATE_WRITE = 23 };             // MADV_POPULATE_WRITE, which older headers lack
 // Makes the kernel give the pages of [p, p + bytes) now, by a call that can fail: a first touch of a page that a full

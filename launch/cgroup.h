@@ -1,9 +1,6 @@
 // cgroup.h: which cores and memory of the host control groups allow this process: `docker --cpus=2 --memory=8g`, a
 // Kubernetes limit, a systemd slice. Versions 1 and 2, and machines that have both (Linux: cgroup-v2.rst, cgroup-v1/).
 //
-//   cgroup_cores()         cores' worth of time, INFINITY where nothing limits it
-//   cgroup_memory_left()   bytes that may still be taken, SIZE_MAX where nothing limits it
-//
 // Limits of all groups above the process's own count as well. `root` goes before every path: "" except in tests.
 #pragma once
 #include "launch.h"

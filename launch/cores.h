@@ -1,11 +1,5 @@
 // cores.h: which cores of its host a rank takes, and which core each of its threads.
 //
-//   cores_read     a host's cores from hwloc, in the order of its sockets, NUMA nodes and caches
-//   cores_deal     pure: the cores, what each rank of the host may use, and the rank's place among them become its
-//                  cores and its number of threads
-//   cores_words    the share in words: "8 threads on 8 cores of socket 0, NUMA node 0 (CPUs 0-7,32-39)"
-//   cores_take     what main calls: reads, asks the host's ranks what they may use, deals, binds
-//
 // Words. A CPU is what Linux numbers (taskset, lscpu): a hardware thread. A core has one or two. A core is dealt whole.
 //
 // How cores are dealt. Every rank knows what all ranks of its host may use. Ranks that may use the same n cores share
@@ -75,7 +69,7 @@ static inline void cores_free(CoreTable *t) {
   if (t->topology) hwloc_topology_destroy(t->topology);
   *t = CoreTable{};
 }
-bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes) {
+bool cores_read_machine(CoreTable *t, Error *error) {
   for (int x86 = 0; x86 < 2; x86++) {
     hwloc_topology_t topology;
     errno = 0;
@@ -90,8 +84,8 @@ bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes) {
     if (loads) cores_free(t);
     else if (opened) hwloc_topology_destroy(topology);
   }
-  snprintf(error, error_bytes, "hwloc cannot read the cores of this host: %s; --threads N runs N threads a rank where "
-           "the kernel puts them", errno ? strerror(errno) : "no reason given");
+  fail(error, "hwloc cannot read the cores of this host: %s; --threads N runs N threads a rank where the kernel puts "
+       "them", errno ? strerror(errno) : "no reason given");
   return false;
 }
 
@@ -301,10 +295,10 @@ static inline void cores_report(Cores *c, const char *fault, MPI_Comm comm) {
   MPI_Gather(m, (int)sizeof *m, MPI_BYTE, c->all, (int)sizeof *m, MPI_BYTE, 0, comm);
 }
 void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm) {
-  char error[512] = "";
+  Error error = {};
   *c = Cores{};
-  const bool read = cores_read_machine(&c->table, error, sizeof error);
-  if (!threads) agree_no_error(comm, error, EXIT_MISSING);
+  const bool read = cores_read_machine(&c->table, &error);
+  if (!threads) agree_no_error(comm, error.text, EXIT_MISSING);
   CoreAsk a = {0, 1, threads, cgroup_cores(""), true, NULL};
   MPI_Comm_rank(node, &a.rank);
   MPI_Comm_size(node, &a.ranks);

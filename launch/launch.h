@@ -2,9 +2,9 @@
 // which cores a rank takes; where text goes.
 //
 // A process that no launcher made a rank meets others in rdzv_main, or watches itself in restarts_supervise; both
-// return in the run. What is wrong with hosts or between them, preflight_run finds. Everything that a rank prints goes
-// through say and its like, which know of the open line that is drawn over.
+// return in the run. Everything that a rank prints goes through say and its like, which know of the line drawn over.
 #pragma once
+#include "base/net/net.h"
 #include "kernels/ops.h"
 #include "watch/watch.h"
 #include "kernels/cuda/nvidia.h"
@@ -85,7 +85,7 @@ struct Core { hwloc_bitmap_t cpus, nodes; int socket; bool atom; double mhz; };
 struct CoreTable { hwloc_topology_t topology; Core *core; int count, sockets, nodes; bool known, real; };
 // Reads this machine. Without hwloc's x86 part, which would move this thread over every CPU to ask it what Linux has
 // said already; with it where /sys is not there. False and one line in `error`.
-bool cores_read_machine(CoreTable *t, char *error, size_t error_bytes);
+bool cores_read_machine(CoreTable *t, Error *error);
 // What the ranks of a host ask for. mask[r]: CPUs that rank r may use. threads: of a rank, 0: one a core. quota: cores'
 // worth of time that control groups leave all of them, INFINITY: no limit. bind: ranks keep to their shares.
 struct CoreAsk { int rank, ranks, threads; double quota; bool bind; const hwloc_bitmap_t *mask; };
@@ -176,7 +176,7 @@ void launch_refuse_alone(const char *rdzv, bool before);
 void launch_notice_pmi();
 // Whether this process, which meets no others, is to be watched: `most` of --restarts. waits: --restart_wait was given.
 // One line in `error` where a launcher has started it.
-bool launch_watches(int64_t most, bool waits, const char *rdzv, char *error, size_t error_bytes);
+bool launch_watches(int64_t most, bool waits, const char *rdzv, Error *error);
 
 // ---- rdzv.h ---------------------------------------------------------------------------------------------------------
 // The rendezvous of this process with the others, and the run. Returns the job's exit code.

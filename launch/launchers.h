@@ -1,11 +1,5 @@
 // launchers.h: variables of launchers: who started this process, and whether it is alone by mistake.
 //
-//   launch_no_daemon      a rank that no launcher started needs none of Open MPI's processes
-//   launch_one_host       ranks of one host listen at no port
-//   launch_notice_pmi     says what to type where MPI_Init may fail under srun
-//   launch_refuse_alone   refuses a start that was meant for several ranks and would be several runs of one rank
-//   launch_watches        --restarts of a process that meets no others
-//
 // Ranks find each other by PMIx, which Open MPI's mpirun and `srun --mpi=pmix` provide. Any other launcher starts
 // programs that do not know of each other: they meet (rdzv.h), or each would train the whole model, all of them into
 // the same OUT.
@@ -73,15 +67,15 @@ void launch_notice_pmi() {
             "now, start them with srun --mpi=pmix -n %lld ./train_gpt_fsdp ...\n", count, count);
 }
 
-bool launch_watches(int64_t most, bool waits, const char *rdzv, char *error, size_t error_bytes) {
+bool launch_watches(int64_t most, bool waits, const char *rdzv, Error *error) {
   if (getenv("TRAIN_GPT_FSDP_RDZV")) return false;               // a rank whose host 0 does that
-  REFUSE(waits, "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
+  REJECT(waits, "--restart_wait belongs to --restarts of ranks that meet by --rdzv");
   for (const Launcher &l : launchers) {
     const char *size = getenv(l.size);
     if (!strcmp(rdzv, "none") && &l != launchers) continue;      // whatever they have set
-    REFUSE(most && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when "
-           "one is lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... "
-           "--resume auto && break; done", (long long)most, (long long)most + 1, l.loop, size);
+    REJECT(most && size && getenv(l.rank), "--restarts %lld: a launcher started these ranks, and it ends when one is "
+           "lost; let the shell start them again: for i in $(seq %lld); do %s %.20s ./train_gpt_fsdp ... --resume auto "
+           "&& break; done", (long long)most, (long long)most + 1, l.loop, size);
   }
   return most > 0;
 }

@@ -1,7 +1,4 @@
 // machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
-//
-// Defines: launcher_pid(), host_available_bytes(), core_watch(),
-// choose_gpu().
 #pragma once
 #include "launch.h"
 #include "cgroup.h"

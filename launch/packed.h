@@ -1,6 +1,4 @@
 // packed.h: a program that was unpacked from an archive with its own Open MPI beside it (dev/dist.sh).
-//
-//   packed_open   before anything else: where that Open MPI is
 #pragma once
 #include "launch.h"
 #include <limits.h>

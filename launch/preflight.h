@@ -1,10 +1,5 @@
 // preflight.h: whether hosts, libraries and the network between them fit together: what is looked at, what follows from
 // it, and how it is printed. launch/preflight_net.h asks the network, and has --preflight itself.
-//
-//   preflight_look     what this rank's host is: versions, devices, limits, networks
-//   preflight_group    which ranks share a host
-//   preflight_judge    pure: what was found becomes findings, each with what to type
-//   preflight_print    one table of all hosts, what differs marked by an asterisk
 #pragma once
 #include "launch.h"
 #include "cores.h"
@@ -114,7 +109,8 @@ static inline void preflight_gpu(PreflightFacts *p, const DeviceProbe *g) {
 // What this rank's host is. Asks neither MPI's network nor other hosts.
 static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAsk *ask) {
   int length = 0;
-  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", error[256];
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  Error error;
   utsname u;
   struct statvfs s;
   *p = PreflightFacts{};
@@ -129,7 +125,7 @@ static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAs
   const int table = cpu_fast_table();
   snprintf(p->isa, sizeof p->isa, "%s", table < 0 ? "none" : cpu_tables[table].name);
   CoreTable t = {};
-  if (cores_read_machine(&t, error, sizeof error)) {
+  if (cores_read_machine(&t, &error)) {
     p->cores = t.count;
     for (int i = 0; i < t.count; i++) p->cpus += hwloc_bitmap_weight(t.core[i].cpus);
     cores_free(&t);
@@ -528,6 +524,7 @@ static inline void preflight_print_pairs(const PreflightFound *f) {
         f->ends_are_ranks ? "ranks" : "hosts", us[0], us[n - 1], us_median, rate[0], rate[n - 1], rate_median);
   free(us);
 }
+// One table of all hosts; what differs is marked by an asterisk.
 static inline void preflight_print(const PreflightFound *f) {
   PreflightRows *rows = (PreflightRows *)calloc((size_t)f->hosts + 1, sizeof(PreflightRows));
   say("preflight: %d rank%s on %d host%s\n", f->world, f->world > 1 ? "s" : "", f->hosts, f->hosts > 1 ? "s" : "");

@@ -1,9 +1,5 @@
 // preflight_net.h: what the network between hosts does, and --preflight.
 //
-//   preflight_run     --preflight: the table of launch/preflight.h, with latency and bandwidth between every two hosts,
-//                     or ranks when these are few; findings; the first thing to mend
-//   preflight_start   at each start of several ranks: what is wrong, a line each
-//
 // --preflight does not trust the network. Ranks talk to rank 0 and in pairs by messages that have a deadline, and do
 // nothing collective: a collective over a network that drops messages never ends. The rest waits for what rank 0 calls
 // for: a pair to measure, its clock, whether it sees a file. A rank that hears nothing of rank 0 says so on stderr,

@@ -2,9 +2,6 @@
 // the others at host 0 (--rdzv), and ranks of Open MPI take their places: with their environment, directory, cores and
 // arguments. Open MPI stays in charge of ranks; only the start of its daemons, for which mpirun has ssh, is done here.
 //
-//   rdzv_hidden    the two forms in which mpirun starts this program for that
-//   rdzv_main      the rendezvous, from its options to the job's exit code
-//
 //   host 0: this process -- mpirun -- rank 0 ...      mpirun starts `rdzv_rank`, which becomes the rank, and
 //      |                      |                       `rdzv_hand`, which hands the daemon's command to this process
 //      |  (token, HMAC)       |  (Open MPI)
@@ -37,7 +34,7 @@ static inline void rdzv_namespace(const char *name, char *to, size_t room) {
   to[n > 0 ? n : 0] = 0;
 }
 // Who this process is. False with one line in `error`.
-static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInfo *me, char *error, size_t bytes) {
+static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInfo *me, Error *error) {
   char boot[40] = "", net[40], pid[40];
   *me = RdzvInfo{};
   me->index = w->index, me->members = w->members, me->ranks = w->ranks, me->pid = getpid();
@@ -52,8 +49,8 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
   snprintf(me->build, sizeof me->build, "%s", ask->build);
   snprintf(me->mpi, sizeof me->mpi, "%.*s", (int)strcspn(ask->mpi, ",\n"), ask->mpi);
   const ssize_t path = readlink("/proc/self/exe", me->program, sizeof me->program - 1);
-  RDZV_REFUSE(path <= 0 || path >= (ssize_t)sizeof me->program - 1, "the path of this program is unknown or too long");
-  RDZV_REFUSE(strlen(ask->options) >= sizeof me->options, "the options are longer than %zu bytes", sizeof me->options);
+  REJECT(path <= 0 || path >= (ssize_t)sizeof me->program - 1, "the path of this program is unknown or too long");
+  REJECT(strlen(ask->options) >= sizeof me->options, "the options are longer than %zu bytes", sizeof me->options);
   strcpy(me->options, ask->options);
   return true;
 }
@@ -61,14 +58,14 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
 // Host 0: one start, from the meeting to the end. restart: NULL without --restarts. Returns the exit code; *goes_on:
 // there is another start.
 static inline int rdzv_host_start_once(RdzvHost *h, RestartState *restart, int signals, bool *goes_on) {
-  char error[1024] = "";
+  Error error = {};
   const RdzvAsk *ask = h->ask;
   RdzvWhere *w = h->where;
   h->restart = restart;
   h->signals = signals;
   const NetAddresses at = h->offer.at;          // of listeners that are open already
   if (w->members > 1 && w->kind == RDZV_FILE) {
-    if (!rdzv_file_offer(w, &h->offer, h->job, error, sizeof error)) rdzv_host_end(h, EXIT_USAGE, "%s", error);
+    if (!rdzv_file_offer(w, &h->offer, h->job, &error)) rdzv_host_end(h, EXIT_USAGE, "%s", error.text);
     h->offer.at = at;
     if (at.count && !h->over) rdzv_offer_write(w, &h->offer);
   }
@@ -78,8 +75,8 @@ static inline int rdzv_host_start_once(RdzvHost *h, RestartState *restart, int s
     for (int64_t i = 0; i < w->members; i++) if (h->member[i].machine == m->machine) ranks_here += h->member[i].ranks;
     rdzv_host_interfaces(h);
     rdzv_needs(&h->seats.needs, ask, h->machines > 1 ? h->interface : "", ranks_here, &h->own);
-    if (!rdzv_seats_open(&h->seats, h->job, m->first, (int)m->ranks, error, sizeof error))
-      rdzv_host_end(h, EXIT_MISSING, "%s", error);
+    if (!rdzv_seats_open(&h->seats, h->job, m->first, (int)m->ranks, &error))
+      rdzv_host_end(h, EXIT_MISSING, "%s", error.text);
     if (rdzv_host_ready(h)) rdzv_host_run(h);
   }
   *goes_on = rdzv_host_goes_on(h);
@@ -94,19 +91,19 @@ static inline int rdzv_main_host(const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me)
   RdzvHost *h = (RdzvHost *)calloc(1, sizeof(RdzvHost));
   RdzvEnv env;
   RestartState restart = {};
-  char error[1024] = "";
+  Error error = {};
   int listener[NET_ADDRESSES_MAX], listeners = 0, major, code = EXIT_MISSING;
-  const RdzvKey token = w->token;
+  const ProveKey token = w->token;
   rdzv_env_copy(&env);
-  const bool starts = rdzv_mpirun_check(ask, &env, &major, error, sizeof error);         // before anybody waits
+  const bool starts = rdzv_mpirun_check(ask, &env, &major, &error);         // before anybody waits
   rdzv_env_free(&env);
   rdzv_raise_files(w->members);
   if (starts && w->members > 1 && w->kind == RDZV_TCP) {
-    listener[listeners] = rdzv_listen(w, error, sizeof error);
+    listener[listeners] = rdzv_listen(w, &error);
     if (listener[listeners++] < 0) code = EXIT_USAGE;
   }
   if (!starts || code == EXIT_USAGE) {
-    rdzv_say("%s", error);
+    rdzv_say("%s", error.text);
     free(h);
     return code;
   }
@@ -145,9 +142,9 @@ static inline int rdzv_main_agent(const RdzvAsk *ask, const RdzvWhere *w, RdzvIn
 int rdzv_main(const RdzvAsk *ask) {
   static RdzvWhere w;
   static RdzvInfo me;
-  char error[1024] = "";
-  if (!rdzv_where(ask, &w, error, sizeof error) || !rdzv_describe(ask, &w, &me, error, sizeof error)) {
-    rdzv_say("%s", error);
+  Error error = {};
+  if (!rdzv_where(ask, &w, &error) || !rdzv_describe(ask, &w, &me, &error)) {
+    rdzv_say("%s", error.text);
     return EXIT_USAGE;
   }
   return w.index ? rdzv_main_agent(ask, &w, &me) : rdzv_main_host(ask, &w, &me);

@@ -1,11 +1,6 @@
 // rdzv_agent.h: the agent: any process of a rendezvous but host 0's. It finds host 0, proves the shared secret (token)
 // and has host 0 prove it, says who it is, keeps a place for its ranks, starts Open MPI's daemon if it is its host's
 // first process, and ends with the job's exit code.
-//
-//   rdzv_agent_meet    connects, again and again until --timeout, and proves the token
-//   rdzv_agent_serve   does what host 0 asks, until the job ends
-//   rdzv_agent_renew   resets the agent between two starts of the job (--restarts)
-//   rdzv_needs         the command words and the environment of the ranks of a process, host 0's too
 #pragma once
 #include "launch.h"
 #include "rdzv_host.h"
@@ -55,12 +50,12 @@ static double rdzv_refused_ms = 60000;           // for so long an agent whose t
 
 // Both ends prove the token over a fresh connection. 1: done; 0: the other end does not speak this protocol, or not in
 // time; -1: it says that it does not know this token, which any process that listens at host 0's address can say.
-static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
+static inline int rdzv_agent_prove(RdzvAgent *a, const ProveKey *token) {
   const double begun = now_ms();
   RdzvFrame f;
   rdzv_link_open(&a->link, token, true);
   a->used = 0;
-  for (bool alive = true; alive && a->link.phase != PHASE_OPEN;) {
+  for (bool alive = true; alive && a->link.prove.phase != PHASE_OPEN;) {
     alive = rdzv_send(a->fd, &a->link);
     pollfd p = {a->fd, POLLIN, 0};
     const double left = begun + rdzv_proof_ms - now_ms();
@@ -69,26 +64,26 @@ static inline int rdzv_agent_prove(RdzvAgent *a, const RdzvKey *token) {
     const bool broken = rdzv_link_next(&a->link, &f, &a->used) < 0;
     if (broken) break;
   }
-  return a->link.phase == PHASE_OPEN ? 1 : a->link.refused ? -1 : 0;
+  return a->link.prove.phase == PHASE_OPEN ? 1 : a->link.prove.refused ? -1 : 0;
 }
 // Tries each of host 0's addresses once. Returns as rdzv_agent_prove; `why` says what went wrong.
-static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const RdzvKey *token, char *why, size_t bytes) {
+static inline int rdzv_agent_try(RdzvAgent *a, const NetAddresses *to, const ProveKey *token, Error *why) {
   int refused = 0;
   for (int i = 0; i < to->count; i++) {
     char text[INET6_ADDRSTRLEN];
     net_address_text((const sockaddr *)&to->at[i].to, text, sizeof text);
     a->fd = net_connect(&to->at[i], RDZV_TRY_MS);
-    if (a->fd < 0 && rdzv_is_squatted(&to->at[i], errno, why, bytes)) return -1;
+    if (a->fd < 0 && rdzv_is_squatted(&to->at[i], errno, why)) return -1;
     if (a->fd < 0) {
-      if (!refused) snprintf(why, bytes, "%s: %s", text, strerror(errno));
+      if (!refused) fail(why, "%s: %s", text, strerror(errno));
       continue;
     }
     const int proved = rdzv_agent_prove(a, token);
     if (proved > 0) return 1;
     if (proved < 0)
-      snprintf(why, bytes, "host 0 at %.300s knows another token: give all processes the same --rdzv_token, or %s",
-               a->where->text, RDZV_TOKEN_VARIABLE);
-    else if (!refused) snprintf(why, bytes, "%s: who answers is no train_gpt_fsdp that waits for others", text);
+      fail(why, "host 0 at %.300s knows another token: give all processes the same --rdzv_token, or %s", a->where->text,
+           RDZV_TOKEN_VARIABLE);
+    else if (!refused) fail(why, "%s: who answers is no train_gpt_fsdp that waits for others", text);
     close(a->fd);
     a->fd = -1;
     rdzv_link_close(&a->link);
@@ -130,26 +125,26 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
   char job[RDZV_JOB_BYTES] = "";
   a->end = RdzvEnd{};
   for (bool first = true;; first = false, rdzv_agent_pause(&pause_ms)) {
-    char why[600] = "";
+    Error why = {};
     if ((!first || a->left_out) && rdzv_agent_gives_up(a)) return false;
     NetAddresses to = {};
     RdzvOffer offer = {};
-    RdzvKey token = a->where->token;
+    ProveKey token = a->where->token;
     if (a->where->kind == RDZV_FILE) {
-      if (rdzv_file_read(a->where, &offer, job, why, sizeof why)) {
+      if (rdzv_file_read(a->where, &offer, job, &why)) {
         token = rdzv_offer_key(&a->where->token, offer.token);
         to = offer.at;
-        snprintf(why, sizeof why, "host 0 has written its file, but not yet where it listens");
+        fail(&why, "host 0 has written its file, but not yet where it listens");
       }
     } else if (a->where->local) to.at[to.count++] = rdzv_local_meeting(a->where->port);
-    else net_resolve(a->where->host, a->where->port, &to, why, sizeof why);
-    int met = rdzv_agent_try(a, &to, &token, why, sizeof why);
+    else net_resolve(a->where->host, a->where->port, &to, &why);
+    int met = rdzv_agent_try(a, &to, &token, &why);
     if (met < 0 && offer.job[0]) met = 0;        // the file may be of an earlier start
     const double now = now_ms();
     if (met < 0 && !a->end.code) {
       a->end.code = EXIT_USAGE;
-      snprintf(a->end.text, sizeof a->end.text, "%s", why);
-      rdzv_say("%s; it is tried again for at most a minute, since that may be a stranger", why);
+      snprintf(a->end.text, sizeof a->end.text, "%.1023s", why.text);
+      rdzv_say("%s; it is tried again for at most a minute, since that may be a stranger", why.text);
       const double until = now - begun + rdzv_refused_ms;
       if (limit <= 0 || limit > until) limit = until;
     }
@@ -159,11 +154,11 @@ static inline bool rdzv_agent_meet(RdzvAgent *a) {
     if (met > 0) return true;
     if (late && !a->end.code) {
       a->end.code = EXIT_MISSING;
-      snprintf(a->end.text, sizeof a->end.text, "host 0 did not come to %.300s within %lld s (--timeout): %s",
-               a->where->text, (long long)a->ask->timeout_s, why);
+      snprintf(a->end.text, sizeof a->end.text, "host 0 did not come to %.300s within %lld s (--timeout): %.600s",
+               a->where->text, (long long)a->ask->timeout_s, why.text);
     }
     if (late) return false;
-    if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why);
+    if (now > notice) rdzv_say("waiting for host 0 at %s: %s", a->where->text, why.text);
     if (now > notice) notice = now + RDZV_AGAIN_MS;
   }
 }
@@ -244,7 +239,7 @@ __attribute__((format(printf, 3, 4))) static inline void rdzv_agent_end(RdzvAgen
   va_end(ap);
 }
 static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
-  char error[300] = "";
+  Error error = {};
   if (a->planned || !rdzv_plan_read(&a->plan, f->payload, f->n) ||
       (a->plan.start ? a->plan.ranks > a->where->ranks : a->plan.ranks != a->where->ranks)) {
     rdzv_agent_end(a, EXIT_LOST, "host 0 does not speak as it should");
@@ -252,8 +247,8 @@ static inline void rdzv_agent_plan(RdzvAgent *a, const RdzvFrame *f) {
   }
   a->planned = true;
   rdzv_needs(&a->seats.needs, a->ask, a->plan.machines > 1 ? a->interface : "", a->plan.here, &a->plan);
-  if (!rdzv_seats_open(&a->seats, a->plan.job, a->plan.first, (int)a->plan.ranks, error, sizeof error)) {
-    rdzv_agent_end(a, EXIT_MISSING, "%s", error);
+  if (!rdzv_seats_open(&a->seats, a->plan.job, a->plan.first, (int)a->plan.ranks, &error)) {
+    rdzv_agent_end(a, EXIT_MISSING, "%s", error.text);
     return;
   }
   if (a->plan.lead)

@@ -3,12 +3,6 @@
 //   DIR/train_gpt_fsdp.rdzv           host 0: the nonce of this start, a token, and where it listens
 //   DIR/train_gpt_fsdp.rdzv.NONCE.R   process R: its addresses
 //
-//   rdzv_file_offer    host 0 begins: a fresh nonce and a fresh token
-//   rdzv_file_look     host 0: opens a socket at the address that leads to a process which has come, and says where
-//   rdzv_file_remove   removes host 0's files
-//   rdzv_file_read     any other process: what host 0 says now; it answers with its own file
-//   rdzv_file_leave    removes that
-//
 // Nobody can know beforehand which of host 0's interfaces leads to the others, so these come first: each puts its
 // addresses into a file, and host 0 asks its routing table. A file of an earlier start does no harm: its nonce leads
 // to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads
@@ -81,8 +75,8 @@ static inline bool rdzv_file_text(const char *path, char text[RDZV_FILE_MAX]) {
   return n >= 0;
 }
 // The key of a start: its token, and --rdzv_token where that is given too.
-static inline RdzvKey rdzv_offer_key(const RdzvKey *given, const char *token) {
-  RdzvKey made;
+static inline ProveKey rdzv_offer_key(const ProveKey *given, const char *token) {
+  ProveKey made;
   const ProvePart part = {token, strlen(token)};
   prove_hmac(made.bytes, given, &part, 1);
   return made;
@@ -102,14 +96,14 @@ static inline bool rdzv_offer_write(const RdzvWhere *w, const RdzvOffer *o) {
   return rdzv_file_write(path, text);
 }
 // Begins: a fresh token for nonce `job`; w->token is its key from now on. False with one line in `error`.
-static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, char *error, size_t bytes) {
+static inline bool rdzv_file_offer(RdzvWhere *w, RdzvOffer *o, const char *job, Error *error) {
   uint8_t token[32];
   *o = RdzvOffer{};
   snprintf(o->job, sizeof o->job, "%s", job);
   prove_random(token, sizeof token);
   rdzv_hex(o->token, token, sizeof token);
   w->token = rdzv_offer_key(&w->token, o->token);
-  RDZV_REFUSE(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));
+  REJECT(!rdzv_offer_write(w, o), "--rdzv file://%.900s: cannot write there: %s", w->dir, strerror(errno));
   return true;
 }
 // The address of this host from which packets go to `to`. False: no way leads there.
@@ -196,20 +190,19 @@ static inline void rdzv_file_leave(const RdzvWhere *w, const char *job) {
 }
 // What host 0 says now. Where its nonce is not `job`, the one that was answered last, this process answers it and `job`
 // becomes it. False, with the reason in `why`: host 0 has said nothing yet.
-static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], char *why,
-                                  size_t why_bytes) {
+static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZV_JOB_BYTES], Error *why) {
   char path[1300], text[RDZV_FILE_MAX], own[600];
   snprintf(path, sizeof path, "%s/%s", w->dir, RDZV_FILE_NAME);
   DIR *dir = opendir(w->dir);                    // has a network file system ask its server for new names
   if (dir && !readdir(dir)) errno = 0;
   if (dir) closedir(dir);
   if (!rdzv_file_text(path, text)) {
-    snprintf(why, why_bytes, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts "
-             "see this directory?)", path);
+    fail(why, errno == EPERM ? "%.300s is of another user, or no file" : "no %.300s yet (do all hosts see this "
+         "directory?)", path);
     return false;
   }
   if (!rdzv_offer_parse(o, text)) {
-    snprintf(why, why_bytes, "%.300s is not what host 0 writes", path);
+    fail(why, "%.300s is not what host 0 writes", path);
     return false;
   }
   if (!strcmp(o->job, job)) return true;
@@ -218,7 +211,7 @@ static inline bool rdzv_file_read(const RdzvWhere *w, RdzvOffer *o, char job[RDZ
   if (!own[0]) strcpy(own, "127.0.0.1");
   snprintf(path, sizeof path, "%s/%s.%s.%lld", w->dir, RDZV_FILE_NAME, o->job, (long long)w->index);
   if (!rdzv_file_write(path, own)) {
-    snprintf(why, why_bytes, "cannot write %.300s: %s", path, strerror(errno));
+    fail(why, "cannot write %.300s: %s", path, strerror(errno));
     return false;
   }
   strcpy(job, o->job);

@@ -1,13 +1,6 @@
 // rdzv_host.h: host 0 of a rendezvous. It waits for all processes, says who is missing or differs, gives each its
 // ranks, and runs mpirun, whose daemons on other hosts it has the processes there start.
 //
-//   rdzv_host_open     the table of those that are expected
-//   rdzv_host_gather   until all are there
-//   rdzv_host_plan     numbers hosts and ranks, and tells everyone
-//   rdzv_host_run      mpirun, signals, hosts that go away; its exit code
-//   rdzv_host_goes_on  whether there is another start after this one (--restarts)
-//   rdzv_host_close    tells everyone how it ended, or to come again; ends what is left
-//
 // It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
 // are too many the oldest goes of the address that has most: after the plan there is room for those few who come too
 // late. Its own table decides who may come, once each.
@@ -141,7 +134,7 @@ static inline void rdzv_client_close(RdzvHost *h, int i) {
   }
   char from[INET6_ADDRSTRLEN];
   net_address_text((const sockaddr *)&c->guest.from.to, from, sizeof from);
-  if (c->link.wrong_token && !h->strangers++)
+  if (c->link.prove.wrong_key && !h->strangers++)
     rdzv_say("a process on %s came with another token: was it given the same --rdzv_token? It is not let in", from);
   close(c->fd);
   rdzv_link_close(&c->link);
@@ -196,41 +189,39 @@ static inline bool rdzv_differ(const char *there, const char *here, char *theirs
     there += a + 1, here += b + 1;
   }
 }
-// Whether a process may take part. False with one line in `why`; *only: the job can do without this process, since its
-// number is taken.
-static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, char *why, size_t bytes) {
+// Whether a process may take part. False with one line in `error`; *only: the job can do without this process, since
+// its number is taken.
+static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, Error *error) {
   char theirs[300], ours[300];
-  const char *who = rdzv_name(h, i->index, i->host, i->pid), *error = why;
+  const char *who = rdzv_name(h, i->index, i->host, i->pid);
   const char *us = rdzv_name(h, h->where->index, h->me->host, h->me->pid);
   const char *count = h->where->numbered ? "WORLD_SIZE" : "--nnodes";
   const bool known = i->index >= 0 && i->index < h->where->members;
   RdzvMember *m = known ? &h->member[i->index] : NULL;
   *only = false;
-#define RDZV_UNLIKE(cond, ...) do { if (cond) return snprintf(why, bytes, __VA_ARGS__) < 0; } while (0)
-  RDZV_UNLIKE(i->members != h->where->members, "%s has %s %lld, %s has %lld", who, count, (long long)i->members, us,
-              (long long)h->where->members);
-  RDZV_UNLIKE(!known || i->ranks < 1 || i->ranks > 1 << 16, "%s is none of %lld", who, (long long)h->where->members);
+  REJECT(i->members != h->where->members, "%s has %s %lld, %s has %lld", who, count, (long long)i->members, us,
+         (long long)h->where->members);
+  REJECT(!known || i->ranks < 1 || i->ranks > 1 << 16, "%s is none of %lld", who, (long long)h->where->members);
   // One that was lost is there until the next start is made; who comes in its place waits for that.
   const bool there = m->here && (m->client || i->index == h->where->index || !h->planned || !h->restart);
   *only = there;
-  RDZV_UNLIKE(there && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
-  RDZV_UNLIKE(there, "%s came twice: %s is there already; each process needs a number of its own (%s)", who,
-              rdzv_name(h, i->index, m->host, m->pid), h->where->numbered ? "RANK" : "--node_rank");
-  RDZV_UNLIKE(strcmp(i->build, h->me->build), "%s runs build %s, %s runs %s: copy the same program to all hosts", who,
-              i->build, us, h->me->build);
-  RDZV_UNLIKE(strcmp(i->mpi, h->me->mpi), "%s has %s, %s has %s: install the same on all hosts", who, i->mpi, us,
-              h->me->mpi);
-  RDZV_UNLIKE(strcmp(i->program, h->me->program), "%s runs %.200s, %s runs %.200s: Open MPI needs the same path on all "
-              "hosts", who, i->program, us, h->me->program);
-  RDZV_UNLIKE(rdzv_differ(i->options, h->me->options, theirs, ours, sizeof ours),
-              "options differ: '%s' on %s, '%s' on %s", theirs, who, ours, us);
-#undef RDZV_UNLIKE
-  return error != NULL;
+  REJECT(there && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
+  REJECT(there, "%s came twice: %s is there already; each process needs a number of its own (%s)", who, rdzv_name(h,
+         i->index, m->host, m->pid), h->where->numbered ? "RANK" : "--node_rank");
+  REJECT(strcmp(i->build, h->me->build), "%s runs build %s, %s runs %s: copy the same program to all hosts", who,
+         i->build, us, h->me->build);
+  REJECT(strcmp(i->mpi, h->me->mpi), "%s has %s, %s has %s: install the same on all hosts", who, i->mpi, us,
+         h->me->mpi);
+  REJECT(strcmp(i->program, h->me->program), "%s runs %.200s, %s runs %.200s: Open MPI needs the same path on all "
+         "hosts", who, i->program, us, h->me->program);
+  REJECT(rdzv_differ(i->options, h->me->options, theirs, ours, sizeof ours), "options differ: '%s' on %s, '%s' on %s",
+         theirs, who, ours, us);
+  return true;
 }
 static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i) {
   bool only = false;
-  char why[1024] = "";
-  const bool later = h->restart && h->restart->start > 0, judged = rdzv_host_judge(h, i, &only, why, sizeof why);
+  Error why = {};
+  const bool later = h->restart && h->restart->start > 0, judged = rdzv_host_judge(h, i, &only, &why);
   if (judged && h->planned && h->restart) {        // its place is free
     RdzvPlace *p = &h->restart->place[i->index];
     if (!p->waits)
@@ -240,13 +231,13 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
     return;
   }
   if (!judged || h->planned) {
-    if (!why[0]) snprintf(why, sizeof why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
+    if (!why.text[0]) fail(&why, "%s came after the run had begun", rdzv_name(h, i->index, i->host, i->pid));
     if (only || h->planned || later) {
-      rdzv_say("%s; it is sent away", why);
-      rdzv_client_end(c, false, later ? EXIT_LOST : EXIT_USAGE, why);
+      rdzv_say("%s; it is sent away", why.text);
+      rdzv_client_end(c, false, later ? EXIT_LOST : EXIT_USAGE, why.text);
     } else {
-      rdzv_host_end(h, EXIT_USAGE, "%s", why);
-      rdzv_client_end(c, false, EXIT_USAGE, why);
+      rdzv_host_end(h, EXIT_USAGE, "%s", why.text);
+      rdzv_client_end(c, false, EXIT_USAGE, why.text);
     }
     return;
   }
@@ -626,19 +617,19 @@ static inline void rdzv_mpi_version(char *to, size_t room, const char *text) {
   snprintf(to, room, "%.*s", at ? (int)strspn(at, "0123456789.") : 0, at ? at : "");
 }
 // Whether mpirun here belongs to the library that this program uses, and may start. False with one line in `error`.
-static inline bool rdzv_mpirun_check(const RdzvAsk *ask, const RdzvEnv *env, int *major, char *error, size_t bytes) {
+static inline bool rdzv_mpirun_check(const RdzvAsk *ask, const RdzvEnv *env, int *major, Error *error) {
   char said[512], ours[32], theirs[32], *words[] = {(char *)rdzv_mpirun(), (char *)"--version", NULL};
   rdzv_mpi_version(ours, sizeof ours, ask->mpi);
   *major = ours[0] ? atoi(ours) : 0;
-  RDZV_REFUSE(*major != 4 && *major != 5, "--rdzv starts Open MPI 4 or 5; this program uses %.60s", ask->mpi);
-  RDZV_REFUSE(!rdzv_output(words, env, said, sizeof said), "cannot run %.200s: MPIRUN or PATH must name that of Open "
-              "MPI %s", words[0], ours);
+  REJECT(*major != 4 && *major != 5, "--rdzv starts Open MPI 4 or 5; this program uses %.60s", ask->mpi);
+  REJECT(!rdzv_output(words, env, said, sizeof said), "cannot run %.200s: MPIRUN or PATH must name that of Open MPI %s",
+         words[0], ours);
   rdzv_mpi_version(theirs, sizeof theirs, said);
-  RDZV_REFUSE(strcmp(ours, theirs), "%.200s is of %s%s, this program uses Open MPI %s: MPIRUN or PATH must name that "
-              "one", words[0], theirs[0] ? "Open MPI " : "another MPI", theirs, ours);
-  RDZV_REFUSE(!geteuid() && (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")),
-              "Open MPI runs nothing as root unless told: export OMPI_ALLOW_RUN_AS_ROOT=1 "
-              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 on all hosts");
+  REJECT(strcmp(ours, theirs), "%.200s is of %s%s, this program uses Open MPI %s: MPIRUN or PATH must name that one",
+         words[0], theirs[0] ? "Open MPI " : "another MPI", theirs, ours);
+  REJECT(!geteuid() && (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")), "Open MPI "
+         "runs nothing as root unless told: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 on all "
+         "hosts");
   return true;
 }
 // A file in memory that lists the hosts for mpirun, which opens it by `path`. -1: impossible.

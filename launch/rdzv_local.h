@@ -1,12 +1,6 @@
 // rdzv_local.h: what a rendezvous does on one host: programs that it starts, and ranks that take the place of the
 // processes that the user started.
 //
-//   rdzv_child_*      mpirun, or Open MPI's daemon: started directly, never by a shell, and ended with us
-//   rdzv_signals      the signals that are passed on, as a file to poll
-//   rdzv_seats_*      one place for each rank of this process: its environment, directory, cores, arguments
-//   rdzv_rank_main    what mpirun starts for each rank: takes its place and becomes the program
-//   rdzv_hand_main    what mpirun starts instead of ssh: hands the daemon's command to host 0's process
-//
 // Local sockets have no files (abstract names), are asked for the user behind them, and end with their processes.
 #pragma once
 #include "launch.h"
@@ -227,15 +221,13 @@ static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const R
   CPU_FREE(cores);
 }
 // Opens the places of `count` ranks from `first` on. False with one line in `error`.
-static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, char *error,
-                                   size_t bytes) {
+static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, Error *error) {
   s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
   s->heard = RdzvHeard{};
   for (s->count = 0; s->count < count; s->count++) {
     const NetAddress a = rdzv_seat_address(job, first + s->count);
     s->seat[s->count] = RdzvSeat{net_listen(&a, 1024), -1, 0};
-    RDZV_REFUSE(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count,
-                strerror(errno));
+    REJECT(s->seat[s->count].listener < 0, "no place for rank %lld: %s", (long long)first + s->count, strerror(errno));
   }
   return true;
 }

@@ -1,31 +1,17 @@
 // rdzv_wire.h: what processes of a rendezvous say to each other, and how each proves that it knows the job's token.
-// No sockets and no MPI here: bytes in, bytes out (watch/net.h carries them).
-//
-//   rdzv_token_key       the token's key; the token itself is never sent
-//   rdzv_link_open       one end of a connection, client or server; rdzv_link_close
-//   rdzv_link_next       the next frame of what was received; proves and checks the token on the way
-//   rdzv_link_send       a frame to the other end
-//   rdzv_info_*, rdzv_plan_*, rdzv_words_*, rdzv_end_*      payloads of frames
-//   rdzv_daemon_from     Open MPI's daemon out of the command that mpirun gives its remote agent
-//   rdzv_daemon_refused  why a command is no daemon's; NULL: it is one
+// No sockets and no MPI here: bytes in, bytes out (base/net/net.h carries them).
 //
 // Frames: type and length (4 bytes each, little-endian), payload, and, once the token is proved, 32 bytes of
 // HMAC-SHA-256 (RFC 2104) under a key of this connection and direction, over the frame's number and the frame. So
 // nothing can be put in, left out, repeated or changed; it can be read.
 //
-//   client                          server
-//   HELLO  magic, nonce C   --->
-//                           <---    CHALLENGE  nonce S
-//   PROOF  HMAC(key, "client" C S)  --->              or <--- REFUSED
-//                           <---    WELCOME  HMAC(key, "server" C S)
-//
-// Whoever listens learns nothing but HMACs of random nonces; from these a token can be guessed if it is a weak one, so
-// short ones are refused.
+// The token is proved by the handshake of base/net/prove.h; the hello has a magic before its nonce. From its HMACs a
+// weak token can be guessed by whoever listens, so short ones are refused.
 #pragma once
 #include "launch.h"
 #include <openssl/crypto.h>
 
-enum { RDZV_NONCE = PROVE_NONCE, RDZV_MAC = PROVE_MAC, RDZV_HEAD = 8, RDZV_EARLY_MAX = 64, RDZV_FRAME_MAX = 1 << 20 };
+enum { RDZV_HEAD = 8, RDZV_EARLY_MAX = 64, RDZV_FRAME_MAX = 1 << 20 };
 enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MAX = 64 };
 static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
 
@@ -102,10 +88,9 @@ static inline void rdzv_hex(char *to, const uint8_t *bytes, size_t n) {
 }
 
 // ---- the token ------------------------------------------------------------------------------------------------------
-typedef ProveKey RdzvKey;                        // of a job's token
 // The key of a token: bytes of any length.
-static inline RdzvKey rdzv_token_key(const void *token, size_t n) {
-  RdzvKey k = {}, made;
+static inline ProveKey rdzv_token_key(const void *token, size_t n) {
+  ProveKey k = {}, made;
   memcpy(k.bytes, "train_gpt_fsdp --rdzv_token 1", 29);
   const ProvePart part = {token, n};
   prove_hmac(made.bytes, &k, &part, 1);
@@ -113,8 +98,7 @@ static inline RdzvKey rdzv_token_key(const void *token, size_t n) {
 }
 
 // ---- a connection ---------------------------------------------------------------------------------------------------
-enum RdzvType { RDZV_HELLO = 1, RDZV_CHALLENGE, RDZV_PROOF, RDZV_WELCOME, RDZV_REFUSED,      // the token
-                RDZV_INFO = 16,    // who this process is                        client to server
+enum RdzvType { RDZV_INFO = 16,    // who this process is                        client to server
                 RDZV_TAKEN,        // it is counted                              server to client
                 RDZV_PLAN,         // its ranks; from now on nobody else comes   server to client
                 RDZV_READY,        // its ranks may come                         client to server
@@ -123,15 +107,13 @@ enum RdzvType { RDZV_HELLO = 1, RDZV_CHALLENGE, RDZV_PROOF, RDZV_WELCOME, RDZV_R
                 RDZV_SIGNAL,       // this signal came here                      client to server
                 RDZV_END,          // code, text: it is over                     server to client
                 RDZV_AGAIN };      // code, text: come again (--restarts)        server to client
-enum RdzvPhase { PHASE_HELLO, PHASE_PROOF, PHASE_CHALLENGE, PHASE_WELCOME, PHASE_OPEN, PHASE_BROKEN };
-// One end. in: received, not read yet; out: to be sent. refused: the server does not know our token.
+// Smaller types are of the handshake (ProveKind).
+// One end. in: received, not read yet; out: to be sent.
 struct RdzvLink {
-  RdzvPhase phase;
-  RdzvKey token, key_in, key_out;
-  uint8_t client[RDZV_NONCE], server[RDZV_NONCE];
+  Prove prove;
+  ProveKey key_in, key_out;
   uint64_t number_in, number_out;
   RdzvBytes in, out;
-  bool refused, wrong_token;                     // wrong_token: the client's proof is of another token
 };
 // payload: n bytes inside the link's buffer, until the next call.
 struct RdzvFrame { int type; const uint8_t *payload; size_t n; };
@@ -140,7 +122,7 @@ static inline void rdzv_put32(uint8_t *to, uint32_t x) { for (int i = 0; i < 4; 
 static inline uint32_t rdzv_get32(const uint8_t *p) {
   return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-static inline void rdzv_frame_mac(uint8_t to[RDZV_MAC], const RdzvKey *key, uint64_t number, const uint8_t *frame,
+static inline void rdzv_frame_mac(uint8_t to[PROVE_MAC], const ProveKey *key, uint64_t number, const uint8_t *frame,
                                   size_t n) {
   uint8_t at[8];
   for (int i = 0; i < 8; i++) at[i] = (uint8_t)(number >> 8 * i);
@@ -149,7 +131,7 @@ static inline void rdzv_frame_mac(uint8_t to[RDZV_MAC], const RdzvKey *key, uint
 }
 // Puts a frame into what is to be sent, with its HMAC once the link is open.
 static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, size_t n) {
-  uint8_t head[RDZV_HEAD], mac[RDZV_MAC];
+  uint8_t head[RDZV_HEAD], mac[PROVE_MAC];
   const size_t at = k->out.n;
   rdzv_put32(head, (uint32_t)type);
   rdzv_put32(head + 4, (uint32_t)n);
@@ -159,90 +141,59 @@ static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, si
   rdzv_frame_mac(mac, &k->key_out, k->number_out++, k->out.p + at, k->out.n - at);
   rdzv_add(&k->out, mac, sizeof mac);
 }
-static inline void rdzv_link_derive(const RdzvLink *k, const char *what, uint8_t to[RDZV_MAC]) {
-  const ProvePart parts[] = {{what, strlen(what) + 1}, {k->client, RDZV_NONCE}, {k->server, RDZV_NONCE}};
-  prove_hmac(to, &k->token, parts, 3);
-}
 // Begins a connection as the one that connected, or as the one that was connected to.
-static inline void rdzv_link_open(RdzvLink *k, const RdzvKey *token, bool connects) {
+static inline void rdzv_link_open(RdzvLink *k, const ProveKey *token, bool connects) {
+  uint8_t hello[sizeof rdzv_magic + PROVE_NONCE];
   *k = RdzvLink{};
-  k->token = *token;
-  k->phase = connects ? PHASE_CHALLENGE : PHASE_HELLO;
+  k->prove.key = *token;
   if (!connects) return;
-  uint8_t hello[sizeof rdzv_magic + RDZV_NONCE];
-  prove_random(k->client, RDZV_NONCE);
+  const ProveMessage says = prove_hello(&k->prove, token);
   memcpy(hello, rdzv_magic, sizeof rdzv_magic);
-  memcpy(hello + sizeof rdzv_magic, k->client, RDZV_NONCE);
-  rdzv_link_send(k, RDZV_HELLO, hello, sizeof hello);
+  memcpy(hello + sizeof rdzv_magic, says.bytes, PROVE_NONCE);
+  rdzv_link_send(k, PROVE_HELLO, hello, sizeof hello);
 }
 // Gives buffers back and forgets keys.
 static inline void rdzv_link_close(RdzvLink *k) {
   rdzv_bytes_free(&k->in);
   rdzv_bytes_free(&k->out);
   OPENSSL_cleanse(k, sizeof *k);
-  k->phase = PHASE_BROKEN;
+  k->prove.phase = PHASE_BROKEN;
 }
-static inline void rdzv_link_keys(RdzvLink *k, bool connects) {
-  rdzv_link_derive(k, "to server", connects ? k->key_out.bytes : k->key_in.bytes);
-  rdzv_link_derive(k, "to client", connects ? k->key_in.bytes : k->key_out.bytes);
-  k->phase = PHASE_OPEN;
-}
-// One frame before the link is open. False: it is not what must come.
-static inline bool rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size_t n) {
-  uint8_t mac[RDZV_MAC];
-  if (k->phase == PHASE_HELLO) {
-    if (type != RDZV_HELLO || n != sizeof rdzv_magic + RDZV_NONCE || memcmp(p, rdzv_magic, sizeof rdzv_magic))
-      return false;
-    memcpy(k->client, p + sizeof rdzv_magic, RDZV_NONCE);
-    prove_random(k->server, RDZV_NONCE);
-    rdzv_link_send(k, RDZV_CHALLENGE, k->server, RDZV_NONCE);
-    k->phase = PHASE_PROOF;
-  } else if (k->phase == PHASE_PROOF) {
-    rdzv_link_derive(k, "client", mac);
-    if (type != RDZV_PROOF || n != RDZV_MAC) return false;
-    k->wrong_token = !prove_same(p, mac);
-    if (k->wrong_token) rdzv_link_send(k, RDZV_REFUSED, NULL, 0);
-    if (k->wrong_token) return false;
-    rdzv_link_derive(k, "server", mac);
-    rdzv_link_send(k, RDZV_WELCOME, mac, RDZV_MAC);
-    rdzv_link_keys(k, false);
-  } else if (k->phase == PHASE_CHALLENGE) {
-    if (type != RDZV_CHALLENGE || n != RDZV_NONCE) return false;
-    memcpy(k->server, p, RDZV_NONCE);
-    rdzv_link_derive(k, "client", mac);
-    rdzv_link_send(k, RDZV_PROOF, mac, RDZV_MAC);
-    k->phase = PHASE_WELCOME;
-  } else {
-    rdzv_link_derive(k, "server", mac);
-    k->refused = type == RDZV_REFUSED;
-    if (type != RDZV_WELCOME || n != RDZV_MAC || !prove_same(p, mac)) return false;
-    rdzv_link_keys(k, true);
-  }
-  return true;
+// One frame before the link is open.
+static inline void rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size_t n) {
+  const bool connects = k->prove.phase == PHASE_WELCOME;
+  const size_t magic = k->prove.phase == PHASE_HELLO ? sizeof rdzv_magic : 0;
+  if (n < magic || memcmp(p, rdzv_magic, magic)) { k->prove.phase = PHASE_BROKEN; return; }
+  const ProveMessage answer = prove_take(&k->prove, type, p + magic, n - magic);
+  if (answer.kind) rdzv_link_send(k, answer.kind, answer.bytes, answer.n);
+  if (k->prove.phase != PHASE_OPEN) return;
+  prove_derive(&k->prove, "to server", connects ? k->key_out.bytes : k->key_in.bytes);
+  prove_derive(&k->prove, "to client", connects ? k->key_in.bytes : k->key_out.bytes);
 }
 // Reads on in what was received. 1: `frame` holds one; 0: more bytes are needed; -1: the other end does not speak as
 // it should, or does not know the token; nothing more is read.
 static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
-  for (rdzv_drop(&k->in, *used), *used = 0; k->phase != PHASE_BROKEN;) {
-    const bool open = k->phase == PHASE_OPEN;
-    const size_t after = open ? RDZV_MAC : 0, most = open ? RDZV_FRAME_MAX : RDZV_EARLY_MAX;
+  for (rdzv_drop(&k->in, *used), *used = 0; k->prove.phase != PHASE_BROKEN;) {
+    const bool open = k->prove.phase == PHASE_OPEN;
+    const size_t after = open ? PROVE_MAC : 0, most = open ? RDZV_FRAME_MAX : RDZV_EARLY_MAX;
     if (k->in.n < RDZV_HEAD) return 0;
     const int type = (int)(rdzv_get32(k->in.p) & 0xffff);
     const size_t n = rdzv_get32(k->in.p + 4), all = RDZV_HEAD + n + after;
-    if (rdzv_get32(k->in.p) > 0xffff || n > most || open != (type >= RDZV_INFO)) { k->phase = PHASE_BROKEN; break; }
+    if (rdzv_get32(k->in.p) > 0xffff || n > most || open != (type >= RDZV_INFO)) break;
     if (k->in.n < all) return 0;
     if (!open) {
-      if (!rdzv_link_prove(k, type, k->in.p + RDZV_HEAD, n)) { k->phase = PHASE_BROKEN; break; }
+      rdzv_link_prove(k, type, k->in.p + RDZV_HEAD, n);
       rdzv_drop(&k->in, all);
       continue;
     }
-    uint8_t mac[RDZV_MAC];
+    uint8_t mac[PROVE_MAC];
     rdzv_frame_mac(mac, &k->key_in, k->number_in++, k->in.p, RDZV_HEAD + n);
-    if (!prove_same(mac, k->in.p + RDZV_HEAD + n)) { k->phase = PHASE_BROKEN; break; }
+    if (!prove_same(mac, k->in.p + RDZV_HEAD + n)) break;
     *frame = RdzvFrame{type, k->in.p + RDZV_HEAD, n};
     *used = all;
     return 1;
   }
+  k->prove.phase = PHASE_BROKEN;
   return -1;
 }
 

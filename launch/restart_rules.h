@@ -1,13 +1,6 @@
 // restart_rules.h: --restarts K: what is started again, with how many ranks, and from where. Of ranks that meet by
 // --rdzv:
 //
-//   restart_is_worth    whether what ended so is started again
-//   restart_ranks       how many of the ranks that are left can share a step
-//   restart_newest      the newest checkpoint, said or not
-//   restart_pause_s     how long a start waits
-//   restart_words       what ranks of a later start are told beside their own arguments
-//   rdzv_keep_flights   the flight records of a start that was lost, out of the way of the next one's
-//
 // restarts.h, which watches a run that was started alone, follows the same rules.
 //
 // Host 0 decides. After a start that was lost it tells all processes to come again, and meets those that do, at most K

@@ -1,11 +1,6 @@
 // restarts.h: --restarts K: a run that ended without being asked to starts again from its newest checkpoint, at most K
 // times.
 //
-//   restarts_supervise   this process waits; the run is a child of it, in which the call returns
-//   restarts_step, restarts_saved      the run: how far it is, and from where the next one would go on
-//   restarts_ours                      the run: where its checkpoints lie, and no other run's
-//   restarts_open, restarts_died, restarts_batch   a rank that met others: whom it tells that; a rank died; its batch
-//
 // A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
 // no GPU. It passes on what signals ask and ends with the run's exit code.
 //

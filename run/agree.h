@@ -6,10 +6,6 @@
 //   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
 //                      CPU table of an offloaded optimizer
 //
-//   agree_on_memory    whether hosts and devices have room for the plan
-//   agree_on_run       that all ranks are the same program with the same options
-//   ranks_per_host     where hosts have equally many ranks
-//
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
 #include "run.h"
@@ -20,22 +16,22 @@
 #include <glob.h>
 
 // Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
-static int cpu_table_wanted(const Options *o, int best, char *error, size_t bytes) {
-  if (best < 0) snprintf(error, bytes, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
+static int cpu_table_wanted(const Options *o, int best, Error *error) {
+  if (best < 0) fail(error, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
   if (best < 0 || o->isa == OPT_isa_auto) return -1;
   const int wanted = (int)o->isa - (int)OPT_isa_avx2 - PROCESSOR_FIRST_ISA;  // choices behind auto are cpu_isas' names
   if (wanted < 0 || wanted > best) {
     const char *name = cpu_tables[best].name;
-    snprintf(error, bytes, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), name ? name : "");
+    fail(error, "--isa %.16s: the best this CPU has is %s", option_word(o, OPT_isa), name ? name : "");
   }
   return wanted;
 }
 // The table all ranks use: the one asked for, else the fastest that every rank has. Collective.
 static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   int fast = cpu_fast_table(), common = 0;
-  char error[128] = "";
-  const int wanted = cpu_table_wanted(o, cpu_best_table(), error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  Error error = {};
+  const int wanted = cpu_table_wanted(o, cpu_best_table(), &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   MPI_Allreduce(&fast, &common, 1, MPI_INT, MPI_MIN, comm);
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
@@ -50,8 +46,7 @@ static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
 }
 // All ranks must compute with the same kind of GPU and the same libraries, NCCL included where they use it. One line in
 // `error` where this one does not.
-static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, MPI_Comm comm, char *error,
-                              size_t bytes) {
+static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, MPI_Comm comm, Error *error) {
   struct Versions { int driver, runtime, cublaslt, nccl; char name[sizeof p->device[0].name]; } mine = {}, first;
   mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt;
   mine.nccl = with_nccl ? p->nccl : 0;
@@ -59,9 +54,9 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
   first = mine;
   MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, comm);
   if (memcmp(&mine, &first, sizeof mine))
-    snprintf(error, bytes, "this rank has %s, driver %d, runtime %d, cuBLASLt %d, NCCL %d; rank 0 has %s, %d, %d, %d, "
-             "%d: all ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
-             first.driver, first.runtime, first.cublaslt, first.nccl);
+    fail(error, "this rank has %s, driver %d, runtime %d, cuBLASLt %d, NCCL %d; rank 0 has %s, %d, %d, %d, %d: all "
+         "ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
+         first.driver, first.runtime, first.cublaslt, first.nccl);
 }
 // What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
 static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
@@ -70,35 +65,34 @@ static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
 }
 // Whether the GPUs can serve `comm`. auto is decided here, from what all ranks know; the printed configuration shows
 // the decision. Ranks that share a GPU report that; ranks that lack a library report the library.
-static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, char *error, size_t bytes) {
+static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, Error *error) {
   const bool automatic = o->comm == OPT_comm_auto;
   if (automatic) o->comm = comm_of_gpus(o, world, g->crowded);
   const bool shares = nccl_shares_a_gpu(p->nccl, getenv("NCCL_MULTI_RANK_GPU_ENABLE"));
   if (o->comm == OPT_comm_nccl && g->sharing > 1 && !shares)
-    snprintf(error, bytes, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi",
-             g->sharing, p->device[g->index].bus_id);
+    fail(error, "--comm nccl: %d ranks share the GPU %s; start one rank a GPU, or use --comm mpi", g->sharing,
+         p->device[g->index].bus_id);
   else if (o->comm == OPT_comm_nccl && g->on_gpu > 1 && !shares)
-    snprintf(error, bytes, "--comm nccl: %d ranks use instances (MIG) of the GPU %s, which NCCL takes for one GPU; use "
-             "--comm mpi, or from NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental)",
-             g->on_gpu, p->device[g->index].bus_id);
+    fail(error, "--comm nccl: %d ranks use instances (MIG) of the GPU %s, which NCCL takes for one GPU; use --comm "
+         "mpi, or from NCCL 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 (experimental)", g->on_gpu,
+         p->device[g->index].bus_id);
   else if (o->comm == OPT_comm_nccl && p->nccl_missing[0])
-    snprintf(error, bytes, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
+    fail(error, "--comm nccl: %s%s", p->nccl_missing, automatic ? " (or use --comm mpi)" : "");
   else if (o->comm == OPT_comm_nccl && p->nccl < NCCL_NEEDED)
-    snprintf(error, bytes, "--comm nccl: NCCL %d.%d is too old; 2.26 or later is needed", p->nccl / 10000,
-             p->nccl / 100 % 100);
+    fail(error, "--comm nccl: NCCL %d.%d is too old; 2.26 or later is needed", p->nccl / 10000, p->nccl / 100 % 100);
   if (o->comm == OPT_comm_mpi && o->graph == OPT_graph_on && g->sharing > 1)
-    snprintf(error, bytes, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which "
-             "cannot be captured", g->sharing);
+    fail(error, "--graph on: %d ranks share a GPU, so gradients go through host memory (--comm mpi), which cannot be "
+         "captured", g->sharing);
 }
 // cuBLASLt multiplies E4M3 from compute capability 8.9 on (Ada, Hopper).
 enum { FP8_MATMUL_NEEDED = 89 };
-void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes) {
+void check_fp8(const Options *o, const DeviceInfo *d, Error *error) {
   if (o->fp8 == FP8_MATMUL && 10 * d->major + d->minor < FP8_MATMUL_NEEDED)
-    snprintf(error, bytes, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather",
-             d->name, d->major, d->minor);
+    fail(error, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather", d->name, d->major,
+         d->minor);
 }
 // Refuses options of one kind of device on the other.
-static void check_device_options(const Options *o, const char *why, char *error, size_t bytes) {
+static void check_device_options(const Options *o, const char *why, Error *error) {
   const bool cuda = o->device == OPT_device_cuda;
   const bool offloads = o->offload != OFFLOAD_NONE;              // then the host computes too
   const char *only = cuda ? (o->given[OPT_isa] && !offloads ? "isa" : NULL)
@@ -110,46 +104,47 @@ static void check_device_options(const Options *o, const char *why, char *error,
                      : o->given[OPT_attention] && o->attention != OPT_attention_auto ? "attention"
                      : o->comm == OPT_comm_nccl ? "comm nccl"
                      : o->reduce == OPT_reduce_native ? "reduce native" : NULL;
-  if (only) snprintf(error, bytes, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda",
-                     cuda ? "cuda" : "the CPU", why[0] ? ": " : "", why);
+  if (only) fail(error, "--%s needs --device %s; this run computes on %s%s%s", only, cuda ? "cpu" : "cuda", cuda ?
+                 "cuda" : "the CPU", why[0] ? ": " : "", why);
   const int64_t widest = o->n_embd % 8 ? CUDA_MAX_ODD_COLUMNS : CUDA_MAX_COLUMNS;
   if (cuda && o->n_embd > widest)
-    snprintf(error, bytes, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd,
-             (long long)widest, o->n_embd % 8 ? ", more for multiples of 8" : "");
+    fail(error, "--n_embd %lld: the CUDA kernels take %lld columns at most%s", (long long)o->n_embd, (long long)widest,
+         o->n_embd % 8 ? ", more for multiples of 8" : "");
   if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
-    snprintf(error, bytes, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most",
-             CUDA_MAX_BATCH);
+    fail(error, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most", CUDA_MAX_BATCH);
 }
 // On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
 // Whether a run on a CPU can have it, if it is asked for; if not, why.
-static bool cpu_precision_fits(const Options *o, const Ops *ops, char *why, size_t bytes) {
+static bool cpu_precision_fits(const Options *o, const Ops *ops, Error *why) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   if (o->matmul_precision != OPT_matmul_precision_high || (fp32 && tiles)) return true;
   if (!fp32)
-    snprintf(why, bytes, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none",
-             option_word(o, OPT_buffer_dtype));
+    fail(why, "on a CPU it applies to fp32 matrix multiplies, and --buffer_dtype %.8s has none", option_word(o,
+         OPT_buffer_dtype));
   else
-    snprintf(why, bytes, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 "
-             "one would take longer than that one; leave it out", ops->name);
+    fail(why, "on a CPU it needs tiles (AMX); with %s the six bf16 multiplies that replace an fp32 one would take "
+         "longer than that one; leave it out", ops->name);
   return false;
 }
 // A checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
-  char why[256], error[512] = "";
+  Error why = {};
+  Error error = {};
   int rank;
   MPI_Comm_rank(comm, &rank);
-  if (cpu_precision_fits(o, ops, why, sizeof why)) return;
-  if (o->given[OPT_matmul_precision]) snprintf(error, sizeof error, "--matmul_precision high: %s", why);
-  agree_no_error(comm, error, fp32 ? EXIT_MISSING : EXIT_USAGE);
+  if (cpu_precision_fits(o, ops, &why)) return;
+  if (o->given[OPT_matmul_precision]) fail(&error, "--matmul_precision high: %s", why.text);
+  agree_no_error(comm, error.text, fp32 ? EXIT_MISSING : EXIT_USAGE);
   o->matmul_precision = OPT_matmul_precision_highest;
-  if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why);
+  if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why.text);
 }
 // Decides whose attention kernels all ranks run, because their sums have different orders: Hopper's where every GPU and
 // this build have them, unless the run began with others. Collective.
 static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
-  char error[512] = "", why[256] = "";
+  char why[256] = "";
+  Error error = {};
   int rank, world, lacking, lowest;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
@@ -162,8 +157,8 @@ static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm)
                "ARCHS=\"-gencode arch=compute_90a,code=sm_90a\"", gpu->name);
     MPI_Bcast(why, (int)sizeof why, MPI_CHAR, lowest, comm);
     if (o->attention == OPT_attention_wgmma && o->given[OPT_attention] && rank == lowest)
-      snprintf(error, sizeof error, "--attention wgmma: %s", why);
-    agree_no_error(comm, error, EXIT_MISSING);
+      fail(&error, "--attention wgmma: %s", why);
+    agree_no_error(comm, error.text, EXIT_MISSING);
     if (o->attention == OPT_attention_wgmma && !rank)
       say("notice: --attention mma replaces the checkpoint's wgmma because of rank %d: %s\n", lowest, why);
     else if (o->attention == OPT_attention_auto && gpu->major == 9 && !rank)
@@ -190,7 +185,8 @@ static bool gpu_is_here() {
 static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   static DeviceProbe p;
   Device d = {};
-  char error[1024] = "", why[512] = "";
+  char why[512] = "";
+  Error error = {};
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
@@ -198,8 +194,8 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     if (&ops_cuda) ops_cuda.device_probe(NULL, &p);
     if (&ops_cuda) snprintf(why, sizeof why, "%s", p.missing);
     else snprintf(why, sizeof why, "this build has no CUDA kernels (%s): mend that and make again", build_no_cuda);
-    if (o->device == OPT_device_cuda && why[0]) snprintf(error, sizeof error, "--device cuda: %s", why);
-    agree_no_error(comm, error, EXIT_MISSING);
+    if (o->device == OPT_device_cuda && why[0]) fail(&error, "--device cuda: %s", why);
+    agree_no_error(comm, error.text, EXIT_MISSING);
     int lacking = why[0] ? rank : world, lowest, driver = p.driver || gpu_is_here();
     MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, comm);
     MPI_Allreduce(MPI_IN_PLACE, &driver, 1, MPI_INT, MPI_MAX, comm);
@@ -208,8 +204,8 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     if (lowest < world && driver && !rank)       // a rank has a GPU: explain why it is not used
       say("notice: --device auto takes the CPU because of rank %d: %s\n", lowest, why);
   }
-  check_device_options(o, why, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  check_device_options(o, why, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   if (o->device == OPT_device_cpu) {
     d = device_of(agree_on_ops(o, comm));
     agree_on_precision(o, d.ops, comm);
@@ -221,20 +217,20 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
     return d;
   }
   const GpuChoice g = choose_gpu(&p, node, comm);
-  snprintf(error, sizeof error, "%s", g.error);
-  agree_no_error(comm, error, EXIT_USAGE);
-  agree_on_comm(o, &p, &g, world, error, sizeof error);
+  fail(&error, "%s", g.error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
+  agree_on_comm(o, &p, &g, world, &error);
   const bool nccl = o->comm == OPT_comm_nccl;
-  agree_no_error(comm, error, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
-  agree_on_versions(&p, g.index, nccl, comm, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  agree_no_error(comm, error.text, nccl && !g.crowded ? EXIT_MISSING : EXIT_USAGE);
+  agree_on_versions(&p, g.index, nccl, comm, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   const DeviceInfo *gpu = &p.device[g.index];
   d.multiprocessors = gpu->multiprocessors;
-  d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_attention(o, gpu, comm);
-  check_fp8(o, gpu, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  check_fp8(o, gpu, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   const bool offloads = o->offload != OFFLOAD_NONE;
   if (offloads && o->graph == OPT_graph_auto) {
     o->graph = OPT_graph_off;
@@ -250,16 +246,16 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   return d;
 }
 
-const Ops *device_pretend(Options *o, bool gpu, int world, char *error, size_t bytes) {
-  check_device_options(o, "", error, bytes);
-  if (error[0]) return NULL;
+const Ops *device_pretend(Options *o, bool gpu, int world, Error *error) {
+  check_device_options(o, "", error);
+  if (error->text[0]) return NULL;
   const int best = cpu_best_table(), wanted = gpu && o->isa == OPT_isa_auto ? best
-                                              : cpu_table_wanted(o, best, error, bytes);
-  if (error[0]) return NULL;
+                                              : cpu_table_wanted(o, best, error);
+  if (error->text[0]) return NULL;
   const Ops *cpu = cpu_tables[wanted >= 0 ? wanted : cpu_fast_table()].ops;
-  char why[256];
-  if (!gpu && !cpu_precision_fits(o, cpu, why, sizeof why)) {
-    snprintf(error, bytes, "--matmul_precision high: %s", why);
+  Error why = {};
+  if (!gpu && !cpu_precision_fits(o, cpu, &why)) {
+    fail(error, "--matmul_precision high: %s", why.text);
     return NULL;
   }
   if (gpu && o->comm == OPT_comm_auto) o->comm = comm_of_gpus(o, world, false);
@@ -275,27 +271,27 @@ void agree_on_memory(const RunView *run) {
   const size_t libraries = memory_planned_use(&run->plan, MEMORY_LIBRARIES) * (size_t)sharing;
   const size_t to_take = gpu ? memory_planned_total(&run->plan, MEMORY_TO_TAKE) * (size_t)sharing : 0;
   run->ctx->ops->memory_left(run->ctx, &device_free, &device_total);
-  char error[512] = "", took[96] = "";
+  char took[96] = "";
+  Error error = {};
   unsigned long long trace = run->plan.planned_bytes[MEM_TRACE];
   MPI_Allreduce(MPI_IN_PLACE, &trace, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, fsdp_host_comm(run->fsdp));
   if (host > available && host - trace <= available)
-    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, %.2f of them for events of "
-             "--trace, but %.2f GiB are available: give --trace_steps fewer steps", ranks, ranks > 1 ? "s" : "",
-             (double)host / 0x1p30, (double)trace / 0x1p30, (double)available / 0x1p30);
+    fail(&error, "the memory plan of this host's %d rank%s is %.2f GiB, %.2f of them for events of --trace, but %.2f "
+         "GiB are available: give --trace_steps fewer steps", ranks, ranks > 1 ? "s" : "", (double)host / 0x1p30,
+         (double)trace / 0x1p30, (double)available / 0x1p30);
   else if (host > available)
-    snprintf(error, sizeof error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: "
-             "lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, "
-             "or use more hosts", ranks, ranks > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
+    fail(&error, "the memory plan of this host's %d rank%s is %.2f GiB, but %.2f GiB are available: lower --batch_size "
+         "or --seq_len, choose --recompute block, --strategy full_shard or a smaller --model, or use more hosts", ranks,
+         ranks > 1 ? "s" : "", (double)host / 0x1p30, (double)available / 0x1p30);
   if (libraries)
     snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
              run->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
   if (to_take > device_free)
-    snprintf(error, sizeof error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are "
-             "free: lower --batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a "
-             "smaller --model, or use more GPUs", sharing,
-             sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free / 0x1p30,
-             (double)device_total / 0x1p30);
-  agree_no_error(fsdp_comm(run->fsdp), error, EXIT_MISSING);
+    fail(&error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are free: lower "
+         "--batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a smaller --model, "
+         "or use more GPUs", sharing, sharing > 1 ? "s" : "", (double)to_take / 0x1p30, took, (double)device_free /
+         0x1p30, (double)device_total / 0x1p30);
+  agree_no_error(fsdp_comm(run->fsdp), error.text, EXIT_MISSING);
 }
 
 // All ranks must be the same program with the same options; the error names the first difference. The corpus needs no
@@ -305,21 +301,22 @@ static void agree_on_run(MPI_Comm comm, const Options *o) {
   static const char differs[] = "this rank differs from rank 0: '%s %s' here, '%s %s' there";
   char here[OPTION_TEXT_BYTES] = "";
   snprintf(here, sizeof here, "%s %s for %s", PROGRAM_VERSION, build_id, PROCESSOR_NAME);
-  char there[sizeof here], error[3 * sizeof here] = "";
+  char there[sizeof here];
+  Error error = {};
   memcpy(there, here, sizeof here);
   MPI_Bcast(there, sizeof there, MPI_CHAR, 0, comm);
-  if (strcmp(here, there)) snprintf(error, sizeof error, differs, "build", here, "build", there);
-  agree_no_error(comm, error, EXIT_USAGE);       // another may have other options
+  if (strcmp(here, there)) fail(&error, differs, "build", here, "build", there);
+  agree_no_error(comm, error.text, EXIT_USAGE);       // another may have other options
   first = *o;
   MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm);
-  for (int i = 0; i < OPTION_COUNT && !error[0]; i++) {
+  for (int i = 0; i < OPTION_COUNT && !error.text[0]; i++) {
     char name[OPTION_NAME_BYTES];
     snprintf(name, sizeof name, "--%s", option_specs[i].name);
     option_print(here, sizeof here, o, &option_specs[i]);
     option_print(there, sizeof there, &first, &option_specs[i]);
-    if (strcmp(here, there)) snprintf(error, sizeof error, differs, name, here, name, there);
+    if (strcmp(here, there)) fail(&error, differs, name, here, name, there);
   }
-  agree_no_error(comm, error, EXIT_USAGE);
+  agree_no_error(comm, error.text, EXIT_USAGE);
 }
 int ranks_per_host(MPI_Comm comm) {
   MPI_Comm node;

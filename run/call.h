@@ -11,8 +11,8 @@
 
 void call_parse(Call *call) {
   catch_signal(SIGUSR1, (int)SA_RESTART);        // early: unhandled, it would end the process
-  if (!options_parse(&call->o, call->trainer, call->argc, call->argv, call->error, sizeof call->error))
-    options_whole_line(call->argc, call->argv, call->error, sizeof call->error);
+  if (!options_parse(&call->o, call->trainer, call->argc, call->argv, &call->error))
+    options_whole_line(call->argc, call->argv, &call->error);
   if (call->o.interactive || call->o.eval[0]) call->o.sample_only = true;      // no data, no training
 }
 void call_join(Call *call) {
@@ -20,11 +20,12 @@ void call_join(Call *call) {
   char host[64] = "";
   Options *o = &call->o;
   int provided, rank, world;
-  const bool watched = !call->error[0] && launch_watches(o->restarts, o->given[OPT_restart_wait], o->rdzv, call->error,
-                                                         sizeof call->error);
-  if (call->error[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error);    // no need to start MPI first
+  const bool watched = !call->error.text[0] &&
+                       launch_watches(o->restarts, o->given[OPT_restart_wait], o->rdzv, &call->error);
+  if (call->error.text[0] && !call->launched)    // no need to start MPI first
+    die_user("train_gpt_fsdp: %s", call->error.text);
   const RestartsAsk ask = {o->restarts, o->resume, o->out};
-  if (watched && restarts_supervise(&ask)) option_set(o, OPT_resume, "auto", call->error, sizeof call->error);
+  if (watched && restarts_supervise(&ask)) option_set(o, OPT_resume, "auto", &call->error);
   restarts_open();
   liveness_died = restarts_died;
   if (!o->config[0]) launch_refuse_alone(o->rdzv, true);         // the file may say --rdzv none
@@ -46,21 +47,20 @@ void call_join(Call *call) {
 // Options of all ranks, complete; `asked` as they were asked for. Collective.
 static void train_options(Call *call, Options *asked, Start *start) {
   Options *o = &call->o;
-  char *error = call->error;
-  const size_t bytes = sizeof call->error;
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  Error *error = &call->error;
+  agree_no_error(MPI_COMM_WORLD, error->text, EXIT_USAGE);
   take_config(o, MPI_COMM_WORLD);
   launch_forget(o);                              // the options of the rendezvous that has started this rank
   if (o->eval[0]) o->sample_only = true;         // as call_parse does for --eval on the command line
   // These are needed before the file of --config is read.
   for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive, OPT_show_chats})
     if (o->in_file[id])
-      snprintf(error, bytes, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+      fail(error, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);
+  agree_no_error(MPI_COMM_WORLD, error->text, EXIT_USAGE);
   if (alone) launch_refuse_alone(o->rdzv, false);
   liveness_timeout(o->timeout);
-  liveness_open(MPI_COMM_WORLD, error, bytes);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_MISSING);
+  liveness_open(MPI_COMM_WORLD, error);
+  agree_no_error(MPI_COMM_WORLD, error->text, EXIT_MISSING);
   mpi_abort_delay(0, MPI_PATIENCE_S);
   agree_on_options(o, asked, start, MPI_COMM_WORLD);
   restarts_batch(o->global_batch, o->batch_size);                // told to the process that restarts this run
@@ -78,7 +78,7 @@ static int preflight(const Options *o, bool at_start) {
   return 0;
 }
 int preflight_main(Call *call) {
-  if (!call->o.preflight || call->error[0]) return -1;
+  if (!call->o.preflight || call->error.text[0]) return -1;
   const int code = preflight(&call->o, false);
   MPI_Finalize();
   return code;

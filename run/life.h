@@ -1,9 +1,4 @@
 // life.h: the life of a run, from its command line to its exit code.
-//
-//   run_begin        options that all ranks agree on, a device, cores, the corpus
-//   run_ready        the model has its memory: what runs on what is said, weights are loaded, files opened
-//   run_step_begin, run_step, run_evaluation, run_validation, run_save     while it trains
-//   run_not_finite, run_stop, run_write, run_end, run_close                how it ends
 #pragma once
 #include "run.h"
 #include "call.h"
@@ -39,28 +34,27 @@ Run *run_begin(Call *call, RunStart *to) {
   liveness_phase("reading the corpus");
   load_corpus(&r->corpus, o, &r->start, MPI_COMM_WORLD, r->cores.share.threads);
   to->asked = &r->asked, to->corpus = &r->corpus, to->threads = r->cores.share.threads;
-  to->chat = r->start.chat, to->chat_why = r->start.chat_why;
+  to->chat = r->start.chat, to->chat_why = r->start.chat_why.text;
   return r;
 }
-void run_check(Run *r, char *error, size_t error_bytes) {
+void run_check(Run *r, Error *error) {
   const Options *o = r->opt;
-  if (!error[0]) start_check(&r->start, o, &r->corpus, error, error_bytes);
+  if (!error->text[0]) start_check(&r->start, o, &r->corpus, error);
   const Split *chats = &r->corpus.split[SPLIT_TRAIN];
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (!rank && !error[0] && o->show_chats && !(chats->documents && r->corpus.has_tokenizer))
-    snprintf(error, error_bytes, "--show_chats needs conversations that are packed whole; this is %.900s",
-             r->corpus.source);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  if (!rank && !error->text[0] && o->show_chats && !(chats->documents && r->corpus.has_tokenizer))
+    fail(error, "--show_chats needs conversations that are packed whole; this is %.900s", r->corpus.source);
+  agree_no_error(MPI_COMM_WORLD, error->text, EXIT_USAGE);
 }
 void run_trace_check(Run *r, RunView *view) {
-  char error[2048] = "";
+  Error error = {};
   r->view = view;
   view->cores = &r->cores, view->crowded = cores_are_crowded(&r->cores);
   view->name = start_model_name(&r->start, r->opt), view->published = start_published(&r->start);
   view->chat = r->start.chat;
-  trace_check(view, start_step(&r->start, r->opt), error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, EXIT_USAGE);
+  trace_check(view, start_step(&r->start, r->opt), &error);
+  agree_no_error(MPI_COMM_WORLD, error.text, EXIT_USAGE);
 }
 void run_ready(Run *r) {
   RunView *view = r->view;

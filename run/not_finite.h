@@ -3,10 +3,6 @@
 // run again with the same bits, over a table of ops that looks at every tensor (fsdp/finite.h): the first one that is
 // not finite is named, with its microbatch and rank.
 //
-//   not_finite_find     runs the step again; every rank gets the same answer
-//   not_finite_text     that answer in words
-//   not_finite_dump     a checkpoint of the state before the step, and OUT/not_finite.json with the microbatch's tokens
-//
 // First: in order of the step's microbatches, whoever computes them, then of calls. So the answer, but for the rank, is
 // the same on any number of ranks.
 #pragma once

@@ -1,9 +1,5 @@
 // out.h: OUT belongs to one run, which writes over its own files and over nothing else. What is there already under a
 // name that it would write is told by its content, before the corpus is read and memory is taken.
-//
-//   overwrite_refuse     refuses names under which something else is
-//   lock_out             only one run may train into OUT; called before its checkpoints are read
-//   check_out            whether OUT can be written
 #pragma once
 #include "run.h"
 #include "run/options/options.h"
@@ -37,7 +33,7 @@ static bool overwrite_out_is_ours(const char *out) {
   return file_has_mark(path, mark_of_metrics, true);
 }
 // Refuses a run that would write over what is not this program's. False with one line in `error`.
-static bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) {
+static bool overwrite_refuse(const Options *o, Error *error) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
   static const char *const adapter[] = {"adapter_config.json", "adapter_model.safetensors",
@@ -51,17 +47,17 @@ static bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) 
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
   const bool there = o->trace[0] && !stat(o->trace, &st);
-  REFUSE(there && !S_ISREG(st.st_mode), "--trace %.900s is %s: name a file", o->trace, file_type_words(st.st_mode));
-  REFUSE(there && !trace_is_ours(o->trace), "--trace %.900s is there, and no trace of this "
-         "program: name another file", o->trace);
+  REJECT(there && !S_ISREG(st.st_mode), "--trace %.900s is %s: name a file", o->trace, file_type_words(st.st_mode));
+  REJECT(there && !trace_is_ours(o->trace), "--trace %.900s is there, and no trace of this program: name another file",
+         o->trace);
   for (const char *name : {"metrics.jsonl", sample_file(o)}) {   // written in place
     snprintf(path, sizeof path, "%s/%s", o->out, name ? name : "");
     const char *other = name ? file_other_words(path) : NULL;
-    REFUSE(other, "%.900s is %s, and a run writes a file there: remove it, or name another directory by --out", path,
+    REJECT(other, "%.900s is %s, and a run writes a file there: remove it, or name another directory by --out", path,
            other);
   }
   const char *name = overwrite_out_is_ours(o->out) ? NULL : overwrite_there(o->out, written);
-  REFUSE(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
+  REJECT(name, "--out %.900s has a %s, and nothing tells that a run of this program has written it: name another "
          "directory", o->out, name);
   snprintf(path, sizeof path, "%s/trainer.json", o->export_hf);
   const bool checkpoint = !access(path, F_OK);   // which saver_check refuses in its own words
@@ -71,7 +67,7 @@ static bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) 
   snprintf(path, sizeof path, "%s/adapter_model.safetensors", o->export_hf);
   if (!name && o->export_hf[0] && !file_has_mark(path, mark_of_adapter, false))
     name = overwrite_there(o->export_hf, adapter);
-  REFUSE(name, "--export_hf %.900s has a%s %s that this program has not written: name another directory", o->export_hf,
+  REJECT(name, "--export_hf %.900s has a%s %s that this program has not written: name another directory", o->export_hf,
          *name == 'a' ? "n" : "", name);
   return true;
 }
@@ -79,7 +75,7 @@ static bool overwrite_refuse(const Options *o, char *error, size_t error_bytes) 
 // Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on
 // OUT/.lock. Waits for a run that is just being killed: it may still finish a checkpoint. False and a line in `error`:
 // another run has it. A notice says where no lock can be had, or none that other hosts see.
-static bool lock_out(const Options *o, char *error, size_t error_bytes) {
+static bool lock_out(const Options *o, Error *error) {
   static int held = -1;
   static bool told;
   char path[OPTION_TEXT_BYTES + 8];
@@ -87,7 +83,7 @@ static bool lock_out(const Options *o, char *error, size_t error_bytes) {
   snprintf(path, sizeof path, "%s/.lock", o->out);
   if (held >= 0 || told || !run_trains(o) || access(o->out, W_OK | X_OK)) return true;
   for (int tries = 0; (held = file_lock(path)) < 0 && errno == EWOULDBLOCK; tries++) {
-    REFUSE(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
+    REJECT(tries == 50, "--out %.800s: another run is writing there; give this one another directory", o->out);
     usleep(100000);
   }
   const int fault = errno;
@@ -100,17 +96,17 @@ static bool lock_out(const Options *o, char *error, size_t error_bytes) {
 }
 // Makes the directories OUT and that of --export_hf and checks that they can be written, before the corpus is read and
 // memory is taken. One line in `error`. Returns the exit code that goes with it.
-static int check_out(const Options *o, char *error, size_t bytes) {
+static int check_out(const Options *o, Error *error) {
   const struct { const char *option, *path; bool wanted; } directories[] = {
       {"--out", o->out, true}, {"--export_hf", o->export_hf, o->export_hf[0] != 0}};
   for (const auto &d : directories) {
     char inside[OPTION_TEXT_BYTES + 4];
     snprintf(inside, sizeof inside, "%s/.", d.path);
-    if (!d.wanted || error[0]) continue;
+    if (!d.wanted || error->text[0]) continue;
     if (!make_directories(d.path))
-      snprintf(error, bytes, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
+      fail(error, "%s %.800s cannot be made: %s", d.option, d.path, strerror(errno));
     else if (access(inside, W_OK | X_OK))
-      snprintf(error, bytes, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
+      fail(error, "%s %.800s cannot be written: %s", d.option, d.path, strerror(errno));
   }
-  return !error[0] && !lock_out(o, error, bytes) ? EXIT_LOST : EXIT_MISSING;
+  return !error->text[0] && !lock_out(o, error) ? EXIT_LOST : EXIT_MISSING;
 }

@@ -1,9 +1,4 @@
 // rendezvous.h: from options to a rendezvous, and what signals ask of a run.
-//
-//   launch_rendezvous     a rendezvous with the other processes of the job, if --rdzv or the environment asks for it
-//   launch_forget         unsets the options of the rendezvous in a rank that it has started
-//   catch_stop_signals    which signals end training after its step or within an evaluation, and which of them with a
-//                         checkpoint
 #pragma once
 #include "run.h"
 #include <poll.h>
@@ -36,12 +31,13 @@ static const char *launch_lines(const Options *o) {
 int launch_rendezvous(Call *call) {
   static Options seen;
   const Options *o = &call->o;
-  char error[1024] = "", mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+  char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+  Error error = {};
   int length;
   const bool is_rank = launch_has_pmix();
-  if (call->error[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error);
+  if (call->error.text[0] && !call->launched) die_user("train_gpt_fsdp: %s", call->error.text);
   seen = *o;
-  if (!is_rank) options_read_config(&seen, error, sizeof error);
+  if (!is_rank) options_read_config(&seen, &error);
   const bool automatic = !strcmp(seen.rdzv, "auto"), none = !strcmp(seen.rdzv, "none");
   if (is_rank) {
     if (automatic || none || getenv("TRAIN_GPT_FSDP_RDZV")) return -1;

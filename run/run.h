@@ -24,9 +24,9 @@ void agree_on_memory(const RunView *run);
 int ranks_per_host(MPI_Comm comm);
 // Decides for a device that is not here what ranks that have it agree on, and refuses what they would: the CPU's table
 // of ops, of a GPU its host's. NULL: one line in `error`.
-const Ops *device_pretend(Options *o, bool gpu, int world, char *error, size_t bytes);
+const Ops *device_pretend(Options *o, bool gpu, int world, Error *error);
 // Refuses --fp8 on a GPU without it.
-void check_fp8(const Options *o, const DeviceInfo *d, char *error, size_t bytes);
+void check_fp8(const Options *o, const DeviceInfo *d, Error *error);
 
 // ---- start.h --------------------------------------------------------------------------------------------------------
 ChatOptions chat_options(const Options *o, const char *words, const char *why);  // words: RunStart.chat; or why not
@@ -36,7 +36,7 @@ bool data_is_packed_whole(const Options *o);
 SamplerOptions sampler_options(const Options *o);
 // Gives the options the shape of what --init_from names, of which no more than headers is read: weights of another
 // program. name: what the model is called; "": by its preset. False with one line in `error`.
-bool shape_of_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes);
+bool shape_of_weights(Options *o, char *name, size_t name_bytes, Error *error);
 
 // ---- call.h ---------------------------------------------------------------------------------------------------------
 // Reads the command line into call->o, or call->error.
@@ -61,7 +61,7 @@ struct RunStart {
 // Options that all ranks agree on, a device, cores, the corpus.
 Run *run_begin(Call *call, RunStart *to);
 // Whether the run can be of this corpus. error: one line if it cannot, which rank 0 may have already.
-void run_check(Run *r, char *error, size_t error_bytes);
+void run_check(Run *r, Error *error);
 // The model has its memory, and a trace can be made of it. What it starts from is in its view now.
 void run_trace_check(Run *r, RunView *view);
 // Says what runs on what, loads the weights, and with --resume all else, and opens the files of OUT.

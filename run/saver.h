@@ -1,11 +1,5 @@
 // saver.h: when and how a run saves: checkpoints, at once or in the background; weights alone; an export for Hugging
 // Face.
-//
-//   saver_save, saver_save_now     a checkpoint of the state after the last step
-//   saver_poll, saver_finish       a save in the background: check, wait; its end is printed and logged once
-//   saver_give_up                  ends it without a checkpoint
-//   saver_see                      the validation loss of a step, which is evaluated after it was saved
-//   save_model, export_hf, export_gguf   files of weights, which appear whole or not at all
 #pragma once
 #include "base/newfile/newfile.h"
 #include "run.h"
@@ -57,18 +51,18 @@ static Saved saved_of(RunView *run) {
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
 // Rank 0, before anything is allocated: whether OUT/ckpt can be written if it is there, and that --export_hf does not
 // overwrite a checkpoint. One line in `error`.
-static bool saver_check(const Options *o, char *error, size_t error_bytes) {
+static bool saver_check(const Options *o, Error *error) {
   char ckpt[MAP_PATH_BYTES], above[MAP_PATH_BYTES], damaged[1024];
   struct stat st;
   path_join(ckpt, sizeof ckpt, o->out, "ckpt");
   const bool there = !lstat(ckpt, &st), saves = run_trains(o) && o->save_every >= 0;
-  REFUSE(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)),
-         "%.900s cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt,
-         !stat(ckpt, &st) && !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
+  REJECT(saves && there && (stat(ckpt, &st) || !S_ISDIR(st.st_mode) || access(ckpt, R_OK | W_OK | X_OK)), "%.900s "
+         "cannot be written: %s; checkpoints go there (--save_every -1: none)", ckpt, !stat(ckpt, &st) &&
+         !S_ISDIR(st.st_mode) ? "it is not a directory" : strerror(errno));
   const ModelShape shape = shape_of(o);
-  if (o->export_gguf != OPT_export_gguf_off && !gguf_can(&shape, error, error_bytes)) return false;
+  if (o->export_gguf != OPT_export_gguf_off && !gguf_can(&shape, error)) return false;
   if (!o->export_hf[0]) return true;
-  if (!export_can(&shape, error, error_bytes)) return false;
+  if (!export_can(&shape, error)) return false;
   snprintf(above, sizeof above, "%s", o->export_hf);             // it need not be there yet
   size_t n = strlen(above);
   while (n && above[n - 1] == '/') n--;
@@ -79,8 +73,8 @@ static bool saver_check(const Options *o, char *error, size_t error_bytes) {
     int count;
     free(checkpoint_list(place, &count, damaged, sizeof damaged));
     path_join(ckpt, sizeof ckpt, place, "trainer.json");
-    REFUSE(count || !access(ckpt, F_OK),
-           "--export_hf %.900s would write among checkpoints: give it another directory", o->export_hf);
+    REJECT(count || !access(ckpt, F_OK), "--export_hf %.900s would write among checkpoints: give it another directory",
+           o->export_hf);
   }
   return true;
 }
@@ -154,17 +148,17 @@ static bool saver_open_directory(Saver *s, StoreRecord *r) {
 }
 
 // Writes and syncs a small file of the checkpoint.
-static bool saver_put(Saver *s, const char *name, const char *text, size_t bytes, char *error, size_t error_bytes) {
+static bool saver_put(Saver *s, const char *name, const char *text, size_t bytes, Error *error) {
   char path[MAP_PATH_BYTES];
   path_join(path, sizeof path, s->temporary, name);
   const int fd = file_create(path, s->temporary);
   bool ok = fd >= 0 && file_write(fd, path, text, (int64_t)bytes, 0) && file_sync(fd, path);
   if (fd >= 0 && close(fd)) ok = false;
-  REFUSE(!ok, "cannot write %s: %s", path, strerror(errno));
+  REJECT(!ok, "cannot write %s: %s", path, strerror(errno));
   return true;
 }
 // trainer.json: its head from the start of the save, its tail with the checksums, its seal.
-static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *error, size_t error_bytes) {
+static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, Error *error) {
   char *text = NULL;
   size_t bytes = 0, sealed_bytes;
   FILE *f = open_memstream(&text, &bytes);
@@ -173,7 +167,7 @@ static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, char *er
                         s->tokenizer_hash);
   fclose(f);
   char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
-  const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error, error_bytes);
+  const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error);
   free(text);
   free(sealed);
   return ok;
@@ -205,15 +199,15 @@ static bool saver_name(Saver *s, const char *final) {
   return true;
 }
 // Rank 0, when all tensors are on the disk: the small files, the name, the links; then removes old checkpoints.
-static bool saver_commit(void *to, const uint32_t *checksums, char *error, size_t error_bytes) {
+static bool saver_commit(void *to, const uint32_t *checksums, Error *error) {
   Saver *s = (Saver *)to;
   char final[MAP_PATH_BYTES];
   path_join(final, sizeof final, s->directory, s->name);
-  if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error, error_bytes))
+  if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error))
     return false;
-  if (!saver_put_trainer_json(s, checksums, error, error_bytes)) return false;
-  REFUSE(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
-  REFUSE(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
+  if (!saver_put_trainer_json(s, checksums, error)) return false;
+  REJECT(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
+  REJECT(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
   s->pruned = checkpoint_prune(s->directory, s->run->opt->keep, s->run->opt->keep_best);
   return true;
 }
@@ -278,11 +272,11 @@ static void saver_tidy(Saver *s) {
 // Writes the note that is due into the newest checkpoint, unless that is still in flight. One that cannot be written is
 // tried again before the next save, which could remove the best checkpoint without it.
 static void saver_note(Saver *s, Log *log) {
-  char error[2048] = "";
+  Error error = {};
   if (fsdp_rank(s->run->fsdp) || s->pending || s->note.evaluated_step != s->saved_step) return;
   if (s->note.best && !s->best) log_best(log, s->run, s->saved_step, s->whole_path);   // first: a kill may repeat it
-  if (!checkpoint_note(s->whole_path, s->note, error, sizeof error)) {
-    say_error("notice: %s; a run that is resumed there evaluates its step again\n", error);
+  if (!checkpoint_note(s->whole_path, s->note, &error)) {
+    say_error("notice: %s; a run that is resumed there evaluates its step again\n", error.text);
     return;
   }
   if (s->note.best) saver_tidy(s);
@@ -291,11 +285,12 @@ static void saver_note(Saver *s, Log *log) {
 // Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
   const StoreRecord *r = s->run->store.result;
-  char path[MAP_PATH_BYTES], error[STORE_ERROR_BYTES + 128] = "", last[64] = "there is none yet";
+  char path[MAP_PATH_BYTES], last[64] = "there is none yet";
+  Error error = {};
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
   const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
-  if (r->failed) snprintf(error, sizeof error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
+  if (r->failed) fail(&error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
   const TensorMap *m = &s->run->store.map;
   const double ms = fmax(0, s->run->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
@@ -308,7 +303,7 @@ static bool saver_report(Saver *s, Log *log) {
     if (s->best && s->run->opt->keep_best) s->best_loss = s->best_before;
     s->best = false;
   }
-  const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error};
+  const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error.text};
   log_checkpoint(log, s->run, &report);
   if (!r->failed && !s->pruned && !fsdp_rank(s->run->fsdp))
     say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
@@ -384,9 +379,9 @@ static bool saver_see(Saver *s, Log *log, double loss) {
 // taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
 // run->store.result.
 struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
-static bool weights_commit(void *to, const uint32_t *, char *error, size_t error_bytes) {
+static bool weights_commit(void *to, const uint32_t *, Error *error) {
   WeightsFile *w = (WeightsFile *)to;
-  REFUSE(!file_rename(w->temporary, w->path) || !file_sync_directory(w->directory), "cannot rename %s to %s: %s",
+  REJECT(!file_rename(w->temporary, w->path) || !file_sync_directory(w->directory), "cannot rename %s to %s: %s",
          w->temporary, w->path, strerror(errno));
   return true;
 }
@@ -454,22 +449,21 @@ static bool export_hf(RunView *run, const char *directory) {
   const bool adapters = fsdp_has_adapters(f) && !run->opt->merge;
   TensorMap map = {};
   const ModelShape shape = shape_of(run->opt);
-  char *header = NULL, error[1024] = "";
+  char *header = NULL;
+  Error error = {};
   int ok = 1;
   if (!fsdp_rank(f) && adapters)
     lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store.base_hash, &header);
   else if (!fsdp_rank(f))
-    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header, error,
-                    sizeof error);
+    ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header, &error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
   if (ok && !(adapters ? save_weights : save_merged)(run, &map, header)) return false;
   ChatOptions chat;
   const ExportTexts texts = export_texts_of(run, &chat);
   if (ok && !fsdp_rank(f))
-    ok = export_texts(directory, &shape, export_dtype(run->opt), &texts, adapters ? run->opt->init_from : NULL, error,
-                      sizeof error);
+    ok = export_texts(directory, &shape, export_dtype(run->opt), &texts, adapters ? run->opt->init_from : NULL, &error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
-  if (!fsdp_rank(f) && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error);
+  if (!fsdp_rank(f) && !ok) say_error("%s: --export_hf: %s\n", who_am_i, error.text);
   if (!fsdp_rank(f) && ok) say("exported: %s%s\n", adapters ? "the adapter in " : "", directory);
   return ok;
 }
@@ -478,7 +472,8 @@ static bool export_hf(RunView *run, const char *directory) {
 static bool export_gguf(RunView *run) {
   static const char weights_name[] = "model.gguf.fp32";
   const Fsdp *f = run->fsdp;
-  char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES], error[1024] = "";
+  char path[MAP_PATH_BYTES], weights[MAP_PATH_BYTES];
+  Error error = {};
   ModelShape shape = shape_of(run->opt);
   if (!save_weights_as(run, weights_name)) return false;
   if (run->opt->merge) shape.lora = Lora{};      // they are in the weights
@@ -490,9 +485,9 @@ static bool export_gguf(RunView *run) {
     const ExportTexts texts = export_texts_of(run, &chat);
     ok = gguf_write(path, weights, run->opt->trainer->params, &shape, &texts,
                     run->opt->export_gguf == OPT_export_gguf_adapter
-                        ? GGUF_F16 : (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), error, sizeof error);
+                        ? GGUF_F16 : (GgufType)(run->opt->export_gguf - OPT_export_gguf_f32), &error);
     file_remove(weights);
-    if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error);
+    if (!ok) say_error("%s: --export_gguf: %s\n", who_am_i, error.text);
     else say("exported: %s\n", path);
   }
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));

@@ -26,7 +26,8 @@ struct Start {
   char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
   char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
   char notices[2048];                            // lines, each ended by '\n'
-  char chat_template[OPTION_TEXT_BYTES], chat_why[640];            // what --chat_template becomes; "": none, and why
+  char chat_template[OPTION_TEXT_BYTES];         // what --chat_template becomes; "": none
+  Error chat_why;                                // why
   char chat_before[32], *chat;                   // an earlier version's template; what renders chats, rank 0's
   ModelShape shape;
   int64_t text_bytes;                            // of trainer.json
@@ -96,15 +97,15 @@ static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
   return count;
 }
 // Rank 0: opens the checkpoint in `path`, a directory with trainer.json.
-static bool start_open_checkpoint(Start *s, const char *path, char *error, size_t error_bytes) {
+static bool start_open_checkpoint(Start *s, const char *path, Error *error) {
   char file[MAP_PATH_BYTES];
   CheckpointState state;
   s->kind = START_CHECKPOINT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  s->text = checkpoint_text(path, &s->text_bytes, error, error_bytes);
-  cJSON *json = s->text ? checkpoint_parse(path, s->text, (size_t)s->text_bytes, error, error_bytes) : NULL;
-  if (!json || !checkpoint_state(path, json, &state, error, error_bytes)) {
-    checkpoint_hint(path, error, error_bytes);
+  s->text = checkpoint_text(path, &s->text_bytes, error);
+  cJSON *json = s->text ? checkpoint_parse(path, s->text, (size_t)s->text_bytes, error) : NULL;
+  if (!json || !checkpoint_state(path, json, &state, error)) {
+    checkpoint_hint(path, error);
     cJSON_Delete(json);
     return false;
   }
@@ -118,10 +119,10 @@ static bool start_open_checkpoint(Start *s, const char *path, char *error, size_
   path_join(file, sizeof file, path, "tokenizer.json");
   char *text = file_get(file, TRAINER_JSON_MOST_BYTES, &bytes);
   const bool same = text && crc32c(0, text, (size_t)bytes) == want;
-  if (!text) snprintf(error, error_bytes, "cannot read %s: %s", file, strerror(errno));
+  if (!text) fail(error, "cannot read %s: %s", file, strerror(errno));
   else if (!same)
-    snprintf(error, error_bytes, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
-  if (!same) checkpoint_hint(path, error, error_bytes);
+    fail(error, "%s is damaged: its checksum is not the one recorded in trainer.json", file);
+  if (!same) checkpoint_hint(path, error);
   free(text);
   return same;
 }
@@ -138,11 +139,11 @@ static bool start_is_hidden(const char *path) {
 }
 // Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one
 // line in `error` when there are only damaged ones, or PATH cannot be read.
-static bool start_locate(Start *s, const char *path, char *found, size_t bytes, char *error, size_t error_bytes) {
+static bool start_locate(Start *s, const char *path, char *found, size_t bytes, Error *error) {
   char link[64] = "", above[MAP_PATH_BYTES - 128], inside[MAP_PATH_BYTES];
   struct stat at;
   found[0] = 0;
-  REFUSE(!stat(path, &at) && !S_ISDIR(at.st_mode) && !S_ISREG(at.st_mode), "%.900s is %s: a checkpoint is a directory, "
+  REJECT(!stat(path, &at) && !S_ISDIR(at.st_mode) && !S_ISREG(at.st_mode), "%.900s is %s: a checkpoint is a directory, "
          "weights are a directory or a file", path, file_type_words(at.st_mode));
   if (!is_checkpoint(path)) {
     const int count = start_newest(s, path, found, bytes);
@@ -151,10 +152,10 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
     for (const char *hidden : names) {
       struct stat st;
       const bool is_file = !stat(hidden, &st) && S_ISREG(st.st_mode) && hidden == path;        // perhaps weights
-      REFUSE(!count && !is_file && start_is_hidden(hidden), "%.900s is there, but cannot be read: %s", hidden,
+      REJECT(!count && !is_file && start_is_hidden(hidden), "%.900s is there, but cannot be read: %s", hidden,
              strerror(errno));
     }
-    REFUSE(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->notices, "\n"),
+    REJECT(count && !found[0], "no checkpoint in %.600s is whole: %.*s", path, (int)strcspn(s->notices, "\n"),
            s->notices);
     return true;
   }
@@ -169,7 +170,7 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
   return true;
 }
 // Rank 0: PATH is no checkpoint. Adds to the error the newest one beside it: `best` may be gone, or never have been.
-static void start_hint_beside(const char *path, const char *option, char *error, size_t error_bytes) {
+static void start_hint_beside(const char *path, const char *option, Error *error) {
   static Start beside;                           // only its notices are used
   char parent[MAP_PATH_BYTES - 64], newest[MAP_PATH_BYTES - 64];
   snprintf(parent, sizeof parent, "%.1100s", path);
@@ -179,17 +180,17 @@ static void start_hint_beside(const char *path, const char *option, char *error,
   while (n > 1 && parent[n - 1] == '/') n--;
   snprintf(parent + n, sizeof parent - n, "%s", n ? "" : ".");
   start_newest(&beside, parent, newest, sizeof newest);
-  if (newest[0]) text_add(error, error_bytes, "; the newest one beside it: %s %s", option, newest);
+  if (newest[0]) text_add(error->text, sizeof error->text, "; the newest one beside it: %s %s", option, newest);
 }
 // What renders chats (chat_words_of) with the template that --chat_template names, one of ours or a file, in place of
 // the model's own, whose words may be NULL. NULL: there is none, and why.
-static char *start_words_named(const char *name, const char *words, char *why, size_t bytes) {
+static char *start_words_named(const char *name, const char *words, Error *why) {
   int64_t count;
   char *file = chat_template_text(name) ? NULL : file_get(name, 1 << 24, &count);
   const char *text = file ? file : chat_template_text(name);
   cJSON *config = words ? cJSON_Parse(words) : NULL;
   char *to = text ? chat_words_of(config, text) : NULL;
-  if (!text) snprintf(why, bytes, "--chat_template %.300s: it is no file, and none of %s", name, chat_names);
+  if (!text) fail(why, "--chat_template %.300s: it is no file, and none of %s", name, chat_names);
   cJSON_Delete(config);
   free(file);
   return to;
@@ -210,7 +211,7 @@ bool data_is_packed_whole(const Options *o) {
   if (o->pack != OPT_pack_whole || !o->data[0] || text) return false;
   if (!access(o->data, F_OK) && data_is_chats(o->data, text)) return true;
   EncodeOptions e = {};
-  DataError none;
+  Error none;
   e.data = o->data, e.val_data = "", e.column = o->text_column, e.chat.fields = o->fields;
   snprintf(now, sizeof now, "%s\n%s\n%s", o->data, o->text_column, o->fields);
   if (strcmp(seen, now)) records_are_meant(&e, &are, &none);
@@ -219,7 +220,7 @@ bool data_is_packed_whole(const Options *o) {
 }
 // Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
 // model.
-static void start_find_template(Start *s, const Options *o, char *error, size_t error_bytes) {
+static void start_find_template(Start *s, const Options *o, Error *error) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
   const bool text = o->data_as == OPT_data_as_text;
@@ -231,36 +232,37 @@ static void start_find_template(Start *s, const Options *o, char *error, size_t 
   cJSON *json = s->text ? cJSON_ParseWithLength(s->text, (size_t)s->text_bytes) : NULL;          // s->json is not yet
   const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "chat"), *published = start_published(s);
   if (!published) published = cJSON_GetObjectItemCaseSensitive(json, "published");
-  char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, s->chat_why, sizeof s->chat_why);
+  char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, &s->chat_why);
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
   start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
   const bool ours = chat_template_text(recorded) && !kept;       // of a version that knew templates by name
   const char *name = named ? o->chat_template : ours && !words ? recorded : NULL;
   if (ours && words && !named) snprintf(s->chat_before, sizeof s->chat_before, "%.31s", recorded);
-  s->chat = name ? start_words_named(name, words, error, error_bytes) : words;
+  s->chat = name ? start_words_named(name, words, error) : words;
   if (name) free(words);
-  if (s->chat && !chat_words_fault(s->chat, s->chat_why, sizeof s->chat_why)) {
-    if (named) snprintf(error, error_bytes, "--chat_template %.300s: %s", name, s->chat_why);
+  if (s->chat && !chat_words_fault(s->chat, &s->chat_why)) {
+    if (named) fail(error, "--chat_template %.300s: %s", name, s->chat_why.text);
     free(s->chat);
     s->chat = NULL;
   }
   if (s->chat) snprintf(s->chat_template, sizeof s->chat_template, "%s", name ? name : kept && !named && recorded[0]
                         ? recorded : "model");
-  else if (asks && !strncmp(s->chat_why, "that of ", 8) && !named)
-    start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one", s->chat_why);
+  else if (asks && !strncmp(s->chat_why.text, "that of ", 8) && !named)
+    start_notice(s, "no chat template is known: %s; prompts are texts unless --chat_template names one",
+                 s->chat_why.text);
   cJSON_Delete(json);
 }
 // Rank 0: the weights get rows for the tokens of --add_tokens, and for others that have none.
-static bool start_add_tokens(Start *s, const Options *o, char *error, size_t error_bytes) {
+static bool start_add_tokens(Start *s, const Options *o, Error *error) {
   const char *path = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const int64_t rows = s->shape.vocab_size;
   Tokenizer t;
-  REFUSE(!path[0], "--add_tokens: %.900s has no tokenizer: name it by --tokenizer", s->path);
-  REFUSE(s->import.kind == IMPORT_LLMC, "--add_tokens: %.900s is llm.c's, which gets no more rows: write it by "
+  REJECT(!path[0], "--add_tokens: %.900s has no tokenizer: name it by --tokenizer", s->path);
+  REJECT(s->import.kind == IMPORT_LLMC, "--add_tokens: %.900s is llm.c's, which gets no more rows: write it by "
          "--export_hf and name that directory", s->path);
-  if (!tokenizer_load_any(&t, path, error, error_bytes)) return false;
+  if (!tokenizer_load_any(&t, path, error)) return false;
   s->row_from = min64(t.vocab_size, rows);
-  const bool added = !strcmp(o->add_tokens, "auto") || tokenizer_add(&t, o->add_tokens, error, error_bytes);
+  const bool added = !strcmp(o->add_tokens, "auto") || tokenizer_add(&t, o->add_tokens, error);
   s->row_end = t.vocab_size;
   tokenizer_free(&t);
   if (!added) return false;
@@ -279,44 +281,45 @@ static bool start_add_tokens(Start *s, const Options *o, char *error, size_t err
   return true;
 }
 // Rank 0: opens the weights at PATH: another program's, or a checkpoint's.
-static bool start_find_weights(Start *s, const char *path, const Options *o, char *error, size_t error_bytes) {
+static bool start_find_weights(Start *s, const char *path, const Options *o, Error *error) {
   char found[MAP_PATH_BYTES - 64] = "", rank[32];
-  if (!start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
+  if (!start_locate(s, path, found, sizeof found, error)) return false;
   if (found[0]) {
-    if (!start_open_checkpoint(s, found, error, error_bytes)) return false;
-    REFUSE(atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0,
-           "--init_from %.900s: this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge "
-           "writes whole weights of it", found);
-    REFUSE(o->add_tokens[0] && !s->resume, "--add_tokens enlarges weights of other programs: write %.900s by "
+    if (!start_open_checkpoint(s, found, error)) return false;
+    REJECT(atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0, "--init_from %.900s: "
+           "this checkpoint has adapters alone: --resume takes it, and --export_hf with --merge writes whole weights "
+           "of it", found);
+    REJECT(o->add_tokens[0] && !s->resume, "--add_tokens enlarges weights of other programs: write %.900s by "
            "--export_hf and name that directory", found);
     return true;
   }
   s->kind = START_IMPORT;
   snprintf(s->path, sizeof s->path, "%.1200s", path);
-  if (!import_open(&s->import, path, error, error_bytes)) {
-    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error, error_bytes);
+  if (!import_open(&s->import, path, error)) {
+    if (access(path, F_OK)) start_hint_beside(path, "--init_from", error);
     return false;
   }
   s->published = s->import.published, s->import.published = NULL;
   if (s->import.stored >= 0) snprintf(s->stored, sizeof s->stored, "%s", dtype_name((Dtype)s->import.stored));
-  if (!import_check(&s->import, o->trainer->params, s->types, &s->quantized, error, error_bytes)) return false;
+  if (!import_check(&s->import, o->trainer->params, s->types, &s->quantized, error)) return false;
   s->shape = s->import.shape;
   snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->import.tokenizer);
   if (s->import.notice[0]) start_notice(s, "%s", s->import.notice);
   if (!s->tokenizer[0] && !o->tokenizer[0])
     start_notice(s, "%s has no tokenizer: text will be encoded by one that is trained on it, whose ids do not fit "
                  "these weights; --tokenizer names theirs", path);
-  return !o->add_tokens[0] || start_add_tokens(s, o, error, error_bytes);
+  return !o->add_tokens[0] || start_add_tokens(s, o, error);
 }
 // Rank 0: a checkpoint of adapters is for weights that --init_from names, or named when it was written.
-static bool start_find_base(Start *s, const Options *o, char *error, size_t error_bytes) {
+static bool start_find_base(Start *s, const Options *o, Error *error) {
   char rank[32], path[OPTION_TEXT_BYTES];
   s->on_base = atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0;
   if (!s->on_base) return true;
   start_recorded(s->text, (size_t)s->text_bytes, "init_from", path, sizeof path);
   s->base = (Start *)calloc(1, sizeof(Start));
-  if (start_find_weights(s->base, o->init_from[0] ? o->init_from : path, o, error, error_bytes)) return true;
-  text_add(error, error_bytes, "; the adapters of %.300s need these weights: --init_from says where they are", s->path);
+  if (start_find_weights(s->base, o->init_from[0] ? o->init_from : path, o, error)) return true;
+  text_add(error->text, sizeof error->text, "; the adapters of %.300s need these weights: --init_from says where they "
+           "are", s->path);
   return false;
 }
 // Whether a checkpoint is one of the run in OUT.
@@ -327,51 +330,50 @@ static bool start_is_in(const char *out, const char *checkpoint) {
          there[strlen(here)] == '/';
 }
 // Rank 0: finds what --resume or --init_from names. False and one line in `error` when it cannot be had.
-static bool start_find(Start *s, const Options *o, char *error, size_t error_bytes) {
+static bool start_find(Start *s, const Options *o, Error *error) {
   char found[MAP_PATH_BYTES - 64] = "";
   const bool automatic = !strcmp(o->resume, "auto");
   const char *path = automatic ? o->out : o->resume;
   s->resume = path[0] != 0;
-  if (s->resume && !start_locate(s, path, found, sizeof found, error, error_bytes)) return false;
+  if (s->resume && !start_locate(s, path, found, sizeof found, error)) return false;
   if (s->resume && !automatic && !found[0]) {
-    snprintf(error, error_bytes, "--resume %.900s: no checkpoint there (a directory with trainer.json, or one that "
-             "holds step_* directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
-    start_hint_beside(path, "--resume", error, error_bytes);
+    fail(error, "--resume %.900s: no checkpoint there (a directory with trainer.json, or one that holds step_* "
+         "directories)%s", path, access(path, F_OK) ? "; there is no such directory" : "");
+    start_hint_beside(path, "--resume", error);
     return false;
   }
   if (found[0]) {
     s->here = start_is_in(o->out, found);
-    return start_open_checkpoint(s, found, error, error_bytes) && start_find_base(s, o, error, error_bytes);
+    return start_open_checkpoint(s, found, error) && start_find_base(s, o, error);
   }
   if (s->resume)
     start_notice(s, "--resume auto: no checkpoint in %s/ckpt; starting at the beginning", o->out);
   s->resume = false;
-  if (o->lora_from[0] &&
-      !lora_config_read(&s->lora, s->lora_targets, sizeof s->lora_targets, o->lora_from, error, error_bytes))
+  if (o->lora_from[0] && !lora_config_read(&s->lora, s->lora_targets, sizeof s->lora_targets, o->lora_from, error))
     return false;
-  return !o->init_from[0] || start_find_weights(s, o->init_from, o, error, error_bytes);
+  return !o->init_from[0] || start_find_weights(s, o->init_from, o, error);
 }
 // Whether `world` ranks can continue a checkpoint's run: they must divide the microbatches of its step. Where they do
 // not, a smaller --batch_size cuts the same sequences into more microbatches.
-static bool start_check_ranks(const Start *s, const Options *o, int world, char *error, size_t error_bytes) {
+static bool start_check_ranks(const Start *s, const Options *o, int world, Error *error) {
   if (s->kind != START_CHECKPOINT || !s->resume || !run_trains(o)) return true;
   const int64_t G = o->global_batch;
   int64_t B = max64(1, o->batch_size);
-  REFUSE(G % B, "--batch_size %lld does not divide the %lld sequences a step that %.900s was trained with",
+  REJECT(G % B, "--batch_size %lld does not divide the %lld sequences a step that %.900s was trained with",
          (long long)B, (long long)G, s->path);
   const long long M = (long long)(G / B);
-  REFUSE(o->given[OPT_grad_accum] && o->grad_accum * world != M && !o->fill_step,
-         "%.900s was trained with %lld microbatch%s a step: with %d rank%s leave --grad_accum %lld out", s->path, M,
-         M > 1 ? "es" : "", world, world > 1 ? "s" : "", (long long)o->grad_accum);
+  REJECT(o->given[OPT_grad_accum] && o->grad_accum * world != M && !o->fill_step, "%.900s was trained with %lld "
+         "microbatch%s a step: with %d rank%s leave --grad_accum %lld out", s->path, M, M > 1 ? "es" : "", world, world
+         > 1 ? "s" : "", (long long)o->grad_accum);
   if (!(M % world) || o->fill_step) return true;
   char smaller[192] = "";
   while (B > 1 && G % (B * world)) B--;
   if (!(G % (B * world)))
     snprintf(smaller, sizeof smaller, "--batch_size %lld continues with the same %lld sequences a step, summed in "
              "another order: last digits change from there on; ", (long long)B, (long long)G);
-  REFUSE(true, "%.600s was trained with %lld microbatch%s of %lld sequences a step: %d ranks cannot share %s, any "
-         "number that divides %lld can continue; %s--init_from %.600s begins a new run from its weights", s->path, M,
-         M > 1 ? "es" : "", (long long)(G / M), world, M > 1 ? "them" : "it", M, smaller, s->path);
+  REJECT(true, "%.600s was trained with %lld microbatch%s of %lld sequences a step: %d ranks cannot share %s, any "
+         "number that divides %lld can continue; %s--init_from %.600s begins a new run from its weights", s->path, M, M
+         > 1 ? "es" : "", (long long)(G / M), world, M > 1 ? "them" : "it", M, smaller, s->path);
   return true;
 }
 
@@ -389,11 +391,11 @@ static void start_share(Start *s, MPI_Comm comm) {
   if (s->on_base) start_share(s->base, comm);
   s->text = rank ? (char *)calloc(1, (size_t)s->text_bytes + 1) : own.text;
   if (s->text_bytes) MPI_Bcast(s->text, fsdp_mpi_count(s->text_bytes), MPI_BYTE, 0, comm);
-  char error[1024];
-  if (s->text_bytes) s->json = checkpoint_parse(s->path, s->text, (size_t)s->text_bytes, error, sizeof error);
+  Error error = {};
+  if (s->text_bytes) s->json = checkpoint_parse(s->path, s->text, (size_t)s->text_bytes, &error);
   // What this rank's host has under that name: it reads the other files itself only if this file is the same.
   int64_t bytes = 0;
-  char *text = s->kind == START_CHECKPOINT ? checkpoint_text(s->path, &bytes, error, sizeof error) : NULL;
+  char *text = s->kind == START_CHECKPOINT ? checkpoint_text(s->path, &bytes, &error) : NULL;
   s->text_checksum = text ? crc32c(0, text, (size_t)bytes) : 0;
   free(text);
 }
@@ -493,7 +495,7 @@ static void start_old_block(const Options *o, const OptionSpec *spec, char *to, 
 }
 // Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
 // asked for and not what its tokenizer reached.
-static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_t error_bytes) {
+static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
   if (s->resume && !o->batch_size) o->given[OPT_batch_size] = false;           // auto was decided: it fixes bits
@@ -515,17 +517,18 @@ static bool start_options_of_checkpoint(Start *s, Options *o, char *error, size_
     }
     option_print(ours, sizeof ours, o, spec);
     if (!o->given[i]) {
-      char fault[512], version[32];
-      REFUSE(!option_put(o, i, theirs, fault, sizeof fault), "%.900s was written by version %s with a value that "
-             "version " PROGRAM_VERSION " does not take: %s", s->path, start_version(s, version), fault);
+      char version[32];
+      Error fault = {};
+      REJECT(!option_put(o, i, theirs, &fault), "%.900s was written by version %s with a value that version "
+             PROGRAM_VERSION " does not take: %s", s->path, start_version(s, version), fault.text);
     } else if (strcmp(ours, theirs) && (origin == ORIGIN_KEPT || spec->resume != RESUME_QUIET)) {
       if (spec->type == OPTION_NUM) {            // compared with all digits, printed as people write
         snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
         snprintf(ours, sizeof ours, "%.10g", strtod(ours, NULL));
       }
-      REFUSE(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name,
-             ours[0] ? ours : "''", s->path, theirs[0] ? theirs : "none",
-             s->resume ? "leave it out, or start a new run from its weights with --init_from" : "leave it out");
+      REJECT(origin == ORIGIN_KEPT, "--%s %.300s contradicts %.900s, which has %.300s: %s", spec->name, ours[0] ? ours :
+             "''", s->path, theirs[0] ? theirs : "none", s->resume ? "leave it out, or start a new run from its "
+             "weights with --init_from" : "leave it out");
       start_notice_replaced(s, spec, ours, theirs);
     }
   }
@@ -546,20 +549,20 @@ static const Preset *start_preset(const ModelShape *m) {
   return near ? near : first;
 }
 // Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
-static bool start_options_of_import(Start *s, Options *o, char *error, size_t error_bytes) {
+static bool start_options_of_import(Start *s, Options *o, Error *error) {
   static Options shape;
   const ModelShape *m = &s->shape;
   for (const Preset &p : presets)
-    REFUSE(o->given[OPT_model] && !strcmp(p.name, o->model) &&
-           (p.n_layer != m->n_layer || p.n_head != m->n_head || p.n_embd != m->n_embd),
-           "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out", o->model, s->path,
-           (long long)m->n_layer, (long long)m->n_head, (long long)m->n_embd);
+    REJECT(o->given[OPT_model] && !strcmp(p.name, o->model) && (p.n_layer != m->n_layer || p.n_head != m->n_head ||
+           p.n_embd != m->n_embd), "--model %s contradicts %.900s: %lld blocks, %lld heads, width %lld; leave it out",
+           o->model, s->path, (long long)m->n_layer, (long long)m->n_head, (long long)m->n_embd);
   if (!o->given[OPT_model]) strcpy(o->model, start_preset(m)->name);
   if (!o->given[OPT_dropout]) o->dropout = m->dropout;
   options_default(&shape, o->trainer);
   options_of_shape(&shape, m);
   for (int i = GROUP_MODEL; i < GROUP_TRAINING; i++) {
-    char ours[OPTION_TEXT_BYTES], theirs[OPTION_TEXT_BYTES], fault[256];
+    char ours[OPTION_TEXT_BYTES], theirs[OPTION_TEXT_BYTES];
+    Error fault = {};
     const bool of_rope = i == OPT_rope_theta || i == OPT_rope_scaling || i == OPT_rope_skip || i == OPT_window_theta ||
                          i == OPT_attention_scale;
     if (i == OPT_model || i == OPT_seq_len || i == OPT_dropout) continue;
@@ -570,28 +573,28 @@ static bool start_options_of_import(Start *s, Options *o, char *error, size_t er
     option_print(theirs, sizeof theirs, &shape, spec);
     if (spec->type == OPTION_NUM) snprintf(theirs, sizeof theirs, "%.10g", strtod(theirs, NULL));
     const bool same = spec->type == OPTION_NUM ? strtod(ours, NULL) == strtod(theirs, NULL) : !strcmp(ours, theirs);
-    REFUSE(o->given[i] && !same && i == OPT_tie_head, "--tie_head %s contradicts %.900s: leave it out", ours, s->path);
-    REFUSE(o->given[i] && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours,
+    REJECT(o->given[i] && !same && i == OPT_tie_head, "--tie_head %s contradicts %.900s: leave it out", ours, s->path);
+    REJECT(o->given[i] && !same, "--%s %.200s contradicts %.900s, which has %s: leave it out", spec->name, ours,
            s->path, theirs);
-    REFUSE(!option_put(o, i, theirs, fault, sizeof fault), "%.900s: %s", s->path, fault);
+    REJECT(!option_put(o, i, theirs, &fault), "%.900s: %s", s->path, fault.text);
   }
   const bool narrower = s->stored[0] && strcmp(s->stored, option_word(o, OPT_param_dtype));
   if (o->lora && narrower && !o->given[OPT_param_dtype]) {
-    option_put(o, OPT_param_dtype, s->stored, error, error_bytes);
+    option_put(o, OPT_param_dtype, s->stored, error);
     start_notice(s, "frozen weights stay in the %s of %.900s, and activations too: --param_dtype and --buffer_dtype "
                  "choose another dtype", s->stored, s->path);
   }
   return true;
 }
 // --lora_from: rank and targets are the adapter's.
-static bool start_options_of_adapter(const Start *s, Options *o, char *error, size_t error_bytes) {
-  REFUSE(o->given[OPT_lora] && o->lora != s->lora.rank, "--lora %lld contradicts %.900s, whose rank is %lld: leave it "
+static bool start_options_of_adapter(const Start *s, Options *o, Error *error) {
+  REJECT(o->given[OPT_lora] && o->lora != s->lora.rank, "--lora %lld contradicts %.900s, whose rank is %lld: leave it "
          "out", (long long)o->lora, o->lora_from, (long long)s->lora.rank);
-  REFUSE(o->given[OPT_lora_alpha] && o->lora_alpha != s->lora.alpha, "--lora_alpha %g contradicts %.900s, which has "
+  REJECT(o->given[OPT_lora_alpha] && o->lora_alpha != s->lora.alpha, "--lora_alpha %g contradicts %.900s, which has "
          "%g: leave it out", o->lora_alpha, o->lora_from, s->lora.alpha);
-  REFUSE(o->given[OPT_lora_targets] && strcmp(o->lora_targets, s->lora_targets), "--lora_targets contradicts %.900s, "
+  REJECT(o->given[OPT_lora_targets] && strcmp(o->lora_targets, s->lora_targets), "--lora_targets contradicts %.900s, "
          "which has %.300s: leave it out", o->lora_from, s->lora_targets);
-  REFUSE(o->given[OPT_lora_scale] && (o->lora_scale == OPT_lora_scale_root) != s->lora.by_root, "--lora_scale "
+  REJECT(o->given[OPT_lora_scale] && (o->lora_scale == OPT_lora_scale_root) != s->lora.by_root, "--lora_scale "
          "contradicts %.900s: leave it out", o->lora_from);
   o->lora = s->lora.rank, o->lora_alpha = s->lora.alpha;
   o->lora_scale = s->lora.by_root ? OPT_lora_scale_root : OPT_lora_scale_rank;
@@ -633,21 +636,21 @@ static const char *start_model_name(const Start *s, const Options *o) {
   return words;
 }
 // Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
-static bool start_options(Start *s, Options *o, char *error, size_t error_bytes) {
+static bool start_options(Start *s, Options *o, Error *error) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
   const bool nothing = !run_trains(o) && !o->show_chats && s->kind == START_FRESH;
-  REFUSE(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
-  REFUSE(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
+  REJECT(nothing && o->resume[0], "--%s: there is no checkpoint in %.900s/ckpt", only, o->out);
+  REJECT(nothing, "--%s needs weights: --resume CHECKPOINT or --init_from PATH", only);
   if (s->on_base && !o->init_from[0]) strcpy(o->init_from, s->base->path);       // for later checkpoints
-  if (s->lora.rank && !start_options_of_adapter(s, o, error, error_bytes)) return false;
-  REFUSE((o->lora || o->lora_from[0]) && s->kind == START_FRESH, "--lora%s needs the weights that adapters are for: "
+  if (s->lora.rank && !start_options_of_adapter(s, o, error)) return false;
+  REJECT((o->lora || o->lora_from[0]) && s->kind == START_FRESH, "--lora%s needs the weights that adapters are for: "
          "--init_from PATH", o->lora ? "" : "_from");
-  REFUSE(o->add_tokens[0] && s->kind == START_FRESH, "--add_tokens enlarges weights that are there: name them by "
+  REJECT(o->add_tokens[0] && s->kind == START_FRESH, "--add_tokens enlarges weights that are there: name them by "
          "--init_from PATH");
   if (s->row_end && o->lora && !o->given[OPT_train_rows] && s->kind == START_IMPORT)
     snprintf(o->train_rows, sizeof o->train_rows, "%lld:%lld", (long long)s->row_from, (long long)s->row_end - 1);
-  if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error, error_bytes)) return false;
-  if (s->kind == START_IMPORT && !start_options_of_import(s, o, error, error_bytes)) return false;
+  if (s->kind == START_CHECKPOINT && !start_options_of_checkpoint(s, o, error)) return false;
+  if (s->kind == START_IMPORT && !start_options_of_import(s, o, error)) return false;
   start_options_of_base(s, o);
   if (s->chat_template[0]) strcpy(o->chat_template, s->chat_template);
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
@@ -661,25 +664,22 @@ static void start_exact(const Start *s, Options *asked) {
 }
 
 // A resumed run must continue with the tokens it began with. Every rank returns the same.
-static bool start_check(const Start *s, const Options *o, const Corpus *corpus, char *error, size_t error_bytes) {
+static bool start_check(const Start *s, const Options *o, const Corpus *corpus, Error *error) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
   const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
   if (o->eval_only && !fallback) return true;    // on other data, if it was named
-  if (!checkpoint_state(s->path, s->json, &c, error, error_bytes)) return false;
+  if (!checkpoint_state(s->path, s->json, &c, error)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
-  REFUSE(c.corpus_hash != corpus->hash && s->chat_before[0], "the chat template that %.600s brings renders otherwise "
-         "than "
-         "%s, by which an earlier version trained it: --chat_template %s goes on as it began; to train its weights "
-             "by its "
-         "own, use --init_from %.300s", s->path, s->chat_before, s->chat_before, s->path);
-  REFUSE(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
-         "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, "
-         "use --init_from %.300s", corpus->source, s->path, s->path);
-  REFUSE(c.corpus_hash != corpus->hash,
-         "the tokens of %.600s are not those that %.600s was trained on (%s): name those with --data; "
-         "to train its weights on other data, use --init_from %.300s", corpus->source, s->path,
+  REJECT(c.corpus_hash != corpus->hash && s->chat_before[0], "the chat template that %.600s brings renders otherwise "
+         "than %s, by which an earlier version trained it: --chat_template %s goes on as it began; to train its "
+         "weights by its own, use --init_from %.300s", s->path, s->chat_before, s->chat_before, s->path);
+  REJECT(c.corpus_hash != corpus->hash && cJSON_IsString(source) && !strcmp(source->valuestring, corpus->source),
+         "%.600s: its files have changed since %.600s was trained on them; to train its weights on other data, use "
+         "--init_from %.300s", corpus->source, s->path, s->path);
+  REJECT(c.corpus_hash != corpus->hash, "the tokens of %.600s are not those that %.600s was trained on (%s): name "
+         "those with --data; to train its weights on other data, use --init_from %.300s", corpus->source, s->path,
          cJSON_IsString(source) ? source->valuestring : "?", s->path);
   return true;
 }
@@ -687,9 +687,9 @@ static bool start_check(const Start *s, const Options *o, const Corpus *corpus, 
 // The steps that the run has done before it starts.
 static int64_t start_step(const Start *s, const Options *o) {
   CheckpointState c = {};
-  char error[1024];
+  Error error = {};
   const bool goes_on = s->kind == START_CHECKPOINT && s->resume && run_trains(o);
-  return goes_on && checkpoint_state(s->path, s->json, &c, error, sizeof error) ? c.step : 0;
+  return goes_on && checkpoint_state(s->path, s->json, &c, &error) ? c.step : 0;
 }
 
 // Notes what changes bits without any option: another instruction set or GPU.
@@ -705,14 +705,14 @@ static void start_check_device(Start *s, const RunView *run) {
 // The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
 // read ends all ranks.
 static void start_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
-  char error[2048] = "";
+  Error error = {};
   const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
   const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC);
   double *sum = (double *)calloc((size_t)cols, sizeof *sum);
   char *row = (char *)malloc((size_t)bytes);
-  for (int64_t r = 0; !fsdp_rank(f) && !error[0] && r < place->rows; r++, liveness_progress()) {
+  for (int64_t r = 0; !fsdp_rank(f) && !error.text[0] && r < place->rows; r++, liveness_progress()) {
     if (!file_read(fd, row, bytes, place->at + r * bytes))
-      snprintf(error, sizeof error, "cannot read %.900s: %s", map->path[place->file], strerror(errno));
+      fail(&error, "cannot read %.900s: %s", map->path[place->file], strerror(errno));
     transpose_to_f32(mean, row, place->dtype, 1, cols);
     for (int64_t i = 0; i < cols; i++) sum[i] += (double)mean[i];
   }
@@ -720,7 +720,7 @@ static void start_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *pla
   if (fd >= 0) close(fd);
   free(sum);
   free(row);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
 }
 // Rows behind those that a file has of parameter p become their mean. Collective.
@@ -742,14 +742,14 @@ static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
   free(mean);
 }
 // Loads the weights that rank 0 mapped, or ends all ranks with its error. Frees the map. Collective, as those below.
-static void start_load_map(RunView *run, TensorMap *map, char *error, size_t error_bytes) {
+static void start_load_map(RunView *run, TensorMap *map, Error *error) {
   Fsdp *f = run->fsdp;
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
   tensor_map_share(map, fsdp_comm(f));
   StoreLoad l = {};
   l.map = map;
-  store_load(&run->store, l, STATES_WEIGHTS, error, error_bytes, log_load_progress, f);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+  store_load(&run->store, l, STATES_WEIGHTS, error, log_load_progress, f);
+  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
   for (int p = 0; p < map->params; p++) start_fill_rows(f, map, p);
   tensor_map_free(map);
 }
@@ -757,9 +757,9 @@ static void start_load_map(RunView *run, TensorMap *map, char *error, size_t err
 static void start_load_import(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
-  char error[2048] = "";
-  if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, error, sizeof error);
-  start_load_map(run, &map, error, sizeof error);
+  Error error = {};
+  if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, &error);
+  start_load_map(run, &map, &error);
 }
 // Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
 // numbers or files. Closes the files of other programs' weights. Collective.
@@ -767,17 +767,18 @@ static void start_check_finite(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   int p;
   int64_t element;
-  char error[2048] = "", name[128] = "";
+  char name[128] = "";
+  Error error = {};
   if (!fsdp_weights_finite(f, &p, &element)) {
     const Param *q = fsdp_param(f, p);
     const Start *from = s->on_base && !q->adapter ? s->base : s;
     const bool own = q->adapter || from->kind != START_IMPORT || fsdp_rank(f);
     if (!own) import_element_name(name, &from->import, q, element);
-    snprintf(error, sizeof error, "%.900s: these weights are not finite, first element %lld of parameter %s%s%s%s: "
-             "fetch or write them again", q->adapter && !s->on_base ? run->opt->lora_from : from->path,
-             (long long)element, q->name, own ? "" : " (tensor ", name, own ? "" : ")");
+    fail(&error, "%.900s: these weights are not finite, first element %lld of parameter %s%s%s%s: fetch or write them "
+         "again", q->adapter && !s->on_base ? run->opt->lora_from : from->path, (long long)element, q->name, own ? "" :
+         " (tensor ", name, own ? "" : ")");
   }
-  agree_no_error(fsdp_comm(f), error, EXIT_NOT_FINITE);
+  agree_no_error(fsdp_comm(f), error.text, EXIT_NOT_FINITE);
   import_close(s->on_base ? &s->base->import : &s->import);
 }
 // Loads what adapters are for, where they come from a checkpoint.
@@ -793,7 +794,7 @@ static void start_load_base(Start *s, RunView *run) {
 static void start_load_adapters(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   const Options *o = run->opt;
-  char error[2048] = "";
+  Error error = {};
   const ModelShape shape = shape_of(o);
   uint64_t theirs = 0;
   TensorMap map = {};
@@ -801,19 +802,19 @@ static void start_load_adapters(Start *s, RunView *run) {
   run->store.base_hash = fsdp_weights_hash(f);
   if (s->on_base) json_hex(cJSON_GetObjectItemCaseSensitive(s->json, "base"), "hash", &theirs);
   if (file && !fsdp_rank(f))
-    lora_import_map(&map, o->lora_from, fsdp_param(f, 0), fsdp_params(f), &shape, &theirs, error, sizeof error);
-  if (!fsdp_rank(f) && !error[0] && theirs && theirs != run->store.base_hash)
-    snprintf(error, sizeof error, "the adapters in %.600s are for other weights than those of %.600s, or these are "
-             "stored in another dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path,
-             s->on_base ? s->base->path : s->path);
-  if (file) start_load_map(run, &map, error, sizeof error);
-  else agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+    lora_import_map(&map, o->lora_from, fsdp_param(f, 0), fsdp_params(f), &shape, &theirs, &error);
+  if (!fsdp_rank(f) && !error.text[0] && theirs && theirs != run->store.base_hash)
+    fail(&error, "the adapters in %.600s are for other weights than those of %.600s, or these are stored in another "
+         "dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path, s->on_base ?
+         s->base->path : s->path);
+  if (file) start_load_map(run, &map, &error);
+  else agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
 }
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
 // they cannot be read.
 static void start_load(Start *s, RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
-  char error[2048] = "";
+  Error error = {};
   const double start = now_ms();
   if (s->kind == START_FRESH) return;
   if (s->on_base) start_load_base(s->base, run);
@@ -823,7 +824,7 @@ static void start_load(Start *s, RunView *run, Saver *saver) {
     const Saved saved = saved_of(run);
     checkpoint_load(&saved, s->path, s->json, s->text_checksum, trains, log_load_progress);
     CheckpointState c = {};
-    if (trains && checkpoint_state(s->path, s->json, &c, error, sizeof error)) {
+    if (trains && checkpoint_state(s->path, s->json, &c, &error)) {
       saver->valid_loss = c.valid_loss;
       saver->evaluated_step = c.evaluated_step;
       saver->best_loss = c.best_loss;
@@ -881,7 +882,7 @@ static void corpus_share(Corpus *c, MPI_Comm comm) {
   const int64_t piece = 1 << 30;
   for (int64_t at = 0; at < (int64_t)n; at += piece)
     MPI_Bcast(block + at, (int)min64(piece, (int64_t)n - at), MPI_BYTE, 0, comm);
-  DataError e = {};
+  Error e = {};
   char error[sizeof e.text] = "";
   if (!corpus_of_block(c, block, n, &e)) memcpy(error, e.text, sizeof error);
   agree_no_error(comm, error, EXIT_MISSING);
@@ -945,7 +946,7 @@ static void encode_say(const char *line) { say("%s\n", line); }
 // given: whether the column was named for this run, not by the checkpoint it goes on from.
 // asked: the vocabulary that a tokenizer is trained for. whole: conversations are not one stream, so they go into
 // memory.
-static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, bool whole, DataError *e) {
+static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_t asked, bool whole, Error *e) {
   static char out[PATH_MAX];
   EncodeOptions o = {};
   o.cache = c->cache_dir, o.data = c->data, o.val_data = c->val_data, o.tokenizer = c->tokenizer, o.column = column;
@@ -956,15 +957,15 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   c->column = column;
   if (c->records)
     return !given || !*column ||
-           data_fail(e, EXIT_USAGE, "--text_column %s is of text, and --data names conversations: --fields tells the "
+           fail_with(e, EXIT_USAGE, "--text_column %s is of text, and --data names conversations: --fields tells the "
                      "names of their members", column);
   if (!c->data || !encode_is_packed(c->data, c->as_text))
     return !given || !*column ||
-           data_fail(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
+           fail_with(e, EXIT_USAGE, "--text_column %s belongs to .parquet files, and --data names none", column);
   if (c->chat.preferences)
-    return data_fail(e, EXIT_USAGE, "--data %s has no preferences, records with chosen and rejected", c->data);
+    return fail_with(e, EXIT_USAGE, "--data %s has no preferences, records with chosen and rejected", c->data);
   if (!c->cache_dir || !*c->cache_dir)
-    return data_fail(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
+    return fail_with(e, EXIT_USAGE, "--data %s is encoded into --cache, which is off: encode it by --encode OUT",
                      c->data);
   if (!encode_run(&o, e, &c->vocab_size, out)) return false;
   c->data = out;
@@ -973,19 +974,19 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   return true;
 }
 // Whether options of conversations fit what --data is. packed: it was encoded into files.
-static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, DataError *e) {
+static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, Error *e) {
   static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_chat_template_kwargs, OPT_train_on,
                                       OPT_pairs, OPT_fields,
                                        OPT_pack, OPT_too_long};
   const Split *train = &corpus->split[SPLIT_TRAIN];
   const bool stream = packed && train->masked;
   if (o->loss != PREFERENCE_NONE && !train->pairs)
-    return data_fail(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected; this is %.900s",
+    return fail_with(e, EXIT_USAGE, "--loss %s needs preferences, records with chosen and rejected; this is %.900s",
                      option_word(o, OPT_loss), corpus->source);
   for (OptionId k : of_chats) {
     const bool fits = stream ? k != OPT_too_long && (k != OPT_pack || o->pack == OPT_pack_stream) : train->documents;
     if (o->given[k] && !fits)
-      return data_fail(e, EXIT_USAGE, stream ? "--%s: conversations that are encoded into files are one stream; this "
+      return fail_with(e, EXIT_USAGE, stream ? "--%s: conversations that are encoded into files are one stream; this "
                        "is %.900s" : "--%s belongs to conversations, --data FILE.jsonl; this is %.900s",
                        option_specs[k].name, stream ? o->data : corpus->source);
   }
@@ -994,18 +995,17 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
   return true;
 }
 // Whether this corpus is what was asked for, and its tokenizer is for this model. alone: it was named by --val_data.
-static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start, bool alone, DataError *e) {
+static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start, bool alone, Error *e) {
   char *named = alone ? strstr(corpus->source, "(--data)") : NULL;
   if (named) snprintf(named, sizeof corpus->source - (size_t)(named - corpus->source), "(--val_data)");
   if (!o->data[0] && o->val_data[0] && !strncmp(corpus->source, "generated", 9))
-    return data_fail(e, EXIT_USAGE, "--val_data %.800s: there is nothing to train on here: name it by --data",
+    return fail_with(e, EXIT_USAGE, "--val_data %.800s: there is nothing to train on here: name it by --data",
                      o->val_data);
   if (start->kind == START_FRESH || corpus->vocab_size <= o->vocab_size) return true;
-  return data_fail(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s%s", corpus->vocab_size,
-                   start->path, (long long)o->vocab_size,
-                   o->tokenizer[0] ? "name the model's own with --tokenizer" : "the last ones have no row",
-                   start->kind == START_IMPORT ? "; --add_tokens auto gives each its row"
-                                               : "; take them out of its tokenizer.json");
+  return fail_with(e, EXIT_USAGE, "the tokenizer has %d tokens, the model of %.800s has %lld: %s%s", corpus->vocab_size,
+                   start->path, (long long)o->vocab_size, o->tokenizer[0] ? "name the model's own with --tokenizer" :
+                   "the last ones have no row", start->kind == START_IMPORT ? "; --add_tokens auto gives each its row" :
+                   "; take them out of its tokenizer.json");
 }
 // The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
 static void load_settle_template(Options *o, const Corpus *corpus, const Start *start) {
@@ -1023,7 +1023,7 @@ static void load_settle_template(Options *o, const Corpus *corpus, const Start *
 static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
-                     chat_options(o, start->chat, start->chat_why),
+                     chat_options(o, start->chat, start->chat_why.text),
                      o->val_data, o->data_as == OPT_data_as_text};
   c.add_tokens = o->add_tokens;
   c.vocab_given = start->kind == START_FRESH && o->given[OPT_vocab_size];
@@ -1031,7 +1031,7 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
   const bool alone = o->eval_only && !o->data[0] && o->val_data[0];           // what is evaluated is all that is named
   if (alone) c.data = o->val_data;
   c.undivided = start->resume && !cJSON_HasObjectItem(theirs, "divided");      // a checkpoint of before version 0.7
-  DataError e = {};
+  Error e = {};
   int rank, world, code = 0;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
@@ -1045,10 +1045,10 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
                                                        o->vocab_size_asked > 0 ? o->vocab_size_asked : o->vocab_size,
                                                        o->pack == OPT_pack_whole, &e) &&
                                            corpus_load(corpus, c, &e))) {
-    code = e.exit_code;
+    code = e.code;
   }
-  if (!rank && !code && !load_check_fits(o, corpus, start, alone, &e)) code = e.exit_code;
-  if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.exit_code;
+  if (!rank && !code && !load_check_fits(o, corpus, start, alone, &e)) code = e.code;
+  if (!rank && !code && !o->sample_only && !load_check_chats(o, corpus, c.data != o->data, &e)) code = e.code;
   const bool gguf = !rank && !code && o->export_gguf != OPT_export_gguf_off && corpus->has_tokenizer;
   if (gguf && !gguf_pre_tokenizer(&corpus->tokenizer)) {
     snprintf(e.text, sizeof e.text, "--export_gguf: llama.cpp cuts or merges no text as this tokenizer does: leave it "
@@ -1102,16 +1102,16 @@ static bool start_same(const char *a, const char *b) {
 }
 // Rank 0: the run replaces no file of weights that it reads and that checkpoints of adapters need later, and moves none
 // aside.
-static bool start_spares(const Start *s, const Options *o, char *error, size_t error_bytes) {
+static bool start_spares(const Start *s, const Options *o, Error *error) {
   const bool adapter = o->lora && !o->merge, gguf = o->export_gguf != OPT_export_gguf_off;
   const struct { const char *option, *name; } written[] = {
       {gguf ? "--export_gguf" : NULL, adapter ? "adapter.gguf" : "model.gguf"},
       {o->save_model ? "--save_model" : NULL, "model.safetensors"}};
-  REFUSE(o->export_hf[0] && o->lora_from[0] && start_same(o->export_hf, o->lora_from), "--export_hf %.900s would "
+  REJECT(o->export_hf[0] && o->lora_from[0] && start_same(o->export_hf, o->lora_from), "--export_hf %.900s would "
          "replace the adapter that this run reads: name another directory", o->export_hf);
-  REFUSE(s->kind == START_CHECKPOINT && !s->resume && o->lora && run_trains(o) && start_is_in(o->out, s->path),
-         "a new run in --out %.600s would move %.600s aside, which checkpoints of its adapters need: name another "
-         "directory by --out", o->out, s->path);
+  REJECT(s->kind == START_CHECKPOINT && !s->resume && o->lora && run_trains(o) && start_is_in(o->out, s->path), "a new "
+         "run in --out %.600s would move %.600s aside, which checkpoints of its adapters need: name another directory "
+         "by --out", o->out, s->path);
   for (const Start *from : {s, (const Start *)s->base}) {
     const char *file;
     for (int i = 0; from && from->kind == START_IMPORT && (file = import_file(&from->import, i)); i++) {
@@ -1120,12 +1120,12 @@ static bool start_spares(const Start *s, const Options *o, char *error, size_t e
       snprintf(directory, sizeof directory, "%s%.*s", *file == '/' ? "" : "./", (int)(path_base(file) - file), file);
       for (const auto &w : written) {
         path_join(path, sizeof path, o->out, w.name);
-        REFUSE(w.option && start_same(path, file), "%s would replace %.900s, which this run reads%s: name another "
+        REJECT(w.option && start_same(path, file), "%s would replace %.900s, which this run reads%s: name another "
                "directory by --out", w.option, file, needed);
       }
       path_join(path, sizeof path, o->export_hf, "model.safetensors");
       const bool inside = from->import.kind == IMPORT_HF_DIRECTORY && start_same(o->export_hf, directory);
-      REFUSE(o->export_hf[0] && (inside || start_same(path, file)), "--export_hf %.900s has the weights that this run "
+      REJECT(o->export_hf[0] && (inside || start_same(path, file)), "--export_hf %.900s has the weights that this run "
              "reads%s: name another directory", o->export_hf, needed);
     }
   }
@@ -1134,54 +1134,54 @@ static bool start_spares(const Start *s, const Options *o, char *error, size_t e
 // Completes the options from what the run starts from, resolves them and checks that all ranks agree. `asked` receives
 // them unresolved. Collective.
 static void agree_on_options(Options *o, Options *asked, Start *start, MPI_Comm comm) {
-  char error[2048] = "";
+  Error error = {};
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   // Another run that has OUT may be this one's last start, whose rank 0 takes long to die: worth a start later. Where
   // OUT has no run, nothing in it is read, and a start that is refused leaves no .lock there: check_out locks it.
-  int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, error, sizeof error) ? EXIT_LOST : EXIT_MISSING;
-  if (!rank && !error[0] && start_find(start, o, error, sizeof error))
-    start_find_template(start, o, error, sizeof error);
+  int code = !rank && overwrite_out_is_ours(o->out) && !lock_out(o, &error) ? EXIT_LOST : EXIT_MISSING;
+  if (!rank && !error.text[0] && start_find(start, o, &error))
+    start_find_template(start, o, &error);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
-  agree_no_error(comm, error, code);
+  agree_no_error(comm, error.text, code);
   start_share(start, comm);
   const int per_host = ranks_per_host(comm);     // collective: before any rank may return with an error
-  const bool started = start_options(start, o, error, sizeof error);
+  const bool started = start_options(start, o, &error);
   *asked = *o;
   start_exact(start, asked);
-  if (started && start_check_ranks(start, o, world, error, sizeof error))
-    options_resolve(o, world, per_host, error, sizeof error);
-  if (error[0]) config_name_source(o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  if (started && start_check_ranks(start, o, world, &error))
+    options_resolve(o, world, per_host, &error);
+  if (error.text[0]) config_name_source(o, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_run(comm, o);
-  if (!rank && start_spares(start, o, error, sizeof error)) overwrite_refuse(o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  if (!rank && start_spares(start, o, &error)) overwrite_refuse(o, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   code = EXIT_MISSING;
-  if (!rank && saver_check(o, error, sizeof error)) code = check_out(o, error, sizeof error);
+  if (!rank && saver_check(o, &error)) code = check_out(o, &error);
   MPI_Bcast(&code, 1, MPI_INT, 0, comm);
-  agree_no_error(comm, error, code);
+  agree_no_error(comm, error.text, code);
   if (!rank && start->notices[0]) start_print_notices(start);
 }
 
 // Writes OUT/tokenizer.json and the first record of OUT/metrics.jsonl. Collective; ends all ranks with one line if they
 // cannot be written.
 static Log *open_files(const RunView *run, const Start *start) {
-  char path[OPTION_TEXT_BYTES + 32], error[2048] = "";
+  char path[OPTION_TEXT_BYTES + 32];
+  Error error = {};
   const bool trains = run_trains(run->opt), append = start->here || !trains;
-  Log *log = log_open(run, append, start->path, error, sizeof error);          // first: it tells whose OUT is
+  Log *log = log_open(run, append, start->path, &error);          // first: it tells whose OUT is
   snprintf(path, sizeof path, "%s/tokenizer.json", run->opt->out);
-  if (!error[0] && !fsdp_rank(run->fsdp) && run->corpus->has_tokenizer && trains && !start->here)
-    tokenizer_save(&run->corpus->tokenizer, path, error, sizeof error);
-  agree_no_error(fsdp_comm(run->fsdp), error, EXIT_MISSING);
+  if (!error.text[0] && !fsdp_rank(run->fsdp) && run->corpus->has_tokenizer && trains && !start->here)
+    tokenizer_save(&run->corpus->tokenizer, path, &error);
+  agree_no_error(fsdp_comm(run->fsdp), error.text, EXIT_MISSING);
   return log;
 }
 
-bool shape_of_weights(Options *o, char *name, size_t name_bytes, char *error, size_t error_bytes) {
+bool shape_of_weights(Options *o, char *name, size_t name_bytes, Error *error) {
   static Start s;
   if (!o->init_from[0] || o->resume[0]) return true;
-  const bool ok = start_find(&s, o, error, error_bytes) && (s.kind != START_IMPORT ||
-                                                            start_options(&s, o, error, error_bytes));
+  const bool ok = start_find(&s, o, error) && (s.kind != START_IMPORT || start_options(&s, o, error));
   if (ok && s.kind == START_IMPORT) {
     const char *words = start_model_name(&s, o);
     snprintf(name, name_bytes, "%s", words ? words : "");

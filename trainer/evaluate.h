@@ -224,13 +224,12 @@ static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_
   return d->requests > 0 && d->gold >= 0 && d->gold < max64(1, d->requests);
 }
 // Reads a file and makes its requests, with windows of `most` tokens. False with one line in `error`. Rank 0.
-static bool eval_read(EvalFile *f, const char *path, const Tokenizer *t, int64_t most, bool llmc, char *error,
-                      size_t error_bytes) {
+static bool eval_read(EvalFile *f, const char *path, const Tokenizer *t, int64_t most, bool llmc, Error *error) {
   int64_t bytes, number = 1;
   char *all = file_get(path, 1LL << 32, &bytes);
   *f = EvalFile{};
-  REFUSE(!all, "--eval: cannot read %.900s: %s", path, strerror(errno));
-  for (char *line = all, *end; line < all + bytes && !error[0]; line = end + 1, number++) {
+  REJECT(!all, "--eval: cannot read %.900s: %s", path, strerror(errno));
+  for (char *line = all, *end; line < all + bytes && !error->text[0]; line = end + 1, number++) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
     if (!end) end = all + bytes;
     cJSON *json = cJSON_ParseWithLength(line, (size_t)(end - line));
@@ -238,13 +237,13 @@ static bool eval_read(EvalFile *f, const char *path, const Tokenizer *t, int64_t
     while (task < EVAL_TASKS && !cJSON_HasObjectItem(json, eval_tasks[task].text)) task++;
     if (!f->docs) f->task = (EvalTask)task;
     if (f->task == EVAL_TASKS || !eval_line(f, t, json, most, llmc))
-      snprintf(error, error_bytes, "--eval: line %lld of %.900s is not what a task needs: see docs/generate.md",
-               (long long)number, path);
+      fail(error, "--eval: line %lld of %.900s is not what a task needs: see docs/generate.md", (long long)number,
+           path);
     cJSON_Delete(json);
   }
   free(all);
-  REFUSE(!error[0] && !f->docs, "--eval: %.900s is empty", path);
-  return !error[0];
+  REJECT(!error->text[0] && !f->docs, "--eval: %.900s is empty", path);
+  return !error->text[0];
 }
 static void eval_free(EvalFile *f) {
   free(f->ids);
@@ -338,15 +337,16 @@ static Stop trainer_eval_files(Trainer *t) {
   const int rank = fsdp_rank(t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;
   MPI_Comm comm = fsdp_comm(t->fsdp);
-  char names[OPTION_TEXT_BYTES], error[1536] = "", *save = NULL;
+  char names[OPTION_TEXT_BYTES], *save = NULL;
+  Error error = {};
   Stop stop = STOP_NOT;
   strcpy(names, t->opt.eval);
   for (char *path = strtok_r(names, ",", &save); path && !stop; path = strtok_r(NULL, ",", &save)) {
     EvalFile f = {};
     EvalFileResult r = {};
     const double began = now_ms();
-    if (!rank) eval_read(&f, path, &t->run.corpus->tokenizer, t->model.T, llmc, error, sizeof error);
-    agree_no_error(comm, error, EXIT_USAGE);
+    if (!rank) eval_read(&f, path, &t->run.corpus->tokenizer, t->model.T, llmc, &error);
+    agree_no_error(comm, error.text, EXIT_USAGE);
     int64_t counts[2] = {f.ids_count, f.requests};
     MPI_Bcast(counts, 2, MPI_INT64_T, 0, comm);
     f.ids_count = counts[0], f.requests = counts[1];

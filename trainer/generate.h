@@ -397,13 +397,13 @@ static bool print_sample(Trainer *t) {
 
 // Reads the lines of --prompts; in a .jsonl the key "prompt" has the text. Returns how many; -1: `error` says what is
 // wrong. The caller frees *text and (*text)[0], which is the memory of all texts.
-static int64_t prompts_read(const Options *o, char ***text, char *error, size_t error_bytes) {
+static int64_t prompts_read(const Options *o, char ***text, Error *error) {
   enum { MOST_BYTES = 1 << 30 };
   const bool json = name_ends(o->prompts, ".jsonl");
   int64_t bytes, count = 0;
   char *all = file_get(o->prompts, MOST_BYTES, &bytes);
   *text = NULL;
-  if (!all) snprintf(error, error_bytes, "--prompts: cannot read %.900s: %s", o->prompts, strerror(errno));
+  if (!all) fail(error, "--prompts: cannot read %.900s: %s", o->prompts, strerror(errno));
   if (!all) return -1;
   for (char *line = all, *end; line < all + bytes; line = end + 1) {
     end = (char *)memchr(line, '\n', (size_t)(all + bytes - line));
@@ -413,36 +413,34 @@ static int64_t prompts_read(const Options *o, char ***text, char *error, size_t 
     cJSON *parsed = json ? cJSON_Parse(line) : NULL;
     const char *prompt = json ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(parsed, "prompt")) : line;
     if (!prompt || memchr(line, 0, (size_t)(end - line)))
-      snprintf(error, error_bytes, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts,
-               json ? "{\"prompt\": TEXT}" : "text");
+      fail(error, "--prompts: line %lld of %.900s is not %s", (long long)count + 1, o->prompts, json ? "{\"prompt\": "
+           "TEXT}" : "text");
     else (*text)[count++] = (char *)memmove(line, prompt, strlen(prompt) + 1);    // never longer than its line
     cJSON_Delete(parsed);
-    if (error[0]) break;
+    if (error->text[0]) break;
   }
-  if (!count && !error[0]) snprintf(error, error_bytes, "--prompts: %.900s is empty", o->prompts);
-  if (!error[0]) return count;
+  if (!count && !error->text[0]) fail(error, "--prompts: %.900s is empty", o->prompts);
+  if (!error->text[0]) return count;
   free(all);
   free(*text);
   return -1;
 }
 // Checks that this corpus and these files have what prompts, --interactive and --eval need; else one line in `error`.
 // words: the template that renders chats (Start.chat); why: why there is none.
-static void generate_check(const Options *o, const Corpus *corpus, const char *words, const char *why, char *error,
-                           size_t error_bytes) {
+static void generate_check(const Options *o, const Corpus *corpus, const char *words, const char *why, Error *error) {
   ChatTokens k = {};
   const bool asks = o->prompt[0] || o->prompts[0], needs = o->interactive || o->eval[0];
   char **text = NULL;
   if (needs && !corpus->has_tokenizer)
-    snprintf(error, error_bytes, "--%s needs the model's tokenizer: --tokenizer PATH",
-             o->interactive ? "interactive" : "eval");
+    fail(error, "--%s needs the model's tokenizer: --tokenizer PATH", o->interactive ? "interactive" : "eval");
   else if (asks && !corpus->has_tokenizer)
-    snprintf(error, error_bytes, "--%s needs text to train a tokenizer on; --data %.800s holds tokens",
-             o->prompt[0] ? "prompt" : "prompts", o->data);
-  else if (o->prompts[0] && prompts_read(o, &text, error, error_bytes) > 0) free(text[0]), free(text);
-  if (error[0] || !prompt_is_chat(o)) return;
+    fail(error, "--%s needs text to train a tokenizer on; --data %.800s holds tokens", o->prompt[0] ? "prompt" :
+         "prompts", o->data);
+  else if (o->prompts[0] && prompts_read(o, &text, error) > 0) free(text[0]), free(text);
+  if (error->text[0] || !prompt_is_chat(o)) return;
   if (!corpus->has_tokenizer || !prompt_tokens(o, &corpus->tokenizer, words, why, o->prompt, &k))
-    snprintf(error, error_bytes, "--prompt_as user: the prompt %s",
-             corpus->has_tokenizer ? k.fault : "needs the tokenizer of conversations");
+    fail(error, "--prompt_as user: the prompt %s", corpus->has_tokenizer ? k.fault : "needs the tokenizer of "
+         "conversations");
   free(k.ids);
   free(k.trained);
 }
@@ -451,9 +449,10 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
 static bool print_samples(Trainer *t, Stop *stop) {
   const Options *o = &t->opt;
   const int rank = fsdp_rank(t->fsdp), most = (int)sample_sequences(t) * fsdp_world(t->fsdp);
-  char **prompt = NULL, error[1536] = "", path[OPTION_TEXT_BYTES + 32];
-  int64_t count = rank ? 0 : prompts_read(o, &prompt, error, sizeof error), made = 0, longest = 0;
-  agree_no_error(fsdp_comm(t->fsdp), error, EXIT_USAGE);
+  char **prompt = NULL, path[OPTION_TEXT_BYTES + 32];
+  Error error = {};
+  int64_t count = rank ? 0 : prompts_read(o, &prompt, &error), made = 0, longest = 0;
+  agree_no_error(fsdp_comm(t->fsdp), error.text, EXIT_USAGE);
   MPI_Bcast(&count, 1, MPI_INT64_T, 0, fsdp_comm(t->fsdp));
   snprintf(path, sizeof path, "%s/samples.jsonl", o->out);
   FILE *file = rank ? NULL : file_lines(path, true);

@@ -66,8 +66,8 @@ static bool talk_command(Talk *k, Options *o) {
   } else if (!strcmp(word, "/save") && *rest) {
     talk_save(k, rest);
   } else if (!strcmp(word, "/temperature")) {
-    char error[512] = "";
-    if (!option_set(o, OPT_temperature, rest, error, sizeof error)) say_error("%s\n", error);
+    Error error = {};
+    if (!option_set(o, OPT_temperature, rest, &error)) say_error("%s\n", error.text);
   } else {
     say("%s", talk_help);
   }

@@ -1,10 +1,6 @@
 // open.h: the life of a trainer, from options to memory that is taken and given back. A part of train_gpt_fsdp.cu,
 // which includes it below the model that it needs.
 //
-//   trainer_open, trainer_close    a trainer that runs
-//   trainer_choose_batch           --batch_size auto, by plans
-//   trainer_table                  what run/ may ask for: plans of ranks that do not run, their steps, a memory map
-//
 // A dry run of each pass, which computes nothing, records the live range of each buffer (fsdp/record.h); a placement
 // gives the buffers their addresses before any memory is taken.
 #pragma once
@@ -51,9 +47,9 @@ static void trainer_configure(Trainer *t, const Options *o, Device device, int t
 }
 // The parameters of the model, with --freeze, --no_decay and --lr_scale applied. Returns a malloc'ed array; `error` has
 // one line if one of these options is wrong.
-static Param *trainer_params(const Trainer *t, int *params, char *error, size_t error_bytes) {
+static Param *trainer_params(const Trainer *t, int *params, Error *error) {
   Param *param = model_params(&t->model, params);
-  param_groups(&t->opt, param, *params, error, error_bytes);
+  param_groups(&t->opt, param, *params, error);
   return param;
 }
 static void trainer_free(Trainer *t) {
@@ -136,9 +132,9 @@ static void trainer_layout(Trainer *t, FsdpRanks ranks, FsdpConfig cfg, Param *p
   cfg.host_ops = t->run.device.host_ops;
   cfg.small_bytes = trainer_exchange_bytes(t);
   cfg.comms_of_one = t->run.device.comms_of_one;
-  char error[256] = "";
-  t->fsdp = t->run.fsdp = fsdp_layout(ranks, &t->ctx, cfg, param, params, error, sizeof error);
-  if (ranks.comm != MPI_COMM_NULL) agree_no_error(ranks.comm, error, EXIT_USAGE);
+  Error error = {};
+  t->fsdp = t->run.fsdp = fsdp_layout(ranks, &t->ctx, cfg, param, params, &error);
+  if (ranks.comm != MPI_COMM_NULL) agree_no_error(ranks.comm, error.text, EXIT_USAGE);
   t->head_rows = head_rows(m, (run_trains(&t->opt) ? t->opt.batch_size : t->opt.test_batch_size) * m->T);
   t->acts.block = (BlockActs *)calloc((size_t)m->L, sizeof(BlockActs));
   const int64_t batches[] = {t->opt.batch_size, t->opt.test_batch_size, 1}, lengths[] = {m->T, m->T, m->P};
@@ -168,9 +164,9 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
   trainer_configure(t, o, device, threads);
   device.ops->device_open(&t->ctx, device.index);
   int params;
-  char error[1536] = "";
-  Param *param = trainer_params(t, &params, error, sizeof error);
-  CHECK(!error[0], "%s", error);                 // options_resolve has rejected wrong options
+  Error error = {};
+  Param *param = trainer_params(t, &params, &error);
+  CHECK(!error.text[0], "%s", error.text);                 // options_resolve has rejected wrong options
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
   trainer_layout(t, FsdpRanks{MPI_COMM_NULL, rank, world, per_host}, cfg, param, params);
   trainer_plan(t);
@@ -216,13 +212,13 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
 static void trainer_choose_batch(Options *o, const Corpus *corpus, Device device, int threads, size_t host_bytes,
                                  MPI_Comm comm) {
   int rank, world;
-  char error[256] = "";
+  Error error = {};
   MPI_Comm node;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   if (!ranks_per_host(comm))
-    snprintf(error, sizeof error, "--batch_size auto needs equally many ranks on each host: give a number");
-  agree_no_error(comm, error, EXIT_USAGE);
+    fail(&error, "--batch_size auto needs equally many ranks on each host: give a number");
+  agree_no_error(comm, error.text, EXIT_USAGE);
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node);
   const int64_t each = (o->global_batch + world - 1) / world;
   bool more = false;                             // larger batches did not fit
@@ -309,7 +305,7 @@ static void trainer_fill_rope(Trainer *t) {
 }
 // Rejects a split none of whose conversations has a token to train on within --seq_len. If it is a split for validation
 // that --val_data does not name, training goes on without evaluations instead, with a warning.
-static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, size_t error_bytes) {
+static void trainer_check_fits(Trainer *t, const Corpus *corpus, Error *error) {
   const Options *o = &t->opt;
   for (int i = 0; i < SPLIT_COUNT; i++) {
     const Packing *p = &t->run.packing[i];
@@ -318,10 +314,10 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, si
     if (!p->split || p->trained || held) continue;
     snprintf(longer, sizeof longer, o->seq_len < o->n_positions ? "raise it, to --n_positions %lld at most" :
              "--n_positions %lld lets it be no longer", (long long)o->n_positions);
-    snprintf(error, error_bytes, "%s: no conversation %s has a token to train on within --seq_len %lld: %s%s",
-             i == SPLIT_VALID && o->val_data[0] ? o->val_data : corpus->source,
-             i == SPLIT_TRAIN ? "to train on" : i == SPLIT_VALID ? "for validation" : "of the test split",
-             (long long)o->seq_len, longer, p->dropped && !p->reference ? ", or --too_long cut" : "");
+    fail(error, "%s: no conversation %s has a token to train on within --seq_len %lld: %s%s", i == SPLIT_VALID &&
+         o->val_data[0] ? o->val_data : corpus->source, i == SPLIT_TRAIN ? "to train on" : i == SPLIT_VALID ? "for "
+         "validation" : "of the test split", (long long)o->seq_len, longer, p->dropped && !p->reference ? ", or "
+         "--too_long cut" : "");
     return;
   }
   const bool trains = run_trains(o), valid = trainer_evaluates(t, SPLIT_VALID);
@@ -330,7 +326,7 @@ static void trainer_check_fits(Trainer *t, const Corpus *corpus, char *error, si
   if (valid || o->sample_only || (trains && o->eval_every < 0)) return;
   if (!trains && trainer_evaluates(t, SPLIT_TEST)) return;
   if (!trains)
-    snprintf(error, error_bytes, "%s: nothing is there for validation: name it by --val_data", corpus->source);
+    fail(error, "%s: nothing is there for validation: name it by --val_data", corpus->source);
   else if (!rank)
     say("notice: nothing is evaluated: %s; --val_data names what is\n", corpus->split[SPLIT_VALID].tokens_numel
         ? "no conversation that is held out for validation has a token to train on within --seq_len"
@@ -350,23 +346,23 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   for (int i = 0; i < SPLIT_COUNT && t->model.documents; i++)
     if (corpus->split[i].documents)
       packing_make(&t->run.packing[i], &corpus->split[i], o->seq_len, o->too_long == OPT_too_long_drop);
-  char error[1536] = "";
-  trainer_check_fits(t, corpus, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  Error error = {};
+  trainer_check_fits(t, corpus, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   const Packing *packing = t->run.packing[SPLIT_TRAIN].split ? &t->run.packing[SPLIT_TRAIN] : NULL;
   t->order_bytes = !run_trains(o) ? 0 : sampler_bytes(&corpus->split[SPLIT_TRAIN], so, packing);
   t->order = malloc(t->order_bytes + 1);
-  DataError e;
+  Error e;
   if (run_trains(o) && !sampler_init(&t->sampler, &corpus->split[SPLIT_TRAIN], so, t->order, &e, packing))
-    agree_no_error(comm, e.text, e.exit_code);
+    agree_no_error(comm, e.text, e.code);
   t->corpus_bytes = corpus_block_bytes(corpus);
   for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
   for (const Packing &p : t->run.packing) t->order_bytes += packing_bytes(&p);
   t->run.steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
   t->run.steps_total = trainer_steps_total(o, t->run.steps_per_epoch);
   int params, world;
-  Param *param = trainer_params(t, &params, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  Param *param = trainer_params(t, &params, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   MPI_Comm_size(comm, &world);
   const FsdpConfig cfg = sharding_config(o, first_backward_of(&t->model, param, params), comm_kind(o, world));
   trainer_layout(t, FsdpRanks{comm, 0, 0, 0}, cfg, param, params);

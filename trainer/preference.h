@@ -89,7 +89,8 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
   const Fsdp *f = t->fsdp;
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
-  char name[64], path[2][MAP_PATH_BYTES], error[2048] = "";
+  char name[64], path[2][MAP_PATH_BYTES];
+  Error error = {};
   int64_t answers = 0, compared = 0;             // compared: of pairs that are not left out
   for (int i = 0; i < SPLIT_COUNT; i++)
     if (t->run.packing[i].reference) {
@@ -119,10 +120,9 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
   for (int i = 0; i < 2 && from && !fsdp_rank(f) && !found; i++) found = reference_read(t, path[i], &head);
   MPI_Bcast(&found, 1, MPI_INT, 0, fsdp_comm(f));
   if (!found && !again)
-    snprintf(error, sizeof error, "--loss %s: %.900s was trained beside a reference whose sums are not there, or of "
-             "other data: %s, in --out or beside ckpt; --init_from begins a new run from its weights",
-             option_word(o, OPT_loss), from, name);
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+    fail(&error, "--loss %s: %.900s was trained beside a reference whose sums are not there, or of other data: %s, in "
+         "--out or beside ckpt; --init_from begins a new run from its weights", option_word(o, OPT_loss), from, name);
+  agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   for (Packing &p : t->run.packing)
     if (p.reference && found)
       MPI_Bcast(p.reference, fsdp_mpi_count(p.split->documents), MPI_FLOAT, 0, fsdp_comm(f));
@@ -131,8 +131,8 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
   const bool writes = run_trains(o) && !fsdp_rank(f);
   const bool there = found && !access(path[0], F_OK);
   if (writes && !there && !reference_write(t, path[0], head))
-    snprintf(error, sizeof error, "cannot write %s: %s", path[0], strerror(errno));
-  agree_no_error(fsdp_comm(f), error, EXIT_MISSING);
+    fail(&error, "cannot write %s: %s", path[0], strerror(errno));
+  agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
   if (!fsdp_rank(f))
     say("reference: log-probabilities of %lld answers %s, %.1f s\n", (long long)compared,
         found ? "of the run before" : bare ? "by the weights without adapters" : "by the first weights",

@@ -2,12 +2,6 @@
 // lives and where its main thread is; a rank that died, was stopped, or keeps all others waiting is named, and every
 // rank ends.
 //
-//   liveness_start       the thread: before MPI is up it only watches its own main thread
-//   liveness_open        connects the ranks' threads with rank 0's; collective
-//   liveness_close       the rank leaves as it should; also at exit()
-//   liveness_device      memory in which a device writes how far it is, also while it replays a graph
-//   liveness_flight      where the flight record goes (flight.h, flight_file.h)
-//
 // What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
 //   died       a rank's connection closes and it has not said goodbye: at once, whatever --timeout says
 //   silent     no beat of a rank came for --timeout seconds and MARGIN_TICKS more, since beats may be late: its process
@@ -32,22 +26,21 @@
 #pragma once
 #include "watch.h"
 #include "base/base.h"
+#include "base/net/net.h"
 #include "flight_file.h"
 #include "liveness.h"
-#include "net.h"
-#include "prove.h"
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
 // ---- frames and links -----------------------------------------------------------------------------------------------
-// Another rank connects: hello, who it is and a random number. Rank 0: challenge, another one and its proof. proof: the
-// rank's. welcome: it is taken. From then on beats, both ways; ask: a beat is wanted now. As the last a goodbye or an
-// end.
-enum LivenessKind { FRAME_HELLO = 1, FRAME_CHALLENGE, FRAME_PROOF, FRAME_WELCOME, FRAME_BEAT, FRAME_ASK, FRAME_GOODBYE,
-                    FRAME_END };
-struct LivenessProof { uint8_t nonce[PROVE_NONCE], mac[PROVE_MAC]; };
+// First come the messages of the handshake: another rank connects, and its hello says which it is. From then on beats,
+// both ways; ask: a beat is wanted now. As the last a goodbye or an end.
+enum LivenessKind { FRAME_BEAT = PROVE_KINDS, FRAME_ASK, FRAME_GOODBYE, FRAME_END };
 struct LivenessFrame {
   uint64_t progress;
   int64_t step;
@@ -56,7 +49,7 @@ struct LivenessFrame {
   char collective[64];                           // which one that is: "the gather of block 2"
   union {
     char place[224];                             // "microbatch 0, forward, waits for the gather of block 2"
-    LivenessProof proof;                         // before a welcome
+    uint8_t proof[PROVE_NONCE];                  // of the handshake
   };
 };
 // A connection; rank -1: it has proved nothing yet; claims: the rank that it says it is, -1: it has said nothing.
@@ -65,7 +58,7 @@ struct LivenessLink {
   int fd, rank, claims;
   bool joined;
   NetGuest guest;
-  uint8_t client[PROVE_NONCE], server[PROVE_NONCE];
+  Prove prove;
   char in[sizeof(LivenessFrame)], out[sizeof(LivenessFrame)];
   size_t in_bytes, out_bytes, out_at;
 };
@@ -125,7 +118,7 @@ static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   if (k->in_bytes < sizeof k->in) return 0;
   memcpy(frame, k->in, sizeof *frame);
   peer_text(frame->collective, sizeof frame->collective);
-  if (frame->kind >= FRAME_WELCOME) peer_text(frame->place, sizeof frame->place);
+  if (frame->kind >= FRAME_BEAT) peer_text(frame->place, sizeof frame->place);
   k->in_bytes = 0;
   return 1;
 }
@@ -176,11 +169,25 @@ static inline void link_add(Liveness *l, int fd, int rank, const NetAddress *fro
   k->guest = NetGuest{*from, l->links_made++};
   if (l->links > l->links_most) link_make_room(l);
 }
-// What `who`, an end of this connection, proves with: the key, of the rank that it claims to be and both numbers.
-static inline void link_mac(const LivenessLink *k, const ProveKey *key, const char *who, uint8_t mac[PROVE_MAC]) {
-  const ProvePart parts[] = {{who, strlen(who) + 1}, {&k->claims, sizeof k->claims}, {k->client, PROVE_NONCE},
-                             {k->server, PROVE_NONCE}};
-  prove_hmac(mac, key, parts, 4);
+// The key of a rank's connection, of the run's: so what is proved is of the rank that the hello named.
+static inline ProveKey link_key(const ProveKey *run, int rank) {
+  ProveKey key;
+  const ProvePart part = {&rank, sizeof rank};
+  prove_hmac(key.bytes, run, &part, 1);
+  return key;
+}
+static inline void link_say(LivenessLink *k, const ProveMessage *message) {
+  LivenessFrame f = {};
+  f.kind = message->kind;
+  f.rank = k->claims;
+  memcpy(f.proof, message->bytes, PROVE_NONCE);
+  if (f.kind) link_send(k, &f);
+}
+// A frame of an end that has proved nothing yet, and the answer. False: it is not what must come.
+static inline bool link_prove(LivenessLink *k, const LivenessFrame *f) {
+  const ProveMessage answer = prove_take(&k->prove, f->kind, f->proof, PROVE_NONCE);
+  link_say(k, &answer);
+  return k->prove.phase != PHASE_BROKEN;
 }
 
 // ---- what is said of a rank -----------------------------------------------------------------------------------------
@@ -422,24 +429,13 @@ static inline void liveness_end_by(Liveness *l, int r, bool died) {
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
 // Rank 0: a frame of a connection that has not proved yet that it is of this run. False: it does not.
-static inline bool link_prove(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
-  LivenessFrame answer = {};
-  uint8_t mac[PROVE_MAC];
-  if (f->kind == FRAME_HELLO && k->claims < 0 && f->rank > 0 && f->rank < l->world) {
-    k->claims = f->rank;
-    memcpy(k->client, f->proof.nonce, PROVE_NONCE);
-    prove_random(k->server, PROVE_NONCE);
-    answer.kind = FRAME_CHALLENGE;
-    memcpy(answer.proof.nonce, k->server, PROVE_NONCE);
-    link_mac(k, &l->key, "rank 0", answer.proof.mac);
-    link_send(k, &answer);
-    return true;
-  }
-  link_mac(k, &l->key, "another rank", mac);
-  if (f->kind != FRAME_PROOF || k->claims < 0 || !prove_same(mac, f->proof.mac)) return false;
-  const LivenessFrame welcome = liveness_frame(l, FRAME_WELCOME), beat = liveness_frame(l, FRAME_BEAT);
+static inline bool liveness_admit(const Liveness *l, LivenessLink *k, const LivenessFrame *f) {
+  if (f->rank <= 0 || f->rank >= l->world) return false;
+  if (k->claims < 0) k->prove.key = link_key(&l->key, k->claims = f->rank);
+  if (!link_prove(k, f)) return false;
+  if (k->prove.phase != PHASE_OPEN) return true;
+  const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
   k->rank = k->claims;
-  link_send(k, &welcome);
   link_send(k, &beat);                           // the first: a rank that is stopped now was somewhere
   return true;
 }
@@ -479,7 +475,7 @@ static inline void liveness_listen(Liveness *l) {
     int got;
     while ((got = link_read(k, &f)) > 0) {
       const bool proved = k->rank >= 0;
-      const bool fits = proved ? f.rank == k->rank && f.kind >= FRAME_WELCOME : link_prove(l, k, &f);
+      const bool fits = proved ? f.rank == k->rank && f.kind >= FRAME_BEAT : liveness_admit(l, k, &f);
       if (!fits) { got = -1; break; }
       if (proved) liveness_take(l, k, &f);
     }
@@ -692,7 +688,7 @@ static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
   return x->leads;
 }
 // Rank 0: listens at its addresses of the network that was chosen. False with one line in `error`.
-static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *error, size_t error_bytes) {
+static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, Error *error) {
   int count, fault = 0;
   NetInterface *all = net_interfaces(&count);
   const char *by = NULL;
@@ -706,51 +702,31 @@ static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, char *erro
   }
   free(all);
   if (hub->far.count) return true;
-  snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) :
-           "no address of it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
-  return false;
+  return fail(error, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) : "no address of "
+              "it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
 }
 // Rank 0: listens where ranks of this host come and, `far`, where those of others do. False with one line in `error`.
-static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, char *error, size_t error_bytes) {
+static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, Error *error) {
   prove_random(&hub->run, sizeof hub->run);
   prove_random(&hub->key, sizeof hub->key);
   uint64_t name;
   prove_random(&name, sizeof name);
   hub->local = net_local("train_gpt_fsdp-%016llx", (unsigned long long)name);
   const int fd = net_listen(&hub->local, l->world);
-  if (fd < 0)
-    return snprintf(error, error_bytes, "this rank cannot listen to others' heartbeats: %s", strerror(errno)) < 0;
+  REJECT(fd < 0, "this rank cannot listen to others' heartbeats: %s", strerror(errno));
   pthread_mutex_lock(&l->lock);
   l->run = hub->run;
   l->key = hub->key;
   l->listener[l->listeners++] = fd;
-  const bool ok = !far || liveness_listen_far(l, hub, error, error_bytes);
+  const bool ok = !far || liveness_listen_far(l, hub, error);
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
-// Another rank: one frame of what may be rank 0. 1: it is, and takes this rank; 0: more must come; -1: it is not.
-static inline int link_answer(LivenessLink *k, const ProveKey *key, const LivenessFrame *f) {
-  LivenessFrame proof = {};
-  uint8_t mac[PROVE_MAC];
-  if (f->kind == FRAME_WELCOME) return k->joined ? 1 : -1;
-  memcpy(k->server, f->proof.nonce, PROVE_NONCE);
-  link_mac(k, key, "rank 0", mac);
-  if (f->kind != FRAME_CHALLENGE || k->joined || !prove_same(mac, f->proof.mac)) return -1;
-  k->joined = true;
-  proof.kind = FRAME_PROOF;
-  proof.rank = k->claims;
-  link_mac(k, key, "another rank", proof.proof.mac);
-  link_send(k, &proof);
-  return 0;
-}
-// The same: says who it is.
-static inline void link_hello(LivenessLink *k) {
-  LivenessFrame hello = {};
-  hello.kind = FRAME_HELLO;
-  hello.rank = k->claims;
-  prove_random(k->client, PROVE_NONCE);
-  memcpy(hello.proof.nonce, k->client, PROVE_NONCE);
-  link_send(k, &hello);
+// Another rank: says who it is.
+static inline void link_hello(LivenessLink *k, const ProveKey *run) {
+  const ProveKey key = link_key(run, k->claims);
+  const ProveMessage hello = prove_hello(&k->prove, &key);
+  link_say(k, &hello);
 }
 // Another rank: asks all addresses at once, those again where it was turned away, until liveness_connect_ms are over,
 // and takes the first at which rank 0 answers. -1 if none does; at once where a local socket's name is not known here.
@@ -780,10 +756,10 @@ static inline int liveness_connect(const ProveKey *key, const NetAddress *addres
       if (k[i].fd < 0 || !polls[i].revents) continue;
       if (!spoke[i]) {
         got = net_begun(k[i].fd) ? 0 : -1;
-        if (!got) link_hello(&k[i]);
+        if (!got) link_hello(&k[i], key);
         spoke[i] = true;
       } else got = link_read(&k[i], &f);
-      if (got > 0) got = link_answer(&k[i], key, &f);
+      if (got > 0) got = link_prove(&k[i], &f) ? k[i].prove.phase == PHASE_OPEN : -1;
       if (got > 0) chosen = i;
       else if (got) { close(k[i].fd); k[i].fd = -1; }
     }
@@ -846,19 +822,19 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   pthread_mutex_unlock(&l->lock);
   return far;
 }
-void liveness_open(MPI_Comm comm, char *error, size_t error_bytes) {
+void liveness_open(MPI_Comm comm, Error *error) {
   Liveness *l = &liveness;
   LivenessHub hub = {};
   const bool far = liveness_meet(l, comm);
-  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far, error, error_bytes);
+  bool ok = l->rank || l->world == 1 || liveness_make_hub(l, &hub, far, error);
   if (!ok) hub.run = 0;
   const uint64_t one = 1;
   if (!l->rank && write(l->wake, &one, sizeof one) < 0) {}       // the thread listens from here on
   PMPI_Bcast(&hub, (int)sizeof hub, MPI_BYTE, 0, comm);
   if (l->rank && hub.run && !liveness_join(l, &hub, !l->peer[l->rank].host)) {
     ok = false;
-    snprintf(error, error_bytes, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d "
-             "addresses: let TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.far.count);
+    fail(error, "the heartbeats of this rank (pid %d) find no way to rank 0 on %s, by none of its %d addresses: let "
+         "TCP through between the hosts", l->peer[l->rank].pid, l->peer[0].host_name, hub.far.count);
   }
   pthread_mutex_lock(&l->lock);
   l->open = ok && (!l->rank || hub.run);

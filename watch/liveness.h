@@ -1,12 +1,5 @@
 // liveness.h: what the main thread of a rank says of itself, for the report about a run that hangs. heartbeats.h reads
 // it, and ends such a run.
-//
-//   liveness_progress    the main thread, or one that works for it, has done something
-//   liveness_step, liveness_phase, liveness_stage, liveness_microbatch
-//                        where the main thread is: what a report says
-//   liveness_wait, liveness_arrived                    it begins to wait for others; it has what it waited for
-//   liveness_pause, liveness_poll                      one look of a waiting loop
-//   watchdog_pause       it prints: while a terminal or pipe takes nothing that is no hang
 #pragma once
 #include "watch.h"
 #include "flight.h"

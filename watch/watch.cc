@@ -3,7 +3,5 @@
 #include "flight.h"
 #include "flight_file.h"
 #include "liveness.h"
-#include "net.h"
-#include "prove.h"
 #include "heartbeats.h"
 #include "agree_error.h"

@@ -1,5 +1,5 @@
 // watch.h: the door of watch/: what a rank did last (flight), what it says of itself (liveness) and who hears it
-// (heartbeats); addresses and sockets, proofs of a key.
+// (heartbeats).
 //
 // Whoever waits for another rank says so: by LIVENESS_MPI, through which all of MPI's calls that wait go behind this
 // header, or by liveness_wait and liveness_arrived. Where only some ranks know of an error, agree_no_error ends all.
@@ -7,8 +7,6 @@
 #include "base/base.h"
 
 #include <mpi.h>
-#include <net/if.h>
-#include <sys/socket.h>
 
 // ---- flight.h -------------------------------------------------------------------------------------------------------
 // X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
@@ -103,51 +101,6 @@ enum DeviceMark { MARK_MODEL, MARK_GATHER, MARK_REDUCE, MARKS };
 enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12 };  // of the others: 1 + stage
 static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
 
-// ---- net.h ----------------------------------------------------------------------------------------------------------
-enum { NET_ADDRESSES_MAX = 16 };
-struct NetAddress { sockaddr_storage to; socklen_t bytes; };
-struct NetAddresses { NetAddress at[NET_ADDRESSES_MAX]; int count; };
-// Where the address itself lies; NULL: it has none. *bytes: how long it is.
-void *net_bytes(const sockaddr *a, size_t *bytes);
-// An address as text, without its port.
-void net_address_text(const sockaddr *a, char *to, size_t room);
-// Whether two addresses are the same, whatever their ports.
-bool net_same_host(const sockaddr *a, const sockaddr *b);
-// An address and port as text into an address. False: it is not that.
-bool net_address_of(const char *text, int port, NetAddress *a);
-// An address of this host. leads: others may come by it, since it is up and neither loopback nor link-local.
-struct NetInterface { char name[IF_NAMESIZE]; NetAddress at, mask; bool loopback, leads; };
-// All of them, to be freed; NULL and *count 0: there are none, or they cannot be read.
-NetInterface *net_interfaces(int *count);
-// The interface of this host that has the address, IF_NAMESIZE bytes; "": none has. loopback: it is that one.
-void net_interface(const sockaddr *a, char *name, bool *loopback);
-// The addresses that lead others to this host, as text with blanks between.
-void net_own_addresses(char *to, size_t room);
-// The addresses of a host; an empty list with one line in `error` where its name is unknown.
-bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes);
-// The local socket of a name that lies in no directory, since it begins with zero: the kernel forgets it with its user.
-__attribute__((format(printf, 1, 2))) NetAddress net_local(const char *fmt, ...);
-// Whether the process at the other end of a local socket is of this user. *pid: which it is.
-bool net_peer_is_ours(int fd, pid_t *pid);
-// A connection is given up when the other end has not answered for a minute and a half.
-void net_keep_alive(int fd);
-int net_listen(const NetAddress *a, int backlog);
-// A local one must be of this user.
-int net_connect(const NetAddress *a, double limit_ms);
-// Where a connection comes from; later ones have larger numbers. The one of `count` that makes room for others: the
-// oldest of the address that has most, so that whoever makes many closes his own. All local ones are of one address.
-struct NetGuest { NetAddress from; uint64_t number; };
-int net_crowd(const NetGuest *const *guest, int count);
-
-// ---- prove.h --------------------------------------------------------------------------------------------------------
-enum { PROVE_NONCE = 32, PROVE_MAC = 32 };
-struct ProveKey { uint8_t bytes[PROVE_MAC]; };
-struct ProvePart { const void *p; size_t n; };
-// HMAC-SHA-256 of parts one behind the other, random bytes, and a comparison that takes as long whatever differs.
-void prove_random(void *to, size_t n);
-void prove_hmac(uint8_t to[PROVE_MAC], const ProveKey *key, const ProvePart *part, int parts);
-bool prove_same(const uint8_t a[PROVE_MAC], const uint8_t b[PROVE_MAC]);
-
 // ---- heartbeats.h ---------------------------------------------------------------------------------------------------
 // " of block 3", " outside the blocks" or "", to follow what is waited for.
 void liveness_stage_text(char *to, size_t bytes, int stage);
@@ -165,12 +118,12 @@ void liveness_timeout(int64_t seconds);
 // From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
 // liveness_open, which says which rank this is.
 void liveness_flight(const char *out, const char *version);
-// From here on this rank's main thread is watched; `timeout` in seconds, 0: never.
+// From here on this rank's main thread is watched, before liveness_open nothing else. timeout: in seconds, 0: never.
 void liveness_start(int64_t timeout);
 // MARKS words of memory that the device writes as it gets on; NULL: none any more.
 void liveness_device(const uint32_t *marks);
 // Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
-void liveness_open(MPI_Comm comm, char *error, size_t error_bytes);
+void liveness_open(MPI_Comm comm, Error *error);
 // Every call that waits for other ranks says so while it does.
 #define LIVENESS_MPI(call, ...) (liveness_wait(#call, __func__, STAGE_NONE), liveness_after(call(__VA_ARGS__)))
 #define MPI_Allgather(...) LIVENESS_MPI(MPI_Allgather, __VA_ARGS__)

@@ -19,9 +19,8 @@ bool form_name_ends(const char *name, const char *end);
 bool form_name_is_text(const char *name);
 // What the file is that has this name and begins with the `n` bytes at `p`.
 FileForm form_of(const char *name, const uint8_t *p, size_t n);
-// What to do with a file that is not read as it is: one line, which begins with its path. NULL: it is read. lines: it
-// is asked for as records, else as text.
-const char *form_refusal(const FileForm *f, const char *path, bool lines, char *to, size_t bytes);
+// False: a file is not text, and e says what to do with it.
+bool form_check(const FileForm *f, const char *path, Error *e);
 
 // ---- chat_tools.h ---------------------------------------------------------------------------------------------------
 // A stretch of text, and growing text.
@@ -100,10 +99,10 @@ bool chat_date_read(const char *text, struct tm *day);
 // its own, or NULL. malloc'ed; NULL: there is no template.
 char *chat_words_of(const cJSON *config, const char *text, const char *tool_use = NULL);
 // Whether its templates are ones that can be rendered. False: `why` ends a sentence that says so.
-bool chat_words_fault(const char *words, char *why, size_t why_bytes);
+bool chat_words_fault(const char *words, Error *why);
 // The same of a model's directory: chat_template.jinja, tokenizer_config.json, chat_template.json,
 // special_tokens_map.json. NULL: there is none, and in `why` a line's end that says so.
-char *chat_words_in(const char *dir, char *why, size_t why_bytes);
+char *chat_words_in(const char *dir, Error *why);
 
 // ---- conversations.h ------------------------------------------------------------------------------------------------
 // words: what the model brings (above), or NULL: template_name is one of ours, or "auto": none is known, and `why` says

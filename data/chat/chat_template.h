@@ -3,8 +3,6 @@
 // A model's words are one JSON object: "chat_template", its text; "tool_use", that of conversations with tools, if
 // there is one; and the texts of its special tokens, "bos_token" and others, which are variables of a template. They
 // are found beside a tokenizer, or made of a text and these tokens; a run keeps them in its checkpoints.
-//
-// Defines: chat_names, chat_template_text, chat_words_of, chat_words_in, chat_date_read, ChatForm, chat_form.
 #pragma once
 #include "jinja_render.h"
 #include "data/files/files.h"
@@ -97,7 +95,7 @@ static char *chat_file(const char *dir, const char *name, cJSON **json) {
   if (json) *json = text ? cJSON_ParseWithLength(text, (size_t)bytes) : NULL;
   return text;
 }
-char *chat_words_in(const char *dir, char *why, size_t why_bytes) {
+char *chat_words_in(const char *dir, Error *why) {
   cJSON *config, *map, *processor;
   const cJSON *x;
   char *const text = chat_file(dir, "chat_template.jinja", NULL);
@@ -112,7 +110,7 @@ char *chat_words_in(const char *dir, char *why, size_t why_bytes) {
   if (theirs && !cJSON_HasObjectItem(config, "chat_template")) cJSON_AddItemToObject(config, "chat_template", theirs);
   else cJSON_Delete(theirs);
   char *words = chat_words_of(config, text, text ? tools : NULL);
-  if (!words) data_format(why, why_bytes, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
+  if (!words) fail(why, "%s has none (chat_template.jinja, tokenizer_config.json)", dir);
   for (cJSON *each : {config, map, processor}) cJSON_Delete(each);
   free(text);
   free(tools);
@@ -155,12 +153,11 @@ static ChatForm *chat_form(const ChatOptions *o) {
   }
   return f;
 }
-bool chat_words_fault(const char *words, char *why, size_t why_bytes) {
+bool chat_words_fault(const char *words, Error *why) {
   ChatOptions o = {"", "", "", false};
   o.words = words;
   const ChatForm *f = chat_form(&o);
-  if (f->fault[0]) data_format(why, why_bytes, "%s", f->fault);
-  return !f->fault[0];
+  return !f->fault[0] || fail(why, "%s", f->fault);
 }
 const char *chat_kwargs_fault(const char *text) {
   cJSON *x = *text ? cJSON_Parse(text) : NULL;

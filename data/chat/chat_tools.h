@@ -1,6 +1,4 @@
 // chat_tools.h: growing text, JSON whose numbers keep their spelling, which tells 1 from 1.0, and white space.
-//
-// Defines: ChatText, chat_put, json_spell, json_parse_spelled, chat_is_space, chat_strip.
 #pragma once
 #include <cjson/cJSON.h>
 #include "chat.h"

@@ -12,8 +12,6 @@
 //
 // A conversation is rendered whole by the model's template (jinja_render.h), and encoded as transformers'
 // apply_chat_template does. What is trained on follows from renderings alone: chat_answer.
-//
-// Defines: chat_open, chat_token, chat_line, chat_next, chat_prompt.
 #pragma once
 #include "chat.h"
 #include "rendered.h"

@@ -1,7 +1,5 @@
 // forms.h: which container a file of data is, from its name and its first bytes. What reads a file and what refuses it
 // ask here, so that nothing is trained on as something else. Which form its records have, records.h knows.
-//
-// Defines: form_keys, form_of, form_is_chat_key, form_refusal.
 #pragma once
 #include "chat.h"
 
@@ -72,12 +70,12 @@ FileForm form_of(const char *name, const uint8_t *p, size_t n) {
   return f;
 }
 
-const char *form_refusal(const FileForm *f, const char *path, bool lines, char *to, size_t bytes) {
+bool form_check(const FileForm *f, const char *path, Error *e) {
   static const struct { const char *words, *ends; } kinds[] = {
       {"", ""}, {"JSON lines", ".jsonl or .json"}, {"a JSON array", ".json"}, {"JSON over several lines", ".json"},
       {"a table, values with commas between them", ".csv"}, {"a table, values with tabs between them", ".tsv"}};
-  if (f->container == CONTAINER_TEXT || lines) return NULL;
-  snprintf(to, bytes, "%s is %s%s%s; its name should end in %s; --data_as text trains on its bytes as they are", path,
-           kinds[f->container].words, f->keys[0] ? " of objects with " : "", f->keys, kinds[f->container].ends);
-  return to;
+  return f->container == CONTAINER_TEXT ||
+         fail_with(e, EXIT_MISSING, "%s is %s%s%s; its name should end in %s; --data_as text trains on its bytes as "
+                   "they are", path, kinds[f->container].words, f->keys[0] ? " of objects with " : "", f->keys,
+                   kinds[f->container].ends);
 }

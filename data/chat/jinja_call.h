@@ -3,9 +3,6 @@
 //
 // Semantics are those of Python 3.11 and Jinja2 3.1 (jinja2/filters.py, jinja2/tests.py). What is in none of the tables
 // is not built in, and a template that names it is refused.
-//
-// Defines: JinjaCallable, jinja_filters, jinja_tests, jinja_functions, jinja_callable, jinja_bind, jinja_method,
-// jinja_attribute.
 #pragma once
 #include "jinja_value.h"
 

@@ -1,7 +1,5 @@
 // jinja_filters.h: jinja2's filters and tests, and the functions that templates are given. A part of the tables of
 // jinja_call.h, whose conventions hold here.
-//
-// Defines: jinja_filters, jinja_tests, jinja_functions, jinja_filter_named, jinja_test_named.
 #pragma once
 #include "jinja_call.h"
 

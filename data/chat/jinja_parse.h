@@ -2,8 +2,6 @@
 // settings of transformers: trim_blocks, lstrip_blocks, break and continue, {% generation %}.
 //
 // What is not built in (include, import, extends, block, do, unknown filters and tests) is an error with its line.
-//
-// Defines: JinjaNode, JinjaTemplate, jinja_parse.
 #pragma once
 #include "jinja_filters.h"
 

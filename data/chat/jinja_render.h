@@ -3,8 +3,6 @@
 // Scopes are those of jinja2: the body of a loop has its own for each item, a macro sees those where it was written, an
 // {% if %} has none. A rendering ends by its end, by an error of the template (jinja_fail), or at the bounds on steps,
 // depth and bytes.
-//
-// Defines: JinjaScope, jinja_set, jinja_render.
 #pragma once
 #include "jinja_parse.h"
 

@@ -4,9 +4,6 @@
 // Values do not change once they are made, as in jinja2's ImmutableSandboxedEnvironment; a namespace's members do. An
 // error of a template ends its rendering: jinja_fail jumps back to where that began, so nothing here owns memory
 // beyond the arena. Texts are UTF-8; positions in them count characters, as in Python.
-//
-// Defines: Jinja, JinjaValue and its makers, jinja_fail, jinja_alloc, jinja_put*, jinja_str, jinja_truth, jinja_equal,
-// jinja_compare, jinja_contains, jinja_items, jinja_item, jinja_slice, jinja_dumps, jinja_of_json.
 #pragma once
 #include "chat.h"
 #include "chat_tools.h"

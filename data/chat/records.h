@@ -21,9 +21,6 @@
 // Calls of tools, in OpenAI's shape or as the roles function_call and observation have them, become a message's
 // tool_calls, [{name, arguments, text, call}], text being arguments that were JSON in a text, call the one in OpenAI's
 // shape; messages may have tools, or functions as OpenAI had them before.
-//
-// Defines: ChatRecord, record_read, record_answer, record_free, record_fields_fault, records_of_json,
-// records_of_table.
 #pragma once
 #include "chat.h"
 #include "forms.h"

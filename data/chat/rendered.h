@@ -11,8 +11,6 @@
 // lack, does no harm. Else the template writes what came before in another way, and the answer is not trained on. It
 // ends with the token that ends turns, or with what the template writes of the turn if there is none. {% generation %}
 // blocks say it instead where a template has them.
-//
-// Defines: ChatRender, chat_render_open, chat_render, chat_render_close, chat_range, chat_ranges.
 #pragma once
 #include "chat_template.h"
 #include "records.h"

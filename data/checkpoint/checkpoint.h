@@ -23,7 +23,7 @@ struct SaveBuffer { char *data; MPI_Request request; int state; };     // a File
 // What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
 // them. checksums: one CRC-32C per block, the files' blocks one after the other.
 struct StoreCommit {
-  bool (*commit)(void *to, const uint32_t *checksums, char *error, size_t error_bytes);
+  bool (*commit)(void *to, const uint32_t *checksums, Error *error);
   void (*discard)(void *to);
   void *to;
 };
@@ -97,7 +97,7 @@ struct StoreLoad {
 // Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
 // could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
 // fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
-void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+void store_load(Store *s, StoreLoad l, unsigned states, Error *error,
                 void (*progress)(const StoreLoad *l, void *to), void *to);
 
 // ---- saved.h --------------------------------------------------------------------------------------------------------
@@ -145,18 +145,18 @@ void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksum
                            int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
 // Notes in the whole checkpoint in `directory`, whose step has been evaluated since it was saved, how good it is:
 // trainer.json is replaced durably, or stays as it was. False and one line in `error`. Rank 0.
-bool checkpoint_note(const char *directory, CheckpointQuality q, char *error, size_t error_bytes);
+bool checkpoint_note(const char *directory, CheckpointQuality q, Error *error);
 // Text with its checksum as the last line, malloc'ed.
 char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
 // A member that is a whole number from lo to hi; a hash as 16 hexadecimal digits. False: it is not there, or not that.
 bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to);
 bool json_hex(const cJSON *o, const char *key, uint64_t *to);
 // Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
-cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes);
+cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, Error *error);
 // Reads what changes from step to step from `json`, trainer.json of the checkpoint in `directory`.
-bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error, size_t error_bytes);
+bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, Error *error);
 // Reads DIR/trainer.json, malloc'ed. NULL and one line in `error`.
-char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t error_bytes);
+char *checkpoint_text(const char *directory, int64_t *bytes, Error *error);
 struct Listed { char name[32]; int64_t serial; bool best; };
 // The names step_* of a directory of checkpoints, newest first; those that are not whole have serial -1 and come last;
 // `damaged` gets a line on the first of them. Returns a malloc'ed list.
@@ -173,7 +173,7 @@ void directory_sweep(const char *directory, const char *const *starts);
 // be evaluated yet: the best before it stays until checkpoint_note decides. Returns whether all others were removed.
 bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
 // Adds to an error which checkpoint to take instead.
-void checkpoint_hint(const char *directory, char *error, size_t error_bytes);
+void checkpoint_hint(const char *directory, Error *error);
 // Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
 // checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
 // anything is missing, extra, of another shape, or damaged.

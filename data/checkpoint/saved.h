@@ -174,7 +174,7 @@ bool json_hex(const cJSON *o, const char *key, uint64_t *to) {
   return s && *s && !*end;
 }
 
-cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *error, size_t error_bytes) {
+cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, Error *error) {
   cJSON *json = NULL;
   int64_t version = 0;
   const char *line = bytes > CHECKPOINT_SEAL_BYTES ? text + bytes - CHECKPOINT_SEAL_BYTES : text;
@@ -186,15 +186,15 @@ cJSON *checkpoint_parse(const char *path, const char *text, size_t bytes, char *
   else if (memcmp(line, seal, CHECKPOINT_SEAL_BYTES)) fault = "is damaged: its checksum does not match";
   else if (!(json = cJSON_ParseWithLength(text, bytes))) fault = "is damaged: it is not JSON";
   else if (!json_int(json, "format_version", 1, 1e9, &version)) fault = "has no format_version";
-  if (fault) snprintf(error, error_bytes, "%s/trainer.json %s", path, fault);
+  if (fault) fail(error, "%s/trainer.json %s", path, fault);
   else if (version != CHECKPOINT_VERSION)
-    snprintf(error, error_bytes, "%s/trainer.json is of format %lld; this program reads %d: use a newer train_gpt_fsdp",
-             path, (long long)version, CHECKPOINT_VERSION);
+    fail(error, "%s/trainer.json is of format %lld; this program reads %d: use a newer train_gpt_fsdp", path,
+         (long long)version, CHECKPOINT_VERSION);
   else return json;
   cJSON_Delete(json);
   return NULL;
 }
-bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, char *error, size_t error_bytes) {
+bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState *c, Error *error) {
   const cJSON *s = cJSON_GetObjectItemCaseSensitive(json, "state");
   const cJSON *quality = cJSON_GetObjectItemCaseSensitive(json, "quality");
   double scale = 0;
@@ -219,53 +219,52 @@ bool checkpoint_state(const char *directory, const cJSON *json, CheckpointState 
   c->good_steps = (int)good;
   c->loss_scale = (float)scale;
   c->tokenizer_hash = tokenizer;
-  REFUSE(bad, "%s/trainer.json: %s is missing or out of range", directory, bad);
+  REJECT(bad, "%s/trainer.json: %s is missing or out of range", directory, bad);
   return true;
 }
 // Fills checksums (of the blocks of the map's files) from trainer.json in `directory`; the sizes must be the map's.
 static bool checkpoint_checksums(const char *directory, const cJSON *json, const TensorMap *m, uint32_t *checksums,
-                                 char *error, size_t error_bytes) {
+                                 Error *error) {
   const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
   for (int i = 0; i < m->files; i++) {
     const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
     const char *hex = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "crc32c"));
     int64_t bytes = 0, header = 0, block = 0;
-    REFUSE(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
-           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex,
-           "%s/trainer.json: the entry of %s in files is missing or incomplete", directory, checkpoint_files[i]);
-    REFUSE(bytes != m->file_bytes[i] || header != m->data_at[i],
-           "%s/trainer.json: %s is %lld bytes with a header of %lld; this model's has %lld and %lld", directory,
-           checkpoint_files[i], (long long)bytes, (long long)header, (long long)m->file_bytes[i],
-           (long long)m->data_at[i]);
-    REFUSE(block != STORE_BLOCK_BYTES || (int64_t)strlen(hex) != 8 * map_blocks(m, i),
-           "%s/trainer.json: the checksums of %s are not 8 digits for each of its %lld blocks of %d bytes", directory,
-           checkpoint_files[i], (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
+    REJECT(!json_int(file, "bytes", 0, 0x1p53, &bytes) || !json_int(file, "header_bytes", 0, 0x1p53, &header) ||
+           !json_int(file, "block_bytes", 0, 0x1p53, &block) || !hex, "%s/trainer.json: the entry of %s in files is "
+           "missing or incomplete", directory, checkpoint_files[i]);
+    REJECT(bytes != m->file_bytes[i] || header != m->data_at[i], "%s/trainer.json: %s is %lld bytes with a header of "
+           "%lld; this model's has %lld and %lld", directory, checkpoint_files[i], (long long)bytes, (long long)header,
+           (long long)m->file_bytes[i], (long long)m->data_at[i]);
+    REJECT(block != STORE_BLOCK_BYTES || (int64_t)strlen(hex) != 8 * map_blocks(m, i), "%s/trainer.json: the checksums "
+           "of %s are not 8 digits for each of its %lld blocks of %d bytes", directory, checkpoint_files[i],
+           (long long)map_blocks(m, i), STORE_BLOCK_BYTES);
     for (int64_t b = 0; b < map_blocks(m, i); b++)
-      REFUSE(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is not hexadecimal",
-             directory, (long long)b, checkpoint_files[i]);
+      REJECT(!hex_32(hex + 8 * b, checksums++), "%s/trainer.json: checksum %lld of %s is not hexadecimal", directory,
+             (long long)b, checkpoint_files[i]);
   }
   return true;
 }
 
 // ================================================================================================ 3 directory
-char *checkpoint_text(const char *directory, int64_t *bytes, char *error, size_t error_bytes) {
+char *checkpoint_text(const char *directory, int64_t *bytes, Error *error) {
   char path[MAP_PATH_BYTES];
   path_join(path, sizeof path, directory, "trainer.json");
   char *text = file_get(path, TRAINER_JSON_MOST_BYTES, bytes);
-  if (!text) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
+  if (!text) fail(error, "cannot read %s: %s", path, strerror(errno));
   return text;
 }
-bool checkpoint_note(const char *directory, CheckpointQuality q, char *error, size_t error_bytes) {
+bool checkpoint_note(const char *directory, CheckpointQuality q, Error *error) {
   static const char *const leftovers[] = {"trainer.json.tmp", NULL};
   char path[MAP_PATH_BYTES], *noted = NULL;
   int64_t bytes;
   size_t noted_bytes = 0;
   path_join(path, sizeof path, directory, "trainer.json");
-  char *text = checkpoint_text(directory, &bytes, error, error_bytes);
-  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
+  char *text = checkpoint_text(directory, &bytes, error);
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error) : NULL;
   const char *from = json ? strstr(text, checkpoint_quality) : NULL, *to = from ? strchr(from + 1, '}') : NULL;
   if (to) from = strchr(from + sizeof checkpoint_quality - 1, ',');            // the training loss stays
-  if (json && !to) snprintf(error, error_bytes, "%s has no quality", path);
+  if (json && !to) fail(error, "%s has no quality", path);
   if (FILE *f = to ? open_memstream(&noted, &noted_bytes) : NULL) {
     fwrite(text, 1, (size_t)(from - text), f);
     checkpoint_write_quality(f, q);
@@ -274,42 +273,41 @@ bool checkpoint_note(const char *directory, CheckpointQuality q, char *error, si
     char *sealed = checkpoint_sealed(noted, noted_bytes, &noted_bytes);
     directory_sweep(directory, leftovers);       // of a process that was killed here
     if (!file_put(path, directory, sealed, (int64_t)noted_bytes))
-      snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
+      fail(error, "cannot write %s: %s", path, strerror(errno));
     free(sealed);
     free(noted);
   }
   cJSON_Delete(json);
   free(text);
-  return !error[0];
+  return !error->text[0];
 }
 // Whether a file of a checkpoint has the size that trainer.json records in `file`.
-static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, char *error,
-                                size_t error_bytes) {
+static bool checkpoint_has_file(const char *directory, const char *name, const cJSON *file, Error *error) {
   char path[MAP_PATH_BYTES];
   struct stat st;
   int64_t want = -1;
   json_int(file, "bytes", 0, 0x1p53, &want);
   path_join(path, sizeof path, directory, name);
-  REFUSE(stat(path, &st), "%.900s cannot be found: %s", path, strerror(errno));
-  REFUSE(!S_ISREG(st.st_mode) || st.st_size != want, "%.900s has %lld bytes, not the %lld that were written", path,
+  REJECT(stat(path, &st), "%.900s cannot be found: %s", path, strerror(errno));
+  REJECT(!S_ISREG(st.st_mode) || st.st_size != want, "%.900s has %lld bytes, not the %lld that were written", path,
          (long long)st.st_size, (long long)want);
   return true;
 }
 // The serial of the checkpoint in `directory`; -1 and the reason when it is not whole: a file is missing or short.
 // best: whether it was the best so far when it was saved.
-static int64_t checkpoint_serial(const char *directory, bool *best, char *error, size_t error_bytes) {
+static int64_t checkpoint_serial(const char *directory, bool *best, Error *error) {
   int64_t bytes, serial = -1;
-  char *text = checkpoint_text(directory, &bytes, error, error_bytes);
-  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, error_bytes) : NULL;
+  char *text = checkpoint_text(directory, &bytes, error);
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error) : NULL;
   CheckpointState c;
-  if (json && checkpoint_state(directory, json, &c, error, error_bytes)) serial = c.serial;
+  if (json && checkpoint_state(directory, json, &c, error)) serial = c.serial;
   for (int i = 0; i < CHECKPOINT_FILES && serial >= 0; i++) {
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, "files");
     const cJSON *file = cJSON_GetObjectItemCaseSensitive(files, checkpoint_files[i]);
-    if (!checkpoint_has_file(directory, checkpoint_files[i], file, error, error_bytes)) serial = -1;
+    if (!checkpoint_has_file(directory, checkpoint_files[i], file, error)) serial = -1;
   }
   const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
-  if (serial >= 0 && tokenizer && !checkpoint_has_file(directory, "tokenizer.json", tokenizer, error, error_bytes))
+  if (serial >= 0 && tokenizer && !checkpoint_has_file(directory, "tokenizer.json", tokenizer, error))
     serial = -1;
   *best = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "quality"), "best"));
   cJSON_Delete(json);
@@ -328,15 +326,16 @@ Listed *checkpoint_list(const char *directory, int *count, char *damaged, size_t
   *count = 0;
   damaged[0] = 0;
   for (dirent *e; dir && (e = readdir(dir));) {
-    char path[MAP_PATH_BYTES], why[1024] = "";
+    char path[MAP_PATH_BYTES];
+    Error why = {};
     int digits = 0;
     if (sscanf(e->d_name, "step_%*[0-9]%n", &digits) != 0 || digits < 13 || e->d_name[digits] || digits > 31) continue;
     list = (Listed *)realloc(list, sizeof(Listed) * (size_t)(*count + 1));
     Listed *l = &list[(*count)++];
     snprintf(l->name, sizeof l->name, "%.31s", e->d_name);
     path_join(path, sizeof path, directory, e->d_name);
-    l->serial = checkpoint_serial(path, &l->best, why, sizeof why);
-    if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why);
+    l->serial = checkpoint_serial(path, &l->best, &why);
+    if (l->serial < 0 && !damaged[0]) snprintf(damaged, damaged_bytes, "%s", why.text);
   }
   if (dir) closedir(dir);
   if (*count) qsort(list, (size_t)*count, sizeof *list, listed_order);
@@ -410,10 +409,10 @@ static void checkpoint_before(const char *directory, char *before, size_t bytes)
   if (found < count && ours < count && list[found].serial >= 0) path_join(before, bytes, parent, list[found].name);
   free(list);
 }
-void checkpoint_hint(const char *directory, char *error, size_t error_bytes) {
+void checkpoint_hint(const char *directory, Error *error) {
   char before[MAP_PATH_BYTES];
   checkpoint_before(directory, before, sizeof before);
-  if (before[0]) text_add(error, error_bytes, "; --resume %s takes the one before", before);
+  if (before[0]) text_add(error->text, sizeof error->text, "; --resume %s takes the one before", before);
 }
 
 // ================================================================================================ 4 loading
@@ -430,8 +429,7 @@ static const char *checkpoint_tensor_fault(const SafetensorsTensor *x, const cJS
 }
 // Rank 0: compares a header on the disk with the one that this model has. The error names a tensor: one that is missing
 // or extra if there is one, else one at another place, which may only follow from that.
-static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, char *error,
-                                    size_t error_bytes) {
+static bool checkpoint_check_header(const char *path, const char *want, int64_t header_bytes, Error *error) {
   char *got = (char *)malloc((size_t)header_bytes);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   const bool same = fd >= 0 && file_read(fd, got, header_bytes, 0) && !memcmp(got, want, (size_t)header_bytes);
@@ -439,15 +437,15 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
   free(got);
   if (same) return true;
   SafetensorsFile there;
-  if (!safetensors_open(&there, path)) { snprintf(error, error_bytes, "%s", there.error); return false; }
+  if (!safetensors_open(&there, path)) { fail(error, "%s", there.error); return false; }
   cJSON *here = cJSON_ParseWithLength(want + 8, (size_t)header_bytes - 8);
-  snprintf(error, error_bytes, "%s: its header is not the one that was written", path);
+  fail(error, "%s: its header is not the one that was written", path);
   for (int i = 0, told = 0; i < there.count; i++) {
     const SafetensorsTensor *x = &there.tensor[i];
     const cJSON *w = cJSON_GetObjectItemCaseSensitive(here, x->name);
     const char *fault = checkpoint_tensor_fault(x, w, header_bytes);
     if (!fault || (told && w)) continue;
-    snprintf(error, error_bytes, "%s: tensor %s %s", path, x->name, fault);
+    fail(error, "%s: tensor %s %s", path, x->name, fault);
     told = 1;
     if (!w) break;
   }
@@ -456,7 +454,7 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
     bool found = !strcmp(w->string, "__metadata__");
     for (int i = 0; i < there.count; i++) found = found || !strcmp(there.tensor[i].name, w->string);
     if (found) continue;
-    snprintf(error, error_bytes, "%s: tensor %s is missing", path, w->string);
+    fail(error, "%s: tensor %s is missing", path, w->string);
     break;
   }
   cJSON_Delete(here);
@@ -466,26 +464,27 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
 
 void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume,
                      void (*progress)(const StoreLoad *l, void *fsdp)) {
-  char error[STORE_ERROR_BYTES + 2 * MAP_PATH_BYTES] = "", *header[CHECKPOINT_FILES];
+  char *header[CHECKPOINT_FILES];
+  Error error = {};
   TensorMap map;
   CheckpointState c;
   MPI_Comm comm = fsdp_comm(saved->fsdp);
   checkpoint_map(saved, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
   if (!resume) map.files = 1;                    // the optimizer's may be of another kind
-  checkpoint_state(directory, json, &c, error, sizeof error);
-  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error[0]; i++)       // first: it names the tensor
-    checkpoint_check_header(map.path[i], header[i], map.data_at[i], error, sizeof error);
-  if (!error[0]) checkpoint_checksums(directory, json, &map, checksums, error, sizeof error);
-  if (error[0]) checkpoint_hint(directory, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  checkpoint_state(directory, json, &c, &error);
+  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error.text[0]; i++)       // first: it names the tensor
+    checkpoint_check_header(map.path[i], header[i], map.data_at[i], &error);
+  if (!error.text[0]) checkpoint_checksums(directory, json, &map, checksums, &error);
+  if (error.text[0]) checkpoint_hint(directory, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   StoreLoad l = {};
   l.map = &map;
   l.checksums = checksums;
   l.seen = json_checksum;
-  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, error, sizeof error, progress, saved->fsdp);
-  if (error[0]) checkpoint_hint(directory, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, &error, progress, saved->fsdp);
+  if (error.text[0]) checkpoint_hint(directory, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   for (char *h : header) free(h);
   free(checksums);
   tensor_map_free(&map);

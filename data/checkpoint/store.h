@@ -328,9 +328,9 @@ static inline void *store_write_thread(void *to) {
 static inline void *store_commit_thread(void *to) {
   Store *s = (Store *)to;
   const StoreCommit *end = &s->request.end;
-  char error[STORE_ERROR_BYTES - 8];
-  if (!s->result->failed && !end->commit(end->to, s->checksums, error, sizeof error))
-    store_fail(s->result, "rank 0: %s", error);
+  Error error = {};
+  if (!s->result->failed && !end->commit(end->to, s->checksums, &error))
+    store_fail(s->result, "rank 0: %s", error.text);
   if (s->result->failed) end->discard(end->to);
   __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
   return NULL;
@@ -714,7 +714,7 @@ static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *
   return pass == PASS_STORE || (p->frozen && p->dtype == F8);
 }
 // One pass of store_load, over the wanted states.
-static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error *error,
                               void (*progress)(const StoreLoad *l, void *to), void *to) {
   StoreRecord r = {};
   const int rank = fsdp_rank(s->f);
@@ -754,10 +754,10 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, char 
   if (asks) store_ask(s, &last, &r);
   if (!rank) store_serve(s, &l, asking);
   for (int fd : l.fd) if (fd >= 0) close(fd);
-  snprintf(error, error_bytes, "%s", r.failed ? r.error : "");
+  fail(error, "%s", r.failed ? r.error : "");
 }
 
-void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t error_bytes,
+void store_load(Store *s, StoreLoad l, unsigned states, Error *error,
                 void (*progress)(const StoreLoad *l, void *to), void *to) {
   bool measures = false;                         // adapters have no scales, and leave their weights' alone
   for (int p = 0; p < l.map->params; p++)
@@ -765,12 +765,12 @@ void store_load(Store *s, StoreLoad l, unsigned states, char *error, size_t erro
   if (fsdp_needs_measure(s->f) && measures) {
     fsdp_forget_scales(s->f);
     l.pass = PASS_MEASURE;
-    store_load_pass(s, l, 1u << STATE_MASTER, error, error_bytes, NULL, to);
-    int failed = error[0] != 0, any;
+    store_load_pass(s, l, 1u << STATE_MASTER, error, NULL, to);
+    int failed = error->text[0] != 0, any;
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, s->comm);
     if (any) return;
     fsdp_frozen_scales(s->f);
   }
   l.pass = PASS_STORE;
-  store_load_pass(s, l, states, error, error_bytes, progress, to);
+  store_load_pass(s, l, states, error, progress, to);
 }

@@ -1,7 +1,5 @@
 // counter_random.h: random numbers that are functions of (seed, stream, counter), permutations without a table, and a
 // hash that detects damage.
-//
-// Defines: data_mix, data_random, data_key, data_below, data_permute, data_hash.
 #pragma once
 #include "files.h"
 

@@ -1,7 +1,5 @@
 // file_kinds.h: recognises a file that a reader cannot use, by its type and its first bytes. Readers of corpora,
 // tokenizers and weights check here before they report a damaged file, so that the error says what to do.
-//
-// Defines: file_type_words, file_foreign.
 #pragma once
 #include "files.h"
 #include <strings.h>

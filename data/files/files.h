@@ -1,5 +1,5 @@
 // files.h: the door of data/files/: files. All that this program makes is made by file_*, and nothing else is written
-// over. What readers of data share is here, too: errors of one line, mapped files, hashes, the header of a GGUF.
+// over. What readers of data share is here, too: mapped files, hashes, the header of a GGUF.
 #pragma once
 #include "kernels/device.h"
 #include "watch/watch.h"
@@ -97,9 +97,6 @@ bool file_has_mark(const char *path, const char *mark, bool begins);
 bool file_is_foreign(const char *path, const char *mark, bool begins);
 
 // ---- mapped.h -------------------------------------------------------------------------------------------------------
-struct DataError { int exit_code; char text[1536]; };  // EXIT_USAGE or EXIT_MISSING, and one line
-// Fills e and returns false. What no terminal should get is escaped.
-__attribute__((format(printf, 3, 4))) bool data_fail(DataError *e, int exit_code, const char *fmt, ...);
 // Lines, each ended by '\n', that the user should see; often none.
 struct DataNotices { char text[4096]; };
 enum { DATA_PATH_BYTES = 1024 };
@@ -112,9 +109,9 @@ __attribute__((format(printf, 2, 3))) void data_notice(DataNotices *d, const cha
 // Memory of malloc; the rank ends where there is none.
 void *data_alloc(size_t count, size_t each_bytes);
 // Opens a regular file that has content for reading. Returns the descriptor, or -1 with one line in e. *bytes > 0.
-int data_open(const char *path, size_t *bytes, DataError *e);
+int data_open(const char *path, size_t *bytes, Error *e);
 // Maps a whole regular file read-only. *bytes > 0 on success.
-void *data_map(const char *path, size_t *bytes, DataError *e);
+void *data_map(const char *path, size_t *bytes, Error *e);
 void data_unmap(void *p, size_t bytes);
 // The path of what is mapped at an address, for the handler of a SIGBUS: a file became shorter. NULL: nothing is.
 const char *data_mapped_path(const void *at);
@@ -162,7 +159,7 @@ void gguf_close(GgufFile *g);
 bool gguf_is(const char *path);
 // Reads the header of PATH, which gguf_is, a part of the file that grows until it is all there. False: one line in
 // `error`, and nothing is left open.
-bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes);
+bool gguf_open(GgufFile *g, const char *path, Error *error);
 // Item i of numbers; a float becomes the shortest decimal that is this float: 1e-05, not 9.99999974738e-06.
 double gguf_item(const GgufKey *k, uint64_t i);
 // The next of texts that lie one after the other, as in an array.

@@ -1,9 +1,6 @@
 // gguf_file.h: the header of a GGUF file, llama.cpp's form of a model: keys with values, and what tensors there are.
 // https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
-//   gguf_open, gguf_close       a header, checked as far as it can be without knowing what its keys mean
-//   gguf_find, gguf_number, gguf_string, gguf_next      values
-//
 // All numbers are little endian: "GGUF", u32 version, u64 tensors, u64 keys; keys (text, u32 type, value); tensors
 // (text, u32 dimensions, u64 of each with the fastest first, u32 type, u64 place from the data on); data, at a multiple
 // of general.alignment. A text is a u64 length and its bytes; an array a u32 type, a u64 count and its items.
@@ -25,18 +22,16 @@ struct GgufReader {
   const char *path;
   uint8_t *at, *end;
   bool ended;                                    // what was read of the file is not all of the header
-  char *error;
-  size_t error_bytes;
+  Error *error;
 };
 
 __attribute__((format(printf, 2, 3))) static inline bool gguf_fail(const GgufReader *r, const char *fmt, ...) {
-  snprintf(r->error, r->error_bytes, "%.700s: ", r->path);
+  char why[1024];
   va_list ap;
   va_start(ap, fmt);
-  text_add_list(r->error, r->error_bytes, fmt, ap);
+  vsnprintf(why, sizeof why, fmt, ap);
   va_end(ap);
-  text_to_line(r->error, "");
-  return false;
+  return fail(r->error, "%.700s: %s", r->path, why);
 }
 // Steps over `each` x `count` bytes, which must be there.
 static inline bool gguf_step(GgufReader *r, uint64_t count, uint64_t each) {
@@ -206,8 +201,8 @@ static inline bool gguf_read_header(GgufReader *r) {
   g->data_at = (r->at - g->header + g->alignment - 1) / g->alignment * g->alignment;
   return true;
 }
-bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes) {
-  GgufReader r = {g, path, NULL, NULL, false, error, error_bytes};
+bool gguf_open(GgufFile *g, const char *path, Error *error) {
+  GgufReader r = {g, path, NULL, NULL, false, error};
   struct stat st = {};
   *g = {};
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -227,7 +222,7 @@ bool gguf_open(GgufFile *g, const char *path, char *error, size_t error_bytes) {
     done = ok || !r.ended || bytes == most;
   }
   if (fd >= 0) close(fd);
-  if (ok) error[0] = 0;                          // of a part that was too short
+  if (ok) error->text[0] = 0;                          // of a part that was too short
   else gguf_close(g);
   return ok;
 }

@@ -1,21 +1,10 @@
-// mapped.h: what readers of data share: an error of one line, notices, files that are mapped, and the sorted names in a
-// directory.
+// mapped.h: what readers of data share: notices, files that are mapped, and the sorted names in a directory.
 #pragma once
 #include <dirent.h>
 #include <limits.h>
 #include <sys/mman.h>
 #include "disk.h"
 #include "file_kinds.h"
-
-bool data_fail(DataError *e, int exit_code, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  vsnprintf(e->text, sizeof e->text, fmt, ap);
-  va_end(ap);
-  text_escape_line(e->text, sizeof e->text);     // names of files, of columns, of roles
-  e->exit_code = exit_code;
-  return false;
-}
 
 bool data_format(char *out, size_t out_bytes, const char *fmt,
                  ...) {
@@ -44,18 +33,18 @@ void *data_alloc(size_t count, size_t each_bytes) {
   return p;
 }
 
-int data_open(const char *path, size_t *bytes, DataError *e) {
+int data_open(const char *path, size_t *bytes, Error *e) {
   struct stat st;
   const bool regular = stat(path, &st) == 0 && S_ISREG(st.st_mode);            // before opening: a device may react
   int fd = regular ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   if (!regular && stat(path, &st) == 0)
-    data_fail(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
+    fail_with(e, EXIT_MISSING, "%s is %s, not a regular file", path, file_type_words(st.st_mode));
   else if (fd < 0 || fstat(fd, &st) != 0)
-    data_fail(e, EXIT_MISSING, "cannot read %s: %s%s", path, strerror(errno),
-              errno == EMFILE ? "; raise ulimit -n, or join files" : "");
-  else if (!S_ISREG(st.st_mode)) data_fail(e, EXIT_MISSING, "%s is not a regular file", path);
+    fail_with(e, EXIT_MISSING, "cannot read %s: %s%s", path, strerror(errno), errno == EMFILE ? "; raise ulimit -n, or "
+              "join files" : "");
+  else if (!S_ISREG(st.st_mode)) fail_with(e, EXIT_MISSING, "%s is not a regular file", path);
   else if (st.st_size == 0)
-    data_fail(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
+    fail_with(e, EXIT_MISSING, "%s is empty: it was cut short or never written; fetch it again", path);
   else {
     *bytes = (size_t)st.st_size;
     return fd;
@@ -75,11 +64,11 @@ void data_unmap(void *p, size_t bytes) {
   for (DataMapped &m : data_mapped) if (m.at == p) m.at = NULL;
   munmap(p, bytes);
 }
-void *data_map(const char *path, size_t *bytes, DataError *e) {
+void *data_map(const char *path, size_t *bytes, Error *e) {
   const int fd = data_open(path, bytes, e);
   void *p = fd >= 0 ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
   if (p == MAP_FAILED) {
-    data_fail(e, EXIT_MISSING, "cannot map %s (%zu bytes): %s", path, *bytes, strerror(errno));
+    fail_with(e, EXIT_MISSING, "cannot map %s (%zu bytes): %s", path, *bytes, strerror(errno));
     p = NULL;
   }
   for (DataMapped &m : data_mapped) {

@@ -1,8 +1,5 @@
 // exports.h: our models for other programs: the places of tensors in a file, and what save_pretrained and PEFT write
 // beside it.
-//
-//   export_map         model.safetensors as transformers writes it (layouts: interchange.h)
-//   export_texts       config.json, generation_config.json, tokenizer's files; or adapter_config.json
 #pragma once
 #include "models.h"
 #include "interchange.h"
@@ -17,9 +14,9 @@ static inline int export_compare(const void *a, const void *b) {
 }
 
 bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
-                char **header, char *error, size_t error_bytes) {
+                char **header, Error *error) {
   static const char *const metadata[] = {"format", "pt", NULL};
-  REFUSE(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
+  REJECT(strlen(dir) + 64 > MAP_PATH_BYTES, "%.60s...: the path is too long", dir);
   const Family *family = family_of_shape(shape);
   ExportTensor *order = (ExportTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *order);
   SafetensorsTensor *tensor = (SafetensorsTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *tensor);
@@ -266,7 +263,7 @@ static char *lora_config_text(const ModelShape *s, const char *base) {
   return export_text(c);
 }
 bool export_texts(const char *dir, const ModelShape *s, Dtype dtype, const ExportTexts *x, const char *base,
-                  char *error, size_t error_bytes) {
+                  Error *error) {
   TextEnds ends = base && !s->lora.row_end ? TextEnds{} : text_ends(x);
   size_t tokenizer_bytes = 0;
   const bool has_tokenizer = x->tokenizer && (!base || s->lora.row_end);
@@ -276,15 +273,15 @@ bool export_texts(const char *dir, const ModelShape *s, Dtype dtype, const Expor
       {"generation_config.json", base ? NULL : export_generation_config_text(&ends)},
       {"tokenizer.json", has_tokenizer ? tokenizer_text(x->tokenizer, &tokenizer_bytes) : NULL},
       {"tokenizer_config.json", has_tokenizer ? export_tokenizer_config_text(s->n_positions, &ends) : NULL}};
-  error[0] = 0;
+  error->text[0] = 0;
   for (const auto &f : files) {
     char path[MAP_PATH_BYTES];
     path_join(path, sizeof path, dir, f.name);
     const size_t bytes = !strcmp(f.name, "tokenizer.json") ? tokenizer_bytes : f.text ? strlen(f.text) : 0;
-    if (f.text && !error[0] && !file_put(path, dir, f.text, (int64_t)bytes))
-      snprintf(error, error_bytes, "cannot write %.900s: %s", path, strerror(errno));
+    if (f.text && !error->text[0] && !file_put(path, dir, f.text, (int64_t)bytes))
+      fail(error, "cannot write %.900s: %s", path, strerror(errno));
     free(f.text);
   }
   text_ends_free(&ends);
-  return !error[0];
+  return !error->text[0];
 }

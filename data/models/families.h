@@ -121,10 +121,9 @@ const char *family_name(const ModelShape *s) {
   const Family *f = family_of_shape(s);
   return f ? f->model_type : shape_is_gpt2(s) ? "gpt2" : NULL;
 }
-bool export_can(const ModelShape *s, char *error, size_t error_bytes) {
-  REFUSE(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here "
-         "(%s) has this block: leave --export_hf out, or choose one of their blocks (docs/models.md)",
-         family_types);
+bool export_can(const ModelShape *s, Error *error) {
+  REJECT(!shape_is_gpt2(s) && !family_of_shape(s), "--export_hf: no class of transformers that is written here (%s) "
+         "has this block: leave --export_hf out, or choose one of their blocks (docs/models.md)", family_types);
   return true;
 }
 
@@ -257,7 +256,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
 static inline bool family_rope_of(const ImportConfig *c, const Family *f, const cJSON *from, double theta,
                                   const ModelShape *m, double *to, RopeScaling *s) {
   double partial = 1;
-  const ImportConfig in = {from, c->path, c->error, c->error_bytes};
+  const ImportConfig in = {from, c->path, c->error};
   *to = theta;
   if (from && !cJSON_IsObject(from)) return import_config_refuse(c, "rope_parameters or rope_scaling is no object");
   if (from && !import_config_number(&in, "rope_theta", theta, to)) return false;

@@ -2,9 +2,6 @@
 // or an adapter for one.
 // Layout and names as in llama.cpp's gguf-py and conversion/ (llama-cpp-python 0.3.36 carries them).
 //
-//   gguf_can      whether llama.cpp has an architecture that is this model
-//   gguf_write    the file, from a model.safetensors of this program
-//
 // All numbers are little endian. A file is a header, keys with values, the names and shapes of tensors (fastest
 // dimension first), and their data, each at a multiple of 32 bytes.
 #pragma once
@@ -22,31 +19,29 @@ static inline const char *gguf_architecture(const ModelShape *s) {
   if (shape_is_gpt2(s)) return "gpt2";
   return f && !(f->qk_norm && s->block.bias != BIAS_NONE) ? f->gguf : NULL;
 }
-bool gguf_can(const ModelShape *s, char *error, size_t error_bytes) {
-  REFUSE(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, "
-         "Qwen 2's, and Qwen 3's, OLMo's and Gemma 3's without biases, not this one: leave it out, or choose "
-         "another block");
+bool gguf_can(const ModelShape *s, Error *error) {
+  REJECT(!gguf_architecture(s), "--export_gguf: of the blocks of this program llama.cpp has GPT-2's, Llama's, Qwen "
+         "2's, and Qwen 3's, OLMo's and Gemma 3's without biases, not this one: leave it out, or choose another block");
   const Architecture *b = &s->block;
   const Family *f = family_of_shape(s);
   const double usual = b->rope_scaling.kind ? b->rope_theta : 0;
-  REFUSE(b->window && (!f || b->window_skip != f->full_every || !f->full_every ||
-                       (f->window_theta == f->theta && b->window_theta != usual)), "--export_gguf: llama.cpp "
-         "has sliding windows where OLMo 3 and Gemma 3 have them, not these: leave it out");
+  REJECT(b->window && (!f || b->window_skip != f->full_every || !f->full_every || (f->window_theta == f->theta &&
+         b->window_theta != usual)), "--export_gguf: llama.cpp has sliding windows where OLMo 3 and Gemma 3 have them, "
+         "not these: leave it out");
   const double scale = s->n_layer == 62 ? floor((double)s->n_embd / (double)s->n_head) : 0;
-  REFUSE(f && f->gemma && (b->attention_scale != scale || b->logit_softcap > 0 || !b->window), "--export_gguf: "
-         "llama.cpp has Gemma 3 with windows, scores over the root of head_size, and no cap of logits: leave it "
-         "out");
-  REFUSE(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has a head of its own, "
-         "this model's is tied: leave it out");
+  REJECT(f && f->gemma && (b->attention_scale != scale || b->logit_softcap > 0 || !b->window), "--export_gguf: "
+         "llama.cpp has Gemma 3 with windows, scores over the root of head_size, and no cap of logits: leave it out");
+  REJECT(s->tied && f && f->qk_norm == QK_NORM_ALL, "--export_gguf: llama.cpp's OLMo has a head of its own, this "
+         "model's is tied: leave it out");
   const RopeKind rope = s->block.rope_scaling.kind;
   const RopeScaling *yarn = &b->rope_scaling;    // other numbers are read of few architectures
-  REFUSE(rope == ROPE_YARN && (yarn->low != 1 || yarn->high != 32) && strcmp(gguf_architecture(s), "mistral3"),
+  REJECT(rope == ROPE_YARN && (yarn->low != 1 || yarn->high != 32) && strcmp(gguf_architecture(s), "mistral3"),
          "--export_gguf: llama.cpp's yarn of %s has LOW 1 and HIGH 32, not %g and %g: leave it out",
          gguf_architecture(s), yarn->low, yarn->high);
-  REFUSE(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, "
-         "yarn_exact does not: leave it out");
-  REFUSE(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's "
-         "scaling of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
+  REJECT(rope == ROPE_YARN_EXACT, "--export_gguf: llama.cpp's yarn begins and ends at whole dimensions, yarn_exact "
+         "does not: leave it out");
+  REJECT(rope == ROPE_LLAMA3 && strcmp(gguf_architecture(s), "llama"), "--export_gguf: llama.cpp has Llama 3's scaling "
+         "of rope in Llama's block alone, not in %s's: leave it out", gguf_architecture(s));
   return true;
 }
 const char *gguf_pre_tokenizer(const Tokenizer *k) {
@@ -330,12 +325,12 @@ static inline bool gguf_data(FILE *f, const GgufTensor *t, SafetensorsFile *weig
   return true;
 }
 bool gguf_write(const char *path, const char *weights, const ParamTable *table, const ModelShape *s,
-                const ExportTexts *x, GgufType type, char *error, size_t error_bytes) {
+                const ExportTexts *x, GgufType type, Error *error) {
   char temporary[MAP_PATH_BYTES + 16];
   float factor[ROPE_HEAD_MAX / 2];
   SafetensorsFile in;
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
-  REFUSE(!safetensors_open(&in, weights), "%.900s", in.error);
+  REJECT(!safetensors_open(&in, weights), "%.900s", in.error);
   int params;
   Param *param = params_of_shape(table, s, &params);
   TextEnds ends = text_ends(x);
@@ -355,7 +350,7 @@ bool gguf_write(const char *path, const char *weights, const ParamTable *table, 
     ok = !fclose(f) && ok && file_rename(temporary, path);
   }
   if (!ok)
-    snprintf(error, error_bytes, "cannot write %.400s: %.500s", path, in.error[0] ? in.error : strerror(errno));
+    fail(error, "cannot write %.400s: %.500s", path, in.error[0] ? in.error : strerror(errno));
   if (!ok && f) unlink(temporary);
   free(t);
   free(param);

@@ -1,11 +1,6 @@
 // gguf_import.h: a GGUF file of GPT-2, Llama, Qwen 2 or Qwen 3 as what a Hugging Face directory is here: a set of files
 // with tensors, a config.json, and what was published beside them. Its tokenizer is data/tokenizer/'s to read.
 //
-//   gguf_open_set       the tensors of a file, or of all files that it was split into (-00001-of-00003.gguf)
-//   gguf_config         the fields of a config.json that say the same
-//   gguf_tensor_name    what a parameter is called
-//   gguf_turns          which rows lie in pairs
-//
 // What would change the function that is computed, and no field of a config.json says, is refused by its key.
 #pragma once
 #include "models.h"
@@ -77,8 +72,8 @@ static inline bool gguf_take_tensor(SafetensorsText *t, const GgufFile *g, const
   return true;
 }
 // Adds the file PATH to a set; its keys are g's, until the set is closed. False: one line in `error`.
-static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, char *error, size_t error_bytes) {
-  if (!gguf_open(g, path, error, error_bytes)) return false;
+static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, Error *error) {
+  if (!gguf_open(g, path, error)) return false;
   SafetensorsShard *x = set_grow(s, path);
   SafetensorsText t = {&x->file, path, NULL, NULL, NULL, NULL};
   s->count++;
@@ -91,7 +86,7 @@ static inline bool gguf_add(SafetensorsSet *s, const char *path, GgufFile *g, ch
   for (; ok && x->file.count < g->infos; x->file.count++)
     ok = gguf_take_tensor(&t, g, &g->info[x->file.count], &x->file.tensor[x->file.count]);
   t.tensor = NULL;
-  REFUSE(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
+  REJECT(!ok || !safetensors_check_layout(&t, true), "%s", x->file.error);
   return true;
 }
 // A number of a model that was split; where nothing says it, `absent`.
@@ -101,44 +96,43 @@ static inline int gguf_split(const GgufFile *g, const char *name, int absent) {
   return x >= 0 && x <= 1 << 24 ? (int)x : -1;
 }
 // The further files of a model that was split, beside the first, whose keys g has.
-static inline bool gguf_add_others(SafetensorsSet *s, const GgufFile *g, char *error, size_t error_bytes) {
+static inline bool gguf_add_others(SafetensorsSet *s, const GgufFile *g, Error *error) {
   char path[MAP_PATH_BYTES], of[40], other[MAP_PATH_BYTES + 40];
   snprintf(path, sizeof path, "%s", s->shard[0].path);
   const int count = gguf_split(g, "split.count", 1), number = gguf_split(g, "split.no", 0);
   const size_t n = strlen(path), end = (size_t)snprintf(of, sizeof of, "-00001-of-%05d.gguf", count);
   if (count <= 1) return true;
-  REFUSE(number, "%s: is file %d of %d of a model that was split: name the first one, which has %s", path,
-         number + 1, count, "-00001-of- in its name");
-  REFUSE(count > MAP_MAX_FILES, "%s: was split into %d files, more than %d", path, count, (int)MAP_MAX_FILES);
-  REFUSE(n < end || strcmp(path + n - end, of), "%s: is the first of %d files: its name must end in %s, and "
-         "theirs in the like", path, count, of);
+  REJECT(number, "%s: is file %d of %d of a model that was split: name the first one, which has %s", path, number + 1,
+         count, "-00001-of- in its name");
+  REJECT(count > MAP_MAX_FILES, "%s: was split into %d files, more than %d", path, count, (int)MAP_MAX_FILES);
+  REJECT(n < end || strcmp(path + n - end, of), "%s: is the first of %d files: its name must end in %s, and theirs in "
+         "the like", path, count, of);
   int64_t tensors = s->shard[0].file.count;
   for (int i = 1; i < count; i++) {
     GgufFile next;
     snprintf(other, sizeof other, "%.*s-%05d-of-%05d.gguf", (int)(n - end), path, i + 1, count);
-    REFUSE(!gguf_is(other), "%s: was split into %d files, and %s is not there or no GGUF", path, count, other);
-    bool ok = gguf_add(s, other, &next, error, error_bytes);
+    REJECT(!gguf_is(other), "%s: was split into %d files, and %s is not there or no GGUF", path, count, other);
+    bool ok = gguf_add(s, other, &next, error);
     const bool its = ok && gguf_split(&next, "split.no", 0) == i && gguf_split(&next, "split.count", 1) == count;
     if (ok) tensors += s->shard[i].file.count;
     gguf_close(&next);
     if (!ok) return false;
-    REFUSE(!its, "%s: is not file %d of %d of this model", other, i + 1, count);
+    REJECT(!its, "%s: is not file %d of %d of this model", other, i + 1, count);
     for (int k = 0; k < s->shard[i].file.count; k++) {
       int first = 0;
       const char *name = s->shard[i].file.tensor[k].name;
       set_entry(s, name, &first);
-      REFUSE(first != i, "%.900s: tensor %s is in %.900s too", other, name, s->shard[first].path);
+      REJECT(first != i, "%.900s: tensor %s is in %.900s too", other, name, s->shard[first].path);
     }
   }
   const int all = gguf_split(g, "split.tensors.count", (int)tensors);
-  REFUSE(all != tensors, "%s: its files have %lld tensors, split.tensors.count says %d", path,
-         (long long)tensors, all);
+  REJECT(all != tensors, "%s: its files have %lld tensors, split.tensors.count says %d", path, (long long)tensors, all);
   return true;
 }
 // Opens PATH, which gguf_is, and the files that belong to it; g: its keys, to be closed before the set. False: one
 // line in `error`.
-static inline bool gguf_open_set(SafetensorsSet *s, const char *path, GgufFile *g, char *error, size_t error_bytes) {
-  return gguf_add(s, path, g, error, error_bytes) && gguf_add_others(s, g, error, error_bytes);
+static inline bool gguf_open_set(SafetensorsSet *s, const char *path, GgufFile *g, Error *error) {
+  return gguf_add(s, path, g, error) && gguf_add_others(s, g, error);
 }
 
 // ================================================================================================ config
@@ -177,24 +171,23 @@ static inline double gguf_of(const GgufFile *g, const char *arch, const char *ke
 // rope_scaling, where the keys have one: linear if none says otherwise, by the older key's factor if there is no other.
 // llama.cpp multiplies cosines and sines by what yarn has by default times attn_factor; yarn_log_multiplier is
 // transformers' mscale_all_dim where mscale is 1.
-static inline bool gguf_config_scaling(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
-                                       size_t error_bytes) {
+static inline bool gguf_config_scaling(const GgufFile *g, const char *path, const char *arch, cJSON *c, Error *error) {
   char *kind = gguf_string(g, gguf_name(arch, "rope.scaling.type").text);
   const GgufName type = gguf_name(arch, "rope.scaling.type");
   const bool yarn = kind && !strcmp(kind, "yarn"), none = kind && !strcmp(kind, "none");
   const bool known = none || yarn || !gguf_find(g, type.text) || (kind && !strcmp(kind, "linear"));
   if (!known)
-    snprintf(error, error_bytes, "%s: %s is %s, only none, linear and yarn are supported", path, type.text,
-             kind ? safetensors_quoted(kind).text : "no text");
+    fail(error, "%s: %s is %s, only none, linear and yarn are supported", path, type.text, kind ?
+         safetensors_quoted(kind).text : "no text");
   free(kind);
   if (!known) return false;
   double factor = gguf_of(g, arch, "rope.scaling.factor", gguf_of(g, arch, "rope.scale_linear", 0));
   const double grown = gguf_of(g, arch, "rope.scaling.attn_factor", 1), growth = strcmp(arch, "mistral3") ? 0 :
                gguf_of(g, arch, "attention.temperature_scale", 0);
   if (none || factor == 0) factor = 1;
-  REFUSE(!yarn && grown != 1, "%s: %s.rope.scaling.attn_factor is %g, only yarn may have another than 1", path, arch,
+  REJECT(!yarn && grown != 1, "%s: %s.rope.scaling.attn_factor is %g, only yarn may have another than 1", path, arch,
          grown);
-  REFUSE(!yarn && growth != 0, "%s: %s.attention.temperature_scale is %g, only yarn may have another than 0", path,
+  REJECT(!yarn && growth != 0, "%s: %s.attention.temperature_scale is %g, only yarn may have another than 0", path,
          arch, growth);
   if (!yarn && factor == 1) return true;
   cJSON *to = cJSON_AddObjectToObject(c, "rope_scaling");
@@ -215,8 +208,7 @@ static inline bool gguf_config_scaling(const GgufFile *g, const char *path, cons
   return true;
 }
 // Heads: where keys are missing, the width is shared evenly, and there are as many of k and v. All must be alike.
-static inline bool gguf_config_heads(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
-                                     size_t error_bytes) {
+static inline bool gguf_config_heads(const GgufFile *g, const char *path, const char *arch, cJSON *c, Error *error) {
   const bool gpt2 = !strcmp(arch, "gpt2");
   const double heads = gguf_of(g, arch, "attention.head_count", 1), even =
                heads >= 1 ? floor(gguf_of(g, arch, "embedding_length", 0) / heads) : 0;
@@ -232,8 +224,8 @@ static inline bool gguf_config_heads(const GgufFile *g, const char *path, const 
       {"attention.head_count_kv", gpt2 ? gguf_of(g, arch, "attention.head_count_kv", heads) : heads, heads}};
   for (const auto &x : same) {
     const GgufName key = gguf_name(arch, x.key);
-    REFUSE(x.is != x.want, "%s: %s is %s%g, only %.10g, all of a head, is supported", path, key.text,
-           gguf_find(g, key.text) ? "" : "missing, which means ", x.is, x.want);
+    REJECT(x.is != x.want, "%s: %s is %s%g, only %.10g, all of a head, is supported", path, key.text, gguf_find(g,
+           key.text) ? "" : "missing, which means ", x.is, x.want);
   }
   if (gpt2) return true;
   if (!cJSON_HasObjectItem(c, "head_dim")) cJSON_AddNumberToObject(c, "head_dim", even);
@@ -241,8 +233,7 @@ static inline bool gguf_config_heads(const GgufFile *g, const char *path, const 
   if (!cJSON_HasObjectItem(c, "rope_theta")) cJSON_AddNumberToObject(c, "rope_theta", 1e4);
   return true;
 }
-static inline bool gguf_config_numbers(const GgufFile *g, const char *path, const char *arch, cJSON *c, char *error,
-                                       size_t error_bytes) {
+static inline bool gguf_config_numbers(const GgufFile *g, const char *path, const char *arch, cJSON *c, Error *error) {
   const bool gpt2 = !strcmp(arch, "gpt2");
   const size_t n = strlen(arch);
   double x = 0;
@@ -250,7 +241,7 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
     const char *name = g->key[i].name, *of = name + n;
     if (strncmp(name, arch, n) || (strncmp(of, ".attention.", 11) && strncmp(of, ".rope.", 6))) continue;
     const bool other = !strcmp(of, ".rope.scaling.type") || !strcmp(of, ".attention.sliding_window_pattern");
-    REFUSE(!other && !gguf_number(g, name, &x), "%s: %s is not one number: layers that differ are not computed here",
+    REJECT(!other && !gguf_number(g, name, &x), "%s: %s is not one number: layers that differ are not computed here",
            path, name);
   }
   for (const auto &f : gguf_fields) {
@@ -258,21 +249,21 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
     const GgufName key = gguf_name(arch, f.key);
     const bool there = gguf_number(g, key.text, &x);
     if (!field || (!there && !f.needed && !gguf_find(g, key.text))) continue;
-    REFUSE(!there, "%s: %s is %s", path, key.text,
-           gguf_find(g, key.text) ? "not one number: layers that differ are not computed here" : "missing");
+    REJECT(!there, "%s: %s is %s", path, key.text, gguf_find(g, key.text) ? "not one number: layers that differ are "
+           "not computed here" : "missing");
     cJSON_AddNumberToObject(c, field, x);
   }
   for (const auto &f : gguf_neutral) {
     const GgufName key = gguf_name(arch, f.key);
-    REFUSE(gguf_find(g, key.text) && (!gguf_number(g, key.text, &x) || x != f.neutral),
-           "%s: %s is %g, only %g is supported", path, key.text, x, f.neutral);
+    REJECT(gguf_find(g, key.text) && (!gguf_number(g, key.text, &x) || x != f.neutral), "%s: %s is %g, only %g is "
+           "supported", path, key.text, x, f.neutral);
   }
-  return gguf_config_heads(g, path, arch, c, error, error_bytes) &&
-         (gpt2 || gguf_config_scaling(g, path, arch, c, error, error_bytes));
+  return gguf_config_heads(g, path, arch, c, error) &&
+         (gpt2 || gguf_config_scaling(g, path, arch, c, error));
 }
 // Llama 3's scaling has no keys but a tensor of divisors. All published ones have low 1, high 4 and a power of two for
 // the positions, mostly 8192, which is found by what it gives.
-static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *error, size_t error_bytes) {
+static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, Error *error) {
   int in = 0;
   float want[ROPE_HEAD_MAX / 2], got[ROPE_HEAD_MAX / 2];
   const SafetensorsTensor *t = set_entry(s, "rope_freqs.weight", &in);
@@ -280,13 +271,13 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
   const char *path = s->shard[in].path;
   ModelShape m = {};
   const double hs = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "head_dim"));
-  REFUSE(!(hs >= 2 && hs <= ROPE_HEAD_MAX) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 ||
-         t->shape[0] != (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head",
-         path, t->dtype_text, import_shape_text(t->ndim, t->shape).text);
+  REJECT(!(hs >= 2 && hs <= ROPE_HEAD_MAX) || t->ndim != 1 || !t->known_dtype || t->dtype != F32 || t->shape[0] !=
+         (int64_t)hs / 2, "%s: tensor rope_freqs.weight is %s %s, expected F32, half a head", path, t->dtype_text,
+         import_shape_text(t->ndim, t->shape).text);
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const bool read = fd >= 0 && file_read(fd, want, t->bytes, t->at);
   if (fd >= 0) close(fd);
-  REFUSE(!read, "%s: cannot read it: %s", path, strerror(errno));
+  REJECT(!read, "%s: cannot read it: %s", path, strerror(errno));
   m.head_size = (int64_t)hs;
   m.block.rope_theta = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(c, "rope_theta"));
   bool fits = false;
@@ -295,14 +286,14 @@ static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, char *err
     fits = gguf_rope_factors(got, &m) == t->shape[0];
     for (int64_t i = 0; fits && i < t->shape[0]; i++) fits = fabsf(want[i] - got[i]) <= 1e-5f * got[i];
   }
-  REFUSE(!fits, "%s: rope_freqs.weight is not Llama 3's with low_freq_factor 1 and high_freq_factor 4, and no "
-         "other is known: name the directory that it was made from, with config.json", path);
+  REJECT(!fits, "%s: rope_freqs.weight is not Llama 3's with low_freq_factor 1 and high_freq_factor 4, and no other is "
+         "known: name the directory that it was made from, with config.json", path);
   const RopeScaling *r = &m.block.rope_scaling;
   char text[200];
   snprintf(text, sizeof text, "{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":1,\"high_freq_factor\":4,"
            "\"original_max_position_embeddings\":%lld}", r->factor, (long long)r->original);
-  REFUSE(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and keys of rope.scaling: "
-         "one is supported", path);
+  REJECT(cJSON_HasObjectItem(c, "rope_scaling"), "%s: has rope_freqs.weight and keys of rope.scaling: one is supported",
+         path);
   cJSON_AddItemToObject(c, "rope_scaling", cJSON_Parse(text));
   return true;
 }
@@ -333,7 +324,7 @@ static inline void gguf_config_layers(const GgufFile *g, const char *arch, const
     cJSON_AddItemToArray(types, cJSON_CreateString(pattern->at[i] ? "sliding_attention" : "full_attention"));
 }
 // The fields of a config.json, in c. False: one line in `error`.
-static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON *c, char *error, size_t error_bytes) {
+static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON *c, Error *error) {
   const char *path = s->shard[0].path;
   char *arch = gguf_string(g, "general.architecture"), *kind = gguf_string(g, "general.type");
   const SafetensorsTensor *wte = set_entry(s, "token_embd.weight", NULL);
@@ -344,13 +335,13 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   const bool gpt2 = arch && !strcmp(arch, "gpt2"), known = gpt2 || (family && family->gguf);
   bool ok = false;
   if (kind && !strcmp(kind, "adapter"))
-    snprintf(error, error_bytes, "%s: is an adapter, no model: name the model that it is for", path);
+    fail(error, "%s: is an adapter, no model: name the model that it is for", path);
   else if (!known)
-    snprintf(error, error_bytes, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3, olmo2, gemma3 or "
-             "mistral3: another model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
+    fail(error, "%s: general.architecture is %s, expected gpt2, llama, qwen2, qwen3, olmo2, gemma3 or mistral3: "
+         "another model is not computed here", path, arch ? safetensors_quoted(arch).text : "missing");
   else if (!wte || wte->ndim != 2)
-    snprintf(error, error_bytes, "%s: tensor token_embd.weight is %s", path, wte ? "no matrix" : "missing");
-  else ok = gguf_config_numbers(g, path, arch, c, error, error_bytes);
+    fail(error, "%s: tensor token_embd.weight is %s", path, wte ? "no matrix" : "missing");
+  else ok = gguf_config_numbers(g, path, arch, c, error);
   if (ok) {
     cJSON_AddStringToObject(c, "model_type", gpt2 ? arch : family->model_type);
     cJSON_AddNumberToObject(c, "vocab_size", (double)wte->shape[0]);
@@ -362,5 +353,5 @@ static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON
   }
   free(arch);
   free(kind);
-  return ok && (gpt2 || gguf_config_rope(s, c, error, error_bytes));
+  return ok && (gpt2 || gguf_config_rope(s, c, error));
 }

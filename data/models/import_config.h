@@ -37,27 +37,28 @@ static inline void import_extra(ImportComplaints *c, const char *name, const cha
   import_complain(c, "tensor %s is not one of %s", safetensors_quoted(name).text, what);
 }
 // Whether there were none; else they are in `error`.
-static inline bool import_settle(const ImportComplaints *c, const char *path, char *error, size_t error_bytes) {
+static inline bool import_settle(const ImportComplaints *c, const char *path, Error *error) {
   if (!c->count) return true;
   char more[32] = "";
   if (c->count > 3) snprintf(more, sizeof more, "; and %d more", c->count - 3);
-  snprintf(error, error_bytes, "%.600s: %s%s", path, c->text, more);
+  fail(error, "%.600s: %s%s", path, c->text, more);
   if (c->missing && c->instead[0])
-    text_add(error, error_bytes, "; the file has instead %s%s", c->instead, c->extra > 2 ? " and others" : "");
+    text_add(error->text, sizeof error->text, "; the file has instead %s%s", c->instead, c->extra > 2 ? " and others" :
+             "");
   return false;
 }
 
 // A config.json being read.
-struct ImportConfig { const cJSON *root; const char *path; char *error; size_t error_bytes; };
+struct ImportConfig { const cJSON *root; const char *path; Error *error; };
 // Leaves the file's path and a reason in the error. Returns false.
 __attribute__((format(printf, 2, 3))) static inline bool import_config_refuse(const ImportConfig *c, const char *fmt,
                                                                               ...) {
-  snprintf(c->error, c->error_bytes, "%s: ", c->path);
+  char why[1024];
   va_list ap;
   va_start(ap, fmt);
-  text_add_list(c->error, c->error_bytes, fmt, ap);
+  vsnprintf(why, sizeof why, fmt, ap);
   va_end(ap);
-  return false;
+  return fail(c->error, "%.1000s: %s", c->path, why);
 }
 
 // The value of a field, NULL if it is absent or null. False if it appears twice: readers differ in which one counts.

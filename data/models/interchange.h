@@ -68,13 +68,13 @@ static const ImportField import_fields[] = {
     {"vocab_size", offsetof(ModelShape, vocab_size), 1 << 24, true}};
 
 // Checks the numbers of a shape read from PATH against these limits.
-static inline bool import_check_shape(const ModelShape *m, const char *path, char *error, size_t error_bytes) {
+static inline bool import_check_shape(const ModelShape *m, const char *path, Error *error) {
   for (const ImportField &f : import_fields) {
     const int64_t value = *(const int64_t *)((const char *)m + f.offset);
-    REFUSE(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
+    REJECT(value < 1 || value > f.highest, "%s: %s is %lld, expected 1 to %lld", path, f.name, (long long)value,
            (long long)f.highest);
   }
-  REFUSE(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
+  REJECT(m->n_embd % m->n_head, "%s: n_head %lld does not divide n_embd %lld", path, (long long)m->n_head,
          (long long)m->n_embd);
   return true;
 }
@@ -156,7 +156,7 @@ static inline bool import_config_read(const ImportConfig *c, Import *s) {
                                 family_types);
   for (const ImportField &f : import_fields) if (!import_config_size(c, &f, m)) return false;
   *m = model_shape_gpt2(m->n_layer, m->n_head, m->n_embd, m->n_positions, m->vocab_size, true, 0);
-  return import_check_shape(m, c->path, c->error, c->error_bytes) && import_config_check(c, m) &&
+  return import_check_shape(m, c->path, c->error) && import_config_check(c, m) &&
          import_config_flag(c, "tie_word_embeddings", true, &m->tied) &&
          import_config_dropout(c, &m->dropout, s->notice, sizeof s->notice);
 }
@@ -173,12 +173,12 @@ static inline const cJSON *import_text_config(cJSON *root) {
   return text;
 }
 // Reads DIRECTORY/config.json into s->shape.
-static inline bool import_config(Import *s, const char *directory, char *error, size_t error_bytes) {
+static inline bool import_config(Import *s, const char *directory, Error *error) {
   char path[MAP_PATH_BYTES + 32];
   enum { HIGHEST_BYTES = 1 << 20 };
   snprintf(path, sizeof path, "%s/config.json", directory);
-  cJSON *root = import_read_json(path, HIGHEST_BYTES, error, error_bytes);
-  const ImportConfig c = {import_text_config(root), path, error, error_bytes};
+  cJSON *root = import_read_json(path, HIGHEST_BYTES, error);
+  const ImportConfig c = {import_text_config(root), path, error};
   const bool ok = root && import_config_read(&c, s);
   s->with_images = c.root != root;
   cJSON_Delete(root);
@@ -215,26 +215,24 @@ static inline int64_t llmc_tensor_bytes(const Import *s, int i) {
 }
 
 // Reads the header of an llm.c model. s->path and s->file_bytes are set.
-static inline bool llmc_open(Import *s, const int32_t header[256], char *error, size_t error_bytes) {
+static inline bool llmc_open(Import *s, const int32_t header[256], Error *error) {
   const int version = header[1];
-  REFUSE(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d",
-         s->path, (long long)s->file_bytes, LLMC_HEADER_BYTES);
-  REFUSE(version != 3 && version != 5,
-         "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: write it again with a "
-         "current llm.c", s->path, version);
+  REJECT(s->file_bytes < LLMC_HEADER_BYTES, "%s: ends after %lld bytes, the header of an llm.c model has %d", s->path,
+         (long long)s->file_bytes, LLMC_HEADER_BYTES);
+  REJECT(version != 3 && version != 5, "%s: is an llm.c model of version %d; versions 3 (fp32) and 5 (bf16) are read: "
+         "write it again with a current llm.c", s->path, version);
   s->kind = IMPORT_LLMC;
   s->dtype = version == 3 ? F32 : BF16;
   s->padded_vocab = header[7];
   s->shape = model_shape_gpt2(header[4], header[5], header[6], header[2], header[3], true, 0);
-  if (!import_check_shape(&s->shape, s->path, error, error_bytes)) return false;
-  REFUSE(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24,
-         "%s: the padded vocabulary has %lld tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab,
-         (long long)s->shape.vocab_size);
+  if (!import_check_shape(&s->shape, s->path, error)) return false;
+  REJECT(s->padded_vocab < s->shape.vocab_size || s->padded_vocab > 2 << 24, "%s: the padded vocabulary has %lld "
+         "tokens, the vocabulary %lld", s->path, (long long)s->padded_vocab, (long long)s->shape.vocab_size);
   int64_t expected = LLMC_HEADER_BYTES;
   for (int i = 0; i < (int)(sizeof llmc_tensors / sizeof *llmc_tensors); i++)
     expected += llmc_tensor_bytes(s, i) * (llmc_tensors[i].block ? s->shape.n_layer : 1);
-  REFUSE(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged",
-         s->path, (long long)s->file_bytes, (long long)expected);
+  REJECT(s->file_bytes != expected, "%s: has %lld bytes, its header asks for %lld; it is cut short or damaged", s->path,
+         (long long)s->file_bytes, (long long)expected);
   return true;
 }
 
@@ -300,7 +298,7 @@ static inline bool import_ends(const char *name, size_t n, const char *end) {
 }
 // Renames tensors as transformers names them. The prefix to remove is what the embedding's name has before its usual
 // one; nothing is renamed so unless all tensors have this prefix.
-static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t error_bytes) {
+static inline bool import_usual_names(SafetensorsSet *set, Error *error) {
   ImportNames names = {"", ""};
   bool wrapped = false, found = false, shared = true;
   char name[256];
@@ -324,13 +322,13 @@ static inline bool import_usual_names(SafetensorsSet *set, char *error, size_t e
       }
   if (!shared) names.cut[0] = 0, names.put = "";
   return (!wrapped && !names.cut[0] && !names.put[0]) ||
-         set_rename(set, strlen(names.put), import_rename, &names, error, error_bytes);
+         set_rename(set, strlen(names.put), import_rename, &names, error);
 }
 // Maps s->path, or the files of the index in directory `index_in`. s->prefixed: whether names have import_hf_prefix.
-static inline bool import_open_safetensors(Import *s, const char *index_in, char *error, size_t error_bytes) {
-  const bool open = index_in ? set_open_index(&s->set, index_in, error, error_bytes)
-                             : set_open(&s->set, s->path, error, error_bytes);
-  if (!open || !import_usual_names(&s->set, error, error_bytes)) return false;
+static inline bool import_open_safetensors(Import *s, const char *index_in, Error *error) {
+  const bool open = index_in ? set_open_index(&s->set, index_in, error)
+                             : set_open(&s->set, s->path, error);
+  if (!open || !import_usual_names(&s->set, error)) return false;
   const int nf4 = nf4_count(&s->set);
   if (nf4)
     text_add(s->notice, sizeof s->notice, "%s%d matrices in NF4 (bitsandbytes) are dequantized as they are read, and "
@@ -343,13 +341,13 @@ static inline bool import_open_safetensors(Import *s, const char *index_in, char
 
 // Sets s->shape to the shape of the model in a file of this program's layout ("ours"), from the shapes of its tensors
 // and n_head in its __metadata__.
-static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, char *error, size_t error_bytes) {
+static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, Error *error) {
   const SafetensorsTensor *wpe = set_entry(&s->set, "wpe.weight", NULL);
   const char *heads = safetensors_metadata(&s->set.shard[0].file, "n_head");
   char name[64], *end = NULL;
-  REFUSE(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; "
-         "name the directory of the checkpoint or export instead of this file", s->path);
-  REFUSE(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
+  REJECT(!heads, "%s: its __metadata__ has no n_head, so the heads are unknown, or its block is not GPT-2's; name the "
+         "directory of the checkpoint or export instead of this file", s->path);
+  REJECT(!wpe || wpe->ndim != 2, "%s: tensor wpe.weight is %s", s->path, wpe ? "not a matrix" : "missing");
   ModelShape *m = &s->shape;
   *m = model_shape_gpt2(0, strtoll(heads, &end, 10), wte->shape[1], wpe->shape[0], wte->shape[0],
                         !set_entry(&s->set, "lm_head.weight", NULL), 0);
@@ -358,15 +356,15 @@ static inline bool import_own_shape(Import *s, const SafetensorsTensor *wte, cha
     snprintf(name, sizeof name, "h.%lld.ln_1.weight", (long long)m->n_layer);
     if (!set_entry(&s->set, name, NULL)) break;
   }
-  return import_check_shape(m, s->path, error, error_bytes);
+  return import_check_shape(m, s->path, error);
 }
 
 // Opens the .safetensors file s->path, which is in `directory`: in this program's layout, or in Hugging Face's, which
 // needs config.json beside it.
-static inline bool import_open_file(Import *s, const char *directory, char *error, size_t error_bytes) {
+static inline bool import_open_file(Import *s, const char *directory, Error *error) {
   static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.weight"};
   const SafetensorsTensor *t[2];
-  if (!import_open_safetensors(s, NULL, error, error_bytes)) return false;
+  if (!import_open_safetensors(s, NULL, error)) return false;
   import_find_tokenizer(s, directory);
   bool matrices = true;
   for (int i = 0; i < 2; i++) {
@@ -375,49 +373,47 @@ static inline bool import_open_file(Import *s, const char *directory, char *erro
   }
   if (!s->prefixed && matrices && t[1]->shape[1] == t[0]->shape[1]) {          // (3C,C) and (V,C); Hugging Face: (C,3C)
     s->kind = IMPORT_SAFETENSORS;
-    return import_own_shape(s, t[0], error, error_bytes);
+    return import_own_shape(s, t[0], error);
   }
   s->kind = IMPORT_HF_DIRECTORY;
   const bool has_config = import_exists(directory, "config.json");             // it may name another family
-  if (has_config && !import_config(s, directory, error, error_bytes)) return false;
+  if (has_config && !import_config(s, directory, error)) return false;
   if (s->family) return true;
   for (int i = 0; i < 2; i++)
-    REFUSE(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model",
-           s->path, names[i], t[i] ? "not a matrix" : "missing");
-  REFUSE(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
+    REJECT(!s->prefixed && (!t[i] || t[i]->ndim != 2), "%s: tensor %s is %s: this is not a GPT-2 model", s->path,
+           names[i], t[i] ? "not a matrix" : "missing");
+  REJECT(!has_config, "%s: has Hugging Face's layout, which needs the config.json it was saved with beside it",
          s->path);
   return true;
 }
 
 // Opens a directory that has config.json, which is read first: a model of another kind is rejected by its name.
-static inline bool import_open_directory(Import *s, const char *directory, char *error, size_t error_bytes) {
+static inline bool import_open_directory(Import *s, const char *directory, Error *error) {
   static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
                                        "flax_model.msgpack"};
   s->kind = IMPORT_HF_DIRECTORY;
-  if (!import_config(s, directory, error, error_bytes)) return false;
+  if (!import_config(s, directory, error)) return false;
   import_find_tokenizer(s, directory);
-  if (import_exists(directory, "model.safetensors")) return import_open_safetensors(s, NULL, error, error_bytes);
+  if (import_exists(directory, "model.safetensors")) return import_open_safetensors(s, NULL, error);
   if (import_exists(directory, set_index_name)) {
     snprintf(s->path, sizeof s->path, "%s/%s", directory, set_index_name);
-    return import_open_safetensors(s, directory, error, error_bytes);
+    return import_open_safetensors(s, directory, error);
   }
   for (const char *name : others)
-    REFUSE(import_exists(directory, name),
-           "%.800s: has its weights in %s, only safetensors are read; convert them in Python: "
-           "transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory, name,
-           directory);
-  REFUSE(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory,
-         set_index_name);
+    REJECT(import_exists(directory, name), "%.800s: has its weights in %s, only safetensors are read; convert them in "
+           "Python: transformers.AutoModelForCausalLM.from_pretrained('%.800s').save_pretrained('NEW')", directory,
+           name, directory);
+  REJECT(true, "%s: has config.json but no model.safetensors, nor %s with its shards", directory, set_index_name);
 }
 
 // Opens the GGUF at s->path. Its keys are read as the fields of a config.json.
-static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) {
+static inline bool import_open_gguf(Import *s, Error *error) {
   GgufFile g;
   cJSON *root = cJSON_CreateObject();
-  const ImportConfig c = {root, s->path, error, error_bytes};
+  const ImportConfig c = {root, s->path, error};
   s->kind = IMPORT_GGUF;
-  const bool ok = gguf_open_set(&s->set, s->path, &g, error, error_bytes) &&
-                  gguf_config(&g, &s->set, root, error, error_bytes) && import_config_read(&c, s);
+  const bool ok = gguf_open_set(&s->set, s->path, &g, error) &&
+                  gguf_config(&g, &s->set, root, error) && import_config_read(&c, s);
   cJSON_Delete(root);
   char *tokenizer = ok ? gguf_string(&g, "tokenizer.ggml.model") : NULL;
   if (tokenizer && strcmp(tokenizer, "none")) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", s->path);
@@ -428,30 +424,29 @@ static inline bool import_open_gguf(Import *s, char *error, size_t error_bytes) 
 }
 
 // Opens a file by its first bytes: as llm.c's, as a GGUF, or else as safetensors; PyTorch's own format is rejected.
-static inline bool import_open_by_content(Import *s, char *error, size_t error_bytes) {
+static inline bool import_open_by_content(Import *s, Error *error) {
   static const struct { int32_t magic; const char *what; } foreign[] = {
       {20240327, "llm.c's debug state"}, {20240328, "llm.c's tokenizer"}, {20240520, "llm.c's tokens"},
       {20240801, "llm.c's Llama 3 tokens"}, {20240803, "llm.c's Llama 3 model"}};
   int32_t header[256] = {};
   FILE *f = fopen(s->path, "rb");
   const size_t got = f ? fread(header, 1, sizeof header, f) : 0;
-  REFUSE(!f, "%s: cannot read it: %s", s->path, strerror(errno));
+  REJECT(!f, "%s: cannot read it: %s", s->path, strerror(errno));
   fclose(f);
   // In a safetensors file these are the high bytes of the header's length, which are zero.
   const bool numbered = got >= 8 && header[1] != 0;
-  if (numbered && header[0] == LLMC_MAGIC) return llmc_open(s, header, error, error_bytes);
+  if (numbered && header[0] == LLMC_MAGIC) return llmc_open(s, header, error);
   for (const auto &x : foreign)
-    REFUSE(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
+    REJECT(numbered && header[0] == x.magic, "%s: is %s, not a GPT-2 model", s->path, x.what);
   const bool zip = !memcmp(header, "PK\3\4", 4), pickle = !memcmp(header, "\x80\2", 2);
-  REFUSE(got >= 4 && (zip || pickle),
-         "%s: is PyTorch's own format, which is a program to run, not data; save it as safetensors "
-         "(transformers: save_pretrained)", s->path);
-  if (got >= 4 && !memcmp(header, "GGUF", 4)) return import_open_gguf(s, error, error_bytes);
+  REJECT(got >= 4 && (zip || pickle), "%s: is PyTorch's own format, which is a program to run, not data; save it as "
+         "safetensors (transformers: save_pretrained)", s->path);
+  if (got >= 4 && !memcmp(header, "GGUF", 4)) return import_open_gguf(s, error);
   char directory[MAP_PATH_BYTES];
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
   if (slash) slash[slash == directory] = 0;
-  return import_open_file(s, slash ? directory : ".", error, error_bytes);
+  return import_open_file(s, slash ? directory : ".", error);
 }
 
 void import_close(Import *s) {
@@ -467,43 +462,42 @@ static inline const char *import_adapter_in(const char *directory) {
   return NULL;
 }
 // The work of import_open; on failure it leaves open what it opened.
-static inline bool import_open_any(Import *s, const char *path, char *error, size_t error_bytes) {
+static inline bool import_open_any(Import *s, const char *path, Error *error) {
   struct stat st;
-  REFUSE(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
-  REFUSE(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and "
-         "model.safetensors, a .safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path,
-         strerror(errno));
+  REJECT(strlen(path) + 64 > sizeof s->path, "%.60s...: the path is too long", path);
+  REJECT(stat(path, &st), "%s: cannot open it: %s; a model is a directory with config.json and model.safetensors, a "
+         ".safetensors file, a .gguf, or llm.c's .bin (nothing is downloaded)", path, strerror(errno));
   snprintf(s->path, sizeof s->path, "%s", path);
   const char *adapter = S_ISDIR(st.st_mode) ? import_adapter_in(path) : NULL;
-  REFUSE(adapter && !import_exists(path, "model.safetensors") && !import_exists(path, set_index_name), "%s: is an "
+  REJECT(adapter && !import_exists(path, "model.safetensors") && !import_exists(path, set_index_name), "%s: is an "
          "adapter (%s), no model: name it by --lora_from, and by --init_from the model that it is for", path, adapter);
-  REFUSE(import_ends(path, strlen(path), "safetensors") && strstr(path_base(path), "adapter"), "%s: is an adapter, no "
+  REJECT(import_ends(path, strlen(path), "safetensors") && strstr(path_base(path), "adapter"), "%s: is an adapter, no "
          "model: name its directory by --lora_from, and by --init_from the model that it is for", path);
   if (S_ISDIR(st.st_mode)) {
     snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
     if (import_exists(path, "config.json")) {
-      if (!import_open_directory(s, path, error, error_bytes)) return false;
+      if (!import_open_directory(s, path, error)) return false;
     } else {
-      REFUSE(!import_exists(path, "model.safetensors"),
-             "%s: has no config.json and no model.safetensors; name a directory that save_pretrained or "
-             "--export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or llm.c's .bin", path);
-      if (!import_open_file(s, path, error, error_bytes)) return false;
+      REJECT(!import_exists(path, "model.safetensors"), "%s: has no config.json and no model.safetensors; name a "
+             "directory that save_pretrained or --export_hf wrote, a checkpoint, a .safetensors file, a .gguf, or "
+             "llm.c's .bin", path);
+      if (!import_open_file(s, path, error)) return false;
     }
     if (adapter)
       text_add(s->notice, sizeof s->notice, "%sits directory has an adapter too (%s), which --lora_from reads",
                s->notice[0] ? "; " : "", adapter);
     return true;
   }
-  REFUSE(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
-  REFUSE(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"),
-         "%s: is the index of a directory of weights; name the directory", path);
+  REJECT(!S_ISREG(st.st_mode), "%s: is %s, neither a directory nor a file", path, file_type_words(st.st_mode));
+  REJECT(strlen(path) > 11 && !strcmp(path + strlen(path) - 11, ".index.json"), "%s: is the index of a directory of "
+         "weights; name the directory", path);
   s->file_bytes = (int64_t)st.st_size;
-  return import_open_by_content(s, error, error_bytes);
+  return import_open_by_content(s, error);
 }
 
-bool import_open(Import *s, const char *path, char *error, size_t error_bytes) {
+bool import_open(Import *s, const char *path, Error *error) {
   memset(s, 0, sizeof *s);
-  if (!import_open_any(s, path, error, error_bytes)) { import_close(s); return false; }
+  if (!import_open_any(s, path, error)) { import_close(s); return false; }
   char directory[sizeof s->path];
   snprintf(directory, sizeof directory, "%s", s->path);
   char *slash = strrchr(directory, '/');
@@ -699,7 +693,7 @@ static inline void import_map_tensors(const Import *s, const Param *param, const
   free(file);
 }
 
-bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes) {
+bool import_map(Import *s, const Param *param, int params, TensorMap *map, Error *error) {
   ImportComplaints complaints = {};
   const Param **index = import_index(param, params);
   tensor_map_open(map, params);
@@ -717,16 +711,15 @@ bool import_map(Import *s, const Param *param, int params, TensorMap *map, char 
     if (!param[p].adapter && tensor_place(map, 0, p)->file < 0)
       import_complain(&complaints, "tensor %s is missing", param[p].name);
   free(index);
-  if (import_settle(&complaints, s->path, error, error_bytes)) return true;
+  if (import_settle(&complaints, s->path, error)) return true;
   tensor_map_free(map);
   return false;
 }
-bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, char *error,
-                  size_t error_bytes) {
+bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, Error *error) {
   int params;
   Param *param = params_of_shape(table, &s->shape, &params);
   TensorMap map = {};
-  const bool ok = import_map(s, param, params, &map, error, error_bytes);
+  const bool ok = import_map(s, param, params, &map, error);
   for (int p = 0, n = 0; ok && p < params; p++)
     for (int k = 0; param_is_of_base(&param[p]) && k < param[p].matrices; k++, n++) {
       const TensorPlace *first = tensor_place(&map, 0, p), *place = first->rows ? first + k : first;   // or one of all

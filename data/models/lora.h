@@ -1,10 +1,5 @@
 // lora.h: adapters by the names that PEFT and the models' files use, and PEFT's directory of an adapter:
 // adapter_config.json and adapter_model.safetensors. Written as PEFT 0.21 reads it.
-//
-//   lora_targets          which of a block's matrices a list names: q_proj apart from k_proj, though they are one here
-//   lora_tensor_name      base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight
-//   lora_config_read, lora_import_map, lora_config_text, lora_export_map      the directory, in and out
-//   lora_merge            whole weights
 #pragma once
 #include "models.h"
 #include "interchange.h"
@@ -23,7 +18,7 @@ static inline int lora_parts(const ModelShape *s, int matrix) {
 static inline const char *lora_module(const ModelShape *s, int matrix, int part) {
   return family_of_shape(s) ? family_module(lora_modules[matrix], part, s) : lora_modules[matrix];
 }
-bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes, const char *what) {
+bool lora_targets(Lora *l, const ModelShape *s, const char *list, Error *error, const char *what) {
   char text[1024], known[512] = "", *save = NULL;
   const bool all = !strcmp(list, "all") || !strcmp(list, "all-linear");
   snprintf(text, sizeof text, "%s", all ? "" : list);
@@ -44,10 +39,10 @@ bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, s
         if (named) l->parts[m] |= 1u << i;
         found = found || named;
       }
-    REFUSE(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
+    REJECT(!found, "%s %s names no matrix of this model's blocks, which are %s", what, name, known);
     some = true;
   }
-  REFUSE(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
+  REJECT(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
   return true;
 }
 // Which of lora_modules a block's parameter is.
@@ -64,7 +59,7 @@ static inline int lora_part(const Param *factor, int part) {
   int of = 0;
   for (;; of++) if (factor->parts >> of & 1 && !part--) return of;
 }
-// The name in PEFT's file of a factor's part-th matrix.
+// The name in PEFT's file of a factor's part-th matrix: base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight.
 static inline void lora_tensor_name(char to[160], const ModelShape *s, const Param *param, int p, int part) {
   const Param *q = &param[p];
   snprintf(to, 160, "base_model.model.%s.%d.%s.lora_%c.weight", family_of_shape(s) ? "model.layers" : "transformer.h",
@@ -125,17 +120,16 @@ static inline void lora_rename(char *name, const void *) {
     return;
   }
 }
-static inline bool lora_open(SafetensorsSet *set, const char *path, char *error, size_t error_bytes) {
-  return set_open(set, path, error, error_bytes) && set_rename(set, 64, lora_rename, NULL, error, error_bytes);
+static inline bool lora_open(SafetensorsSet *set, const char *path, Error *error) {
+  return set_open(set, path, error) && set_rename(set, 64, lora_rename, NULL, error);
 }
 // Where target_modules is a pattern or has whole paths: the modules whose factors are in the file, by their names in a
 // block.
-static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, const char *dir, char *error,
-                                        size_t error_bytes) {
+static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, const char *dir, Error *error) {
   SafetensorsSet set = {};
   char path[MAP_PATH_BYTES];
   snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
-  const bool open = lora_open(&set, path, error, error_bytes);
+  const bool open = lora_open(&set, path, error);
   for (int i = 0; open && i < set.shard[0].file.count; i++) {
     char name[160];
     snprintf(name, sizeof name, "%s", set.shard[0].file.tensor[i].name);
@@ -151,23 +145,22 @@ static inline bool lora_targets_of_file(char *targets, size_t targets_bytes, con
     if (!known) text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", at);
   }
   set_close(&set);
-  REFUSE(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight",
-         path);
+  REJECT(open && !targets[0], "%s: no tensor is a factor of a block's matrix, .layers.N.NAME.lora_A.weight", path);
   return open;
 }
-bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes) {
+bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, Error *error) {
   static const char *const off[] = {"use_dora", "lora_bias", "rank_pattern", "alpha_pattern",
                                     "modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules",
                                     "use_bdlora", "use_qalora", "layer_replication", "alora_invocation_tokens",
                                     "trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"};
   char path[MAP_PATH_BYTES];
-  REFUSE(gguf_is(dir), "%.900s: is llama.cpp's, only PEFT's directories of adapters are read", dir);
-  REFUSE(import_exists(dir, "config.json") && !import_adapter_in(dir), "%.900s: is a model, no adapter: name it by "
+  REJECT(gguf_is(dir), "%.900s: is llama.cpp's, only PEFT's directories of adapters are read", dir);
+  REJECT(import_exists(dir, "config.json") && !import_adapter_in(dir), "%.900s: is a model, no adapter: name it by "
          "--init_from", dir);
   snprintf(path, sizeof path, "%.1200s/adapter_config.json", dir);
-  cJSON *root = import_read_json(path, 1 << 20, error, error_bytes);
+  cJSON *root = import_read_json(path, 1 << 20, error);
   if (!root) return false;
-  const ImportConfig c = {root, path, error, error_bytes};
+  const ImportConfig c = {root, path, error};
   const cJSON *x, *type, *bias, *name;
   double rank = 0;
   bool ok = lora_files_check(&c, dir) && import_config_get(&c, "peft_type", &type) &&
@@ -200,7 +193,7 @@ bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *
       paths = paths || lora_is_path(name->valuestring);
       text_add(targets, targets_bytes, "%s%s", targets[0] ? "," : "", name->valuestring);
     }
-  if (paths) targets[0] = 0, ok = lora_targets_of_file(targets, targets_bytes, dir, error, error_bytes);
+  if (paths) targets[0] = 0, ok = lora_targets_of_file(targets, targets_bytes, dir, error);
   cJSON_Delete(root);
   return ok;
 }
@@ -264,13 +257,13 @@ void lora_export_map(TensorMap *map, const char *dir, const Param *param, int pa
   free(tensor);
 }
 bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
-                     uint64_t *hash, char *error, size_t error_bytes) {
+                     uint64_t *hash, Error *error) {
   SafetensorsSet set = {};
   ImportComplaints complaints = {};
   char path[MAP_PATH_BYTES];
   int count;
   snprintf(path, sizeof path, "%.1200s/adapter_model.safetensors", dir);
-  if (!lora_open(&set, path, error, error_bytes)) { set_close(&set); return false; }
+  if (!lora_open(&set, path, error)) { set_close(&set); return false; }
   const SafetensorsFile *file = &set.shard[0].file;
   const char *digits = safetensors_metadata(file, lora_hash_key);
   *hash = digits ? strtoull(digits, NULL, 16) : 0;
@@ -300,7 +293,7 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
       import_extra(&complaints, file->tensor[i].name, "these adapters'");
   free(of);
   set_close(&set);
-  if (import_settle(&complaints, path, error, error_bytes)) return true;
+  if (import_settle(&complaints, path, error)) return true;
   tensor_map_free(map);
   return false;
 }

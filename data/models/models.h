@@ -14,7 +14,7 @@ bool shape_is_gpt2(const ModelShape *s);
 // The model_type of the class that an exported model is; NULL: there is none.
 const char *family_name(const ModelShape *s);
 // Whether some class of transformers is this model. False: `error` says so.
-bool export_can(const ModelShape *s, char *error, size_t error_bytes);
+bool export_can(const ModelShape *s, Error *error);
 
 // ---- interchange.h --------------------------------------------------------------------------------------------------
 enum ImportKind { IMPORT_HF_DIRECTORY, IMPORT_SAFETENSORS, IMPORT_LLMC, IMPORT_GGUF };
@@ -39,28 +39,28 @@ struct Import {
 // Frees what an Import has; it is empty then, and may be closed again.
 void import_close(Import *s);
 // Finds out what PATH is and which shape its model has. False: `error` says why, s is closed.
-bool import_open(Import *s, const char *path, char *error, size_t error_bytes);
+bool import_open(Import *s, const char *path, Error *error);
 // The place of every parameter, as state 0 of an empty map. False: nothing is left in the map, and `error` names up to
 // three tensors that are missing, extra, of another shape or of a dtype that is not read.
-bool import_map(Import *s, const Param *param, int params, TensorMap *map, char *error, size_t error_bytes);
+bool import_map(Import *s, const Param *param, int params, TensorMap *map, Error *error);
 // What the file calls the tensor that has an element of a parameter.
 void import_element_name(char to[128], const Import *s, const Param *p, int64_t element);
 // Whether the model has every tensor that its shape asks for. types: of each matrix, its blocks' type (GGUF's number);
 // quantized: some are in blocks.
-bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, char *error, size_t error_bytes);
+bool import_check(Import *s, const ParamTable *table, uint8_t *types, bool *quantized, Error *error);
 // The files that have the weights; NULL: there are no more.
 const char *import_file(const Import *s, int i);
 
 // ---- published.h ----------------------------------------------------------------------------------------------------
 // What renders chats by what is beside a tokenizer, a file or a directory, or in a GGUF (chat_words_of). NULL: nothing,
 // and why.
-char *published_chat_words(const char *tokenizer, char *why, size_t bytes);
+char *published_chat_words(const char *tokenizer, Error *why);
 
 // ---- exports.h ------------------------------------------------------------------------------------------------------
 // The places of all parameters in DIR/model.safetensors, as state 0 of an empty map, and the file's header (malloc'ed),
 // as save_pretrained writes them: all in `dtype`, by name, lm_head.weight only where the head is not tied.
 bool export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *shape, Dtype dtype,
-                char **header, char *error, size_t error_bytes);
+                char **header, Error *error);
 // What goes out beside weights: tokenizer, what renders chats, what was published; NULL: there is none. program: this
 // one's version.
 struct ExportTexts {
@@ -72,16 +72,15 @@ struct ExportTexts {
 // Writes config.json, generation_config.json, tokenizer.json and tokenizer_config.json into DIR; of adapters, for the
 // weights `base` (else NULL), adapter_config.json, and those of a tokenizer with tokens of its own.
 bool export_texts(const char *dir, const ModelShape *s, Dtype dtype, const ExportTexts *x, const char *base,
-                  char *error, size_t error_bytes);
+                  Error *error);
 
 // ---- lora.h ---------------------------------------------------------------------------------------------------------
 // Sets l->parts to what a list of names says: of a module, or of its last parts, as PEFT matches target_modules. what:
 // has the list. False: one line in `error`.
-bool lora_targets(Lora *l, const ModelShape *s, const char *list, char *error, size_t error_bytes,
-                  const char *what = "--lora_targets");
+bool lora_targets(Lora *l, const ModelShape *s, const char *list, Error *error, const char *what = "--lora_targets");
 // What adapter_config.json of DIR says: rank and alpha of l, and the targets' names as a list. What would change the
 // function computed is refused. False: one line in `error`.
-bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, char *error, size_t error_bytes);
+bool lora_config_read(Lora *l, char *targets, size_t targets_bytes, const char *dir, Error *error);
 // The places of all factors in DIR/adapter_model.safetensors, as state 0 of an empty map, and the file's header
 // (malloc'ed). hash: of the weights that they are for.
 void lora_export_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
@@ -89,7 +88,7 @@ void lora_export_map(TensorMap *map, const char *dir, const Param *param, int pa
 // The places of all factors in DIR as PEFT wrote it. hash: what the file says of its base, 0: nothing. False: `error`
 // names tensors that are missing, extra, of another shape or dtype.
 bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int params, const ModelShape *s,
-                     uint64_t *hash, char *error, size_t error_bytes);
+                     uint64_t *hash, Error *error);
 // Elements of all factors; elements of those before parameter p.
 int64_t lora_numel(const Fsdp *f, int p);
 // Fills `to` with all factors, whole, on every rank. Collective.
@@ -102,10 +101,10 @@ void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, c
 // The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.
 enum GgufType { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 };
 // False: `error` says why llama.cpp cannot run it.
-bool gguf_can(const ModelShape *s, char *error, size_t error_bytes);
+bool gguf_can(const ModelShape *s, Error *error);
 // llama.cpp's name of the way in which a tokenizer cuts a text into pieces; NULL: it has none that is like this.
 const char *gguf_pre_tokenizer(const Tokenizer *k);
 // Writes PATH from the fp32 tensors of WEIGHTS, a model.safetensors of this program, or of a shape with adapters a file
 // of these: under a temporary name, then renamed. False with one line in `error`.
 bool gguf_write(const char *path, const char *weights, const ParamTable *table, const ModelShape *s,
-                const ExportTexts *x, GgufType type, char *error, size_t error_bytes);
+                const ExportTexts *x, GgufType type, Error *error);

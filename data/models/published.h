@@ -1,8 +1,5 @@
 // published.h: what is published beside weights and goes out again with a model that is tuned from them: special
 // tokens, chat templates, how to generate.
-//
-//   import_published, gguf_published     of a directory of Hugging Face, of a GGUF
-//   published_chat_words                 what renders chats, by what is beside a tokenizer
 #pragma once
 #include "models.h"
 #include "data/chat/chat.h"
@@ -17,9 +14,10 @@ static const struct { const char *name, *members[6]; } published_files[] = {
 static cJSON *import_published(const char *directory) {
   cJSON *all = NULL;
   for (const auto &file : published_files) {
-    char path[MAP_PATH_BYTES + 32], unused[1024];
+    char path[MAP_PATH_BYTES + 32];
+    Error unused;
     snprintf(path, sizeof path, "%.1200s/%s.json", directory, file.name);
-    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, unused, sizeof unused);
+    cJSON *json = access(path, R_OK) ? NULL : import_read_json(path, 1 << 24, &unused);
     if (!json) continue;
     cJSON *kept = file.members[0] ? cJSON_CreateObject() : cJSON_Duplicate(json, 1);
     for (const char *name : file.members) {
@@ -96,17 +94,17 @@ static cJSON *gguf_published(const GgufFile *g) {
   free(text);
   return all;
 }
-char *published_chat_words(const char *tokenizer, char *why, size_t bytes) {
+char *published_chat_words(const char *tokenizer, Error *why) {
   char dir[MAP_PATH_BYTES];
   struct stat st;
   if (gguf_is(tokenizer)) {
     GgufFile g;
     char *words = NULL;
-    if (gguf_open(&g, tokenizer, why, bytes)) {
+    if (gguf_open(&g, tokenizer, why)) {
       cJSON *published = gguf_published(&g);
       words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
       cJSON_Delete(published);
-      if (!words) snprintf(why, bytes, "%s has none (tokenizer.chat_template)", tokenizer);
+      if (!words) fail(why, "%s has none (tokenizer.chat_template)", tokenizer);
     }
     gguf_close(&g);
     return words;
@@ -117,5 +115,5 @@ char *published_chat_words(const char *tokenizer, char *why, size_t bytes) {
     if (slash) *slash = 0;
     else snprintf(dir, sizeof dir, ".");
   }
-  return chat_words_in(dir, why, bytes);
+  return chat_words_in(dir, why);
 }

@@ -1,7 +1,4 @@
 // params.h: which parameters a model has: a program's table of them (ParamTable) and a shape give their list.
-//
-//   param_places       where each is in its stage
-//   params_of_shape    all of them, with adapters
 #pragma once
 #include "shape.h"
 #include "model_shape.h"

@@ -134,19 +134,19 @@ struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
 struct SafetensorsSet { int count; SafetensorsShard *shard; };
 // Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
 // `error` if it cannot be read.
-cJSON *import_read_json(const char *path, int64_t most, char *error, size_t error_bytes);
+cJSON *import_read_json(const char *path, int64_t most, Error *error);
 // Room for one more file, named PATH, with nothing in it yet; s->count is the caller's to raise.
 SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);
 // Adds the file PATH, whose header is checked.
-bool set_open(SafetensorsSet *s, const char *path, char *error, size_t error_bytes);
+bool set_open(SafetensorsSet *s, const char *path, Error *error);
 // The tensor `name`, of whatever dtype, and which file has it; NULL: none has.
 const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard);
 // Gives each tensor, once, the name that `to` makes of its own, in memory for `more` bytes more. False, and one line in
 // `error`: two have the same then.
 bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const void *with), const void *with,
-                char *error, size_t error_bytes);
+                Error *error);
 // Opens all files of DIRECTORY/model.safetensors.index.json.
-bool set_open_index(SafetensorsSet *s, const char *directory, char *error, size_t error_bytes);
+bool set_open_index(SafetensorsSet *s, const char *directory, Error *error);
 void set_close(SafetensorsSet *s);
 
 // ---- nf4.h ----------------------------------------------------------------------------------------------------------

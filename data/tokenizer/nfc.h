@@ -2,7 +2,6 @@
 //
 // A byte that belongs to no well-formed UTF-8 sequence counts as a character of its own that normalises to itself.
 //
-// Defines: nfc_first_unsettled, nfc_write, nfc_work_free.
 // Source: Unicode Standard Annex 15 (decomposition, canonical order, composition, quick check).
 #pragma once
 

@@ -129,20 +129,20 @@ void tokenizer_train(Tokenizer *t, const uint8_t *text, size_t bytes, int vocab_
 char *tokenizer_text(const Tokenizer *t, size_t *bytes);
 // Writes tokenizer.json: under a temporary name beside it, then renamed, so `path` is never half a file. False, and one
 // line in error, when it cannot be written; what was at `path` is then still there.
-bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes);
+bool tokenizer_save(const Tokenizer *t, const char *path, Error *error);
 // Reads the tokenizer at `path`: a tokenizer.json, a GGUF, or a directory that holds one, or else vocab.json and
 // merges.txt. False, and one line in error, when there is none or it is refused; t is then empty. Overwrites t.
-bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes);
+bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error);
 // Of one with byte_fallback: whether llama.cpp, which joins the two neighbours whose union has the highest score,
 // whatever merges there are, does what its merges do. score: (vocab_size), or NULL; those that do.
 bool tokenizer_scores(const Tokenizer *t, float *score);
 // Adds the tokens of a file behind the tokenizer's, as tokenizers' add_tokens numbers them; those that it has keep
 // their ids. They are found in a text before it is cut into pieces. False: one line in error, t is as it was.
-bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes);
+bool tokenizer_add(Tokenizer *t, const char *path, Error *error);
 // A member by its exact name; NULL: it is not there.
 const cJSON *bpe_field(const cJSON *object, const char *name);
 // Reads a byte-level BPE tokenizer.json, of tokenizer_save or of Hugging Face tokenizers. False, and one line in error,
 // if it cannot be read, is damaged, or has settings that are not supported; t is then empty. Overwrites t.
-bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes);
+bool tokenizer_load(Tokenizer *t, const char *path, Error *error);
 // tokenizer_load_any, then tokenizer_add. add: a file; "" or auto: no tokens.
-bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, char *error, size_t error_bytes);
+bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, Error *error);

@@ -13,16 +13,14 @@
 #include "bpe.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------
-__attribute__((format(printf, 4, 5))) static inline bool bpe_refuse(char *error, size_t error_bytes, const char *path,
-                                                                    const char *fmt, ...) {
+__attribute__((format(printf, 3, 4))) static inline bool bpe_refuse(Error *error, const char *path, const char *fmt,
+                                                                    ...) {
   char what[384];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(what, sizeof what, fmt, ap);
   va_end(ap);
-  snprintf(error, error_bytes, "%s: %s", path, what);
-  text_to_line(error, "");                       // the file's own words may hold anything
-  return false;
+  return fail(error, "%s: %s", path, what);
 }
 
 // A token as the file writes it: an added one as it is, any other with a character for each byte.
@@ -114,11 +112,11 @@ char *tokenizer_text(const Tokenizer *t, size_t *bytes) {
   return text;
 }
 
-bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+bool tokenizer_save(const Tokenizer *t, const char *path, Error *error) {
   char directory[4096];
   const int n = snprintf(directory, sizeof directory, "%s", path);
   if (n < 0 || (size_t)n >= sizeof directory)
-    return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
+    return bpe_refuse(error, "tokenizer", "the path is too long");
   char *slash = strrchr(directory, '/');
   strcpy(slash ? slash + (slash == directory) : directory, slash ? "" : ".");
   size_t bytes;
@@ -126,7 +124,7 @@ bool tokenizer_save(const Tokenizer *t, const char *path, char *error, size_t er
   const bool ok = file_put(path, directory, text, (int64_t)bytes);
   const int why = errno;
   free(text);
-  return ok || bpe_refuse(error, error_bytes, path, "cannot write the tokenizer: %s", strerror(why));
+  return ok || bpe_refuse(error, path, "cannot write the tokenizer: %s", strerror(why));
 }
 
 // ---- 8 load tokenizer.json -----------------------------------------------------------------------------------------
@@ -135,8 +133,7 @@ struct BpeLoad {
   Tokenizer *t;
   const char *path;            // the file that is read now
   const char *vocab_name;      // what errors call the vocabulary
-  char *error;
-  size_t error_bytes;
+  Error *error;
   char *file;                  // its bytes, then a NUL
   size_t file_bytes;
   cJSON *root, *made;          // what the file says; an added token that no file lists
@@ -146,7 +143,7 @@ struct BpeLoad {
   char *scratch;               // room for two texts of the file
   bool all_bytes;              // the vocabulary must have each byte
 };
-#define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->error_bytes, (l)->path, __VA_ARGS__)
+#define BPE_REFUSE(l, ...) bpe_refuse((l)->error, (l)->path, __VA_ARGS__)
 
 static inline bool bpe_read_file(BpeLoad *l) {
   struct stat s;
@@ -692,14 +689,12 @@ static inline bool bpe_index_whole(const BpeLoad *l) {
   return true;
 }
 
-static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char *vocab_name, char *error,
-                                     size_t error_bytes) {
+static inline BpeLoad bpe_load_start(Tokenizer *t, const char *path, const char *vocab_name, Error *error) {
   BpeLoad l = {};
   l.t = t;
   l.path = path;
   l.vocab_name = vocab_name;
   l.error = error;
-  l.error_bytes = error_bytes;
   l.all_bytes = true;
   *t = {};
   return l;
@@ -727,8 +722,8 @@ static inline bool bpe_load_json(BpeLoad *l) {
   l->file = NULL;
   return true;
 }
-bool tokenizer_load(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
-  BpeLoad l = bpe_load_start(t, path, "model.vocab", error, error_bytes);
+bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
+  BpeLoad l = bpe_load_start(t, path, "model.vocab", error);
   return bpe_load_end(&l, bpe_read_file(&l) && bpe_load_json(&l));
 }
 
@@ -806,16 +801,16 @@ static inline bool bpe_check_beside(BpeLoad *l) {
 }
 
 // Reads the vocab.json and merges.txt of a directory.
-static inline bool bpe_load_pair(Tokenizer *t, const char *dir, char *error, size_t error_bytes) {
+static inline bool bpe_load_pair(Tokenizer *t, const char *dir, Error *error) {
   static const char *const names[] = {"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json",
                                       "vocab.json", "merges.txt"};
   char paths[5][4096];
-  BpeLoad l = bpe_load_start(t, dir, "vocab.json", error, error_bytes);
+  BpeLoad l = bpe_load_start(t, dir, "vocab.json", error);
   for (int i = 0; i < 5; i++)
     if ((size_t)snprintf(paths[i], sizeof paths[i], "%s/%s", dir, names[i]) >= sizeof paths[i])
       return BPE_REFUSE(&l, "the path is too long");
   if (access(paths[0], F_OK) == 0)
-    return bpe_refuse(error, error_bytes, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
+    return bpe_refuse(error, paths[0], "adds tokens to vocab.json, which is not read; %s", bpe_use_json);
   bool ok = true;
   for (int i = 1; ok && i <= 2; i++) { l.path = paths[i]; ok = bpe_check_beside(&l); }
   if (ok) { l.path = paths[3]; ok = bpe_read_vocab_json(&l); }
@@ -1102,42 +1097,42 @@ bool tokenizer_scores(const Tokenizer *t, float *score) {
   return ok;
 }
 // Reads the tokenizer of a GGUF, as tokenizer_load does.
-static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
-  BpeLoad l = bpe_load_start(t, path, "tokenizer.ggml.tokens", error, error_bytes);
+static inline bool tokenizer_load_gguf(Tokenizer *t, const char *path, Error *error) {
+  BpeLoad l = bpe_load_start(t, path, "tokenizer.ggml.tokens", error);
   GgufFile g;
-  const bool ok = gguf_open(&g, path, error, error_bytes) && bpe_read_gguf(&l, &g) && bpe_load_json(&l);
+  const bool ok = gguf_open(&g, path, error) && bpe_read_gguf(&l, &g) && bpe_load_json(&l);
   gguf_close(&g);
   return bpe_load_end(&l, ok);
 }
 
-bool tokenizer_load_any(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
+bool tokenizer_load_any(Tokenizer *t, const char *path, Error *error) {
   char json[4096], vocab[4096], merges[4096];
   struct stat s;
   *t = {};
-  if (gguf_is(path)) return tokenizer_load_gguf(t, path, error, error_bytes);
-  if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error, error_bytes);
+  if (gguf_is(path)) return tokenizer_load_gguf(t, path, error);
+  if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) return tokenizer_load(t, path, error);
   if ((size_t)snprintf(json, sizeof json, "%s/tokenizer.json", path) >= sizeof json - 16)
-    return bpe_refuse(error, error_bytes, "tokenizer", "the path is too long");
+    return bpe_refuse(error, "tokenizer", "the path is too long");
   snprintf(vocab, sizeof vocab, "%s/vocab.json", path);
   snprintf(merges, sizeof merges, "%s/merges.txt", path);
-  if (access(json, F_OK) == 0) return tokenizer_load(t, json, error, error_bytes);
+  if (access(json, F_OK) == 0) return tokenizer_load(t, json, error);
   bool has_vocab = access(vocab, F_OK) == 0, has_merges = access(merges, F_OK) == 0;
-  if (has_vocab && has_merges) return bpe_load_pair(t, path, error, error_bytes);
+  if (has_vocab && has_merges) return bpe_load_pair(t, path, error);
   snprintf(json, sizeof json, "%s/tokenizer.model", path);
   if (access(json, F_OK) == 0)
-    return bpe_refuse(error, error_bytes, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
-  return bpe_refuse(error, error_bytes, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
+    return bpe_refuse(error, json, "is SentencePiece's or tiktoken's and not read; %s", bpe_use_json);
+  return bpe_refuse(error, path, "has no tokenizer: looked for tokenizer.json, and for vocab.json with "
                     "merges.txt%s", has_vocab ? ", which is missing" : has_merges ? "; vocab.json is missing" : "");
 }
 
 // ---- 10 tokens of one's own
 // The tokens of a file, a line each, or a JSON array of texts. To be deleted; NULL: one line in error.
-static inline cJSON *tokens_read(const char *path, char *error, size_t error_bytes) {
+static inline cJSON *tokens_read(const char *path, Error *error) {
   enum { FILE_MAX = 1 << 20, TOKENS_MAX = 1 << 14 };
   int64_t bytes = 0;
   char *text = file_get(path, FILE_MAX, &bytes), *save = NULL;
   if (!text) {
-    bpe_refuse(error, error_bytes, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
+    bpe_refuse(error, path, "cannot read it: %s; expected: tokens, a line each, or a JSON array of texts",
                strerror(errno));
     return NULL;
   }
@@ -1160,9 +1155,9 @@ static inline cJSON *tokens_read(const char *path, char *error, size_t error_byt
     if (!bad && (!n || n > 512)) bad = number;
   }
   if (list && number && !bad && number <= TOKENS_MAX) return list;
-  if (!list) bpe_refuse(error, error_bytes, path, "is neither lines of text nor a JSON array of texts");
-  else if (bad) bpe_refuse(error, error_bytes, path, "its token %d is no text of 1 to 512 bytes", bad);
-  else bpe_refuse(error, error_bytes, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
+  if (!list) bpe_refuse(error, path, "is neither lines of text nor a JSON array of texts");
+  else if (bad) bpe_refuse(error, path, "its token %d is no text of 1 to 512 bytes", bad);
+  else bpe_refuse(error, path, "has %d tokens, expected 1 to %d", number, TOKENS_MAX);
   cJSON_Delete(list);
   return NULL;
 }
@@ -1173,8 +1168,8 @@ static inline int32_t tokenizer_id(const Tokenizer *t, const char *text) {
     if (t->byte_start[id + 1] - t->byte_start[id] == n && !memcmp(t->bytes + t->byte_start[id], text, n)) return id;
   return -1;
 }
-bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_bytes) {
-  cJSON *list = tokens_read(path, error, error_bytes);
+bool tokenizer_add(Tokenizer *t, const char *path, Error *error) {
+  cJSON *list = tokens_read(path, error);
   if (!list) return false;
   size_t bytes;
   char *text = tokenizer_text(t, &bytes);
@@ -1188,8 +1183,8 @@ bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_byt
   cJSON_ArrayForEach(x, list) {
     const cJSON *other = cJSON_GetObjectItemCaseSensitive(vocab, x->valuestring);
     if (other && tokenizer_id(t, x->valuestring) < 0) {
-      snprintf(error, error_bytes, "%s: %s cannot be added: it is how the tokenizer's vocabulary writes token %d, "
-               "which has other bytes", path, x->valuestring, other->valueint);
+      fail(error, "%s: %s cannot be added: it is how the tokenizer's vocabulary writes token %d, which has other bytes",
+           path, x->valuestring, other->valueint);
       cJSON_Delete(root);
       cJSON_Delete(list);
       return false;
@@ -1207,7 +1202,7 @@ bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_byt
     if (!first) first = made;
   }
   Tokenizer made;
-  BpeLoad l = bpe_load_start(&made, path, "model.vocab", error, error_bytes);
+  BpeLoad l = bpe_load_start(&made, path, "model.vocab", error);
   l.all_bytes = false;                           // it was read before
   l.file = cJSON_Print(root);
   if (!l.file) die_missing("tokenizer: no memory for a tokenizer.json of %d tokens", id);
@@ -1222,10 +1217,9 @@ bool tokenizer_add(Tokenizer *t, const char *path, char *error, size_t error_byt
   *t = made;
   return true;
 }
-bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, char *error,
-                         size_t error_bytes) {
-  if (!tokenizer_load_any(t, path, error, error_bytes)) return false;
-  if (!*add || !strcmp(add, "auto") || tokenizer_add(t, add, error, error_bytes)) return true;
+bool tokenizer_load_with(Tokenizer *t, const char *path, const char *add, Error *error) {
+  if (!tokenizer_load_any(t, path, error)) return false;
+  if (!*add || !strcmp(add, "auto") || tokenizer_add(t, add, error)) return true;
   tokenizer_free(t);
   return false;
 }

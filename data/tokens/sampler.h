@@ -1,8 +1,4 @@
 // sampler.h: which samples make a microbatch, how conversations are packed, and the windows of an evaluation.
-//
-// Defines: packing_make, packing_fill, packing_bytes, packing_free, sampler_bytes,
-// sampler_init, sampler_set_epoch, microbatch_fill, microbatch_read_ahead, eval_windows_numel,
-// eval_window_fill.
 #pragma once
 #include "tokens.h"
 #include "token_files.h"
@@ -151,7 +147,7 @@ static inline void sampler_mix(Sampler *s) {
   }
 }
 
-bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
+bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, Error *e,
                   const Packing *packing) {
   CHECK(o.batch >= 1 && o.seq_len >= 1 && o.microbatches >= 1, "sampler: batch %lld, seq_len %lld, microbatches %lld",
         (long long)o.batch, (long long)o.seq_len, (long long)o.microbatches);
@@ -160,19 +156,18 @@ bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory
   if (sampler_bytes(split, o, packing)) s->order = (uint32_t *)memory;
   const int64_t n = s->samples_numel, per_step = o.batch * o.microbatches;
   if (n < per_step)
-    return data_fail(
-        e, EXIT_USAGE,
-        "the corpus is shorter than one global batch: its %lld training tokens make %lld sample%s of "
-        "--seq_len %lld, and a step takes %lld (%lld microbatch%s of --batch_size %lld): use a larger corpus, or a "
-        "smaller --seq_len, --batch_size, --global_batch or number of ranks",
-        (long long)split->tokens_numel, (long long)n, n == 1 ? "" : "s", (long long)o.seq_len, (long long)per_step,
-        (long long)o.microbatches, o.microbatches == 1 ? "" : "es", (long long)o.batch);
+    return fail_with(e, EXIT_USAGE, "the corpus is shorter than one global batch: its %lld training tokens make %lld "
+                     "sample%s of --seq_len %lld, and a step takes %lld (%lld microbatch%s of --batch_size %lld): use "
+                     "a larger corpus, or a smaller --seq_len, --batch_size, --global_batch or number of ranks",
+                     (long long)split->tokens_numel, (long long)n, n == 1 ? "" : "s", (long long)o.seq_len,
+                     (long long)per_step, (long long)o.microbatches, o.microbatches == 1 ? "" : "es",
+                     (long long)o.batch);
   for (int k = 0; k < split->sources; k++) {
     s->weight[k] = split->source[k].weight;
     if (sampler_source_numel(split, k, o.seq_len, packing) < 1)
-      return data_fail(e, EXIT_USAGE, "%s has %lld tokens, %s one sample of --seq_len %lld", split->source[k].name,
-                       (long long)split->source[k].tokens_numel, packing ? "none of them trained on within"
-                       : "too few for", (long long)o.seq_len);
+      return fail_with(e, EXIT_USAGE, "%s has %lld tokens, %s one sample of --seq_len %lld", split->source[k].name,
+                       (long long)split->source[k].tokens_numel, packing ? "none of them trained on within" : "too few "
+                       "for", (long long)o.seq_len);
   }
   s->steps_per_epoch = o.drop_last ? n / per_step : (n + per_step - 1) / per_step;
   if (s->period) sampler_mix(s);

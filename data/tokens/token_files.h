@@ -10,9 +10,6 @@
 //     replaced stays open as it was.
 //   - Where a stream is cut into files is unseen: place i is the same token, and the hash is the same.
 //   - An id that is not below the vocabulary, or a read that fails, ends all ranks with a line that names the file.
-//
-// Defines: split_token, split_trained, split_begins, split_target, split_read,
-// split_read_sample, split_read_ahead, split_open_files, split_free.
 #pragma once
 #include <sys/resource.h>
 
@@ -66,25 +63,39 @@ void split_free(Split *s) {
 // The llm.c token file: 256 int32 (magic, version, count, zeros), then the tokens. modded-nanogpt's is the first kind.
 struct TokenFileKind { int32_t magic, version; int token_bytes; const char *name; };
 static const TokenFileKind token_file_kinds[] = {{20240520, 1, 2, "GPT-2"}, {20240801, 7, 4, "Llama 3"}};
-enum { TOKEN_FILE_HEADER_BYTES = 1024, TOKEN_FILE_HEAD_BYTES = 4096 };         // HEAD: what tells its kind
+static const char token_file_llmq[] = "BIN.TOK\n";
+enum { TOKEN_FILE_HEAD_BYTES = 4096 };           // what tells its kind
+
+void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int token_bytes, int vocab_size, bool masked,
+                       int rest) {
+  const TokenFileKind *k = &token_file_kinds[token_bytes == 4];
+  const int32_t low = (int32_t)(numel & INT32_MAX), high = (int32_t)(numel >> 31);
+  const int32_t llmc[] = {k->magic, k->version, low, high};
+  const int32_t llmq[] = {0, 0, 2, token_bytes, low, vocab_size, 1, rest, high};
+  memset(header, 0, TOKEN_FILE_HEADER_BYTES);
+  if (masked) memcpy(header, llmq, sizeof llmq), memcpy(header, token_file_llmq, 8);
+  else memcpy(header, llmc, sizeof llmc);
+}
+static inline int64_t token_file_count(int32_t low, int32_t high) { return low + ((int64_t)high << 31); }
 
 static inline int64_t token_file_end(const TokenFile *f) {
   return f->offset_bytes + f->tokens_numel * f->token_bytes + (f->masked ? (f->tokens_numel + 7) / 8 : 0);
 }
-static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, size_t bytes, DataError *e) {
-  int32_t header[7] = {};
+static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, size_t bytes, Error *e) {
+  int32_t header[9] = {};
   memcpy(header, head, bytes < sizeof header ? bytes : sizeof header);
-  f->token_bytes = 4;
+  f->token_bytes = header[3] == 2 ? 2 : 4;
   f->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-  f->tokens_numel = header[4];
+  f->tokens_numel = token_file_count(header[4], header[8]);
   f->masked = header[6] == 1;
-  if ((header[2] != 1 && header[2] != 2) || header[3] != 4 || header[4] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: llmq's token file of version %d with %d tokens of %d bytes; expected: "
-                     "version 1 or 2, at least 2 tokens of 4 bytes", f->path, header[2], header[4], header[3]);
-  if (f->file_bytes != token_file_end(f))
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens of 4 bytes%s, so the file should have %lld "
-                     "bytes, but it has %lld; copy or write it again", f->path, header[4],
-                     f->masked ? " and a mask" : "", (long long)token_file_end(f), (long long)f->file_bytes);
+  const long long count = f->tokens_numel, want = token_file_end(f) + header[7];
+  if ((header[2] != 1 && header[2] != 2) || header[3] != f->token_bytes || header[4] < 0 || count < 2)
+    return fail_with(e, EXIT_MISSING, "%s: llmq's token file of version %d with %lld tokens of %d bytes; expected: "
+                     "version 1 or 2, at least 2 tokens of 4 bytes", f->path, header[2], count, header[3]);
+  if (f->file_bytes != want)
+    return fail_with(e, EXIT_MISSING, "%s: its header counts %lld tokens of %d bytes%s, so the file should have %lld "
+                     "bytes, but it has %lld; copy or write it again", f->path, count, header[3], f->masked ? " and a "
+                     "mask" : "", want, (long long)f->file_bytes);
   return true;
 }
 // What is wrong with `n` lengths and offsets of a Megatron index; NULL: nothing. Sequences lie one behind another.
@@ -123,7 +134,7 @@ static inline const char *megatron_check(int fd, int64_t at, int64_t sequences, 
 // lengths of the sequences, int64 offsets of theirs in bytes, int64 documents' ends. Its last sequence ends the tokens.
 enum { MEGATRON_HEADER_BYTES = 34 };
 static const char megatron_magic[] = "MMIDIDX\0";
-static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int fd, DataError *e) {
+static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int fd, Error *e) {
   uint8_t head[MEGATRON_HEADER_BYTES];
   uint64_t version, sequences, documents;
   struct stat st;
@@ -136,20 +147,20 @@ static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int
        file_read(fd, &length, 4, (int64_t)(sizeof head + 4 * (sequences - 1))) &&
        file_read(fd, &offset, 8, (int64_t)(sizeof head + 4 * sequences + 8 * (sequences - 1)));
   if (!ok)
-    return data_fail(e, EXIT_MISSING, "%s is a Megatron index that is damaged, cut short or of another version than 1; "
+    return fail_with(e, EXIT_MISSING, "%s is a Megatron index that is damaged, cut short or of another version than 1; "
                      "write it again", idx);
   if (head[17] != 4 && head[17] != 8)
-    return data_fail(e, EXIT_MISSING, "%s: a Megatron index of tokens of dtype %d; expected: 4 (int32) or 8 (uint16)",
+    return fail_with(e, EXIT_MISSING, "%s: a Megatron index of tokens of dtype %d; expected: 4 (int32) or 8 (uint16)",
                      idx, head[17]);
   f->token_bytes = head[17] == 4 ? 4 : 2;
   const char *fault = megatron_check(fd, sizeof head, (int64_t)sequences, (int64_t)documents, f->token_bytes);
   if (fault)
-    return data_fail(e, EXIT_MISSING, "%s is a Megatron index that is damaged: %s; write it again", idx, fault);
+    return fail_with(e, EXIT_MISSING, "%s is a Megatron index that is damaged: %s; write it again", idx, fault);
   f->tokens_numel = f->file_bytes / f->token_bytes;
   if (offset + (int64_t)length * f->token_bytes != f->file_bytes || f->tokens_numel < 2)
-    return data_fail(e, EXIT_MISSING, "%s has %lld bytes, but its index %s ends at byte %lld: they do not belong "
-                     "together, or one is cut short", f->path, (long long)f->file_bytes, idx,
-                     (long long)(offset + (int64_t)length * f->token_bytes));
+    return fail_with(e, EXIT_MISSING, "%s has %lld bytes, but its index %s ends at byte %lld: they do not belong "
+                     "together, or one is cut short", f->path, (long long)f->file_bytes, idx, (long long)(offset +
+                     (int64_t)length * f->token_bytes));
   return true;
 }
 
@@ -172,55 +183,54 @@ static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
 }
 
 // Whether exactly `count` tokens follow magic, version and count, which bare tokens do not do by chance.
-static inline bool token_file_has_layout(const int32_t header[3], long long bytes) {
+static inline bool token_file_has_layout(const int32_t header[4], long long bytes) {
   const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
   return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
 }
 // Of llm.c's kinds.
-static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, const int32_t header[3], DataError *e) {
-  const long long bytes = f->file_bytes, want = TOKEN_FILE_HEADER_BYTES + (long long)header[2] * k->token_bytes;
+static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, const int32_t header[4], Error *e) {
+  const long long bytes = f->file_bytes, count = token_file_count(header[2], header[3]);
+  const long long want = TOKEN_FILE_HEADER_BYTES + count * k->token_bytes;
   if (header[1] != k->version)
-    return data_fail(e, EXIT_MISSING, "%s: llm.c token file of version %d; magic %d goes with version %d, which this "
+    return fail_with(e, EXIT_MISSING, "%s: llm.c token file of version %d; magic %d goes with version %d, which this "
                      "program reads: write the file again with llm.c's current dev/data script", f->path, header[1],
                      k->magic, k->version);
-  if (header[2] < 2)
-    return data_fail(e, EXIT_MISSING, "%s: its header counts %d tokens; at least 2 are needed", f->path, header[2]);
+  if (header[2] < 0 || count < 2)
+    return fail_with(e, EXIT_MISSING, "%s: its header counts %lld tokens; at least 2 are needed", f->path, count);
   if (bytes != want)
-    return data_fail(e, EXIT_MISSING, "%s %s: its header counts %d %s tokens of %d bytes, so the file should have %lld "
-                     "bytes, but it has %lld; copy or write it again", f->path,
-                     bytes < want ? "is cut short" : "is longer than it says", header[2], k->name, k->token_bytes,
-                     want, bytes);
+    return fail_with(e, EXIT_MISSING, "%s %s: its header counts %lld %s tokens of %d bytes, so the file should have "
+                     "%lld bytes, but it has %lld; copy or write it again", f->path, bytes < want ? "is cut short" :
+                     "is longer than it says", count, k->name, k->token_bytes, want, bytes);
   f->token_bytes = k->token_bytes;
   f->offset_bytes = TOKEN_FILE_HEADER_BYTES;
-  f->tokens_numel = header[2];
+  f->tokens_numel = count;
   return true;
 }
 // Fills token_bytes, offset_bytes, tokens_numel, masked from the first bytes of a file and its size.
-static inline bool token_file_layout(TokenFile *f, const uint8_t *head, size_t head_bytes, DataError *e) {
+static inline bool token_file_layout(TokenFile *f, const uint8_t *head, size_t head_bytes, Error *e) {
   const long long bytes = f->file_bytes;
-  int32_t header[3] = {};
+  int32_t header[4] = {};
   if (head_bytes >= sizeof header) memcpy(header, head, sizeof header);
   if (head_bytes >= 8 && !memcmp(head, token_file_llmq, 8)) return token_file_llmq_layout(f, head, head_bytes, e);
   for (const TokenFileKind &k : token_file_kinds)
     if (header[0] == k.magic) return token_file_llmc_layout(f, &k, header, e);
   const char *misnomer = token_file_misnomer(head, head_bytes);
   if (misnomer)
-    return data_fail(e, EXIT_MISSING, "%s is %s; expected: an llm.c token file (magic %d or %d) or bare uint16 tokens "
+    return fail_with(e, EXIT_MISSING, "%s is %s; expected: an llm.c token file (magic %d or %d) or bare uint16 tokens "
                      "(nanoGPT)", f->path, misnomer, token_file_kinds[0].magic, token_file_kinds[1].magic);
   if (token_file_has_layout(header, bytes))
-    return data_fail(e, EXIT_MISSING, "%s has the header of an llm.c token file, version %d, %d tokens, but the "
-                     "unknown magic %d; expected %d (GPT-2) or %d (Llama 3)", f->path, header[1], header[2],
-                     header[0], token_file_kinds[0].magic, token_file_kinds[1].magic);
+    return fail_with(e, EXIT_MISSING, "%s has the header of an llm.c token file, version %d, %d tokens, but the "
+                     "unknown magic %d; expected %d (GPT-2) or %d (Llama 3)", f->path, header[1], header[2], header[0],
+                     token_file_kinds[0].magic, token_file_kinds[1].magic);
   if (bytes % 2)
-    return data_fail(e, EXIT_MISSING, "%s is cut short: %lld bytes is not a whole number of uint16 tokens (and there "
+    return fail_with(e, EXIT_MISSING, "%s is cut short: %lld bytes is not a whole number of uint16 tokens (and there "
                      "is no llm.c header)", f->path, bytes);
-  if (bytes < 4) return data_fail(e, EXIT_MISSING, "%s holds 1 token; at least 2 are needed", f->path);
+  if (bytes < 4) return fail_with(e, EXIT_MISSING, "%s holds 1 token; at least 2 are needed", f->path);
   f->token_bytes = 2;
   f->tokens_numel = bytes / 2;
   return true;
 }
-// Opens the token file f->path; all but `first` is overwritten. Does not check the ids.
-static inline bool token_file_open(TokenFile *f, DataError *e) {
+bool token_file_open(TokenFile *f, Error *e) {
   uint8_t head[TOKEN_FILE_HEAD_BYTES];
   char idx[DATA_PATH_BYTES + 8];
   size_t bytes;
@@ -230,7 +240,7 @@ static inline bool token_file_open(TokenFile *f, DataError *e) {
   f->file_bytes = (int64_t)bytes;
   const size_t n = bytes < sizeof head ? bytes : sizeof head;
   bool ok = file_read(f->fd, head, (int64_t)n, 0);
-  if (!ok) data_fail(e, EXIT_MISSING, "cannot read %s: %s", f->path, strerror(errno));
+  if (!ok) fail_with(e, EXIT_MISSING, "cannot read %s: %s", f->path, strerror(errno));
   data_format(idx, sizeof idx, "%.*s.idx", (int)strlen(f->path) - (name_ends(f->path, ".bin") ? 4 : 0), f->path);
   char magic[9] = "";
   const int beside = open(idx, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -239,7 +249,7 @@ static inline bool token_file_open(TokenFile *f, DataError *e) {
   if (beside >= 0) close(beside);
   const int64_t middle = f->file_bytes / 2, rest = min64(f->file_bytes - middle, (int64_t)sizeof head);
   if (ok && !(ok = file_read(f->fd, head, rest, middle)))
-    data_fail(e, EXIT_MISSING, "cannot read %s: %s", f->path, strerror(errno));
+    fail_with(e, EXIT_MISSING, "cannot read %s: %s", f->path, strerror(errno));
   f->hash = ok ? data_hash(0, head, (size_t)rest) : 0;
   if (!ok) close(f->fd), f->fd = -1;
   return ok;
@@ -265,26 +275,26 @@ static inline const TokenFile *split_file_at(const Split *s, int64_t i) {
 }
 // What is wrong with an id; `at`: where it is in f. largest: of the ids that were read.
 static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id, uint32_t largest, int vocab_size,
-                                     char *line, size_t bytes) {
+                                     Error *e) {
   enum { VOCAB_MAX = 1 << 24 };                 // of --vocab_size
   const char *of = f->file_bytes > (1 << 24) ? " of those read" : "";
   if (largest >= VOCAB_MAX)
-    snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d, and its largest token%s is %u, which no "
-             "vocabulary has: it is damaged, or holds no tokens", f->path, (long long)at, id, vocab_size, of, largest);
+    fail_with(e, EXIT_USAGE, "%s: token %lld is %u, not below --vocab_size %d, and its largest token%s is %u, which no "
+              "vocabulary has: it is damaged, or holds no tokens", f->path, (long long)at, id, vocab_size, of, largest);
   else
-    snprintf(line, bytes, "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
-             "largest token%s is %u, so --vocab_size must be at least %u (GPT-2's is 50257)", f->path, (long long)at,
-             id, vocab_size, of, largest, largest + 1);
+    fail_with(e, EXIT_USAGE, "%s: token %lld is %u, not below --vocab_size %d: the file has another vocabulary; its "
+              "largest token%s is %u, so --vocab_size must be at least %u (GPT-2's is 50257)", f->path, (long long)at,
+              id, vocab_size, of, largest, largest + 1);
 }
 // Ends all ranks: one of these ids, tokens [at, at + n) of f, is not below the vocabulary.
 static inline void split_bad_id(const Split *s, const TokenFile *f, int64_t at, int64_t n, const int32_t *ids) {
-  char line[2048];
+  Error line = {};
   uint32_t largest = 0;
   int64_t first = 0;
   for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
   while ((uint32_t)ids[first] < (uint32_t)s->vocab_size) first++;
-  token_file_bad_id(f, at + first, (uint32_t)ids[first], largest, s->vocab_size, line, sizeof line);
-  die_user("%s", line);
+  token_file_bad_id(f, at + first, (uint32_t)ids[first], largest, s->vocab_size, &line);
+  die_user("%s", line.text);
 }
 enum { TOKEN_READ_NUMEL = 4096 };                 // tokens of one read, a multiple of 16
 // Reads some of tokens [first, first + n) of a stream in files, and returns how many. ids, targets: (TOKEN_READ_NUMEL),
@@ -385,7 +395,7 @@ uint64_t split_hash(const Split *s, BadId *bad) {
   return h;
 }
 
-bool split_check_mask(const Split *s, const char *name, DataError *e) {
+bool split_check_mask(const Split *s, const char *name, Error *e) {
   enum { NUMEL = 4096 };
   int32_t ids[NUMEL];
   bool trained = !s->masked || s->tokens_numel < 2;
@@ -395,10 +405,10 @@ bool split_check_mask(const Split *s, const char *name, DataError *e) {
     for (int64_t i = 0; i < n; i++) trained = trained || ids[i] != -1;
   }
   return trained ||
-         data_fail(e, EXIT_USAGE, "%s: none of its %lld tokens is trained on", name, (long long)s->tokens_numel);
+         fail_with(e, EXIT_USAGE, "%s: none of its %lld tokens is trained on", name, (long long)s->tokens_numel);
 }
 
-bool split_open_files(Split *s, int vocab_size, DataError *e) {
+bool split_open_files(Split *s, int vocab_size, Error *e) {
   BadId bad = {vocab_size, 0, 0, 0};
   for (int i = 0; i < s->files; i++) s->file[i].fd = -1;
   struct rlimit limit;
@@ -420,7 +430,6 @@ bool split_open_files(Split *s, int vocab_size, DataError *e) {
   s->vocab_size = s->token_bytes == 2 && vocab_size > 65535 ? 0 : vocab_size;
   if (!bad.largest) return true;
   const TokenFile *f = split_file_at(s, bad.at);
-  token_file_bad_id(f, bad.at - f->first, bad.id, bad.largest, vocab_size, e->text, sizeof e->text);
-  e->exit_code = EXIT_USAGE;
+  token_file_bad_id(f, bad.at - f->first, bad.id, bad.largest, vocab_size, e);
   return false;
 }

@@ -48,12 +48,19 @@ int64_t split_longest(const Split *s);
 // Token i, and whether it is trained on.
 int32_t split_token(const Split *s, int64_t i);
 bool split_trained(const Split *s, int64_t i);
-// llmq's token file: "BIN.TOK\n", int32 version (1, 2), bytes of a token, count, vocabulary, whether there are masks;
-// from byte 1024 on int32 tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it.
-static const char token_file_llmq[] = "BIN.TOK\n";
+// The header of a token file that this program writes, before its tokens: llm.c's, or, with a mask, llmq's:
+// "BIN.TOK\n", int32 version (1, 2), bytes of a token, count, vocabulary, whether there are masks; from byte 1024 on
+// the tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it. Words that are 0 in
+// their own files have what a count has above 31 bits and, of llmq's, the `rest` bytes that follow the mask; those from
+// TOKEN_FILE_FREE_WORD on are the writer's.
+enum { TOKEN_FILE_WORDS = 256, TOKEN_FILE_HEADER_BYTES = 1024, TOKEN_FILE_FREE_WORD = 16 };
+void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int token_bytes, int vocab_size, bool masked,
+                       int rest = 0);
+// Opens the token file f->path; all but `first` is overwritten. Does not check the ids.
+bool token_file_open(TokenFile *f, Error *e);
 // The first id that is not below the vocabulary among those that were read, and the largest of them.
 struct BadId { int vocab_size; int64_t at; uint32_t id, largest; };
-// Bytes of tokens and mask, which lie one behind the other: in memory, in the cache, in llmq's files; and the mask's
+// Bytes of tokens and mask, which lie one behind the other: in memory and in llmq's files; and the mask's
 // bits, or those that say where documents begin.
 size_t split_bytes(const Split *s);
 uint8_t *split_bits(const Split *s, bool begins);
@@ -65,10 +72,10 @@ void split_free(Split *s);
 // of a stream of up to 16 MiB). bad: of a stream in files, what those blocks have of it.
 uint64_t split_hash(const Split *s, BadId *bad = NULL);
 // Refuses a split none of whose targets is trained on.
-bool split_check_mask(const Split *s, const char *name, DataError *e);
+bool split_check_mask(const Split *s, const char *name, Error *e);
 // Opens s->file[0 .. s->files), whose paths are set, as one stream. Ids that are not below vocab_size are refused here
 // if they are among the blocks that identify the stream, and otherwise when they are read.
-bool split_open_files(Split *s, int vocab_size, DataError *e);
+bool split_open_files(Split *s, int vocab_size, Error *e);
 
 // ---- sampler.h ------------------------------------------------------------------------------------------------------
 // Sample i is tokens [i T, i T + T) as inputs and the same shifted by one as targets; samples do not overlap, and a
@@ -129,7 +136,7 @@ size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packin
 void sampler_set_epoch(Sampler *s, int64_t epoch);
 // Prepares epoch 0. memory: sampler_bytes(split, o) bytes, used as long as the sampler is. False and one line when the
 // split cannot fill one global batch.
-bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, DataError *e,
+bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, Error *e,
                   const Packing *packing = NULL);
 static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
 // Microbatch m of a step of the current epoch; those after the step's M are empty, without targets. inputs, targets:

@@ -5,6 +5,7 @@
 #include "kernels/all.h"
 #include "base/newfile/newfile.cc"
 #include "base/base.cc"
+#include "base/net/net.cc"
 #include "watch/watch.cc"
 #include "kernels/op_calls.cc"
 #include "fsdp/state.h"
@@ -94,8 +95,8 @@ void lent_catch_loading_signals() {
 }
 int lent_option(const char *name) {
   OptionUse use;
-  char error[512];
-  return option_find(name, &use, error, sizeof error) ? use.id : -1;
+  Error error;
+  return option_find(name, &use, &error) ? use.id : -1;
 }
 const char *lent_option_name(int option) { return option_spec(option)->name; }
 bool lent_text_strips(const Tokenizer *t, int32_t *ids, int64_t count, int made, uint8_t first) {

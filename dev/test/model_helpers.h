@@ -3,8 +3,8 @@
 
 // Gives an option a value, as if it followed from others.
 static inline void option_pick(Options *o, OptionId id, const char *value) {
-  char error[512];
-  EXPECT(option_put(o, id, value, error, sizeof error), "%s", error);
+  Error error = {};
+  EXPECT(option_put(o, id, value, &error), "%s", error.text);
 }
 // Copies parameter p's state into `full` (padded_rows x cols floats) on every rank. Collective.
 static inline void fsdp_read_param(Fsdp *f, ShardState state, int p, float *full) {

@@ -80,24 +80,23 @@ static const char *kept_file() {
   return path;
 }
 // A trainer with adapters beside the weights of PATH. False: `error` says why the options are refused. Collective.
-static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *ops, const char *extra, char *error,
-                      size_t error_bytes) {
+static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *ops, const char *extra, Error *error) {
   char text[2048], *argv[48] = {(char *)"test"}, *save = NULL;
   int argc = 1, rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   memset((void *)x, 0, sizeof *x);
-  error[0] = 0;
+  error->text[0] = 0;
   snprintf(text, sizeof text, "%s%s --seq_len 8 --batch_size 1 --lr 0.01 --warmup 0 %s", *path ? "--init_from " : "",
            path, extra);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  options_parse(&x->o, &trainer_table, argc, argv, error, error_bytes);
-  if (!rank && !error[0]) start_find(&x->start, &x->o, error, error_bytes);
-  MPI_Bcast(error, (int)error_bytes, MPI_CHAR, 0, comm);
-  if (error[0]) return false;
+  options_parse(&x->o, &trainer_table, argc, argv, error);
+  if (!rank && !error->text[0]) start_find(&x->start, &x->o, error);
+  MPI_Bcast(error, (int)sizeof *error, MPI_BYTE, 0, comm);
+  if (error->text[0]) return false;
   start_share(&x->start, comm);
-  if (!start_options(&x->start, &x->o, error, error_bytes)) return false;
-  if (!options_resolve(&x->o, world, world, error, error_bytes)) return false;
+  if (!start_options(&x->start, &x->o, error)) return false;
+  if (!options_resolve(&x->o, world, world, error)) return false;
   test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &x->o, &x->corpus, comm, device_of(ops), 1);
   saver_init(&x->saver, &x->trainer.run);
@@ -107,9 +106,9 @@ static bool kept_open(FamilyRun *x, const char *path, MPI_Comm comm, const Ops *
 // What each matrix is: the numbers of the file's blocks, or those once more in blocks that are made of them.
 static void kept_expect_values(FamilyRun *x, const char *path, const char *what) {
   Fsdp *f = x->trainer.fsdp;
-  char error[2048];
+  Error error = {};
   Import s;
-  REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
+  REQUIRE(import_open(&s, path, &error), "%s", error.text);
   int kept = 0;
   for (int p = 0; p < f->lay.params; p++) {
     const Param *q = &f->lay.param[p];
@@ -194,11 +193,12 @@ TEST_MPI(kept_modes, 6,
   for (const auto &k : cases) {
     static FamilyRun x;
     MPI_Comm comm;
-    char error[2048], options[512], what[256];
+    char options[512], what[256];
+    Error error = {};
     snprintf(options, sizeof options, "--lora 2 --global_batch %d %s", k.options ? 12 : 5, k.options ? k.options : "");
     snprintf(what, sizeof what, "%d ranks, %s", k.world, k.options ? k.options : "values");
     if (!world_comm(k.world, &comm)) { MPI_Barrier(MPI_COMM_WORLD); continue; }
-    REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error), "%s: %s", what, error);
+    REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, &error), "%s: %s", what, error.text);
     EXPECT(x.o.base_dtype == OPT_base_dtype_file, "%s: --base_dtype %s", what, option_word(&x.o, OPT_base_dtype));
     for (int i = 0; i < MEM_COUNT; i++)
       EXPECT(x.trainer.run.plan.planned_bytes[i] == x.trainer.run.plan.taken_bytes[i], "%s: %s", what, memory_words[i]);
@@ -232,11 +232,12 @@ TEST_MPI(kept_is_dequantized, 1,
     static FamilyRun x;
     uint64_t hash[2], base[2];
     for (int i = 0; i < 2; i++) {
-      char error[2048], options[512];
+      char options[512];
+      Error error = {};
       snprintf(options, sizeof options, "--lora 2 --global_batch %d --base_dtype %s %s", k.cuda ? 1 : 2,
                i ? "file" : "param", k.options);
       const Ops *ops = k.cuda ? &ops_cuda_emulated : cpu_tables[cpu_best_table()].ops;
-      REQUIRE(kept_open(&x, path, MPI_COMM_SELF, ops, options, error, sizeof error), "%s", error);
+      REQUIRE(kept_open(&x, path, MPI_COMM_SELF, ops, options, &error), "%s", error.text);
       base[i] = fsdp_weights_hash(x.trainer.fsdp);
       for (int s = 0; s < (k.cuda ? 1 : 2); s++) EXPECT(!train_step(&x.trainer, false).skipped, "%s", options);
       hash[i] = 0;
@@ -256,10 +257,9 @@ TEST_MPI(kept_is_dequantized, 1,
   float *logits[2];
   for (int i = 0; i < 2; i++) {
     static FamilyRun x;
-    char error[2048];
+    Error error = {};
     const char *options = i ? "--sample_only" : "--sample_only --base_dtype param";
-    REQUIRE(kept_open(&x, path, MPI_COMM_SELF, cpu_tables[0].ops, options,
-                      error, sizeof error), "%s", error);
+    REQUIRE(kept_open(&x, path, MPI_COMM_SELF, cpu_tables[0].ops, options, &error), "%s", error.text);
     EXPECT((x.o.base_dtype == OPT_base_dtype_file) == i, "a sample's is %s", option_word(&x.o, OPT_base_dtype));
     logits[i] = ix_logits(&x.trainer, tokens, 8);
     family_close(&x);
@@ -277,10 +277,11 @@ TEST_MPI(kept_made, 3,
     for (int world : {1, 3}) {
       static FamilyRun x;
       MPI_Comm comm;
-      char error[2048], options[512];
+      char options[512];
+      Error error = {};
       if (!world_comm(world, &comm)) { MPI_Barrier(MPI_COMM_WORLD); continue; }
       snprintf(options, sizeof options, "--lora 2 --global_batch 3 --base_dtype %s --shm off", type);
-      REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error), "%s", error);
+      REQUIRE(kept_open(&x, path, comm, cpu_tables[0].ops, options, &error), "%s", error.text);
       const int wte = root_param(&x.trainer.model, WTE);
       EXPECT(!x.trainer.fsdp->lay.param[wte].keeps, "%s: the embedding is quantized", type);
       kept_expect_values(&x, path, type);
@@ -297,10 +298,11 @@ TEST_MPI(kept_made, 3,
 // All matrices of blocks of a checked directory, in fp32, of a run whose base is kept in `type`. Collective.
 static float *kept_values(const char *path, const char *type, MPI_Comm comm, int64_t *n) {
   static FamilyRun x;
-  char error[2048], options[256];
+  char options[256];
+  Error error = {};
   snprintf(options, sizeof options, "--lora 2 --global_batch 3 --base_dtype %s", type);
-  const bool opened = kept_open(&x, path, comm, cpu_tables[0].ops, options, error, sizeof error);
-  if (!opened) die_missing("%s", error);
+  const bool opened = kept_open(&x, path, comm, cpu_tables[0].ops, options, &error);
+  if (!opened) die_missing("%s", error.text);
   float *all = (float *)malloc(sizeof(float) * (size_t)model_numel(&x.trainer.model)), *at = all;
   for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
     const Param *q = &x.trainer.fsdp->lay.param[p];
@@ -371,10 +373,10 @@ TEST_MPI(kept_refuses, 1,
   const char *path = kept_file();
   for (const auto &k : cases) {
     static FamilyRun x;
-    char error[2048];
+    Error error = {};
     const char *from = *k.path == '@' ? path : k.path;
-    const bool taken = kept_open(&x, from, MPI_COMM_SELF, cpu_tables[0].ops, k.options, error, sizeof error);
-    EXPECT(!taken && strstr(error, k.says), "%s %s: '%s'", from, k.options, error);
+    const bool taken = kept_open(&x, from, MPI_COMM_SELF, cpu_tables[0].ops, k.options, &error);
+    EXPECT(!taken && strstr(error.text, k.says), "%s %s: '%s'", from, k.options, error.text);
   }
 }
 
@@ -405,10 +407,10 @@ TEST(kept_resumes_on_its_file,
       {"--base_dtype param", 2, "--base_dtype param contradicts "},
       {"", 3, "are for other weights than those of"}};
   for (const auto &k : refusals) {
-    char error[2048];
+    Error error = {};
     Import s;
     if (!*k.options) {
-      REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
+      REQUIRE(import_open(&s, path, &error), "%s", error.text);
       const int64_t at = s.set.shard[0].file.tensor[0].at;
       import_close(&s);
       const int fd = open(path, O_RDWR);

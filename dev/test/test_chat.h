@@ -23,7 +23,7 @@ TEST(chat_llmq_files,
   uint64_t hash[2];
   for (int masks = 0; masks < 2; masks++) {
     Corpus c, there;
-    DataError e;
+    Error e;
     chat_llmq_file(train, 1 + masks, 203, masks, 0);
     chat_llmq_file(valid, 2, 99, masks, 0);
     REQUIRE(corpus_load(&c, data_options(train), &e), "%s", e.text);
@@ -69,18 +69,18 @@ TEST(chat_templates_equal_transformers,
      "for each known template, which is recognised in the model's directory; with 1 and 3 threads, and cached") {
   char config[256], u16[256], cache[600];
   for (const char *name : chat_forms) {
-    char why[640] = "";
+    Error why = {};
     snprintf(config, sizeof config, "dev/fixtures/chat_%s", name);
     snprintf(u16, sizeof u16, "dev/fixtures/chat_%s.u16", name);
     snprintf(cache, sizeof cache, "%s/cache", test_tmp());
-    char *words = chat_words_in(config, why, sizeof why);
-    REQUIRE(words, "%s: %s", name, why);
+    char *words = chat_words_in(config, &why);
+    REQUIRE(words, "%s: %s", name, why.text);
     int64_t bytes = 0;
     uint16_t *want = (uint16_t *)file_get(u16, 1 << 20, &bytes);
     REQUIRE(want, "no %s", u16);
     for (int turn = 0; turn < 3; turn++) {
       Corpus c;
-      DataError e;
+      Error e;
       CorpusOptions o = chat_corpus_options("dev/fixtures/chat.jsonl", name, name);
       o.threads = turn ? 3 : 1;
       o.cache_dir = cache;
@@ -123,10 +123,11 @@ TEST(chat_prompts_are_the_beginning,
   static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"  Why 12?\\n\"}, "
                              "{\"role\": \"assistant\", \"content\": \"x\"}]}";
   for (const char *name : chat_forms) {
-    char path[256], error[512];
+    char path[256];
+    Error error = {};
     Tokenizer t;
     snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
-    REQUIRE(tokenizer_load(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load(&t, path, &error), "%s", error.text);
     const ChatOptions o = {name, chat_date, "", false};
     const Chat c = chat_open(&o, &t);
     ChatTokens asked = {}, whole = {};
@@ -195,7 +196,7 @@ TEST(chat_lines_are_checked,
   data_expect_refused(o, 2, "--init_from", "--tokenizer");
   data_write(path, "{\"text\": \"a\"}\n", 14);
   Corpus one;
-  DataError fault;
+  Error fault;
   REQUIRE(corpus_load(&one, chat_corpus_options(path, "qwen2.5", "qwen2.5"), &fault), "%s", fault.text);
   EXPECT(one.split[SPLIT_TRAIN].documents == 1 && !one.split[SPLIT_VALID].tokens_numel, "one record is held out");
   corpus_free(&one);
@@ -208,7 +209,7 @@ TEST(chat_lines_are_checked,
   data_write_text(dir, "valid.jsonl", "{\"text\": \"b\"}\n");
   for (int all = 0; all < 2; all++) {
     Corpus c;
-    DataError e;
+    Error e;
     o = chat_corpus_options(dir, "qwen2.5", "auto");
     o.chat.train_all = all;
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
@@ -234,11 +235,12 @@ TEST(chat_lines_are_checked,
 // Trained tokens of one line by a template, as text with [ ] around them; "": the fault.
 static const char *chat_marked(const char *name, const char *line, bool all = false, const char *its_text = NULL) {
   static char text[2048];
-  char path[256], error[512];
+  char path[256];
+  Error error = {};
   Tokenizer t;
   snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
   if (access(path, R_OK)) snprintf(path, sizeof path, "dev/fixtures/chat_others/tokenizer.json");
-  if (!tokenizer_load(&t, path, error, sizeof error)) return error[0] ? "no tokenizer" : "";
+  if (!tokenizer_load(&t, path, &error)) return error.text[0] ? "no tokenizer" : "";
   ChatOptions o = {name, chat_date, "", all};
   char *const words = its_text ? chat_words_of(NULL, its_text) : NULL;
   o.words = words;
@@ -327,10 +329,11 @@ TEST(chat_tools_equal_transformers,
   int64_t bytes = 0, at = 0;
   uint64_t *want = (uint64_t *)file_get("dev/fixtures/tools.u64", 1 << 20, &bytes);
   for (const auto &x : cases) {
-    char path[256], error[512];
+    char path[256];
+    Error error = {};
     Tokenizer t;
     snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", x.tokenizer);
-    REQUIRE(want && tokenizer_load(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(want && tokenizer_load(&t, path, &error), "%s", error.text);
     snprintf(path, sizeof path, "dev/fixtures/%s.jsonl", x.file);
     const ChatOptions o = {x.name, "07 Mar 2031", "", false};
     const Chat c = chat_open(&o, &t);

@@ -86,7 +86,8 @@ TEST(cli_chat_exports_its_template,
   cli_expect_done(&r, "tuned");
   EXPECT(strstr(r.text, says) && strstr(r.text, asks), "it sampled:\n%.3000s", r.text);
   cli_free(&r);
-  char why[640], path[600];
+  char path[600];
+  Error why = {};
   int64_t bytes;
   cJSON *of_tokenizer = chat_cli_json("dev/fixtures/chat_qwen2.5", "tokenizer_config.json");
   cJSON *exported = chat_cli_json(cli_path("exported"), "tokenizer_config.json");
@@ -103,7 +104,7 @@ TEST(cli_chat_exports_its_template,
   const char *key = (const char *)memmem(gguf, (size_t)bytes, "tokenizer.chat_template", 23);
   EXPECT(key && !memcmp(key + 23 + 4 + 8, text, strlen(text)), "%s has no template", path);
   GgufFile g;
-  cJSON *of_gguf = gguf_open(&g, path, why, sizeof why) ? gguf_published(&g) : NULL;
+  cJSON *of_gguf = gguf_open(&g, path, &why) ? gguf_published(&g) : NULL;
   const char *again = published_text(of_gguf, "chat_template");
   EXPECT(again && !strcmp(again, text), "a model that is tuned from %s has another template: %s", path, again);
   cJSON_Delete(of_gguf);
@@ -198,9 +199,10 @@ TEST(cli_pairs_of_a_published_model,
   EXPECT(!r.code && strstr(r.text, text) && !strstr(r.text, says), "later:\n%.3000s", r.text);
   cli_free(&r);
   Tokenizer t;
-  char path[700], error[512], want[64];
+  char path[700], want[64];
+  Error error = {};
   snprintf(path, sizeof path, "%s/tokenizer.json", base);
-  REQUIRE(tokenizer_load_any(&t, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&t, path, &error), "%s", error.text);
   snprintf(want, sizeof want, "[%d,5,7,", chat_token(&t, "<|endoftext|>"));
   tokenizer_free(&t);
   cJSON *generation = chat_cli_json(cli_path("export"), "generation_config.json");

@@ -63,11 +63,11 @@ static inline char *ckpt_comparable_json(const char *directory) {
   static const char *const own[] = {"out", "resume", "grad_accum", "gather_slots", "shm", "save_async", "strategy",
                                     "mesh", "reshard_after_forward", "shard", "wrap", "accumulate", "offload",
                                     "recompute"};
-  char error[1024] = "";
+  Error error = {};
   int64_t bytes;
-  char *text = checkpoint_text(directory, &bytes, error, sizeof error);
-  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, error, sizeof error) : NULL;
-  EXPECT(json, "%s", error);
+  char *text = checkpoint_text(directory, &bytes, &error);
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, &error) : NULL;
+  EXPECT(json, "%s", error.text);
   for (const char *key : {"written", "serial", "ranks", "device", "ops", "crc32c"})
     cJSON_DeleteItemFromObjectCaseSensitive(json, key);
   for (const char *key : own)
@@ -247,20 +247,21 @@ static inline void resume_from(Trainer *t, Saver *saver, const Corpus *corpus, M
                                const Ops *ops = NULL, const char *comm_name = NULL) {
   static Start start;
   Options o;
-  char text[2048], error[1024] = "", *argv[96] = {(char *)"test"}, *save = NULL;
+  char text[2048], *argv[96] = {(char *)"test"}, *save = NULL;
+  Error error = {};
   int argc = 1, world, rank;
   MPI_Comm_size(comm, &world);
   MPI_Comm_rank(comm, &rank);
   snprintf(text, sizeof text, "%s", arguments);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
   memset((void *)&start, 0, sizeof start);
-  if (options_parse(&o, &trainer_table, argc, argv, error, sizeof error) && !rank)
-    start_find(&start, &o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  if (options_parse(&o, &trainer_table, argc, argv, &error) && !rank)
+    start_find(&start, &o, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   start_share(&start, comm);
-  if (start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error))
-    start_check(&start, &o, corpus, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  if (start_options(&start, &o, &error) && options_resolve(&o, world, world, &error))
+    start_check(&start, &o, corpus, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_run(comm, &o);
   if (!rank) make_directories(o.out);            // not check_out: this process writes there several times
   if (comm_name) option_pick(&o, OPT_comm, comm_name);
@@ -485,7 +486,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
   if (!ckpt_rank()) make_directories(ckpt_path("saved"));
   for (const char *extra : {"", "--save_async"}) {
     Options o;
-    char error[1024] = "";
+    Error error = {};
     test_options(&o, 2, "--n_layer 1 --n_head 4 --n_embd 384 --seq_len 16 --n_positions 16 --vocab_size 5000 "
                  "--batch_size 1 --out %s %s", ckpt_path("saved"), extra);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
@@ -509,9 +510,9 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     EXPECT(states_hash(t.fsdp) != saved, "%s: a step changes nothing", extra);
     int64_t bytes = 0;
     const char *path = saver_path(&saver);
-    char *text = checkpoint_text(path, &bytes, error, sizeof error);
-    cJSON *json = text ? checkpoint_parse(path, text, (size_t)bytes, error, sizeof error) : NULL;
-    REQUIRE(json, "%s", error);
+    char *text = checkpoint_text(path, &bytes, &error);
+    cJSON *json = text ? checkpoint_parse(path, text, (size_t)bytes, &error) : NULL;
+    REQUIRE(json, "%s", error.text);
     peak_reset();
     before = peak_bytes();
     checkpoint_load(test_saved(&t), path, json, crc32c(0, text, (size_t)bytes), true, log_load_progress);
@@ -550,7 +551,7 @@ struct StreamFiles {
   int64_t blocks;
   int commits, discards;
 };
-static bool stream_commit(void *to, const uint32_t *checksums, char *, size_t) {
+static bool stream_commit(void *to, const uint32_t *checksums, Error *) {
   StreamFiles *w = (StreamFiles *)to;
   memcpy(w->checksums, checksums, sizeof(uint32_t) * (size_t)w->blocks);
   w->commits++;
@@ -583,7 +584,7 @@ static inline void stream_end(Trainer *t, StreamFiles *w) {
 // meanwhile.
 static inline void stream_save(Trainer *t, bool background, bool blind, const char *want, const char *what) {
   StreamFiles w;
-  char error[1024] = "";
+  Error error = {};
   if (background) hold_begin();
   stream_begin(t, &w, background, blind);
   if (background) train_step(t, false);
@@ -601,30 +602,30 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
     ckpt_expect_same_file(what, a, b);
   }
   int64_t bytes;
-  char *text = checkpoint_text(want, &bytes, error, sizeof error);
-  cJSON *json = text ? checkpoint_parse(want, text, (size_t)bytes, error, sizeof error) : NULL;
+  char *text = checkpoint_text(want, &bytes, &error);
+  cJSON *json = text ? checkpoint_parse(want, text, (size_t)bytes, &error) : NULL;
   uint32_t checksums[STREAM_MOST_BLOCKS] = {};
-  EXPECT(json && checkpoint_checksums(want, json, &t->run.store.map, checksums, error, sizeof error), "%s: %s", what,
-         error);
+  EXPECT(json && checkpoint_checksums(want, json, &t->run.store.map, checksums, &error), "%s: %s", what, error.text);
   EXPECT(!memcmp(checksums, w.checksums, sizeof checksums), "%s: the checksums differ from one host's", what);
   cJSON_Delete(json);
   free(text);
 }
 // Loads the checkpoint in `directory`; "" or this rank's error.
-static inline void stream_load(Trainer *t, const char *directory, bool blind, char *error, size_t error_bytes) {
+static inline void stream_load(Trainer *t, const char *directory, bool blind, Error *error) {
   TensorMap map;
-  char *header[CHECKPOINT_FILES], why[1024] = "";
+  char *header[CHECKPOINT_FILES];
+  Error why = {};
   int64_t bytes;
   checkpoint_map(test_saved(t), directory, &map, header);
   uint32_t checksums[STREAM_MOST_BLOCKS] = {};
-  char *text = checkpoint_text(directory, &bytes, why, sizeof why);
-  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, why, sizeof why) : NULL;
-  EXPECT(json && checkpoint_checksums(directory, json, &map, checksums, why, sizeof why), "%s", why);
+  char *text = checkpoint_text(directory, &bytes, &why);
+  cJSON *json = text ? checkpoint_parse(directory, text, (size_t)bytes, &why) : NULL;
+  EXPECT(json && checkpoint_checksums(directory, json, &map, checksums, &why), "%s", why.text);
   for (int i = 0; i < map.files && blind; i++) snprintf(map.path[i], MAP_PATH_BYTES, "/nowhere/at/all%d", i);
   StoreLoad l = {};
   l.map = &map;
   l.checksums = checksums;
-  store_load(&t->run.store, l, STATES_ALL, error, error_bytes, NULL, NULL);
+  store_load(&t->run.store, l, STATES_ALL, error, NULL, NULL);
   fsdp_publish(t->fsdp);
   fsdp_step_end(t->fsdp);
   tensor_map_free(&map);
@@ -667,7 +668,8 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   static Saver saver;
   static Log log;
   MPI_Comm comm;
-  char what[128], error[1024];
+  char what[128];
+  Error error = {};
   if (!world_comm(N, &comm)) return;
   snprintf(what, sizeof what, "%d ranks, %s of them blind, %s", N, all_blind ? "all but the first" : "every second",
            background ? "in the background" : "at once");
@@ -684,15 +686,16 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   stream_save(&t, background, blind, want, what);
   train_step(&t, false);
   EXPECT(states_hash(t.fsdp) != saved, "%s: a step changes nothing", what);
-  stream_load(&t, want, blind, error, sizeof error);
-  EXPECT(!error[0] && states_hash(t.fsdp) == saved, "%s: loaded tensors differ from those saved; '%s'", what, error);
+  stream_load(&t, want, blind, &error);
+  EXPECT(!error.text[0] && states_hash(t.fsdp) == saved, "%s: loaded tensors differ from those saved; '%s'", what,
+         error.text);
   MPI_Barrier(comm);
   if (!rank) stream_flip(want, "optim.safetensors");
   MPI_Barrier(comm);
-  stream_load(&t, want, blind, error, sizeof error);
+  stream_load(&t, want, blind, &error);
   const bool has_last = rank == N - 1;           // a bias, so at the end of its unit, in the last rank's shard
-  EXPECT(!has_last || (!strncmp(error, "second moment of h.", 19) && strstr(error, "are damaged")), "%s: '%s'", what,
-         error);
+  EXPECT(!has_last || (!strncmp(error.text, "second moment of h.", 19) && strstr(error.text, "are damaged")), "%s: "
+         "'%s'", what, error.text);
   MPI_Barrier(comm);
   if (!rank) { ckpt_remove(ckpt_path("saved")); ckpt_remove(ckpt_path("streamed")); }
   trainer_close(&t);
@@ -939,30 +942,31 @@ static inline const char *dir_link(const char *path) {
 static inline void dir_expect(const char *what, const char *got, const char *want) {
   EXPECT(!strcmp(got, want), "%s: '%s', must be '%s'", what, got, want);
 }
-static inline void dir_start(Start *s, const char *resume, const char *out, char *error, size_t error_bytes) {
+static inline void dir_start(Start *s, const char *resume, const char *out, Error *error) {
   Options o;
   options_default(&o, &trainer_table);
   snprintf(o.resume, sizeof o.resume, "%s", resume);
   snprintf(o.out, sizeof o.out, "%s", out);
   memset((void *)s, 0, sizeof *s);
-  error[0] = 0;
-  if (start_find(s, &o, error, error_bytes)) error[0] = 0;
+  error->text[0] = 0;
+  if (start_find(s, &o, error)) error->text[0] = 0;
 }
 
 TEST(newest_whole_checkpoint_is_found,
      "--resume auto, OUT, OUT/ckpt take the checkpoint saved last, whatever its step, and skip incomplete ones; a "
      "given name is that checkpoint; without any, auto starts a new run and a path is refused") {
   const char *const out = ckpt_path("out"), *const directory = ckpt_path("out/ckpt");
-  char error[2048];
+  Error error = {};
   Start s;
   make_directories(out);
-  dir_start(&s, "auto", out, error, sizeof error);
-  EXPECT(!error[0] && s.kind == START_FRESH && !s.resume && strstr(s.notices, "starting at the beginning"), "'%s' '%s'",
-         error, s.notices);
-  dir_start(&s, out, out, error, sizeof error);
-  EXPECT(strstr(error, "no checkpoint there"), "'%s'", error);
-  dir_start(&s, ckpt_path("none"), out, error, sizeof error);
-  EXPECT(strstr(error, "no checkpoint there") && strstr(error, "there is no such directory"), "'%s'", error);
+  dir_start(&s, "auto", out, &error);
+  EXPECT(!error.text[0] && s.kind == START_FRESH && !s.resume && strstr(s.notices, "starting at the beginning"), "'%s' "
+         "'%s'", error.text, s.notices);
+  dir_start(&s, out, out, &error);
+  EXPECT(strstr(error.text, "no checkpoint there"), "'%s'", error.text);
+  dir_start(&s, ckpt_path("none"), out, &error);
+  EXPECT(strstr(error.text, "no checkpoint there") && strstr(error.text, "there is no such directory"), "'%s'",
+         error.text);
 
   dir_checkpoint(directory, "step_00000010", 3, false);
   dir_checkpoint(directory, "step_00000020", 2, false);
@@ -974,9 +978,9 @@ TEST(newest_whole_checkpoint_is_found,
   const char *const order[] = {"step_00000005", "step_123456789", "step_00000010", "step_00000020"};
   for (int taken = 0; taken < 4; taken++) {
     for (const char *named : {"auto", (const char *)out, (const char *)directory}) {
-      dir_start(&s, named, out, error, sizeof error);
-      EXPECT(!error[0] && s.kind == START_CHECKPOINT && s.resume && s.here, "--resume %s: '%s', here %d", named, error,
-             (int)s.here);
+      dir_start(&s, named, out, &error);
+      EXPECT(!error.text[0] && s.kind == START_CHECKPOINT && s.resume && s.here, "--resume %s: '%s', here %d", named,
+             error.text, (int)s.here);
       const char *slash = strrchr(s.path, '/');
       dir_expect(named, slash ? slash + 1 : s.path, order[taken]);
       EXPECT((s.notices[0] != 0) == (taken > 0) && (!taken || strstr(s.notices, "a checkpoint is skipped: ")),
@@ -997,12 +1001,12 @@ TEST(newest_whole_checkpoint_is_found,
       free(text);
     }
   }
-  dir_start(&s, "auto", out, error, sizeof error);
-  EXPECT(!strncmp(error, "no checkpoint in ", 17) && strstr(error, "is whole: every checkpoint is skipped: "),
-         "'%s'", error);
+  dir_start(&s, "auto", out, &error);
+  EXPECT(!strncmp(error.text, "no checkpoint in ", 17) && strstr(error.text, "is whole: every checkpoint is skipped: "),
+         "'%s'", error.text);
   dir_checkpoint(directory, first, 9, false);
-  dir_start(&s, ckpt_path("out/ckpt/step_00000005"), ckpt_path("elsewhere"), error, sizeof error);
-  EXPECT(!error[0] && s.resume && !s.here, "'%s', here %d", error, (int)s.here);
+  dir_start(&s, ckpt_path("out/ckpt/step_00000005"), ckpt_path("elsewhere"), &error);
+  EXPECT(!error.text[0] && s.resume && !s.here, "'%s', here %d", error.text, (int)s.here);
   free(s.text);
 }
 TEST(old_checkpoints_go,

@@ -394,7 +394,8 @@ TEST_MPI(moments_must_be_those_of_what_trains, 1,
       {"--freeze wpe", "--freeze wpe", NULL},
       {"--optimizer sgd", "", "tensor exp_avg.wte.weight is missing"}};
   for (const auto &row : rows) {
-    char path[MAP_PATH_BYTES], error[1024] = "", *header[CHECKPOINT_FILES];
+    char path[MAP_PATH_BYTES], *header[CHECKPOINT_FILES];
+    Error error = {};
     TensorMap map;
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.saved, "", "out");
     EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
@@ -402,10 +403,9 @@ TEST_MPI(moments_must_be_those_of_what_trains, 1,
     trainer_close(&t);
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.here, "", "other");
     checkpoint_map(test_saved(&t), ".", &map, header);
-    const bool same = checkpoint_check_header(path, header[CHECKPOINT_OPTIM], map.data_at[CHECKPOINT_OPTIM], error,
-                                              sizeof error);
-    EXPECT(same == !row.said && (same || strstr(error, row.said)), "saved %s, here %s: '%s'", row.saved, row.here,
-           error);
+    const bool same = checkpoint_check_header(path, header[CHECKPOINT_OPTIM], map.data_at[CHECKPOINT_OPTIM], &error);
+    EXPECT(same == !row.said && (same || strstr(error.text, row.said)), "saved %s, here %s: '%s'", row.saved,
+           row.here, error.text);
     for (char *h : header) free(h);
     tensor_map_free(&map);
     trainer_close(&t);

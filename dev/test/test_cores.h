@@ -395,13 +395,14 @@ TEST_MPI(cores_without_hwloc, 1,
          "where hwloc reads nothing there is one line with a way to go; with --threads that many run, not bound") {
   static Cores c;
   CoreTable t = {};
-  char error[512] = "";
+  Error error = {};
   cores_pretend("pack:1 core:2 pu:1");
   unsetenv("HWLOC_SYNTHETIC");
   setenv("HWLOC_COMPONENTS", "stop", 1);
-  const bool reads = cores_read_machine(&t, error, sizeof error);
-  EXPECT(!reads && strstr(error, "hwloc cannot read the cores of this host: ") && strstr(error, "--threads N"),
-         "it reads %d cores: %s", t.count, error);
+  const bool reads = cores_read_machine(&t, &error);
+  EXPECT(!reads && strstr(error.text, "hwloc cannot read the cores of this host: ") &&
+         strstr(error.text, "--threads N"),
+         "it reads %d cores: %s", t.count, error.text);
   cores_take(&c, 3, true, MPI_COMM_WORLD, MPI_COMM_WORLD);
   EXPECT(c.share.threads == 3 && !c.share.bound && !cores_are_crowded(&c) && !thread_place, "%d threads, bound %d",
          c.share.threads, c.share.bound);

@@ -33,7 +33,7 @@ static inline void corpora_refused(const char *data, int code, const char *line)
 TEST(corpora_hold_out,
      "text without validation text: its last twentieth is held out, at a line; every byte is in one part") {
   Corpus c;
-  DataError e;
+  Error e;
   const size_t n = corpora_text("a.txt", 400, "\n");
   REQUIRE(corpus_load(&c, data_options(cli_path("a.txt")), &e), "%s", e.text);
   const int64_t train = c.split[SPLIT_TRAIN].text_bytes, valid = c.split[SPLIT_VALID].text_bytes;
@@ -101,7 +101,7 @@ TEST(corpora_directories_are_of_one_kind,
   cli_free(&r);
   for (const auto &d : dirs) {
     Corpus c;
-    DataError e;
+    Error e;
     bool records = false;
     CLI_RUN(&r, "rm -rf %s/d && mkdir %s/d && cd %s/d && %s", test_tmp(), test_tmp(), test_tmp(), d.make);
     cli_expect_done(&r, d.make);
@@ -113,16 +113,16 @@ TEST(corpora_directories_are_of_one_kind,
     o.records = records;
     const bool ok = corpus_load(&c, o, &e);
     const char *said = ok ? c.notices.text : e.text;
-    EXPECT(ok == !d.code && (ok || e.exit_code == d.code) && strstr(said, d.says), "%s: %s", d.make, said);
+    EXPECT(ok == !d.code && (ok || e.code == d.code) && strstr(said, d.says), "%s: %s", d.make, said);
     if (ok) corpus_free(&c);
   }
   for (const char *list : {"b.jsonl:0", "b.jsonl:0.0000001", "b.jsonl:0,a.txt:1"}) {
     char data[700];
-    DataError e;
+    Error e;
     Corpus c;
     snprintf(data, sizeof data, "%s/%s", test_tmp(), list);
     CorpusOptions o = chat_corpus_options(data, "qwen2.5", "qwen2.5");
-    EXPECT(!corpus_load(&c, o, &e) && e.exit_code == 2 && strstr(e.text, "with weights above 0 behind all of "
+    EXPECT(!corpus_load(&c, o, &e) && e.code == 2 && strstr(e.text, "with weights above 0 behind all of "
          "them"), "%s: %s",
            list, e.text);
   }
@@ -186,7 +186,7 @@ TEST(corpora_json_lines_are_counted,
      "is held out beside it") {
   enum { FILES = 60 };
   Corpus c;
-  DataError e;
+  Error e;
   char dir[600], path[800], want[2048];
   snprintf(dir, sizeof dir, "%s", cli_path("json"));
   mkdir(dir, 0777);
@@ -297,7 +297,7 @@ TEST(corpora_refuse_what_is_no_text,
   cli_write(o.data = cli_path("kind.jsonl"), text, n);
   data_expect_refused(o, 2, "conversations are encoded by a model's own tokenizer", "--init_from");
   Corpus c;
-  DataError e;
+  Error e;
   for (int every : {50, 500}) {                  // Latin-1
     for (int i = 0; i < 1000; i++) text[i] = i % 20 == 19 ? '\n' : i % every == 4 ? (char)0xe9 : 'a';
     cli_write(o.data = cli_path("kind.txt"), text, 1000);
@@ -386,7 +386,7 @@ TEST(corpora_text_that_shrinks,
      "text is a SIGBUS as before") {
   enum { BYTES = 3 << 16 };
   char *text = (char *)malloc(BYTES), said[2048];
-  DataError e;
+  Error e;
   DataNotices notices = {};
   memset(text, 'a', BYTES);
   for (const char *name : {"one.txt", "two.txt"}) cli_write(cli_path(name), text, BYTES);

@@ -684,13 +684,13 @@ TEST(cuda_matmul_fp8_refuses, "an fp8 GEMM that tensor cores cannot do ends the 
   });
 }
 
-extern "C" __attribute__((weak)) int cuda_libraries_bind(char *error, size_t bytes);
+extern "C" __attribute__((weak)) int cuda_libraries_bind(Error *error);
 TEST(cuda_libraries, "every call of the installed libcublasLt and libnccl that the program makes can be bound") {
   if (!&cuda_libraries_bind) SKIP("built without nvcc's object");
-  char why[2048];
-  const int missing = cuda_libraries_bind(why, sizeof why);
-  if (missing && !strstr(why, " has no ")) SKIP("%s", why);
-  EXPECT(missing == 0, "%s", why);
+  Error why = {};
+  const int missing = cuda_libraries_bind(&why);
+  if (missing && !strstr(why.text, " has no ")) SKIP("%s", why.text);
+  EXPECT(missing == 0, "%s", why.text);
 }
 
 // ---- NCCL ----------------------------------------------------------------------------------------------------------

@@ -383,21 +383,21 @@ TEST_MPI(
     gpu_ranks_agree_or_are_named, 3,
     "a rank with another driver, library or GPU says so; --comm auto is decided by GPUs, --comm nccl refused by name") {
   int rank;
-  char error[1024] = "";
+  Error error = {};
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   DeviceProbe p = probe_seeing("abc");
   int *const versions[] = {&p.driver, &p.runtime, &p.cublaslt, &p.nccl};
   for (int *v : versions) *v = 22809;
-  agree_on_versions(&p, rank, true, MPI_COMM_WORLD, error, sizeof error);
-  EXPECT(!error[0], "equal versions are refused: %s", error);
+  agree_on_versions(&p, rank, true, MPI_COMM_WORLD, &error);
+  EXPECT(!error.text[0], "equal versions are refused: %s", error.text);
   for (int *v : versions) {
     *v += rank == 2;
-    error[0] = 0;
-    agree_on_versions(&p, rank, true, MPI_COMM_WORLD, error, sizeof error);
-    EXPECT((error[0] != 0) == (rank == 2), "rank %d: '%s'", rank, error);
-    error[0] = 0;
-    agree_on_versions(&p, rank, false, MPI_COMM_WORLD, error, sizeof error);
-    EXPECT((error[0] != 0) == (rank == 2 && v != &p.nccl), "rank %d, without NCCL: '%s'", rank, error);
+    error.text[0] = 0;
+    agree_on_versions(&p, rank, true, MPI_COMM_WORLD, &error);
+    EXPECT((error.text[0] != 0) == (rank == 2), "rank %d: '%s'", rank, error.text);
+    error.text[0] = 0;
+    agree_on_versions(&p, rank, false, MPI_COMM_WORLD, &error);
+    EXPECT((error.text[0] != 0) == (rank == 2 && v != &p.nccl), "rank %d, without NCCL: '%s'", rank, error.text);
     *v = 22809;
   }
   const struct {
@@ -420,22 +420,22 @@ TEST_MPI(
     option_pick(&o, OPT_graph, k.graph);
     GpuChoice g = {0, k.crowded ? 3 : 1, k.crowded, "", k.crowded ? 1 : 3, k.crowded ? 3 : 1};
     snprintf(p.nccl_missing, sizeof p.nccl_missing, "%s", k.nccl ? "" : "libnccl is not here");
-    error[0] = 0;
-    agree_on_comm(&o, &p, &g, k.world, error, sizeof error);
+    error.text[0] = 0;
+    agree_on_comm(&o, &p, &g, k.world, &error);
     const char *comm = option_word(&o, OPT_comm);
     EXPECT(!strcmp(comm, k.want), "--comm %s, %d ranks, crowded %d: %s, must be %s", k.comm, k.world, k.crowded, comm,
            k.want);
-    EXPECT(k.said[0] ? !strncmp(error, k.said, strlen(k.said)) : !error[0], "--comm %s: it said '%s', must be '%s'",
-           k.comm, error, k.said);
+    EXPECT(k.said[0] ? !strncmp(error.text, k.said, strlen(k.said)) : !error.text[0], "--comm %s: it said '%s', must "
+           "be '%s'", k.comm, error.text, k.said);
   }
   Options o;
   options_default(&o, &trainer_table);
   GpuChoice own = {0, 1, false, "", 3, 1};
   o.comm = OPT_comm_nccl;
   p.nccl = 22505;
-  error[0] = 0;
-  agree_on_comm(&o, &p, &own, 3, error, sizeof error);
-  EXPECT(strstr(error, "NCCL 2.25 is too old"), "it said '%s'", error);
+  error.text[0] = 0;
+  agree_on_comm(&o, &p, &own, 3, &error);
+  EXPECT(strstr(error.text, "NCCL 2.25 is too old"), "it said '%s'", error.text);
   p.nccl = 22809;
   // Rank 0 has a GPU of its own: those that share one say so.
   GpuChoice g = {0, rank ? 2 : 1, true, "", 2, rank ? 2 : 1};
@@ -443,9 +443,10 @@ TEST_MPI(
     options_default(&o, &trainer_table);
     option_pick(&o, OPT_comm, comm);
     o.graph = OPT_graph_on;
-    error[0] = 0;
-    agree_on_comm(&o, &p, &g, 3, error, sizeof error);
-    EXPECT(rank ? strstr(error, ": 2 ranks share") != NULL : !error[0], "--comm %s, rank %d: '%s'", comm, rank, error);
+    error.text[0] = 0;
+    agree_on_comm(&o, &p, &g, 3, &error);
+    EXPECT(rank ? strstr(error.text, ": 2 ranks share") != NULL : !error.text[0], "--comm %s, rank %d: '%s'", comm,
+           rank, error.text);
     EXPECT(!strcmp(option_word(&o, OPT_comm), !strcmp(comm, "auto") ? "mpi" : comm), "rank %d: %s", rank,
            option_word(&o, OPT_comm));
   }
@@ -453,10 +454,10 @@ TEST_MPI(
   for (int world : {1, 3}) {
     options_default(&o, &trainer_table);
     o.reduce = OPT_reduce_native;
-    error[0] = 0;
-    agree_on_comm(&o, &p, world == 1 ? &own : &g, world, error, sizeof error);
-    EXPECT(o.comm == OPT_comm_nccl && (world > 1 && rank ? strstr(error, ": 2 ranks share") != NULL : !error[0]),
-           "--reduce native, %d ranks: %s, '%s'", world, option_word(&o, OPT_comm), error);
+    error.text[0] = 0;
+    agree_on_comm(&o, &p, world == 1 ? &own : &g, world, &error);
+    EXPECT(o.comm == OPT_comm_nccl && (world > 1 && rank ? strstr(error.text, ": 2 ranks share") != NULL :
+           !error.text[0]), "--reduce native, %d ranks: %s, '%s'", world, option_word(&o, OPT_comm), error.text);
   }
 }
 
@@ -481,11 +482,11 @@ TEST(gpu_options_are_refused_by_name,
       {"cpu", "--matmul_precision high", ""}};   // the table decides
   for (const auto &k : cases) {
     Options o;
-    char error[512] = "";
+    Error error = {};
     test_options(&o, 1, "%s", k.arguments);
     option_pick(&o, OPT_device, k.device);
-    check_device_options(&o, "w", error, sizeof error);
-    EXPECT(!strcmp(error, k.said), "%s %s: it said '%s', must be '%s'", k.device, k.arguments, error, k.said);
+    check_device_options(&o, "w", &error);
+    EXPECT(!strcmp(error.text, k.said), "%s %s: it said '%s', must be '%s'", k.device, k.arguments, error.text, k.said);
   }
 }
 
@@ -656,20 +657,20 @@ TEST_MPI(nccl_instances_have_memory_of_their_own, 3,
         setenv("NCCL_MULTI_RANK_GPU_ENABLE", enabled, 1);
         Options o;
         DeviceProbe q = *p;
-        char error[512] = "";
+        Error error = {};
         options_default(&o, &trainer_table);
         o.comm = OPT_comm_nccl;
         q.nccl = nccl;
-        agree_on_comm(&o, &q, &g, 3, error, sizeof error);
+        agree_on_comm(&o, &q, &g, 3, &error);
         const bool refused = g.on_gpu > 1 && !(nccl == 23000 && !strcmp(enabled, "1"));
         const char *why = g.sharing > 1 ? "ranks share the GPU" : "instances (MIG) of the GPU";
-        EXPECT(refused ? strstr(error, why) != NULL : !error[0], "%s, NCCL %d, enabled '%s': '%s'", k.what, nccl,
-               enabled, error);
+        EXPECT(refused ? strstr(error.text, why) != NULL : !error.text[0], "%s, NCCL %d, enabled '%s': '%s'", k.what,
+               nccl, enabled, error.text);
         options_default(&o, &trainer_table);
-        error[0] = 0;
-        agree_on_comm(&o, &q, &g, 3, error, sizeof error);
-        EXPECT(!error[0] && o.comm == (k.crowded ? OPT_comm_mpi : OPT_comm_nccl), "%s: auto is %s: %s", k.what,
-               option_word(&o, OPT_comm), error);
+        error.text[0] = 0;
+        agree_on_comm(&o, &q, &g, 3, &error);
+        EXPECT(!error.text[0] && o.comm == (k.crowded ? OPT_comm_mpi : OPT_comm_nccl), "%s: auto is %s: %s", k.what,
+               option_word(&o, OPT_comm), error.text);
       }
   }
 }

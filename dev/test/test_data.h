@@ -40,11 +40,11 @@ static CorpusOptions data_options(const char *data) {
 // A load that must fail with this exit code and a single line that contains each of the two texts.
 static void data_expect_refused(CorpusOptions o, int exit_code, const char *has, const char *has_too) {
   Corpus c;
-  DataError e;
+  Error e;
   bool ok = corpus_load(&c, o, &e);
   EXPECT(!ok, "%s: was accepted; expected: %s", o.data ? o.data : "(search)", has);
   if (ok) { corpus_free(&c); return; }
-  EXPECT(e.exit_code == exit_code, "exit code %d, expected %d, for: %s", e.exit_code, exit_code, e.text);
+  EXPECT(e.code == exit_code, "exit code %d, expected %d, for: %s", e.code, exit_code, e.text);
   EXPECT(strstr(e.text, has) && strstr(e.text, has_too), "'%s' lacks '%s' or '%s'", e.text, has, has_too);
   EXPECT(!strchr(e.text, '\n') && strlen(e.text) < sizeof e.text - 1, "not one whole line: %s", e.text);
 }
@@ -83,7 +83,7 @@ TEST(data_token_files_read_back,
     valid.tokens[0] = 298;
     data_write_bin(data_path(pairs[k][1]), &valid);
     Corpus c;
-    DataError e;
+    Error e;
     REQUIRE(corpus_load(&c, data_options(data_path(pairs[k][0])), &e), "%s: %s", pairs[k][0], e.text);
     const Split *s = &c.split[SPLIT_TRAIN], *v = &c.split[SPLIT_VALID];
     EXPECT(s->tokens_numel == 50 && s->token_bytes == kinds[k].token_bytes && !s->has_context && !c.has_tokenizer,
@@ -155,7 +155,7 @@ TEST(data_text_directory, "text is found under either naming; a missing or empty
                             {"train.txt", "validation.txt", "test.txt"}};
   uint64_t hash = 0;
   Corpus c;
-  DataError e;
+  Error e;
   for (int k = 0; k < 3; k++) {
     char dir[1024];
     data_format(dir, 1024, "%s/dir%d", test_tmp(), k);
@@ -197,7 +197,7 @@ TEST(data_text_directory, "text is found under either naming; a missing or empty
 
 TEST(data_search_order, "--data, then WIKITEXT2_DIR, then data/wikitext-2, then the generated text with a notice") {
   Corpus c;
-  DataError e;
+  Error e;
   char here[PATH_MAX];
   REQUIRE(getcwd(here, sizeof here) && chdir(test_tmp()) == 0, "cannot enter %s", test_tmp());
   mkdir("data", 0777);
@@ -229,7 +229,7 @@ TEST(data_wikitext2_counts, "WikiText-2 has its published numbers of words and l
   const char *dir = getenv("WIKITEXT2_DIR");
   if (!dir || !*dir) SKIP("WIKITEXT2_DIR is not set");
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = data_options(dir);
   o.vocab_size = 1000;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
@@ -323,7 +323,7 @@ TEST(data_documents, "<|endoftext|> stands before each file of a directory and e
   memcpy(whole, rest, sizeof rest);
   data_write_text(dir, "d.txt", rest);
   Corpus c;
-  DataError e;
+  Error e;
   uint64_t hash = 0;
   CorpusOptions o = data_options(wiki);
   o.cache_dir = cache;
@@ -349,7 +349,7 @@ TEST(data_documents, "<|endoftext|> stands before each file of a directory and e
   o.data = one;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   EXPECT(!c.cache_used && c.split[SPLIT_TRAIN].texts == 1, "cached %d", c.cache_used);
-  REQUIRE(tokenizer_save(&c.tokenizer, data_path("own.json"), e.text, sizeof e.text), "%s", e.text);
+  REQUIRE(tokenizer_save(&c.tokenizer, data_path("own.json"), &e), "%s", e.text);
   corpus_free(&c);
   // As checkpoints of before have it.
   o.data = wiki;
@@ -374,19 +374,20 @@ static int data_files_like(const char *pattern) {
 TEST(data_given_tokenizer,
      "text encoded with the tokenizer that training would produce is the same corpus, cached too") {
   const char *names[] = {"train.txt", "valid.txt", "test.txt"};
-  char dir[1024], json[1024], cache[1024], error[512];
+  char dir[1024], json[1024], cache[1024];
+  Error error = {};
   data_format(dir, 1024, "%s/text", test_tmp());
   data_format(json, 1024, "%s/tokenizer.json", test_tmp());
   data_format(cache, 1024, "%s/made/for/cache", test_tmp());
   for (const char *name : names) data_write_text(dir, name, "to be or not to be\n\n  that is \n  the question\n");
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = data_options(dir);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   const uint64_t hash = c.hash;
   const int vocab_size = c.vocab_size;
   EXPECT(!c.tokenizer.by_line && c.tokenizer.divides, "training makes a tokenizer that goes by line");
-  REQUIRE(tokenizer_save(&c.tokenizer, json, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&c.tokenizer, json, &error), "%s", error.text);
   corpus_free(&c);
   o.cache_dir = cache;
   o.vocab_size = 1;                              // ignored
@@ -404,11 +405,11 @@ TEST(data_given_tokenizer,
   EXPECT(token_files == 1 && !tokenizers, "in the cache: %d and %d files", token_files, tokenizers);
   // The same vocabulary by line, in the same cache: another corpus, and no notice about the existing one.
   Tokenizer t;
-  REQUIRE(tokenizer_load_any(&t, json, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&t, json, &error), "%s", error.text);
   t.by_line = true;
   free(t.file);                                  // or what is saved is what was read
   t.file = NULL;
-  REQUIRE(tokenizer_save(&t, json, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&t, json, &error), "%s", error.text);
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   EXPECT(!c.cache_used && !c.notices.text[0] && c.hash != hash, "by line: cache_used %d, '%s'", c.cache_used,
          c.notices.text);
@@ -442,7 +443,7 @@ TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer 
   data_write_bin(data_path("x_val.bin"), &b);
   const char *corpora[] = {train, "random"};
   Corpus c;
-  DataError e;
+  Error e;
   for (const char *data : corpora) {
     CorpusOptions o = data_options(data);
     o.vocab_size = 700;
@@ -463,15 +464,16 @@ TEST(data_tokenizer_beside_ids, "with token files and random tokens a tokenizer 
 TEST(data_tokenizer_alone,
      "a corpus of a tokenizer alone has no token, travels like others, and knows its vocabulary") {
   Corpus c, d;
-  DataError e;
+  Error e;
   CorpusOptions o = data_options(NULL);
   uint64_t hash[2];
-  char by_line[1024], error[512];
+  char by_line[1024];
+  Error error = {};
   data_format(by_line, 1024, "%s/by_line.json", test_tmp());
   Tokenizer t;
-  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", &error), "%s", error.text);
   t.by_line = true;
-  REQUIRE(tokenizer_save(&t, by_line, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&t, by_line, &error), "%s", error.text);
   tokenizer_free(&t);
   const char *tokenizers[] = {"dev/fixtures/tokenizer_gpt2", by_line};
   for (int i = 0; i < 2; i++) {
@@ -493,11 +495,11 @@ TEST(data_tokenizer_alone,
   }
   EXPECT(hash[0] != hash[1], "two tokenizers, one hash");
   o.vocab_size = 100;
-  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.exit_code == 2 && strstr(e.text, "--vocab_size 100"), "%s", e.text);
+  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.code == 2 && strstr(e.text, "--vocab_size 100"), "%s", e.text);
   o.tokenizer = NULL;
   EXPECT(!corpus_load_tokenizer(&c, o, &e) && strstr(e.text, "no data and no tokenizer"), "%s", e.text);
   o.tokenizer = "dev/nowhere";
-  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.exit_code == 3 && strstr(e.text, "dev/nowhere"), "%s", e.text);
+  EXPECT(!corpus_load_tokenizer(&c, o, &e) && e.code == 3 && strstr(e.text, "dev/nowhere"), "%s", e.text);
 }
 
 TEST(data_families_tokenizers,
@@ -505,17 +507,18 @@ TEST(data_families_tokenizers,
      "at once, in a cache too, and the entropy of generated text by its own tokens; bytes without a token are told") {
   const char *names[] = {"train.txt", "valid.txt"};
   const char *text = "It's cafe\xcc\x81 12345.\n\n  I'LL \xe0\xa5\x98\n \x07 end\n";
-  char dir[1024], cache[1024], path[1024], error[512];
+  char dir[1024], cache[1024], path[1024];
+  Error error = {};
   data_format(dir, 1024, "%s/text", test_tmp());
   data_format(cache, 1024, "%s/cache", test_tmp());
   for (const char *name : names) data_write_text(dir, name, text);
   for (const char *family : {"llama3", "qwen2", "nanochat", "smollm2"}) {
     Corpus c;
     Tokenizer t;
-    DataError e;
+    Error e;
     int32_t ids[256];
     data_format(path, 1024, "dev/fixtures/tokenizer_%s.json", family);
-    REQUIRE(tokenizer_load_any(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load_any(&t, path, &error), "%s", error.text);
     ids[0] = t.adds_bos ? t.bos_id : t.byte_id['\n'];
     const int64_t count = 1 + tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids + 1, 1);
     CorpusOptions o = data_options(dir);
@@ -564,10 +567,12 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   CorpusOptions o = data_options(dir);
   o.cache_dir = cache;
   Corpus c;
-  DataError e;
+  Error e;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
   EXPECT(!c.cache_used && !c.notices.text[0], "first load: cache_used %d, notices %s", c.cache_used, c.notices.text);
   const uint64_t hash = c.hash;
+  int64_t numel = 0;
+  for (const Split &s : c.split) numel += s.tokens_numel;
   corpus_free(&c);
   glob_t found;
   data_format(bin, 1024, "%s/tokens-*.bin", cache);
@@ -575,15 +580,24 @@ TEST(data_cache, "a second load reads the cache; a damaged, foreign or unwritabl
   data_format(bin, 1024, "%s", found.gl_pathv[0]);
   data_format(json, 1024, "%s/tokenizer-%.16s.json", cache, strrchr(bin, '-') + 1);
   globfree(&found);
-  // -1: nothing is damaged. 0 .. : that byte of the ids' file. 1000 ..: cut short; tokenizer damaged, absent, foreign.
+  TokenFile f = {};
+  data_format(f.path, sizeof f.path, "%s", bin);
+  REQUIRE(token_file_open(&f, &e), "the cache is no token file: %s", e.text);
+  EXPECT(f.tokens_numel == numel && f.token_bytes == 2, "%lld tokens in it, not %lld", (long long)f.tokens_numel,
+         (long long)numel);
+  close(f.fd);
+  // -1: nothing is damaged. 0 .. : that byte of the ids' file. 5000 ..: cut short; tokenizer damaged, absent, foreign;
+  // an older version's cache under this name.
   const int size = (int)sizeof(CacheHeader);
-  const int damage[] = {-1, 0, 8, 16, 24, 32, 40, 56, size, size + 9, 1000, 1001, 1002, 1003};
+  const int damage[] = {-1,  0,   4,    8,    12,       40,   64,   72,   80,   88,
+                        104, 200, 1023, size, size + 9, 5000, 5001, 5002, 5003, 5004};
   for (int d : damage) {
-    if (d >= 0 && d < 1000) data_flip_byte(bin, d);
-    if (d == 1000) CHECK(truncate(bin, size + 7) == 0, "cannot truncate %s", bin);
-    if (d == 1001) data_flip_byte(json, -40);
-    if (d == 1002) remove(json);
-    if (d == 1003) data_write(json, "{}", 2);
+    if (d >= 0 && d < 5000) data_flip_byte(bin, d);
+    if (d == 5000) CHECK(truncate(bin, size + 7) == 0, "cannot truncate %s", bin);
+    if (d == 5001) data_flip_byte(json, -40);
+    if (d == 5002) remove(json);
+    if (d == 5003) data_write(json, "{}", 2);
+    if (d == 5004) data_write(bin, "tokens02\1\2\3\4\5\6\7\10 the ids of some text", 40);
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
     EXPECT(c.hash == hash, "damage %d: another corpus came out", d);
     EXPECT(c.cache_used == (d < 0), "damage %d: cache_used %d", d, c.cache_used);
@@ -673,7 +687,7 @@ TEST(data_generated_needs_memory,
   // Entropy of a token given only the one before it, from counts of the text. It must exceed the stated rate by far
   // more than the error of its estimate (pairs / 2 tokens), or attention would have nothing to do.
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = data_options("generated");
   o.vocab_size = 1000;
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
@@ -707,7 +721,7 @@ TEST(data_generated_corpus,
   const int sizes[] = {256, 300, 1000};
   for (int k = 0; k < 3; k++) {
     Corpus c;
-    DataError e;
+    Error e;
     CorpusOptions o = data_options("generated");
     o.vocab_size = sizes[k];
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
@@ -727,7 +741,7 @@ TEST(data_generated_corpus,
 
 TEST(data_random_tokens, "random tokens are uniform, follow the seed, and state ln V as their entropy") {
   Corpus c, d;
-  DataError e;
+  Error e;
   CorpusOptions o = data_options("random");
   REQUIRE(corpus_load(&c, o, &e) && c.vocab_size == 300, "%s", e.text);
   EXPECT(c.entropy_nats == log(300.0) && !c.generated && !c.has_tokenizer, "entropy %g", c.entropy_nats);
@@ -761,7 +775,7 @@ TEST(data_random_tokens, "random tokens are uniform, follow the seed, and state 
 // ---- copies of a corpus ---------------------------------------------------------------------------------------------
 TEST(data_corpus_block, "a corpus rebuilt from its image has the same tokens; a changed token file is noticed") {
   Corpus c, d;
-  DataError e;
+  Error e;
   const char *train = data_path("i_train.bin");
   DataBin b = data_bin(20240520, 1, 2, false);
   data_write_bin(train, &b);
@@ -809,7 +823,7 @@ static Split data_counting_split(int64_t numel) {
 }
 static Sampler data_sampler(const Split *split, SamplerOptions o) {
   Sampler s;
-  DataError e;
+  Error e;
   CHECK(sampler_init(&s, split, o, malloc(sampler_bytes(split, o) + 1), &e), "%s", e.text);
   return s;
 }
@@ -951,13 +965,13 @@ TEST(data_corpus_too_short, "a corpus that cannot fill one global batch is refus
   for (int drop = 0; drop < 2; drop++) {
     Split split = data_counting_split(8 * 11 + 1);
     Sampler s;
-    DataError e;
+    Error e;
     const SamplerOptions enough = {11, 8, 1, false, drop == 1, 1}, more = {3, 8, 4, false, drop == 1, 1};
     EXPECT(sampler_init(&s, &split, enough, NULL, &e) && s.steps_per_epoch == 1,
            "11 samples do not fill a batch of 11");
     EXPECT(!sampler_init(&s, &split, more, NULL, &e), "11 samples fill a batch of 12");
-    EXPECT(e.exit_code == 2 && strstr(e.text, "shorter than one global batch") && strstr(e.text, "11 samples") &&
-           strstr(e.text, "takes 12"), "exit code %d: %s", e.exit_code, e.text);
+    EXPECT(e.code == 2 && strstr(e.text, "shorter than one global batch") && strstr(e.text, "11 samples") &&
+           strstr(e.text, "takes 12"), "exit code %d: %s", e.code, e.text);
     split.tokens_numel = 3;
     EXPECT(!sampler_init(&s, &split, enough, NULL, &e) && strstr(e.text, "0 samples"), "%s", e.text);
     split.tokens_numel = 9;

@@ -37,7 +37,7 @@ static inline int32_t *encode_read(const char *out, const char *name, int64_t *n
   snprintf(pattern, sizeof pattern, "%s/%s_*.bin", out, name);
   Found f = {};
   Split s = {};
-  DataError e = {};
+  Error e = {};
   *n = 0;
   f.val_data = "";
   const bool val = !strcmp(name, "val");
@@ -68,10 +68,11 @@ TEST(encode_equals_in_memory,
      "the ids of encoding each document whole, with the document token before or behind it; training takes OUT") {
   static char text[1 << 17];
   static int32_t want[1 << 18];
-  char error[512], command[4096], out[600];
+  char command[4096], out[600];
+  Error error = {};
   Tokenizer t;
-  DataError e;
-  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  Error e;
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", &error), "%s", error.text);
   const int32_t mark = chat_token(&t, "<|endoftext|>");
   REQUIRE(mark >= 0, "no document token");
   mkdir(cli_path("in"), 0777);
@@ -128,10 +129,11 @@ TEST(encode_directory_has_splits,
      "of a directory, files named val... are for validation, test... and .md left out; a file that is named is taken") {
   int32_t want[2][64];
   int64_t n[2];
-  char error[512], one[600];
+  char one[600];
+  Error error = {};
   Tokenizer t;
-  DataError e;
-  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", error, sizeof error), "%s", error);
+  Error e;
+  REQUIRE(tokenizer_load_any(&t, "dev/fixtures/tokenizer_gpt2", &error), "%s", error.text);
   mkdir(cli_path("in"), 0777);
   static const char *const names[] = {"words.txt", "validation-0.txt", "test-0.txt", "README.md"};
   static const char *const texts[] = {"the fox is here", "the other one", "not this", "nor this"};
@@ -164,7 +166,7 @@ TEST(encode_goes_on,
      "held-out documents are whole and the same; another set of files or options is refused") {
   static char text[1 << 16];
   char command[2048], out[600];
-  DataError e;
+  Error e;
   FILE *f = fopen(cli_path("a.jsonl"), "w");
   for (int i = 0; i < 401; i++) {                // so that the text behind them is held out
     text[encode_text(text, sizeof text, i % 5, (uint64_t)i)] = 0;
@@ -208,7 +210,7 @@ TEST(encode_goes_on,
   free(encode_read(cli_path("whole"), "val", &n));
   EXPECT(n > 3000, "%lld tokens are held out", (long long)n);
   o.documents = DOCUMENTS_NONE;
-  EXPECT(!encode_run(&o, &e) && e.exit_code == EXIT_USAGE && strstr(e.text, "has another encoding"), "%s", e.text);
+  EXPECT(!encode_run(&o, &e) && e.code == EXIT_USAGE && strstr(e.text, "has another encoding"), "%s", e.text);
 }
 
 TEST(encode_packed_data_trains,
@@ -243,7 +245,7 @@ TEST(encode_packed_data_trains,
 
 TEST(encode_names_what_is_wrong,
      "damaged and foreign texts: named by file and line, and nothing is taken for whole; the command line too") {
-  DataError e;
+  Error e;
   char command[2048], out[600];
   const char *good = "{\"text\": \"a b c\"}\n";
   cli_write(cli_path("good.jsonl"), good, strlen(good));
@@ -292,7 +294,7 @@ TEST(encode_takes_what_is_unusual,
      "many members in a .gz; an escaped backslash before u0000; long conversations of the same long words; text "
      "without a place to cut it at; a first line that is no JSON: encoded to the ids of the text, and soon") {
   char command[2048], out[600];
-  DataError e;
+  Error e;
   snprintf(command, sizeof command, "cd %s && seq 9000 > a.txt && cat a.txt a.txt a.txt > b.txt && gzip -k a.txt && "
            "cat a.txt.gz a.txt.gz a.txt.gz > c.txt.gz && yes '' | head -c 3000000 > blanks.txt", test_tmp());
   REQUIRE(!system(command), "no gzip");
@@ -341,7 +343,7 @@ TEST(encode_is_done_once,
      "encoding; two processes do not write into one directory; --text_column of validation, and of tables that are "
      "not there") {
   CliRun r;
-  DataError e;
+  Error e;
   const char *once = "--data x.jsonl.gz --cache cache --max_steps 2 --sample_tokens 0 --eval_every -1 --vocab_size 300";
   FILE *f = fopen(cli_path("x.jsonl"), "w");
   for (int i = 0; i < 300; i++) fprintf(f, "{\"text\": \"line %d of three hundred\"}\n", i);
@@ -400,7 +402,7 @@ TEST(data_is_what_it_says,
   static char text[4096];
   char out[600];
   Corpus c;
-  DataError e;
+  Error e;
   for (const auto &x : table) {
     CorpusOptions o = data_options(NULL);
     cli_write(o.data = cli_path(x.name), x.text, strlen(x.text));
@@ -458,7 +460,7 @@ TEST(data_is_what_it_says,
 static inline void encode_expect_refused(const char *data, EncodeOptions o, const char *has, const char *has_too) {
   static int turn;
   char out[600];
-  DataError e;
+  Error e;
   snprintf(out, sizeof out, "%s/refused%d", test_tmp(), turn++);
   o.out = out, o.data = data;
   EXPECT(!encode_run(&o, &e) && strstr(e.text, has) && strstr(e.text, has_too) && !strchr(e.text, '\n'), "%s: '%s'",
@@ -469,7 +471,7 @@ TEST(encode_knows_a_file_by_its_bytes,
      "again under --encode is named") {
   static char text[1 << 16];
   char a[600];
-  DataError e;
+  Error e;
   mkdir(cli_path("A"), 0777);
   const size_t n = encode_text(text, sizeof text, 200, 3);
   snprintf(a, sizeof a, "%s", cli_path("A/x.txt"));
@@ -507,7 +509,7 @@ TEST(encode_is_bounded,
      "too") {
   static char text[1 << 16];
   char command[2048];
-  DataError e;
+  Error e;
   snprintf(command, sizeof command, "cd %s && head -c 3000000 /dev/zero | gzip > zeros.txt.gz && { seq 200000; head -c "
            "3000000 /dev/zero; } | gzip > late.txt.gz && head -c 68000000 /dev/zero | tr '\\0' x > word.txt && "
            "{ printf '{\"text\": \"'; cat word.txt; echo '\"}'; } > line.jsonl", test_tmp());
@@ -554,7 +556,7 @@ TEST(encode_is_bounded,
 }
 TEST(encode_state_is_checked, "an encode.json with numbers that no state has is refused, and nothing is cut or read") {
   static char text[1 << 16];
-  DataError e;
+  Error e;
   char state[600], changed[4096];
   int64_t bytes;
   size_t n;

@@ -7,11 +7,11 @@ TEST_MPI(eval_files_equal_the_harness, 1,
          "lm-evaluation-harness's, choices and exact words are its, perplexities and bits per byte within 1e-5") {
   static FamilyRun x;
   int64_t bytes;
-  char error[1536] = "";
+  Error error = {};
   char *text = file_get("dev/fixtures/eval_expected.json", 1 << 20, &bytes);
   cJSON *expected = cJSON_Parse(text);
   family_open(&x, "dev/fixtures/eval_model", cpu_tables[cpu_best_table()].ops, "--test_batch_size 3", 40);
-  DataError e;
+  Error e;
   Corpus c;
   CorpusOptions o = {};
   o.tokenizer = "dev/fixtures/eval_model", o.vocab_size = (int)x.o.vocab_size;
@@ -21,7 +21,7 @@ TEST_MPI(eval_files_equal_the_harness, 1,
     EvalFile f;
     EvalNumber number[EVAL_NUMBERS];
     snprintf(path, sizeof path, "dev/fixtures/eval_%s.jsonl", task);
-    REQUIRE(eval_read(&f, path, &c.tokenizer, x.trainer.model.T, false, error, sizeof error), "%s", error);
+    REQUIRE(eval_read(&f, path, &c.tokenizer, x.trainer.model.T, false, &error), "%s", error.text);
     trainer_score(&x.trainer, &f);
     eval_numbers(&f, number);
     const cJSON *want = cJSON_GetObjectItem(expected, task), *sum;

@@ -4,7 +4,7 @@
 #pragma once
 
 // fallback.json with fields replaced, as a file that is loaded. False: `error`.
-static bool fallback_load(Tokenizer *t, const cJSON *change, const char *in_model, char *error, size_t error_bytes) {
+static bool fallback_load(Tokenizer *t, const cJSON *change, const char *in_model, Error *error) {
   const TokText file = tok_fixture("fallback.json");
   cJSON *root = cJSON_Parse((const char *)file.bytes), *to = in_model ? cJSON_GetObjectItem(root, in_model) : root;
   const cJSON *x;
@@ -17,7 +17,7 @@ static bool fallback_load(Tokenizer *t, const cJSON *change, const char *in_mode
   free(text);
   free(file.bytes);
   cJSON_Delete(root);
-  return tokenizer_load(t, cli_path("fallback.json"), error, error_bytes);
+  return tokenizer_load(t, cli_path("fallback.json"), error);
 }
 static cJSON *fallback_forms(const char *list, cJSON **root) {
   const TokText file = tok_fixture("fallback_forms.json");
@@ -59,13 +59,13 @@ TEST(fallback_ids,
   const TokText text = tok_fixture("fallback.txt"), hostile = tok_fixture("tokenizer_hostile.txt");
   cJSON *root, *x;
   const cJSON *forms = fallback_forms("forms", &root);
-  char error[512];
+  Error error = {};
   uint64_t seen[8], cuts = 0;
   int count = 0;
   cJSON_ArrayForEach(x, forms) {
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(x, "name"));
     Tokenizer t;
-    REQUIRE(fallback_load(&t, cJSON_GetObjectItem(x, "change"), NULL, error, sizeof error), "%s: %s", name, error);
+    REQUIRE(fallback_load(&t, cJSON_GetObjectItem(x, "change"), NULL, &error), "%s: %s", name, error.text);
     fallback_expect(&t, text, cJSON_GetObjectItem(x, "text"), name);
     fallback_expect(&t, hostile, cJSON_GetObjectItem(x, "hostile"), name);
     const TokText file = tok_read(test_tmp(), "fallback.json");
@@ -102,8 +102,8 @@ TEST(fallback_bytes,
      "any bytes come back, those that are no character too; a text that nothing cuts is one piece, in n log n steps") {
   enum { MOST = 1 << 17 };
   Tokenizer t;
-  char error[512];
-  REQUIRE(fallback_load(&t, NULL, NULL, error, sizeof error), "%s", error);
+  Error error = {};
+  REQUIRE(fallback_load(&t, NULL, NULL, &error), "%s", error.text);
   static uint8_t text[MOST];
   static int32_t ids[2][2 * MOST];
   uint64_t seed = 3;
@@ -130,28 +130,29 @@ TEST(fallback_scores,
      "a GGUF with scores gives the ids of the tokenizer.json with the merges that they make, and what is exported "
      "comes back: with a blank before a text and without, of tokens that share a score, with tokens of one's own") {
   const TokText text = tok_fixture("fallback.txt");
-  char error[512], path[600];
+  char path[600];
+  Error error = {};
   cJSON *root;
   const cJSON *forms = fallback_forms("forms", &root);
   Tokenizer t, u;
-  REQUIRE(tokenizer_load_any(&u, "dev/fixtures/fallback.gguf", error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&u, "dev/fixtures/fallback.gguf", &error), "%s", error.text);
   EXPECT(u.adds_bos && u.bos_id == 1 && u.prefix == PREFIX_PREPEND && u.strips && u.added_count == 3, "not Llama 2's");
   fallback_expect(&u, text, cJSON_GetObjectItem(forms->child, "text"), "gguf");
   tokenizer_free(&u);
   for (int i : {0, 2, 5}) {                      // llama2, gemma, never
     const cJSON *form = cJSON_GetArrayItem(forms, i), *want = cJSON_GetObjectItem(form, "text");
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(form, "name"));
-    REQUIRE(fallback_load(&t, cJSON_GetObjectItem(form, "change"), NULL, error, sizeof error), "%s", error);
+    REQUIRE(fallback_load(&t, cJSON_GetObjectItem(form, "change"), NULL, &error), "%s", error.text);
     EXPECT(gguf_pre_tokenizer(&t), "%s cannot be exported", name);
     gguf_write_tokenizer(&t, 3, name, path, sizeof path);
-    REQUIRE(tokenizer_load_any(&u, path, error, sizeof error), "%s: %s", name, error);
+    REQUIRE(tokenizer_load_any(&u, path, &error), "%s: %s", name, error.text);
     if (i != 2) fallback_expect(&u, text, want, name);           // Gemma's token of two blanks is found first there
     EXPECT(u.vocab_size == t.vocab_size && u.added_count == t.added_count && u.adds_bos && !u.prefix == !t.prefix,
            "%s: %d tokens of %d come back", name, u.vocab_size, t.vocab_size);
     tokenizer_free(&t);
     tokenizer_free(&u);
   }
-  REQUIRE(fallback_load(&t, NULL, NULL, error, sizeof error), "%s", error);
+  REQUIRE(fallback_load(&t, NULL, NULL, &error), "%s", error.text);
   int two = 2;                                   // the second merge that makes a token
   while (two < t.merge_count && t.merges[two].result != t.merges[two - 1].result) two++;
   REQUIRE(two < t.merge_count && tokenizer_scores(&t, NULL), "no token has two merges");
@@ -172,7 +173,7 @@ TEST(fallback_chats,
      "special token; the next prompt is the beginning of the conversation that follows") {
   cJSON *root, *x, *root2;
   const cJSON *talks = fallback_forms("chats", &root), *forms = fallback_forms("forms", &root2), *y;
-  char error[512];
+  Error error = {};
   cJSON_ArrayForEach(x, talks) {
     const char *form = cJSON_GetStringValue(cJSON_GetObjectItem(x, "form"));
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(x, "template"));
@@ -182,7 +183,7 @@ TEST(fallback_chats,
       if (!strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(y, "name")), form))
         change = cJSON_GetObjectItem(y, "change");
     Tokenizer t;
-    REQUIRE(fallback_load(&t, change, NULL, error, sizeof error), "%s", error);
+    REQUIRE(fallback_load(&t, change, NULL, &error), "%s", error.text);
     const ChatOptions o = {name, chat_date, "", false};
     Chat c = chat_open(&o, &t);
     for (int again = 0; again < 2; again++) {    // as lines of a file are, by an encoder that remembers
@@ -231,10 +232,10 @@ TEST(fallback_files,
      "tokens of one's own are added") {
   enum { COPIES = 3 };
   const TokText text = tok_fixture("fallback.txt");
-  char error[512];
+  Error error = {};
   Tokenizer t;
-  DataError e;
-  REQUIRE(fallback_load(&t, NULL, NULL, error, sizeof error), "%s", error);
+  Error e;
+  REQUIRE(fallback_load(&t, NULL, NULL, &error), "%s", error.text);
   TokText long_text = {(uint8_t *)malloc(COPIES * text.count), 0};
   for (int i = 0; i < COPIES; i++, long_text.count += text.count)
     memcpy(long_text.bytes + long_text.count, text.bytes, text.count);
@@ -256,9 +257,9 @@ TEST(fallback_files,
          (long long)n);
   free(bin.bytes);
   tok_write(cli_path("own.txt"), "<new>\n\xe2\x96\x81\n", 10);
-  REQUIRE(tokenizer_add(&t, cli_path("own.txt"), error, sizeof error) == false, "U+2581 is added: it has other bytes");
+  REQUIRE(tokenizer_add(&t, cli_path("own.txt"), &error) == false, "U+2581 is added: it has other bytes");
   tok_write(cli_path("own.txt"), "<new>\n", 6);
-  REQUIRE(tokenizer_add(&t, cli_path("own.txt"), error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_add(&t, cli_path("own.txt"), &error), "%s", error.text);
   const int64_t k = tokenizer_encode(&t, (const uint8_t *)"a<new>b", 7, want, 1);
   EXPECT(k >= 3 && want[k - 2] == t.vocab_size - 1, "<new> is not found");
   tokenizer_free(&t);
@@ -288,13 +289,12 @@ TEST(fallback_refusals, "what means another tokenizer is refused by its field; a
       {"model", "{\"byte_fallback\":false}", "normalizer is"},
       {"model", "{\"merges\":[[\"<0x0A>\",\"a\"]]}", "model.merges[0]"},
       {"model", "{\"vocab\":{\"<unk>\":0},\"merges\":[]}", "has no token <0x00>"}};
-  char error[512];
+  Error error = {};
   Tokenizer t;
   for (const auto &c : cases) {
     cJSON *change = cJSON_Parse(c.change);
     REQUIRE(change, "%s", c.change);
-    EXPECT(!fallback_load(&t, change, c.model, error, sizeof error) && strstr(error, c.says), "%s: %s", c.change,
-           error);
+    EXPECT(!fallback_load(&t, change, c.model, &error) && strstr(error.text, c.says), "%s: %s", c.change, error.text);
     cJSON_Delete(change);
   }
   TokText file = tok_fixture("fallback.gguf");
@@ -305,7 +305,7 @@ TEST(fallback_refusals, "what means another tokenizer is refused by its field; a
     REQUIRE(at, "no %s", b.from);
     memcpy(at + strlen(b.from) + 16, &b.to, 4);
     tok_write(cli_path("x.gguf"), file.bytes, file.count);
-    EXPECT(!tokenizer_load_any(&t, cli_path("x.gguf"), error, sizeof error) && strstr(error, b.says), "%s", error);
+    EXPECT(!tokenizer_load_any(&t, cli_path("x.gguf"), &error) && strstr(error.text, b.says), "%s", error.text);
   }
   free(file.bytes);
 }

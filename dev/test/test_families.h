@@ -10,17 +10,18 @@ static const char *const family_names[] = {"llama", "llama_bias", "qwen2", "qwen
 struct FamilyRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver saver; };
 // A trainer whose weights come from PATH, as with --init_from, for the fixture's batch.
 static inline void family_open(FamilyRun *x, const char *path, const Ops *ops, const char *extra, int seq_len = 13) {
-  char error[2048] = "", text[1024], *argv[32] = {(char *)"test"}, *save = NULL;
+  char text[1024], *argv[32] = {(char *)"test"}, *save = NULL;
+  Error error = {};
   int argc = 1;
   memset((void *)x, 0, sizeof *x);
   snprintf(text, sizeof text, "--init_from %s --seq_len %d --batch_size 2 %s", path, seq_len, extra);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  options_parse(&x->o, &trainer_table, argc, argv, error, sizeof error);
-  if (!error[0]) start_find(&x->start, &x->o, error, sizeof error);
-  agree_no_error(MPI_COMM_SELF, error, EXIT_MISSING);
+  options_parse(&x->o, &trainer_table, argc, argv, &error);
+  if (!error.text[0]) start_find(&x->start, &x->o, &error);
+  agree_no_error(MPI_COMM_SELF, error.text, EXIT_MISSING);
   start_share(&x->start, MPI_COMM_SELF);
-  if (!start_options(&x->start, &x->o, error, sizeof error)) die_missing("%s", error);
-  if (!options_resolve(&x->o, 1, 1, error, sizeof error)) die_missing("%s", error);
+  if (!start_options(&x->start, &x->o, &error)) die_missing("%s", error.text);
+  if (!options_resolve(&x->o, 1, 1, &error)) die_missing("%s", error.text);
   test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &x->o, &x->corpus, MPI_COMM_SELF, device_of(ops), 2);
   saver_init(&x->saver, &x->trainer.run);
@@ -188,7 +189,8 @@ TEST_MPI(
     "several files included; its class is transformers'; and so from a GGUF, where llama.cpp has the family") {
   for (const char *name : family_names) {
     static FamilyRun x, y;
-    char path[256], dir[1024], options[1200], gguf[1200], unused[1024];
+    char path[256], dir[1024], options[1200], gguf[1200];
+    Error unused;
     snprintf(path, sizeof path, "dev/fixtures/family_%s", name);
     ix_directory(dir, name);
     snprintf(options, sizeof options, "--export_gguf f32 --out %s", dir);
@@ -199,13 +201,13 @@ TEST_MPI(
     EXPECT(x.o.optimizer == OPTIMIZER_ADAMW, "%s is tuned with %s", name, option_word(&x.o, OPT_optimizer));
     const ModelShape shape = x.trainer.model.shape;
     const Family *family = family_of_shape(&shape);
-    const bool written = gguf_can(&shape, unused, sizeof unused);
+    const bool written = gguf_can(&shape, &unused);
     REQUIRE(!written || export_gguf(&x.trainer.run), "%s is not exported for llama.cpp", name);
     EXPECT(family && !strncmp(name, family->model_type, strlen(family->model_type)), "%s: exported as another class",
            name);
     const bool is_llama_cpp = family->gguf && strcmp(name, "qwen3_yarn") && strcmp(name, "gemma3_text_scaled") &&
                               !strstr(name, "window");
-    EXPECT(written == is_llama_cpp, "%s for llama.cpp: %s", name, unused);
+    EXPECT(written == is_llama_cpp, "%s for llama.cpp: %s", name, unused.text);
     const Options o = x.o;
     family_close(&x);
     family_came_back(&y, dir, &o, before, name);
@@ -221,10 +223,10 @@ TEST_MPI(families_text_models_in_others, 1,
   family_open(&y, "dev/fixtures/family_ministral3_images", cpu_tables[0].ops, "");
   EXPECT(params_hash(x.trainer.fsdp, false) == params_hash(y.trainer.fsdp, false), "other weights are read");
   Options o = x.o;
-  char error[1024] = "";
+  Error error = {};
   o.seq_len = 17;
-  EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) && strstr(error, "behind 16 tokens this model's q grows"),
-         "%s", error);
+  EXPECT(!options_resolve(&o, 1, 1, &error) && strstr(error.text, "behind 16 tokens this model's q grows"),
+         "%s", error.text);
   family_close(&x);
   family_close(&y);
 }
@@ -296,7 +298,8 @@ TEST(families_refuse_what_they_are_not,
       {"llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", NULL, "attention_dropout 0.1 is not taken"},
       {"llama", "\"rope_parameters\"", "\"rope_scaling\"", NULL}};
   for (const auto &k : cases) {
-    char dir[1024], path[1200], error[4096] = "", text[8192] = "", changed[8300];
+    char dir[1024], path[1200], text[8192] = "", changed[8300];
+    Error error = {};
     family_copy(dir, k.name);
     snprintf(path, sizeof path, "%s/config.json", dir);
     FILE *f = fopen(path, "r");
@@ -308,19 +311,19 @@ TEST(families_refuse_what_they_are_not,
     snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, k.to, at + strlen(k.from));
     tok_write(path, changed, strlen(changed));
     Import s;
-    bool ok = import_open(&s, dir, error, sizeof error);
+    bool ok = import_open(&s, dir, &error);
     if (ok) {
       EXPECT(k.notice ? strstr(s.notice, k.notice) != NULL : !s.notice[0], "%s with %s: notice '%s'", k.name, k.to,
              s.notice);
       int params;
       TensorMap map = {};
       Param *param = params_of_shape(&param_table, &s.shape, &params);
-      ok = import_map(&s, param, params, &map, error, sizeof error);
+      ok = import_map(&s, param, params, &map, &error);
       tensor_map_free(&map);
       free(param);
       import_close(&s);
     }
-    EXPECT(ok == !k.says && (ok || strstr(error, k.says)), "%s with %s: '%s', expected '%s'", k.name, k.to, error,
-           k.says ? k.says : "");
+    EXPECT(ok == !k.says && (ok || strstr(error.text, k.says)), "%s with %s: '%s', expected '%s'", k.name, k.to,
+           error.text, k.says ? k.says : "");
   }
 }

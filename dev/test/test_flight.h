@@ -107,19 +107,19 @@ static inline void flight_made_up(int rank, int last, int stage) {
   snprintf(name, sizeof name, "flight-%d.json", rank);
   EXPECT(!flight_write(flight_test_path(name), &who), "%s: %s", name, strerror(errno));
 }
-static inline char *flight_said(const char *list, int *code, char *error, size_t error_bytes) {
+static inline char *flight_said(const char *list, int *code, Error *error) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&text, &bytes);
-  error[0] = 0;
-  *code = flight_main(f, list, error, error_bytes);
+  error->text[0] = 0;
+  *code = flight_main(f, list, error);
   fclose(f);
   return text;
 }
 TEST(flight_file_is_the_rings,
      "a flight record read back has every entry of both rings, in order of time; of full rings the newest ones, also "
      "while another thread goes on writing") {
-  char error[512] = "";
+  Error error = {};
   FlightRecord r;
   const int most = FLIGHT_ENTRIES;
   for (int turns : {0, 1, 100, most - 1, most, 3 * most + 5}) {
@@ -129,7 +129,7 @@ TEST(flight_file_is_the_rings,
     flight.stage = 4;
     for (int i = 0; i < turns; i++) { flight_op(i & 1 ? "gelu_forward" : "fill"); flight_begin("the gather", i); }
     REQUIRE(!flight_write(flight_test_path("f.json"), &flight_test_who), "%s", strerror(errno));
-    REQUIRE(flight_read(&r, flight_test_path("f.json"), error, sizeof error), "%d: %s", turns, error);
+    REQUIRE(flight_read(&r, flight_test_path("f.json"), &error), "%d: %s", turns, error.text);
     const int kept = turns < FLIGHT_ENTRIES ? turns : FLIGHT_ENTRIES - 1;
     const int events = turns + 1 < FLIGHT_ENTRIES ? turns + 1 : FLIGHT_ENTRIES - 1;
     EXPECT(r.rows == kept + events, "%d entries of %d turns", r.rows, turns);
@@ -162,7 +162,7 @@ TEST(flight_file_is_the_rings,
   }, NULL);
   for (int i = 0; i < 20; i++) {
     EXPECT(!flight_write(flight_test_path("f.json"), &flight_test_who), "%s", strerror(errno));
-    EXPECT(flight_read(&r, flight_test_path("f.json"), error, sizeof error), "while it is written: %s", error);
+    EXPECT(flight_read(&r, flight_test_path("f.json"), &error), "while it is written: %s", error.text);
     for (int k = 0, at = 0; k < r.rows; k++) {
       if (r.row[k].kind == FLIGHT_STEP) at = 0;  // before it are those of the part above, until the ring is full
       if (r.row[k].kind != FLIGHT_BEGIN) continue;
@@ -190,7 +190,7 @@ TEST(flight_report_finds_the_first_difference,
       {{4, 4, -1}, {0, 0, 0}, {"2 of 3 ranks left a record (version 1.2.3 (abc)): nothing was heard of \"rank 1\"",
                                "  rank 2: none\n", "  rank 1 (pid 77 on host-a): step 16, backward of block 2\n"}},
       {{0, 0, 0}, {0, 0, 0}, {"no collective is in the records"}}};
-  char error[512];
+  Error error = {};
   int code;
   for (const auto &c : table) {
     for (int r = 0; r < 3; r++) {
@@ -199,8 +199,8 @@ TEST(flight_report_finds_the_first_difference,
       unlink(flight_test_path(name));
       if (c.last[r] >= 0) flight_made_up(r, c.last[r], c.stage[r]);
     }
-    char *text = flight_said(test_tmp(), &code, error, sizeof error);
-    EXPECT(code == 0, "exit code %d: %s", code, error);
+    char *text = flight_said(test_tmp(), &code, &error);
+    EXPECT(code == 0, "exit code %d: %s", code, error.text);
     for (const char *say : c.says) if (say) EXPECT(strstr(text, say), "no '%s' in:\n%s", say, text);
     free(text);
   }
@@ -210,13 +210,13 @@ TEST(flight_report_finds_the_first_difference,
   older.run = 9, older.rank = 2;
   EXPECT(!flight_write(flight_test_path("flight-2.json"), &older), "%s", strerror(errno));
   flight_made_up(1, 1, 0);                       // the newest
-  char *text = flight_said(test_tmp(), &code, error, sizeof error), list[700];
+  char *text = flight_said(test_tmp(), &code, &error), list[700];
   EXPECT(!code && strstr(text, "1 records of earlier runs are left out") && strstr(text, "rank 2: none"), "%s%s", text,
-         error);
+         error.text);
   free(text);
   snprintf(list, sizeof list, "%s/flight-0.json,%s/flight-2.json", test_tmp(), test_tmp());
-  text = flight_said(list, &code, error, sizeof error);
-  EXPECT(code == EXIT_MISSING && strstr(error, "are of different runs"), "%s", error);
+  text = flight_said(list, &code, &error);
+  EXPECT(code == EXIT_MISSING && strstr(error.text, "are of different runs"), "%s", error.text);
   free(text);
 }
 TEST(flight_ranks_that_came_are_told,
@@ -259,18 +259,18 @@ TEST(flight_damage_is_refused,
       {"\"stage\":1", "\"stage\":-2"}, {"\"s\":-", "\"s\":"}, {"\"entries\":[", "\"entries\":[7,"},
       {"\"step\":16,\"microbatch\":0,\"stage\"", "\"step\":1e99,\"microbatch\":0,\"stage\""},
       {"\"in\":0", "\"inn\":0"}};
-  char error[512] = "";
+  Error error = {};
   int64_t bytes;
   FlightRecord r;
   flight_made_up(1, 4, 1);
   const char *path = flight_test_path("flight-1.json"), *bad = flight_test_path("bad.json");
   char *text = file_get(path, 1 << 20, &bytes);
-  REQUIRE(text && flight_read(&r, path, error, sizeof error), "%s", error);
+  REQUIRE(text && flight_read(&r, path, &error), "%s", error.text);
   flight_close(&r);
   for (int64_t n = 0; n + 2 < bytes; n += 1 + n / 8) {
     cli_write(bad, text, (size_t)n);
-    EXPECT(!flight_read(&r, bad, error, sizeof error) && strstr(error, bad) && !strchr(error, '\n'),
-           "cut at %lld: '%s'", (long long)n, error);
+    EXPECT(!flight_read(&r, bad, &error) && strstr(error.text, bad) && !strchr(error.text, '\n'),
+           "cut at %lld: '%s'", (long long)n, error.text);
     flight_close(&r);
   }
   for (const auto &d : damage) {
@@ -279,7 +279,7 @@ TEST(flight_damage_is_refused,
     REQUIRE(at, "no %s in the record", d.from);
     EXPECT(asprintf(&other, "%.*s%s%s", (int)(at - text), text, d.to, at + strlen(d.from)) > 0, "no memory");
     cli_write(bad, other, strlen(other));
-    EXPECT(!flight_read(&r, bad, error, sizeof error) && strstr(error, bad), "%s is taken: %s", d.to, error);
+    EXPECT(!flight_read(&r, bad, &error) && strstr(error.text, bad), "%s is taken: %s", d.to, error.text);
     flight_close(&r);
     free(other);
   }
@@ -293,8 +293,9 @@ TEST(flight_damage_is_refused,
       {list, "are both of rank 1"},
       {"/nowhere/x.json", "cannot read /nowhere/x.json"}, {"dev", "there is no flight-RANK.json"}};
   for (const auto &l : lists) {
-    text = flight_said(l.list, &code, error, sizeof error);
-    EXPECT(code == EXIT_MISSING && strstr(error, l.says) && !text[0], "%s: '%s', exit code %d", l.list, error, code);
+    text = flight_said(l.list, &code, &error);
+    EXPECT(code == EXIT_MISSING && strstr(error.text, l.says) && !text[0], "%s: '%s', exit code %d", l.list, error.text,
+           code);
     free(text);
   }
 }

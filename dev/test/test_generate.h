@@ -85,14 +85,14 @@ TEST_MPI(generate_from_blocks, 1,
          "set; in bf16 and on emulated CUDA the logits to rounding") {
   for (int i = 0;; i++) {
     static FamilyRun x;
-    char error[2048];
+    Error error = {};
     const int cpus = cpu_best_table() + 1, on_cpu = i <= cpus;
     const Ops *ops = i < cpus ? cpu_tables[i].ops : on_cpu ? cpu_tables[cpus - 1].ops : device_table(i - cpus - 1);
     const char *options = i == cpus ? "--seq_len 64 --batch_size 3 --prompts x --param_dtype bf16" :
                           i % 2 ? "--seq_len 64 --batch_size 3 --prompts x --lora 2"
                                 : "--seq_len 64 --batch_size 3 --prompts x --sample_only";
     if (!ops) break;
-    REQUIRE(kept_open(&x, kept_file(), MPI_COMM_SELF, ops, options, error, sizeof error), "%s", error);
+    REQUIRE(kept_open(&x, kept_file(), MPI_COMM_SELF, ops, options, &error), "%s", error.text);
     generate_compare_trainer(&x.trainer, options, i < cpus ? 0 : on_cpu ? 0.05 : 1e-5);
     // Three tokens after a whole pass: what is expanded is of the blocks no more.
     Fsdp *&f = x.trainer.fsdp;

@@ -20,7 +20,8 @@ TEST_MPI(
       {"family_qwen3", "qwen3", "f32"}};
   for (const auto &k : cases) {
     static FamilyRun x;
-    char from[256], options[1200], made[1200], wanted[256], out[1024], error[1024];
+    char from[256], options[1200], made[1200], wanted[256], out[1024];
+    Error error = {};
     ix_directory(out, k.arch);
     snprintf(from, sizeof from, "dev/fixtures/%s", k.from);
     snprintf(options, sizeof options, "--export_gguf %s --out %s", k.type, out);
@@ -28,7 +29,7 @@ TEST_MPI(
     snprintf(wanted, sizeof wanted, "dev/fixtures/gguf_%s.gguf", k.arch);
     family_open(&x, from, cpu_tables[0].ops, options);
     if (!strcmp(k.arch, "gpt2"))
-      x.corpus.has_tokenizer = tokenizer_load_any(&x.corpus.tokenizer, from, error, sizeof error);
+      x.corpus.has_tokenizer = tokenizer_load_any(&x.corpus.tokenizer, from, &error);
     REQUIRE(export_gguf(&x.trainer.run), "%s is not exported", k.from);
     tokenizer_free(&x.corpus.tokenizer);
     family_close(&x);
@@ -43,11 +44,12 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
       {"gpt2", "gpt-2", NULL}, {"llama3", "llama-bpe", "<|end_of_text|>"}, {"qwen2", "qwen2", "<|endoftext|>"},
       {"smollm2", "smollm", "<|endoftext|>"}, {"nanochat", NULL, NULL}};
   for (const auto &k : cases) {
-    char path[256], error[1024] = "";
+    char path[256];
+    Error error = {};
     Tokenizer t = {};
     snprintf(path, sizeof path, "dev/fixtures/tokenizer_%s.json", k.tokenizer);
-    if (!tokenizer_load_any(&t, path, error, sizeof error)) {
-      EXPECT(!k.pre, "%s: %s", path, error);
+    if (!tokenizer_load_any(&t, path, &error)) {
+      EXPECT(!k.pre, "%s: %s", path, error.text);
       continue;
     }
     const char *pre = gguf_pre_tokenizer(&t);
@@ -64,14 +66,15 @@ TEST(gguf_knows_what_llama_cpp_runs, "blocks and tokenizers that llama.cpp does 
   static const struct { const char *from; bool can; } models[] = {
       {"hf_tiny", true}, {"family_llama_bias", true}, {"family_smollm3", false}, {"family_nanochat", false}};
   for (const auto &m : models) {
-    char path[256], error[2048] = "";
+    char path[256];
+    Error error = {};
     Import s;
     snprintf(path, sizeof path, "dev/fixtures/%s", m.from);
-    REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
-    EXPECT(gguf_can(&s.shape, error, sizeof error) == m.can && (m.can || strstr(error, "--export_gguf")), "%s: %s",
-           m.from, error);
+    REQUIRE(import_open(&s, path, &error), "%s", error.text);
+    EXPECT(gguf_can(&s.shape, &error) == m.can && (m.can || strstr(error.text, "--export_gguf")), "%s: %s",
+           m.from, error.text);
     s.shape.block.rope_scaling = {ROPE_LLAMA3, 32, 1, 4, 8192, 0, 0};
-    EXPECT(gguf_can(&s.shape, error, sizeof error) == !strcmp(m.from, "family_llama_bias"), "%s with scaling", m.from);
+    EXPECT(gguf_can(&s.shape, &error) == !strcmp(m.from, "family_llama_bias"), "%s with scaling", m.from);
     import_close(&s);
   }
 }

@@ -52,7 +52,8 @@ TEST_MPI(gguf_import_and_export_are_inverse, 1,
       {"family_qwen3", "qwen3", "f32"}, {"family_llama_bias", NULL, NULL}};
   for (const auto &k : cases) {
     static FamilyRun x;
-    char from[256], options[1200], made[1200], out[1024], error[1024];
+    char from[256], options[1200], made[1200], out[1024];
+    Error error = {};
     ix_directory(out, k.from);
     snprintf(made, sizeof made, "%s/model.gguf", out);
     if (k.arch) {
@@ -63,7 +64,7 @@ TEST_MPI(gguf_import_and_export_are_inverse, 1,
              x.start.tokenizer);
       x.trainer.run.published = start_published(&x.start);
       if (x.start.tokenizer[0])
-        x.corpus.has_tokenizer = tokenizer_load_any(&x.corpus.tokenizer, from, error, sizeof error);
+        x.corpus.has_tokenizer = tokenizer_load_any(&x.corpus.tokenizer, from, &error);
       REQUIRE(export_gguf(&x.trainer.run), "%s is not exported", from);
       tokenizer_free(&x.corpus.tokenizer);
       family_close(&x);
@@ -207,7 +208,8 @@ static TEST_HOT void gguf_made_values(float *to, const Import *s, const Param *p
 static inline void gguf_expect_values() {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  char prefix[1024], path[1100], error[2048];
+  char prefix[1024], path[1100];
+  Error error = {};
   ix_path(prefix, test_tmp(), "all");
   if (!rank) gguf_make(prefix, 1, NULL, 0), gguf_make(prefix, 3, NULL, 0);
   MPI_Barrier(MPI_COMM_WORLD);
@@ -216,7 +218,7 @@ static inline void gguf_expect_values() {
     Import s;
     snprintf(path, sizeof path, "%s%s", prefix, end);
     ix_run_open(&x, path, MPI_COMM_WORLD);
-    REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
+    REQUIRE(import_open(&s, path, &error), "%s", error.text);
     for (int p = 0; p < x.trainer.fsdp->lay.params; p++) {
       const Param *q = &x.trainer.fsdp->lay.param[p];
       float *got = (float *)malloc(sizeof(float) * (size_t)q->numel_padded);
@@ -232,7 +234,7 @@ static inline void gguf_expect_values() {
     ChunkCursor cursor = {};
     Chunk k;
     int inside[2] = {}, world;
-    REQUIRE(import_map(&s, f->lay.param, f->lay.params, &map, error, sizeof error), "%s", error);
+    REQUIRE(import_map(&s, f->lay.param, f->lay.params, &map, &error), "%s", error.text);
     while (chunk_next(f, &map, 1u << STATE_MASTER, &cursor, &k)) {
       inside[0] += k.place.ggml && k.first % ggml_type((uint32_t)k.place.ggml)->values;
       inside[1] += k.place.in_turn && k.first % param_cols(fsdp_param(f, k.param));
@@ -278,7 +280,8 @@ void gguf_write_tokenizer(const Tokenizer *t, int unused, const char *name, char
 TEST(gguf_tokenizers_come_back,
      "the tokenizers of Llama 3, Qwen 2 and SmolLM2, written into a GGUF and read from it, give the ids of before, of "
      "hostile text too, with their begin and their special tokens; as tokenizer.json they are the same again") {
-  char name[64], path[1100], json[1100], error[1024];
+  char name[64], path[1100], json[1100];
+  Error error = {};
   const TokText texts[] = {tok_fixture("tokenizer_hostile.txt"), tok_fixture("tokenizer_families.txt"),
                            tok_some_points()};
   for (const auto &x : tok_families) {
@@ -290,7 +293,7 @@ TEST(gguf_tokenizers_come_back,
     snprintf(json, sizeof json, "%s/%s.json", test_tmp(), x.name);
     gguf_write_tokenizer(&t, 5, x.name, path, sizeof path);
     for (int i = 0; i < 2; i++) {
-      REQUIRE(tokenizer_load_any(&again, i ? json : path, error, sizeof error), "%s", error);
+      REQUIRE(tokenizer_load_any(&again, i ? json : path, &error), "%s", error.text);
       EXPECT(again.vocab_size == t.vocab_size && again.adds_bos == t.adds_bos && again.added_count == t.added_count &&
              (!t.adds_bos || again.bos_id == t.bos_id) && again.nfc == t.nfc && again.divides == t.divides &&
              again.ignore_merges == t.ignore_merges, "%s comes back as another", x.name);
@@ -302,7 +305,7 @@ TEST(gguf_tokenizers_come_back,
         EXPECT(n == m && !memcmp(ids, others, (size_t)n * sizeof *ids), "%s: other ids come back", x.name);
         free(ids);
       }
-      if (!i) REQUIRE(tokenizer_save(&again, json, error, sizeof error), "%s", error);
+      if (!i) REQUIRE(tokenizer_save(&again, json, &error), "%s", error.text);
       tokenizer_free(&again);
     }
     tokenizer_free(&t);
@@ -321,14 +324,15 @@ TEST(gguf_refuses_by_key,
       {".attention.sliding_window", 32, false, NULL}, {".expert_used_count", 2, false, NULL},
       {"general.type", 0, true, NULL}, {"general.alignment", 48, false, "general.alignment is 48, expected a power"},
       {".attention.head_count", 4, false, "llama.attention.head_count is there twice"}};
-  char prefix[1024], path[1100], error[2048];
+  char prefix[1024], path[1100];
+  Error error = {};
   ix_path(prefix, test_tmp(), "one");
   snprintf(path, sizeof path, "%s.gguf", prefix);
   for (const auto &k : cases) {
     Import s;
     gguf_make(prefix, 1, k.key, k.value, k.text);
     if (k.says) { ix_refused(path, k.says, path, NULL); continue; }
-    REQUIRE(import_open(&s, path, error, sizeof error), "%s: %s", k.key, error);
+    REQUIRE(import_open(&s, path, &error), "%s: %s", k.key, error.text);
     EXPECT((strstr(s.notice, "sliding window") != NULL) == (k.value == 32), "notice '%s'", s.notice);
     EXPECT((s.shape.n_positions == 32) == (k.value == 32), "%s: %lld positions", k.key,
            (long long)s.shape.n_positions);
@@ -415,14 +419,15 @@ TEST(gguf_absent_keys_mean_what_llama_cpp_takes,
       {"gpt2", ".attention.head_count_kv:2", "gpt2.attention.head_count_kv is 2, only 4"},
       {"gpt2", ".attention.key_length:16", "gpt2.attention.key_length is 16, only 8"},
       {"llama", ".rope.scaling.alpha:1000", "llama.rope.scaling.alpha is 1000, only 0"}};
-  char path[1100], error[2048], scaling[160], got[256];
+  char path[1100], scaling[160], got[256];
+  Error error = {};
   ix_path(path, test_tmp(), "keys.gguf");
   for (const auto &k : cases) {
     Import s;
     gguf_make_keys(path, k.arch, k.keys);
     if (isalpha((unsigned char)*k.is)) { ix_refused(path, k.is, path, NULL); continue; }
-    const bool open = import_open(&s, path, error, sizeof error);
-    EXPECT(open, "%s %s: %s", k.arch, k.keys, error);
+    const bool open = import_open(&s, path, &error);
+    EXPECT(open, "%s %s: %s", k.arch, k.keys, error.text);
     if (!open) continue;
     const Architecture *b = &s.shape.block;
     rope_scaling_print(scaling, sizeof scaling, &b->rope_scaling);
@@ -445,7 +450,8 @@ static inline void gguf_drop_key(const TokText *file, const char *key, const cha
 TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
      "a SentencePiece tokenizer of a GGUF without ids of begin, end and unknown tokens has 1, 2 and 0; Llama 3's "
      "without a begin token, which it puts before each text, is refused by the key") {
-  char path[1100], dropped[1100], error[2048] = "";
+  char path[1100], dropped[1100];
+  Error error = {};
   GgufFile g;
   TokText file = tok_fixture("fallback.gguf");
   ix_path(dropped, test_tmp(), "dropped.gguf");
@@ -454,7 +460,7 @@ TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
       {"tokenizer.ggml.unknown_token_id", "unk_token", 0}};
   for (const auto &k : cases) {
     gguf_drop_key(&file, k.key, dropped);
-    REQUIRE(gguf_open(&g, dropped, error, sizeof error), "%s", error);
+    REQUIRE(gguf_open(&g, dropped, &error), "%s", error.text);
     cJSON *published = gguf_published(&g);
     const GgufText want = gguf_text_at(gguf_find(&g, "tokenizer.ggml.tokens"), (uint64_t)k.id);
     const char *text = published_text(published, k.text);
@@ -472,8 +478,7 @@ TEST(gguf_absent_tokens_mean_what_llama_cpp_takes,
   file = tok_read("/", path);
   gguf_drop_key(&file, "tokenizer.ggml.bos_token_id", dropped);
   free(file.bytes);
-  EXPECT(!tokenizer_load_any(&t, dropped, error, sizeof error) && strstr(error, "bos_token_id is missing"), "'%s'",
-         error);
+  EXPECT(!tokenizer_load_any(&t, dropped, &error) && strstr(error.text, "bos_token_id is missing"), "'%s'", error.text);
 }
 
 TEST(gguf_refuses_damage,
@@ -523,7 +528,8 @@ TEST(gguf_refuses_damage,
 }
 
 TEST(gguf_survives_any_bytes, "single bytes changed in a header with a tokenizer result in a model or in one line") {
-  char path[1100], error[2048];
+  char path[1100];
+  Error error = {};
   uint64_t seed = 9;
   TokText file = tok_fixture("gguf_gpt2.gguf");
   ix_path(path, test_tmp(), "any.gguf");
@@ -534,12 +540,12 @@ TEST(gguf_survives_any_bytes, "single bytes changed in a header with a tokenizer
     tok_write(path, file.bytes, file.count);
     Import s;
     Tokenizer t;
-    error[0] = 0;
-    const bool ok = import_open(&s, path, error, sizeof error);
-    EXPECT(ok || (error[0] && !strchr(error, '\n')), "refused with '%s'", error);
-    error[0] = 0;
-    const bool has = ok && tokenizer_load_any(&t, path, error, sizeof error);
-    EXPECT(!ok || has || (error[0] && !strchr(error, '\n')), "refused with '%s'", error);
+    error.text[0] = 0;
+    const bool ok = import_open(&s, path, &error);
+    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
+    error.text[0] = 0;
+    const bool has = ok && tokenizer_load_any(&t, path, &error);
+    EXPECT(!ok || has || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
     if (has) tokenizer_free(&t);
     import_close(&s);
     *at = before;

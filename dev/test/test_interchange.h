@@ -92,25 +92,25 @@ static inline uint32_t *ix_values(const TensorMap *map, const Param *param, int 
 }
 // Opens and maps PATH, which must work. Free the params and the map.
 static inline Param *ix_import(const char *path, Import *s, TensorMap *map, int *params) {
-  char error[2048] = "";
-  if (!import_open(s, path, error, sizeof error)) die_missing("%s", error);
+  Error error = {};
+  if (!import_open(s, path, &error)) die_missing("%s", error.text);
   Param *param = ix_params(s->shape, params);
-  if (!import_map(s, param, *params, map, error, sizeof error)) die_missing("%s", error);
+  if (!import_map(s, param, *params, map, &error)) die_missing("%s", error.text);
   return param;
 }
 // PATH must be refused in one line that is not cut and contains each of up to three words.
 static inline void ix_refused(const char *path, const char *word, const char *word_2, const char *word_3) {
-  char error[2048] = "";
+  Error error = {};
   Import s;
   TensorMap map = {};
   int params = 0;
-  bool ok = import_open(&s, path, error, sizeof error);
+  bool ok = import_open(&s, path, &error);
   Param *param = ok ? ix_params(s.shape, &params) : NULL;
-  ok = ok && import_map(&s, param, params, &map, error, sizeof error);
+  ok = ok && import_map(&s, param, params, &map, &error);
   EXPECT(!ok, "%s is accepted, though %s", path, word);
   for (const char *w : {word, word_2, word_3})
-    EXPECT(!w || strstr(error, w), "%s: \"%s\" does not say %s", path, error, w);
-  EXPECT(!strchr(error, '\n') && strlen(error) < sizeof error - 1, "more than a line: %s", error);
+    EXPECT(!w || strstr(error.text, w), "%s: \"%s\" does not say %s", path, error.text, w);
+  EXPECT(!strchr(error.text, '\n') && strlen(error.text) < sizeof error - 1, "more than a line: %s", error.text);
   free(param);
   tensor_map_free(&map);
   import_close(&s);
@@ -338,14 +338,15 @@ TEST(import_takes_equal_configs,
       {"\"tie_word_embeddings\": true", "\"unknown\": {\"a\": [1, 2]}", ""},
       {"\"embd_pdrop\": 0.05", "\"embd_pdrop\": 0.25", "embd_pdrop 0.25 and attn_pdrop 0.05 are not resid_pdrop 0.05"},
       {"\"resid_pdrop\": 0.05,", "", "resid_pdrop 0.1"}};
-  char dir[1024], error[2048];
+  char dir[1024];
+  Error error = {};
   ix_directory(dir, "config");
   ix_copy("dev/fixtures/hf_tiny", dir, "model.safetensors");
   for (const auto &c : cases) {
     Import s;
     ix_config(dir, c.from, c.to);
-    const bool ok = import_open(&s, dir, error, sizeof error);
-    EXPECT(ok && s.shape.tied && s.shape.n_layer == 2, "%s: %s", c.to, error);
+    const bool ok = import_open(&s, dir, &error);
+    EXPECT(ok && s.shape.tied && s.shape.n_layer == 2, "%s: %s", c.to, error.text);
     EXPECT(ok && (*c.notice ? strstr(s.notice, c.notice) != NULL : !s.notice[0]), "%s: notice '%s'", c.to, s.notice);
     EXPECT(s.tokenizer[0] == 0, "tokenizer '%s' of a directory without one", s.tokenizer);
     import_close(&s);
@@ -545,16 +546,16 @@ TEST(import_other_shape_is_named, "a model requested with other numbers than the
   for (const char *path : {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied", (const char *)bin}) {
     Import s;
     TensorMap map;
-    char error[2048];
+    Error error = {};
     int params;
-    REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
+    REQUIRE(import_open(&s, path, &error), "%s", error.text);
     for (int i = 0; i < 2; i++) {
       ModelShape other = s.shape;
       if (i) other.tied = !other.tied;
       else other.n_positions--;
       Param *param = ix_params(other, &params);
-      EXPECT(!import_map(&s, param, params, &map, error, sizeof error), "%s fits another shape", path);
-      EXPECT(strstr(error, i ? "lm_head.weight" : "wpe.weight is ("), "%s", error);
+      EXPECT(!import_map(&s, param, params, &map, &error), "%s fits another shape", path);
+      EXPECT(strstr(error.text, i ? "lm_head.weight" : "wpe.weight is ("), "%s", error.text);
       EXPECT(!map.place, "the map is not empty");
       free(param);
     }
@@ -564,7 +565,8 @@ TEST(import_other_shape_is_named, "a model requested with other numbers than the
 
 TEST(import_survives_any_bytes,
      "single bytes changed in config.json or in llm.c's header result in a shape or in one line") {
-  char dir[1024], bin[1024], path[1024], error[2048];
+  char dir[1024], bin[1024], path[1024];
+  Error error = {};
   uint64_t seed = 5;
   ix_directory(dir, "any");
   ix_copy("dev/fixtures/hf_untied", dir, "model.safetensors");
@@ -583,9 +585,9 @@ TEST(import_survives_any_bytes,
     t->bytes[at] = (uint8_t)tok_random(&seed);
     tok_write(round % 2 ? path : bin, t->bytes, t->count);
     Import s;
-    error[0] = 0;
-    const bool ok = import_open(&s, round % 2 ? dir : bin, error, sizeof error);
-    EXPECT(ok || (error[0] && !strchr(error, '\n')), "refused with '%s'", error);
+    error.text[0] = 0;
+    const bool ok = import_open(&s, round % 2 ? dir : bin, &error);
+    EXPECT(ok || (error.text[0] && !strchr(error.text, '\n')), "refused with '%s'", error.text);
     EXPECT(!ok || (s.shape.n_embd >= 1 && s.shape.n_embd % s.shape.n_head == 0), "accepted with %lld heads",
            (long long)s.shape.n_head);
     import_close(&s);
@@ -602,10 +604,10 @@ TEST(import_tokenizers_agree, "the tokenizer of each fixture, in two forms of fi
   for (const char *path : {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied", "dev/fixtures/hf_published"}) {
     Import s;
     Tokenizer t;
-    char error[2048];
+    Error error = {};
     int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids);
-    REQUIRE(import_open(&s, path, error, sizeof error), "%s", error);
-    REQUIRE(tokenizer_load_any(&t, s.tokenizer, error, sizeof error), "%s", error);
+    REQUIRE(import_open(&s, path, &error), "%s", error.text);
+    REQUIRE(tokenizer_load_any(&t, s.tokenizer, &error), "%s", error.text);
     const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
     EXPECT(count * 4 == (int64_t)want.count && !memcmp(ids, want.bytes, want.count), "%s: %lld ids, or others", path,
            (long long)count);
@@ -621,7 +623,8 @@ TEST(import_tokenizers_agree, "the tokenizer of each fixture, in two forms of fi
 // ---- export --------------------------------------------------------------------------------------------------------
 TEST(export_equals_save_pretrained, "an imported model laid out for export is save_pretrained's file, byte for byte") {
   for (const char *name : {"hf_tiny", "hf_untied"}) {
-    char directory[1024], *header, error[2048];
+    char directory[1024], *header;
+    Error error = {};
     Import s;
     TensorMap from, to;
     int params;
@@ -629,8 +632,8 @@ TEST(export_equals_save_pretrained, "an imported model laid out for export is sa
     Param *param = ix_import(ix_path(directory, "dev/fixtures", name), &s, &from, &params);
     TokText want = tok_read(directory, "model.safetensors");
     uint32_t *values = ix_values(&from, param, params, &numel_), *next = values;
-    const bool ok = export_map(&to, "some/where", param, params, &s.shape, F32, &header, error, sizeof error);
-    REQUIRE(ok, "%s", error);
+    const bool ok = export_map(&to, "some/where", param, params, &s.shape, F32, &header, &error);
+    REQUIRE(ok, "%s", error.text);
     EXPECT(!strcmp(to.path[0], "some/where/model.safetensors") && to.files == 1, "path %s", to.path[0]);
     REQUIRE(to.file_bytes[0] == (int64_t)want.count && to.data_at[0] > 0, "%s: %lld bytes, not %zu", name,
             (long long)to.file_bytes[0], want.count);
@@ -661,7 +664,8 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
   const ModelShape shapes[] = {model_shape_gpt2(2, 2, 32, 24, 300, true, 0.1),
                                model_shape_gpt2(1, 4, 16, 20, 300, false, 0)};
   static const char *const fixtures[] = {"dev/fixtures/hf_tiny", "dev/fixtures/hf_untied"};
-  char dir[1024], path[1024], error[2048];
+  char dir[1024], path[1024];
+  Error error = {};
   for (int i = 0; i < 2; i++) {
     ix_directory(dir, i ? "untied" : "tied");
     ix_copy(fixtures[i], dir, "model.safetensors");
@@ -669,7 +673,7 @@ TEST(export_config_round_trips, "an exported config.json is imported as the shap
     char *text = export_config_text(shapes[i], &ends, "1.2.3");
     tok_write(ix_path(path, dir, "config.json"), text, strlen(text));
     Import s;
-    REQUIRE(import_open(&s, dir, error, sizeof error), "%s", error);
+    REQUIRE(import_open(&s, dir, &error), "%s", error.text);
     for (const ImportField &f : import_fields)
       EXPECT(*(int64_t *)((char *)&s.shape + f.offset) == *(int64_t *)((char *)&shapes[i] + f.offset), "%s", f.name);
     EXPECT(s.shape.tied == shapes[i].tied && s.shape.dropout == shapes[i].dropout && !s.notice[0], "tied %d, '%s'",
@@ -712,18 +716,19 @@ struct IxRun { Options o; Start start; Corpus corpus; Trainer trainer; Saver sav
 
 // A trainer whose weights come from PATH, as with --init_from. Collective over comm.
 static inline void ix_run_open(IxRun *x, const char *path, MPI_Comm comm) {
-  char error[2048] = "", *argv[] = {(char *)"test", (char *)"--init_from", (char *)path, (char *)"--seq_len",
-                                    (char *)"8",    (char *)"--batch_size", (char *)"1"};
+  char *argv[] = {(char *)"test", (char *)"--init_from", (char *)path, (char *)"--seq_len", (char *)"8",
+                  (char *)"--batch_size", (char *)"1"};
+  Error error = {};
   int rank, world;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &world);
   memset((void *)x, 0, sizeof *x);
-  options_parse(&x->o, &trainer_table, 7, argv, error, sizeof error);
-  if (!rank && !error[0]) start_find(&x->start, &x->o, error, sizeof error);
-  agree_no_error(comm, error, EXIT_MISSING);
+  options_parse(&x->o, &trainer_table, 7, argv, &error);
+  if (!rank && !error.text[0]) start_find(&x->start, &x->o, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
   start_share(&x->start, comm);
-  if (!start_options(&x->start, &x->o, error, sizeof error)) die_missing("%s", error);
-  if (!options_resolve(&x->o, world, world, error, sizeof error)) die_missing("%s", error);
+  if (!start_options(&x->start, &x->o, &error)) die_missing("%s", error.text);
+  if (!options_resolve(&x->o, world, world, &error)) die_missing("%s", error.text);
   test_corpus(&x->corpus, (int)x->o.vocab_size, 4000, 100);
   trainer_open(&x->trainer, &x->o, &x->corpus, comm, device_of(cpu_tables[cpu_best_table()].ops), 1);
   saver_init(&x->saver, &x->trainer.run);

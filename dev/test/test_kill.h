@@ -26,8 +26,8 @@ static inline void kill_world_open(KillWorld *w, MPI_Comm comm, const char *out,
   w->corpus.has_tokenizer = !w->rank;
   trainer_open(&w->t, &o, &w->corpus, comm, device_of(agree_on_ops(&o, comm)), 1);
   saver_init(&w->saver, &w->t.run);
-  char error[256] = "";
-  log_begin(&w->log, &w->t.run, false, "", error, sizeof error);
+  Error error = {};
+  log_begin(&w->log, &w->t.run, false, "", &error);
 }
 static inline void kill_world_close(KillWorld *w) {
   log_close(&w->log, &w->t.run, "done");
@@ -60,10 +60,10 @@ static inline uint64_t kill_state_hash(Trainer *t) {
 // Loads a checkpoint as a resumed run does. Collective; a checkpoint that cannot be loaded ends the test.
 static inline void kill_load(KillWorld *w, const char *directory) {
   Start s = {};
-  char error[2048] = "";
+  Error error = {};
   s.resume = true;
-  if (!w->rank) start_open_checkpoint(&s, directory, error, sizeof error);
-  agree_no_error(w->comm, error, TEST_EXIT_FAILED);
+  if (!w->rank) start_open_checkpoint(&s, directory, &error);
+  agree_no_error(w->comm, error.text, TEST_EXIT_FAILED);
   start_share(&s, w->comm);
   checkpoint_load(test_saved(&w->t), s.path, s.json, s.text_checksum, true, log_load_progress);
   fsdp_publish(w->t.fsdp);
@@ -528,18 +528,18 @@ static inline bool kill_loop(KillWorld *w, const char *out, KillPlan plan, int e
     static Ops table;
     Start s;
     KillPath found;
-    char error[2048] = "";
+    Error error = {};
     snprintf(w->t.opt.out, sizeof w->t.opt.out, "%s", out);
     saver_init(&w->saver, &w->t.run);
     kill_newest(out, found, &s);
     if (found[0]) {
       s = Start{};
       s.resume = s.here = true;
-      if (!start_open_checkpoint(&s, found, error, sizeof error)) _exit(44);
+      if (!start_open_checkpoint(&s, found, &error)) _exit(44);
       start_share(&s, w->comm);
       start_load(&s, &w->t.run, &w->saver);
     }
-    log_begin(&w->log, &w->t.run, found[0], "", error, sizeof error);
+    log_begin(&w->log, &w->t.run, found[0], "", &error);
     table = *w->t.ctx.ops;
     kill_eval.t = &w->t, kill_eval.copy = table.copy, kill_eval.left = eval_at;
     table.copy = kill_copy_of_eval;
@@ -867,7 +867,7 @@ struct KillDamage {
 static inline void kill_damage_open(KillDamage *d, MPI_Comm comm) {
   KillPath out;
   Start s;
-  char error[1024] = "";
+  Error error = {};
   memset((void *)d, 0, sizeof *d);
   kill_path(out, "%s/out", test_tmp());
   kill_world_open(&d->w, comm, out, kill_wide, "--keep 0");
@@ -878,11 +878,11 @@ static inline void kill_damage_open(KillDamage *d, MPI_Comm comm) {
   MPI_Barrier(comm);
   kill_newest(out, d->checkpoint, &s);
   for (int i = 0; i < 4; i++) kill_path(d->file[i], "%s/%s", d->checkpoint, kill_files[i]);
-  d->text = checkpoint_text(d->checkpoint, &d->text_bytes, error, sizeof error);
-  d->json = checkpoint_parse(d->checkpoint, d->text, (size_t)d->text_bytes, error, sizeof error);
+  d->text = checkpoint_text(d->checkpoint, &d->text_bytes, &error);
+  d->json = checkpoint_parse(d->checkpoint, d->text, (size_t)d->text_bytes, &error);
   checkpoint_map(test_saved(&d->w.t), d->checkpoint, &d->map, d->header);
   EXPECT(map_blocks(&d->map, 0) + map_blocks(&d->map, 1) <= 64, "too many blocks");
-  EXPECT(checkpoint_checksums(d->checkpoint, d->json, &d->map, d->checksums, error, sizeof error), "%s", error);
+  EXPECT(checkpoint_checksums(d->checkpoint, d->json, &d->map, d->checksums, &error), "%s", error.text);
 }
 static inline void kill_damage_close(KillDamage *d) {
   cJSON_Delete(d->json);
@@ -892,22 +892,22 @@ static inline void kill_damage_close(KillDamage *d) {
   kill_world_close(&d->w);
 }
 // This rank's error when the tensors are loaded. Collective.
-static inline void kill_load_tensors(KillDamage *d, char error[STORE_ERROR_BYTES]) {
+static inline void kill_load_tensors(KillDamage *d, Error *error) {
   StoreLoad l = {};
   l.map = &d->map;
   l.checksums = d->checksums;
-  store_load(&d->w.t.run.store, l, STATES_ALL, error, STORE_ERROR_BYTES, log_load_progress, &d->w.t);
+  store_load(&d->w.t.run.store, l, STATES_ALL, error, log_load_progress, &d->w.t);
 }
 // The ranks that refuse, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
 static inline int kill_refusals(KillDamage *d, int file, const char *reason, const char *what) {
-  char error[STORE_ERROR_BYTES];
+  Error error;
   int mine, all = 0;
   MPI_Barrier(d->w.comm);
-  kill_load_tensors(d, error);
-  const bool tensor = strstr(error, "tensor ") || strstr(error, "moment of ");
-  EXPECT(!error[0] || (strstr(error, d->file[file]) && strstr(error, reason) && (tensor || !strstr(reason, "damaged"))),
-         "%s: it says '%s'", what, error);
-  mine = error[0] ? 1 << d->w.rank : 0;
+  kill_load_tensors(d, &error);
+  const bool tensor = strstr(error.text, "tensor ") || strstr(error.text, "moment of ");
+  EXPECT(!error.text[0] || (strstr(error.text, d->file[file]) && strstr(error.text, reason) && (tensor ||
+         !strstr(reason, "damaged"))), "%s: it says '%s'", what, error.text);
+  mine = error.text[0] ? 1 << d->w.rank : 0;
   MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_BOR, d->w.comm);
   EXPECT(all, "%s: it is loaded", what);
   return all;
@@ -927,10 +927,10 @@ TEST_MPI(kill_a_flipped_bit_in_tensors_is_refused, 2,
          "reads it reports file, tensor, place; rank 1 alone finds errors in what only it reads; unflipped, both "
          "load") {
   static KillDamage d;
-  char error[STORE_ERROR_BYTES];
+  Error error;
   kill_damage_open(&d, MPI_COMM_WORLD);
-  kill_load_tensors(&d, error);
-  EXPECT(!error[0], "undamaged: %s", error);
+  kill_load_tensors(&d, &error);
+  EXPECT(!error.text[0], "undamaged: %s", error.text);
   int by_rank[4] = {};
   for (int file = 0; file < 2; file++) {
     const int64_t from = d.map.data_at[file], to = d.map.file_bytes[file], block = STORE_BLOCK_BYTES;
@@ -949,8 +949,8 @@ TEST_MPI(kill_a_flipped_bit_in_tensors_is_refused, 2,
     }
   }
   MPI_Barrier(MPI_COMM_WORLD);
-  kill_load_tensors(&d, error);
-  EXPECT(!error[0], "undamaged again: %s", error);
+  kill_load_tensors(&d, &error);
+  EXPECT(!error.text[0], "undamaged again: %s", error.text);
   EXPECT(by_rank[2] > 0 && by_rank[1] > 0, "found by rank 0 alone %d times, by rank 1 alone %d times, by both %d",
          by_rank[1], by_rank[2], by_rank[3]);
   kill_damage_close(&d);
@@ -968,7 +968,8 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
          "two swapped tensors; a file that is a byte short, half, empty or missing: each rank reports which file and "
          "what is wrong; the list of checkpoints skips the short and the missing") {
   static KillDamage d;
-  char why[1024], what[64];
+  char what[64];
+  Error why = {};
   bool best;
   kill_damage_open(&d, MPI_COMM_WORLD);
   Fsdp *&f = d.w.t.fsdp;
@@ -999,8 +1000,8 @@ TEST_MPI(kill_swapped_cut_and_missing_tensors_are_refused, 2,
       const int all_ranks = kill_refusals(&d, file, length < 0 ? "cannot open" : "it is not whole", what);
       EXPECT(all_ranks == 3, "%s: ranks %x refuse, must be both", what, all_ranks);
       if (!d.w.rank) {
-        EXPECT(checkpoint_serial(d.checkpoint, &best, why, sizeof why) < 0 && strstr(why, d.file[file]),
-               "%s: it counts as whole, or '%s'", what, why);
+        EXPECT(checkpoint_serial(d.checkpoint, &best, &why) < 0 && strstr(why.text, d.file[file]),
+               "%s: it counts as whole, or '%s'", what, why.text);
         kill_put(d.file[file], all, bytes, 0);
       }
       MPI_Barrier(MPI_COMM_WORLD);
@@ -1031,17 +1032,16 @@ static inline char *kill_reseal(const KillDamage *d, const char *from, const cha
   return sealed;
 }
 // The error for a trainer.json of these bytes; "" if it is accepted.
-static inline void kill_read_json(const KillDamage *d, const char *text, size_t bytes, char *error,
-                                  size_t error_bytes) {
+static inline void kill_read_json(const KillDamage *d, const char *text, size_t bytes, Error *error) {
   CheckpointState c;
   uint32_t checksums[64];
-  error[0] = 0;
+  error->text[0] = 0;
   char *copy = (char *)calloc(1, bytes + 1);     // as file_get leaves it; not longer, for sanitizers
   memcpy(copy, text, bytes);
-  cJSON *json = checkpoint_parse(d->checkpoint, copy, bytes, error, error_bytes);
-  if (json && checkpoint_state(d->checkpoint, json, &c, error, error_bytes))
-    checkpoint_checksums(d->checkpoint, json, &d->map, checksums, error, error_bytes);
-  if (json && !error[0]) {                       // an accepted one must not harm the code that completes options
+  cJSON *json = checkpoint_parse(d->checkpoint, copy, bytes, error);
+  if (json && checkpoint_state(d->checkpoint, json, &c, error))
+    checkpoint_checksums(d->checkpoint, json, &d->map, checksums, error);
+  if (json && !error->text[0]) {                       // an accepted one must not harm the code that completes options
     Start s = {};
     Options o;
     char *argv[] = {(char *)"test", NULL};
@@ -1049,7 +1049,7 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
     s.resume = true;
     s.json = json;
     kill_path(s.path, "%s", d->checkpoint);
-    if (options_parse(&o, &trainer_table, 1, argv, error, error_bytes)) start_options(&s, &o, error, error_bytes);
+    if (options_parse(&o, &trainer_table, 1, argv, error)) start_options(&s, &o, error);
   }
   cJSON_Delete(json);
   free(copy);
@@ -1057,23 +1057,23 @@ static inline void kill_read_json(const KillDamage *d, const char *text, size_t 
 TEST_MPI(kill_a_damaged_trainer_json_is_refused, 1,
          "one bit of every byte of trainer.json and every bit of its seal, any length: refused by name") {
   static KillDamage d;
-  char error[2048];
+  Error error = {};
   kill_damage_open(&d, MPI_COMM_WORLD);
-  kill_read_json(&d, d.text, (size_t)d.text_bytes, error, sizeof error);
-  EXPECT(!error[0], "undamaged: %s", error);
+  kill_read_json(&d, d.text, (size_t)d.text_bytes, &error);
+  EXPECT(!error.text[0], "undamaged: %s", error.text);
   char *text = (char *)malloc((size_t)d.text_bytes);
   for (int64_t at = 0; at < d.text_bytes; at++) {
     const bool seal = at >= d.text_bytes - CHECKPOINT_SEAL_BYTES;
     for (int bit = seal ? 0 : (int)(at % 8); bit < (seal ? 8 : (int)(at % 8) + 1); bit++) {
       memcpy(text, d.text, (size_t)d.text_bytes);
       text[at] = (char)(text[at] ^ 1 << bit);
-      kill_read_json(&d, text, (size_t)d.text_bytes, error, sizeof error);
-      EXPECT(strstr(error, d.file[2]), "bit %d of byte %lld: '%s'", bit, (long long)at, error);
+      kill_read_json(&d, text, (size_t)d.text_bytes, &error);
+      EXPECT(strstr(error.text, d.file[2]), "bit %d of byte %lld: '%s'", bit, (long long)at, error.text);
     }
   }
   for (int64_t length = 0; length < d.text_bytes; length += 1 + length / 300) {
-    kill_read_json(&d, d.text, (size_t)length, error, sizeof error);
-    EXPECT(strstr(error, d.file[2]), "cut to %lld bytes: '%s'", (long long)length, error);
+    kill_read_json(&d, d.text, (size_t)length, &error);
+    EXPECT(strstr(error.text, d.file[2]), "cut to %lld bytes: '%s'", (long long)length, error.text);
   }
   free(text);
   kill_damage_close(&d);
@@ -1083,7 +1083,7 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
          "fields, short or ill-spelt checksums, deep nesting: refused with file and field") {
   static KillDamage d;
   static char deep[200000], many[64];
-  char error[2048];
+  Error error = {};
   kill_damage_open(&d, MPI_COMM_WORLD);
   memset(deep, '[', sizeof deep - 1);
   snprintf(many, sizeof many, "\"block_bytes\":%d,\"crc32c\":\"", STORE_BLOCK_BYTES);
@@ -1119,9 +1119,9 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
   for (const auto &h : hostile) {
     size_t bytes;
     char *sealed = kill_reseal(&d, h.from, h.to, &bytes);
-    kill_read_json(&d, sealed, bytes, error, sizeof error);
-    EXPECT(strstr(error, h.says) && strstr(error, d.file[2]), "%s -> %.60s: '%s', must say '%s'", h.from, h.to, error,
-           h.says);
+    kill_read_json(&d, sealed, bytes, &error);
+    EXPECT(strstr(error.text, h.says) && strstr(error.text, d.file[2]), "%s -> %.60s: '%s', must say '%s'", h.from,
+           h.to, error.text, h.says);
     free(sealed);
   }
   for (const char *digits : {"-0000001", " 1234567", "0x123456", "zzzzzzzz", "1234567A"}) {
@@ -1131,23 +1131,22 @@ TEST_MPI(kill_a_hostile_trainer_json_is_refused, 1,
     snprintf(from, sizeof from, "%s%.8s", many, at);
     snprintf(to, sizeof to, "%s%s", many, digits);
     char *sealed = kill_reseal(&d, from, to, &bytes);
-    kill_read_json(&d, sealed, bytes, error, sizeof error);
-    EXPECT(strstr(error, " of model.safetensors is not hexadecimal"), "checksum '%s': '%s'", digits, error);
+    kill_read_json(&d, sealed, bytes, &error);
+    EXPECT(strstr(error.text, " of model.safetensors is not hexadecimal"), "checksum '%s': '%s'", digits, error.text);
     free(sealed);
   }
   kill_damage_close(&d);
 }
 
 // Replaces text in a header on the disk, at the same length, and reads the error.
-static inline void kill_check_header(KillDamage *d, int file, const char *from, const char *to, char *error,
-                                     size_t bytes) {
+static inline void kill_check_header(KillDamage *d, int file, const char *from, const char *to, Error *error) {
   int64_t all_bytes = 0;
   char *all = kill_bytes(d->file[file], &all_bytes);
   char *at = (char *)memmem(all, (size_t)d->map.data_at[file], from, strlen(from));
-  error[0] = 0;
+  error->text[0] = 0;
   EXPECT(at && strlen(from) == strlen(to), "%s: no %s, or %s is of another length", kill_files[file], from, to);
   if (at) kill_put(d->file[file], to, (int64_t)strlen(to), at - all);
-  checkpoint_check_header(d->file[file], d->header[file], d->map.data_at[file], error, bytes);
+  checkpoint_check_header(d->file[file], d->header[file], d->map.data_at[file], error);
   if (at) kill_put(d->file[file], from, (int64_t)strlen(from), at - all);
   free(all);
 }
@@ -1156,18 +1155,19 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
          "bigger model's file: the tensor is named too") {
   static KillDamage d;
   static KillWorld bigger;
-  char error[2048], why[1024];
+  Error why = {};
+  Error error = {};
   bool best;
   kill_damage_open(&d, MPI_COMM_WORLD);
   for (int file = 0; file < 2; file++) {
-    EXPECT(checkpoint_check_header(d.file[file], d.header[file], d.map.data_at[file], error, sizeof error), "%s",
-           error);
+    EXPECT(checkpoint_check_header(d.file[file], d.header[file], d.map.data_at[file], &error), "%s", error.text);
     for (int64_t at = 0; at < d.map.data_at[file]; at++) {
-      error[0] = 0;
+      error.text[0] = 0;
       kill_flip(d.file[file], at, (int)(at * 5 % 8));
-      const bool same = checkpoint_check_header(d.file[file], d.header[file], d.map.data_at[file], error, sizeof error);
+      const bool same = checkpoint_check_header(d.file[file], d.header[file], d.map.data_at[file], &error);
       kill_flip(d.file[file], at, (int)(at * 5 % 8));
-      EXPECT(!same && strstr(error, d.file[file]), "%s, byte %lld: '%s'", kill_files[file], (long long)at, error);
+      EXPECT(!same && strstr(error.text, d.file[file]), "%s, byte %lld: '%s'", kill_files[file], (long long)at,
+             error.text);
     }
   }
   const struct { int file; const char *from, *to, *says; } changed[] = {
@@ -1176,18 +1176,18 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
       {0, "ln_1.weight", "ln_9.weight", "tensor h.0.ln_"},
       {1, "exp_avg.wpe", "exp_avg.wpq", "tensor exp_avg.wp"}};
   for (const auto &c : changed) {
-    kill_check_header(&d, c.file, c.from, c.to, error, sizeof error);
-    EXPECT(strstr(error, c.says) && strstr(error, d.file[c.file]), "%s -> %s: '%s', must say '%s'", c.from, c.to,
-           error, c.says);
+    kill_check_header(&d, c.file, c.from, c.to, &error);
+    EXPECT(strstr(error.text, c.says) && strstr(error.text, d.file[c.file]), "%s -> %s: '%s', must say '%s'", c.from,
+           c.to, error.text, c.says);
   }
   int64_t bytes = 0;
   char *all = kill_bytes(d.file[0], &bytes);
   char *one = (char *)memmem(all, (size_t)d.map.data_at[0], "ln_1.weight", 11);
   char *two = (char *)memmem(all, (size_t)d.map.data_at[0], "ln_2.weight", 11);
   if (one && two) { kill_put(d.file[0], "2", 1, one - all + 3); kill_put(d.file[0], "1", 1, two - all + 3); }
-  const bool same = checkpoint_check_header(d.file[0], d.header[0], d.map.data_at[0], error, sizeof error);
-  EXPECT(one && two && !same && strstr(error, "ln_") && strstr(error, "is not where it was written"),
-         "two entries exchanged: '%s'", error);
+  const bool same = checkpoint_check_header(d.file[0], d.header[0], d.map.data_at[0], &error);
+  EXPECT(one && two && !same && strstr(error.text, "ln_") && strstr(error.text, "is not where it was written"),
+         "two entries exchanged: '%s'", error.text);
   kill_put(d.file[0], all, bytes, 0);
   KillPath out, found;
   Start s;
@@ -1200,10 +1200,10 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
   free(all);
   all = kill_bytes(out, &bytes);
   kill_put(d.file[0], all, bytes, 0);
-  EXPECT(!checkpoint_check_header(d.file[0], d.header[0], d.map.data_at[0], error, sizeof error) &&
-         strstr(error, "tensor wte.weight has another shape"), "a bigger model's weights: '%s'", error);
-  EXPECT(checkpoint_serial(d.checkpoint, &best, why, sizeof why) < 0 && strstr(why, d.file[0]),
-         "a bigger model's file counts as whole, or '%s'", why);
+  EXPECT(!checkpoint_check_header(d.file[0], d.header[0], d.map.data_at[0], &error) &&
+         strstr(error.text, "tensor wte.weight has another shape"), "a bigger model's weights: '%s'", error.text);
+  EXPECT(checkpoint_serial(d.checkpoint, &best, &why) < 0 && strstr(why.text, d.file[0]),
+         "a bigger model's file counts as whole, or '%s'", why.text);
   free(all);
   kill_world_close(&bigger);
   kill_damage_close(&d);
@@ -1211,7 +1211,8 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
 TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
          "tokenizer.json flipped: refused by name, with the checkpoint before it; cut, missing: skipped") {
   static KillDamage d;
-  char error[2048], why[1024];
+  Error why = {};
+  Error error = {};
   bool best;
   kill_damage_open(&d, MPI_COMM_WORLD);
   int64_t bytes = 0;
@@ -1219,8 +1220,8 @@ TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
   for (int64_t at = 0; at < bytes; at += 1 + bytes / 60) {
     Start s = {};
     kill_flip(d.file[3], at, (int)(at % 8));
-    EXPECT(!start_open_checkpoint(&s, d.checkpoint, error, sizeof error) && strstr(error, d.file[3]) &&
-           strstr(error, "step_00000001 takes the one before"), "byte %lld: '%s'", (long long)at, error);
+    EXPECT(!start_open_checkpoint(&s, d.checkpoint, &error) && strstr(error.text, d.file[3]) &&
+           strstr(error.text, "step_00000001 takes the one before"), "byte %lld: '%s'", (long long)at, error.text);
     kill_flip(d.file[3], at, (int)(at % 8));
     start_free(&s);
   }
@@ -1229,10 +1230,10 @@ TEST_MPI(kill_a_damaged_tokenizer_is_refused, 1,
     KillPath found;
     Start s = {}, newest;
     EXPECT(!(length < 0 ? unlink(d.file[3]) : truncate(d.file[3], length)), "%s", strerror(errno));
-    EXPECT(!start_open_checkpoint(&s, d.checkpoint, error, sizeof error) && strstr(error, d.file[3]),
-           "%lld bytes: '%s'", (long long)length, error);
-    EXPECT(checkpoint_serial(d.checkpoint, &best, why, sizeof why) < 0 && strstr(why, d.file[3]),
-           "%lld bytes: it counts as whole, or '%s'", (long long)length, why);
+    EXPECT(!start_open_checkpoint(&s, d.checkpoint, &error) && strstr(error.text, d.file[3]),
+           "%lld bytes: '%s'", (long long)length, error.text);
+    EXPECT(checkpoint_serial(d.checkpoint, &best, &why) < 0 && strstr(why.text, d.file[3]),
+           "%lld bytes: it counts as whole, or '%s'", (long long)length, why.text);
     kill_newest(d.w.t.opt.out, found, &newest);
     EXPECT(strstr(found, "step_00000001") && strstr(newest.notices, d.file[3]), "%lld bytes: %s, %s", (long long)length,
            found, newest.notices);

@@ -156,7 +156,7 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   static const LivenessCase healthy = {"cpu", "mpi", "", "", 0, 0};
   const LivenessCase *k = liveness_fall.k = number ? &liveness_cases[atoi(number)] : &healthy;
   const Ops *ops = !strcmp(k->device, "cpu") ? cpu_tables[0].ops : &ops_streams;
-  char error[512] = "";
+  Error error = {};
   static Corpus corpus;
   static Trainer t;
   Options o;
@@ -167,8 +167,8 @@ TEST_MPI(liveness_once, 3, "a world that goes on (what liveness_names_who_fell_o
   liveness_fall.at_call = 1;
   liveness_flight_s = LIVENESS_LIMIT_S;          // dozens of ranks write theirs at once
   liveness_start(600);
-  liveness_open(MPI_COMM_WORLD, error, sizeof error);
-  agree_no_error(MPI_COMM_WORLD, error, TEST_EXIT_FAILED);
+  liveness_open(MPI_COMM_WORLD, &error);
+  agree_no_error(MPI_COMM_WORLD, error.text, TEST_EXIT_FAILED);
   char flights[512];
   snprintf(flights, sizeof flights, "%s/flight.%d", test_tmp(), (int)(k - liveness_cases));
   if (number) liveness_flight(flights, "a test");
@@ -243,7 +243,8 @@ static const struct { const char *at, *place; } liveness_ops_fallen[] = {
 static inline void liveness_expect_flights(int number, const char *what) {
   const LivenessCase *k = &liveness_cases[number];
   FlightRecord r[LIVENESS_RANKS] = {};
-  char path[600], error[512] = "", named[32], directory[64];
+  char path[600], named[32], directory[64];
+  Error error = {};
   int count = 0;
   snprintf(named, sizeof named, "rank %d (pid ", k->victim);
   snprintf(directory, sizeof directory, "flight.%d", number);
@@ -254,7 +255,7 @@ static inline void liveness_expect_flights(int number, const char *what) {
       continue;
     }
     FlightRecord *x = &r[count++];
-    EXPECT(flight_read(x, path, error, sizeof error), "%s: %s", what, error);
+    EXPECT(flight_read(x, path, &error), "%s: %s", what, error.text);
     if (!x->json) return;
     EXPECT(x->rank == rank && x->world == LIVENESS_RANKS, "%s: %s is of rank %d of %d", what, path, x->rank, x->world);
     EXPECT(!k->how || strstr(x->cause, named), "%s: rank %d's record says '%s'", what, rank, x->cause);
@@ -269,7 +270,7 @@ static inline void liveness_expect_flights(int number, const char *what) {
     EXPECT(!fell || (last && last->kind == FLIGHT_BEGIN), "%s: the victim fell out in %s, its record %s", what, fell,
            last ? "has its end" : "has none");
   }
-  EXPECT(flight_compare(r, count, error, sizeof error), "%s: %s", what, error);
+  EXPECT(flight_compare(r, count, &error), "%s: %s", what, error.text);
   const FlightRow *agreed, *differs = flight_difference(r, count, &agreed);
   EXPECT(!liveness_collective(k) || agreed, "%s: the records have no collective in common", what);
   for (int i = 0; i < count && differs; i++) {   // nobody began what others began as something else
@@ -527,8 +528,8 @@ static inline void liveness_alone(LivenessHub *hub, int world, int links, NetAdd
   l->peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
   l->link = (LivenessLink *)calloc((size_t)links + 1, sizeof(LivenessLink));
   l->links_most = links;
-  char error[300] = "";
-  EXPECT(liveness_make_hub(l, hub, false, error, sizeof error), "%s", error);
+  Error error = {};
+  EXPECT(liveness_make_hub(l, hub, false, &error), "%s", error.text);
   l->listener[l->listeners++] = liveness_loopback(tcp);
   liveness_start(0);
 }
@@ -560,26 +561,26 @@ static inline LivenessFrame liveness_heard(int kind) {
     if (f.kind == kind) return f;
   }
 }
-// Connects, says two frames, the first as `rank`, and is turned away. proof: with this key; NULL: no second one but an
-// end, or a second hello.
-static inline void liveness_is_refused(const NetAddress *at, int rank, int first, int second,
-                                       const ProveKey *key) {
+// Connects, says two frames, the first as `rank`, and is turned away. run: the key by which it proves that it is rank
+// `proves`; NULL: it says an end, or a second hello.
+static inline void liveness_is_refused(const NetAddress *at, int rank, int first, int second, const ProveKey *run,
+                                       int proves = 1) {
   LivenessFrame f = {}, got;
-  LivenessLink k = {};
+  Prove p;
+  const ProveKey none = {}, key = link_key(run ? run : &none, proves);
   const int fd = liveness_stranger(at);
-  k.claims = f.rank = rank;
+  f.rank = rank;
   f.kind = first;
-  prove_random(k.client, PROVE_NONCE);
-  memcpy(f.proof.nonce, k.client, PROVE_NONCE);
+  memcpy(f.proof, prove_hello(&p, &key).bytes, PROVE_NONCE);
   liveness_tell(fd, &f);
   if (second) {
-    EXPECT(liveness_told(fd, &got) == FRAME_CHALLENGE, "it got %d for a hello", got.kind);
-    memcpy(k.server, got.proof.nonce, PROVE_NONCE);
+    EXPECT(liveness_told(fd, &got) == PROVE_CHALLENGE, "it got %d for a hello", got.kind);
     f.kind = second;
-    if (key) link_mac(&k, key, "another rank", f.proof.mac);
-    else memcpy(f.proof.mac, got.proof.mac, PROVE_MAC);          // rank 0's own
+    memcpy(f.proof, run ? prove_take(&p, got.kind, got.proof, PROVE_NONCE).bytes : got.proof, PROVE_NONCE);
     liveness_tell(fd, &f);
   }
+  const bool refused = second == PROVE_PROOF;
+  EXPECT(!refused || liveness_told(fd, &got) == PROVE_REFUSED, "it got %d for a wrong proof", got.kind);
   const int kind = liveness_told(fd, &got);
   EXPECT(kind == 0, "rank %d, frames %d, %d: it got %d", rank, first, second, kind);
   close(fd);
@@ -592,7 +593,7 @@ static inline void liveness_other_user(const NetAddress *at) {
     LivenessFrame f = {}, got;
     if (setgid(65534) || setuid(65534)) _exit(2);
     const int fd = liveness_stranger(at);
-    f.kind = FRAME_HELLO;
+    f.kind = PROVE_HELLO;
     f.rank = 1;
     liveness_tell(fd, &f);
     const int kind = liveness_told(fd, &got);
@@ -601,16 +602,22 @@ static inline void liveness_other_user(const NetAddress *at) {
   const int code = liveness_exit_code(child);
   EXPECT(code == 0, "another user's process %s", code == 1 ? "was answered" : "cannot be made");
 }
-// A rank's end of a connection, at whose other end is a stranger that says `kind` with what `who` proves by `key`.
-static inline void liveness_refuses(int kind, const char *who, const ProveKey *key, const ProveKey *right) {
+// Rank 1's end of a connection, at whose other end is a stranger that says `kind`, after a challenge or at once, with
+// what `who` proves by the key `run`, for rank `proves`.
+static inline void liveness_refuses(bool challenges, int kind, const char *who, const ProveKey *run,
+                                    const ProveKey *right, int proves = 1) {
   LivenessLink k = {};
   LivenessFrame f = {};
   k.fd = -1;
   k.claims = 1;
+  link_hello(&k, right);
+  Prove stranger = k.prove;                      // the nonces are known to it
+  stranger.key = link_key(run, proves);
+  f.kind = PROVE_CHALLENGE;
+  EXPECT(!challenges || link_prove(&k, &f), "it takes no challenge");
   f.kind = kind;
-  memcpy(k.server, f.proof.nonce, PROVE_NONCE);
-  link_mac(&k, key, who, f.proof.mac);
-  EXPECT(link_answer(&k, right, &f) < 0 && !k.joined, "frame %d with the proof of %s is rank 0's", kind, who);
+  prove_derive(&stranger, who, f.proof);
+  EXPECT(!link_prove(&k, &f) && k.prove.phase == PHASE_BROKEN, "frame %d with the proof of %s is rank 0's", kind, who);
 }
 TEST(liveness_hears_only_its_ranks,
      "who cannot prove the run's key, on the host and by TCP, ends nothing and is turned away, another user without a "
@@ -625,22 +632,24 @@ TEST(liveness_hears_only_its_ranks,
   const double patience_ms = liveness_connect_ms;
   memcpy(guess.bytes, &hub.run, sizeof hub.run);
   for (const NetAddress *at : {&hub.local, &tcp}) {
-    for (const int kind : {(int)FRAME_END, (int)FRAME_PROOF, (int)FRAME_WELCOME, (int)FRAME_GOODBYE, 0, 99})
+    for (const int kind : {(int)FRAME_END, (int)PROVE_PROOF, (int)PROVE_WELCOME, (int)FRAME_GOODBYE, 0, 99})
       liveness_is_refused(at, 1, kind, 0, NULL);
-    for (const int rank : {-1, 0, 3}) liveness_is_refused(at, rank, FRAME_HELLO, 0, NULL);
-    for (const int kind : {FRAME_HELLO, FRAME_END, FRAME_BEAT, FRAME_PROOF})
-      liveness_is_refused(at, 1, FRAME_HELLO, kind, NULL);
+    for (const int rank : {-1, 0, 3}) liveness_is_refused(at, rank, PROVE_HELLO, 0, NULL);
+    for (const int kind : {(int)PROVE_HELLO, (int)FRAME_END, (int)FRAME_BEAT, (int)PROVE_PROOF})
+      liveness_is_refused(at, 1, PROVE_HELLO, kind, NULL);
+    liveness_is_refused(at, 1, PROVE_HELLO, PROVE_PROOF, &hub.key, 2);
     for (const ProveKey *key : {&none, (const ProveKey *)&guess}) {
-      liveness_is_refused(at, 1, FRAME_HELLO, FRAME_PROOF, key);
+      liveness_is_refused(at, 1, PROVE_HELLO, PROVE_PROOF, key);
       liveness_connect_ms = 100;
       EXPECT(liveness_connect(key, at, 1, 1) < 0, "rank 1 takes it for rank 0, whose key is another");
       liveness_connect_ms = patience_ms;
     }
   }
-  liveness_refuses(FRAME_CHALLENGE, "rank 0", &guess, &hub.key);
-  liveness_refuses(FRAME_CHALLENGE, "another rank", &hub.key, &hub.key);
-  for (const int kind : {(int)FRAME_WELCOME, (int)FRAME_HELLO, (int)FRAME_BEAT})
-    liveness_refuses(kind, "rank 0", &hub.key, &hub.key);
+  liveness_refuses(true, PROVE_WELCOME, "server", &guess, &hub.key);
+  liveness_refuses(true, PROVE_WELCOME, "client", &hub.key, &hub.key);
+  liveness_refuses(true, PROVE_WELCOME, "server", &hub.key, &hub.key, 2);
+  for (const int kind : {(int)PROVE_WELCOME, (int)PROVE_HELLO, (int)FRAME_BEAT, (int)PROVE_REFUSED})
+    liveness_refuses(kind != PROVE_WELCOME, kind, "server", &hub.key, &hub.key);
   snprintf(run, sizeof run, "%016llx", (unsigned long long)hub.run);
   EXPECT(!strstr(((sockaddr_un *)&hub.local.to)->sun_path + 1, run), "the socket's name is the run's number");
   if (!geteuid()) liveness_other_user(&hub.local);
@@ -706,13 +715,13 @@ TEST(liveness_strangers_make_room,
   liveness_heard(FRAME_GOODBYE);
 }
 // One frame of a rank's own, by hand, with what it answers to `got`.
-static inline void liveness_say(LivenessLink *k, int fd, const ProveKey *key, const LivenessFrame *got) {
+static inline void liveness_say(Prove *p, int fd, const ProveKey *key, const LivenessFrame *got) {
   LivenessFrame f = {};
-  f.kind = got ? FRAME_PROOF : FRAME_HELLO;
-  f.rank = k->claims = 1;
-  if (got) memcpy(k->server, got->proof.nonce, PROVE_NONCE);
-  else memcpy(f.proof.nonce, k->client, PROVE_NONCE);
-  if (got) link_mac(k, key, "another rank", f.proof.mac);
+  const ProveKey mine = link_key(key, 1);
+  const ProveMessage says = got ? prove_take(p, got->kind, got->proof, PROVE_NONCE) : prove_hello(p, &mine);
+  f.kind = says.kind;
+  f.rank = 1;
+  memcpy(f.proof, says.bytes, PROVE_NONCE);
   liveness_tell(fd, &f);
 }
 TEST(liveness_a_flood_closes_its_own,
@@ -722,16 +731,16 @@ TEST(liveness_a_flood_closes_its_own,
   LivenessHub hub = {};
   NetAddress tcp = {};
   LivenessFrame got, first;
-  LivenessLink k = {};
+  Prove p;
   int fd[FLOOD];
   liveness_alone(&hub, 3, ROOM, &tcp);
   const int rank = liveness_stranger(&tcp, "127.0.0.2");
-  liveness_say(&k, rank, &hub.key, NULL);
-  REQUIRE(liveness_told(rank, &first) == FRAME_CHALLENGE, "it got %d for a hello", first.kind);
+  liveness_say(&p, rank, &hub.key, NULL);
+  REQUIRE(liveness_told(rank, &first) == PROVE_CHALLENGE, "it got %d for a hello", first.kind);
   for (int i = 0; i < FLOOD; i++) fd[i] = liveness_stranger(&tcp, "127.0.0.3");
   for (int i = 0; i < FLOOD - ROOM + 1; i++) EXPECT(!liveness_told(fd[i], &got), "stranger %d is left", i);
-  liveness_say(&k, rank, &hub.key, &first);
-  EXPECT(liveness_told(rank, &got) == FRAME_WELCOME, "the rank had to go: %d", got.kind);
+  liveness_say(&p, rank, &hub.key, &first);
+  EXPECT(liveness_told(rank, &got) == PROVE_WELCOME, "the rank had to go: %d", got.kind);
   got = LivenessFrame{};
   got.kind = FRAME_GOODBYE, got.rank = 1;
   liveness_tell(rank, &got);
@@ -755,7 +764,7 @@ TEST(liveness_tries_again,
         LivenessFrame f;
         k.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), k.claims = k.rank = -1;
         for (pollfd q = {k.fd, POLLIN, 0}; turn == 3 && k.rank < 0 && poll(&q, 1, 60000) == 1;)
-          if (link_read(&k, &f) > 0 && !link_prove(&liveness, &k, &f)) break;
+          if (link_read(&k, &f) > 0 && !liveness_admit(&liveness, &k, &f)) break;
         proved += k.rank == 1;
         if (turn < 3) close(k.fd);
         else while (recv(k.fd, &f, sizeof f, 0) > 0) continue;
@@ -801,9 +810,10 @@ TEST(liveness_listens_where_it_was_told,
     unsetenv(variable);
   }
   LivenessHub hub = {};
-  char error[300] = "", own[600];
+  Error error = {};
+  char own[600];
   net_own_addresses(own, sizeof own);
-  EXPECT(liveness_make_hub(&liveness, &hub, true, error, sizeof error) == (own[0] != 0), "at %s: %s", own, error);
+  EXPECT(liveness_make_hub(&liveness, &hub, true, &error) == (own[0] != 0), "at %s: %s", own, error.text);
   EXPECT(liveness.listeners == 1 + hub.far.count, "%d sockets for %d addresses", liveness.listeners, hub.far.count);
   for (int i = 0; i < hub.far.count; i++) {
     char text[INET6_ADDRSTRLEN];
@@ -813,8 +823,8 @@ TEST(liveness_listens_where_it_was_told,
   setenv("OMPI_MCA_btl_tcp_if_include", "none0", 1);
   hub = LivenessHub{};
   liveness.listeners = 0;
-  EXPECT(!liveness_make_hub(&liveness, &hub, true, error, sizeof error) && strstr(error,
-         "no address of it leads to them by the network of OMPI_MCA_btl_tcp_if_include"), "it says: %s", error);
+  EXPECT(!liveness_make_hub(&liveness, &hub, true, &error) && strstr(error.text,
+         "no address of it leads to them by the network of OMPI_MCA_btl_tcp_if_include"), "it says: %s", error.text);
   unsetenv("OMPI_MCA_btl_tcp_if_include");
 }
 TEST(liveness_goodbye_reaches_all,

@@ -90,7 +90,8 @@ TEST_MPI(lora_files_are_pefts, 1,
          "merged weights, read as whole ones, the loss of the adapter beside its base to rounding") {
   for (const auto &k : lora_cases) {
     static FamilyRun x, y;
-    char adapter[256], dir[1024], merged[1024], path[1200], error[2048] = "";
+    char adapter[256], dir[1024], merged[1024], path[1200];
+    Error error = {};
     int32_t tokens[14];
     for (int i = 0; i < 14; i++) tokens[i] = i * 5 % 61;
     int32_t two[52];
@@ -132,8 +133,8 @@ TEST_MPI(lora_files_are_pefts, 1,
     safetensors_close(&ours);
     Lora a = {}, b = {};
     char names[2][1024];
-    REQUIRE(lora_config_read(&a, names[0], 1024, adapter, error, sizeof error) &&
-            lora_config_read(&b, names[1], 1024, dir, error, sizeof error), "%s", error);
+    REQUIRE(lora_config_read(&a, names[0], 1024, adapter, &error) &&
+            lora_config_read(&b, names[1], 1024, dir, &error), "%s", error.text);
     EXPECT(a.rank == b.rank && a.alpha == b.alpha, "%s: its configuration is another", k.name);
     family_open(&y, merged, cpu_tables[0].ops, "--dropout 0");
     const double whole = lora_step(&y.trainer, 0, inputs, targets, false);
@@ -216,8 +217,8 @@ TEST(lora_runs_resume_on_their_base,
   char dir[1024], path[MAP_PATH_BYTES];
   family_copy(dir, "qwen3");
   Import s;
-  char error[2048] = "";
-  REQUIRE(import_open(&s, dir, error, sizeof error), "%s", error);
+  Error error = {};
+  REQUIRE(import_open(&s, dir, &error), "%s", error.text);
   snprintf(path, sizeof path, "%s", s.set.shard[0].path);
   const int64_t at = s.set.shard[0].file.tensor[0].at;
   import_close(&s);

@@ -86,14 +86,14 @@ static inline void mode_text(char *to, size_t bytes, const CoverRow *r) {
 }
 
 // The row's options with M microbatches a step, resolved. False with the refusal in `error`.
-static inline bool mode_options(Options *o, const CoverRow *r, int M, char *error, size_t error_bytes) {
+static inline bool mode_options(Options *o, const CoverRow *r, int M, Error *error) {
   static Options base;
   if (!base.n_layer) {
     char text[sizeof mode_shapes], *argv[40] = {(char *)"test"}, *save = NULL;
     int argc = 1;
     memcpy(text, mode_shapes, sizeof text);
     for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-    if (!options_parse(&base, &trainer_table, argc, argv, error, error_bytes)) return false;
+    if (!options_parse(&base, &trainer_table, argc, argv, error)) return false;
   }
   *o = base;
   const bool block = r->value[MODE_HEAD] >= MODE_BLOCKS;
@@ -103,12 +103,12 @@ static inline bool mode_options(Options *o, const CoverRow *r, int M, char *erro
     if (f == MODE_HEAD && block) preset_fill(o, value), value = r->value[f] % 2 ? "off" : "on";
     if (f == MODE_FREEZE && block && strstr(value, "wpe,")) value = "w*,h.0.*,h.1.*";      // there may be no wpe
     if (f == MODE_FREEZE && !strncmp(value, "lora", 4)) { o->lora = 3, o->lora_dropout = 0.2; continue; }
-    if (!option_set(o, mode_factors[f].option, value, error, error_bytes)) return false;
+    if (!option_set(o, mode_factors[f].option, value, error)) return false;
   }
   const bool bf16 = o->buffer_dtype == OPT_buffer_dtype_bf16;      // beside dropout logits are in bf16 too
   if (bf16 && o->dropout > 0) o->logits_dtype = OPT_logits_dtype_bf16;
   o->global_batch = M;
-  return options_resolve(o, mode_world(r), mode_world(r), error, error_bytes);
+  return options_resolve(o, mode_world(r), mode_world(r), error);
 }
 // Whether the text names one of the program's options.
 static inline bool names_an_option(const char *text) {
@@ -148,11 +148,11 @@ static inline void modes_ask(ModeSet *s) {
   CoverRow r = {};
   s->cores = s->refused = s->unnamed = 0;
   for (int f = 0; f < MODE_SHARD;) {
-    char error[512] = "";
-    if (mode_options(&o, &r, mode_microbatches(&r), error, sizeof error)) s->core[s->cores++] = r;
+    Error error = {};
+    if (mode_options(&o, &r, mode_microbatches(&r), &error)) s->core[s->cores++] = r;
     else {
       s->refused++;
-      s->unnamed += !names_an_option(error);
+      s->unnamed += !names_an_option(error.text);
     }
     for (f = 0; f < MODE_SHARD && ++r.value[f] == mode_factors[f].values; f++) r.value[f] = 0;
   }
@@ -257,7 +257,8 @@ TEST(modes_covering_set_is_complete,
      "refusal names an option; a legal core combines with all values of the other factors") {
   static ModeSet s;
   static Options o;
-  char error[512] = "", text[1024];
+  char text[1024];
+  Error error = {};
   modes_ask(&s);
   modes_legal_pairs(&s);
   modes_cover(&s);
@@ -266,8 +267,7 @@ TEST(modes_covering_set_is_complete,
   for (int i = 0; i < s.rows; i++) {
     EXPECT(modes_missing(&s, i), "nothing is missing without row %d", i);
     mode_text(text, sizeof text, &s.row[i]);
-    EXPECT(mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error), "%s is refused: %s", text,
-           error);
+    EXPECT(mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error), "%s is refused: %s", text, error.text);
   }
   EXPECT(s.cores > 500 && s.refused > 500, "%d of %d combinations are refused", s.refused, s.cores + s.refused);
   EXPECT(!s.unnamed, "%d of %d refusals name no option", s.unnamed, s.refused);
@@ -314,10 +314,11 @@ static inline void mode_expect_frozen(Fsdp *f, const char *what) {
 static inline void mode_run(WorldResult *result, const CoverRow *r, int M, const Corpus *corpus, MPI_Comm comm) {
   static Trainer t;
   static Options o;
-  char error[512] = "", what[1024];
+  char what[1024];
+  Error error = {};
   mode_text(what, sizeof what, r);
   memset(result, 0, sizeof *result);
-  REQUIRE(mode_options(&o, r, M, error, sizeof error), "%s is refused: %s", what, error);
+  REQUIRE(mode_options(&o, r, M, &error), "%s is refused: %s", what, error.text);
   trainer_open(&t, &o, corpus, comm, device_of(agree_on_ops(&o, comm)), 1 + r->value[MODE_THREADS]);
   for (int i = 0; i < MEM_COUNT; i++)
     EXPECT(t.run.plan.planned_bytes[i] == t.run.plan.taken_bytes[i], "%s: %s: planned %zu, taken %zu bytes", what,
@@ -626,10 +627,10 @@ TEST(freeze_globs_name_what_is_frozen,
     const ModelShape shape = model_shape_gpt2(2, 1, 20, 9, 101, true, 0);
     const Model m = model_of_shape(&shape, 9);
     int params, frozen = 0;
-    char error[512] = "";
+    Error error = {};
     Param *param = model_params(&m, &params);
-    const bool fits = params_freeze(param, params, k.globs, error, sizeof error);
-    EXPECT(fits == !k.refusal && (fits || strstr(error, k.refusal)), "--freeze %s: '%s'", k.globs, error);
+    const bool fits = params_freeze(param, params, k.globs, &error);
+    EXPECT(fits == !k.refusal && (fits || strstr(error.text, k.refusal)), "--freeze %s: '%s'", k.globs, error.text);
     for (int i = 0; i < params; i++) {
       frozen += param[i].frozen;
       EXPECT(param[i].frozen || strcmp(param[i].name, k.one), "--freeze %s: %s is not frozen", k.globs, k.one);
@@ -1041,14 +1042,14 @@ TEST_MPI(accumulated_gradients_are_sums_of_microbatches, 6,
 }
 // Options as `world` ranks see them, `per_host` on each host (0: unequal numbers). `error` gets the refusal, or "" if
 // there is none.
-static inline void modes_resolve(Options *o, int world, int per_host, const char *options, char *error, size_t bytes) {
+static inline void modes_resolve(Options *o, int world, int per_host, const char *options, Error *error) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
   int argc = 1;
   snprintf(text, sizeof text, "--n_layer 4 --n_head 2 --n_embd 32 --seq_len 8 --n_positions 16 --vocab_size 290 "
            "--batch_size 2 --threads 1 %s", options);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  error[0] = 0;
-  if (options_parse(o, &trainer_table, argc, argv, error, bytes)) options_resolve(o, world, per_host, error, bytes);
+  error->text[0] = 0;
+  if (options_parse(o, &trainer_table, argc, argv, error)) options_resolve(o, world, per_host, error);
 }
 
 TEST(modes_that_cannot_work_are_refused,
@@ -1161,33 +1162,34 @@ TEST(modes_that_cannot_work_are_refused,
       {2, 2, "--lr_scale wte=1x", "--lr_scale 'wte=1x' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' "
        "(--freeze trains nothing)"}};
   Options o;
-  char error[2048], want[256], options[128];
+  char want[256], options[128];
+  Error error = {};
   for (const auto &row : table) {
-    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
-    EXPECT(!strcmp(error, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options, error,
-           row.line);
+    modes_resolve(&o, row.world, row.per_host, row.options, &error);
+    EXPECT(!strcmp(error.text, row.line), "%d ranks, %s:\n      %s\n    must be\n      %s", row.world, row.options,
+           error.text, row.line);
   }
   for (const char *mesh : {"x", "4", "2x", "x2", "0x2", "4x0", "2X2", "2x2x1", "-1x4", "+2x2", "2*2",
                            "99999999999x1"}) {
     snprintf(options, sizeof options, "--mesh=%s", mesh);
     snprintf(want, sizeof want, "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", mesh);
-    modes_resolve(&o, 4, 4, options, error, sizeof error);
-    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+    modes_resolve(&o, 4, 4, options, &error);
+    EXPECT(!strcmp(error.text, want), "%s: %s, must be %s", options, error.text, want);
   }
   for (const char *wrap : {"", "h", "min_params", "min_params:", "min_params:0", "min_params:-5", "min_params:abc",
                            "min_params:1.5", "min_params:1e16", "min_params:5k", "MODELS"}) {
     snprintf(options, sizeof options, "--wrap=%s", wrap);
     snprintf(want, sizeof want, "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1",
              wrap);
-    modes_resolve(&o, 4, 4, options, error, sizeof error);
-    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+    modes_resolve(&o, 4, 4, options, &error);
+    EXPECT(!strcmp(error.text, want), "%s: %s, must be %s", options, error.text, want);
   }
   for (const char *reshard : {"", "0", "1", "-2", "2.5", "one", "2x", "99999999999"}) {
     snprintf(options, sizeof options, "--reshard_after_forward=%s", reshard);
     snprintf(want, sizeof want, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
              reshard);
-    modes_resolve(&o, 4, 4, options, error, sizeof error);
-    EXPECT(!strcmp(error, want), "%s: %s, must be %s", options, error, want);
+    modes_resolve(&o, 4, 4, options, &error);
+    EXPECT(!strcmp(error.text, want), "%s: %s, must be %s", options, error.text, want);
   }
 }
 
@@ -1222,10 +1224,11 @@ TEST(modes_at_the_edge_resolve,
              {2, 2, "--accumulate local", "full_shard", "1x2", 2, "on"},
              {2, 2, "--freeze=", "full_shard", "1x2", 2, "on"}};
   Options o;
-  char error[2048], mesh[32];
+  char mesh[32];
+  Error error = {};
   for (const auto &row : table) {
-    modes_resolve(&o, row.world, row.per_host, row.options, error, sizeof error);
-    EXPECT(!error[0], "%d ranks, %s: %s", row.world, row.options, error);
+    modes_resolve(&o, row.world, row.per_host, row.options, &error);
+    EXPECT(!error.text[0], "%d ranks, %s: %s", row.world, row.options, error.text);
     snprintf(mesh, sizeof mesh, "%dx%d", o.replicas, o.shards);
     const char *strategy = option_word(&o, OPT_strategy), *accumulate = option_word(&o, OPT_accumulate);
     EXPECT(!strcmp(strategy, row.strategy) && !strcmp(mesh, row.mesh) && o.gather_slots == row.slots &&
@@ -1238,10 +1241,10 @@ TEST(modes_at_the_edge_resolve,
     EXPECT(option_dtype(&o, OPT_buffer_dtype) == option_dtype(&o, OPT_param_dtype), "%s: --buffer_dtype %s",
            row.options, option_word(&o, OPT_buffer_dtype));
   }
-  modes_resolve(&o, 2, 2, "--freeze=wte,h.0.*", error, sizeof error);
+  modes_resolve(&o, 2, 2, "--freeze=wte,h.0.*", &error);
   strcpy(o.freeze, " wte ,\th.0.* ");
-  EXPECT(sharding_check_params(&o, error, sizeof error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
-         o.freeze, error);
+  EXPECT(sharding_check_params(&o, &error) && !strcmp(o.freeze, "wte,h.0.*"), "--freeze '%s': %s",
+         o.freeze, error.text);
 }
 
 TEST(fp8_products_need_their_gpu,
@@ -1252,14 +1255,16 @@ TEST(fp8_products_need_their_gpu,
                                                                {10, 0, true}, {12, 0, true}};
   for (const char *fp8 : {"off", "gather", "matmul"}) for (const auto &g : gpus) {
     DeviceInfo d = {};
-    char error[256] = "", want[256] = "";
+    char want[256] = "";
+    Error error = {};
     snprintf(d.name, sizeof d.name, "NVIDIA X");
     d.major = g.major, d.minor = g.minor;
     option_pick(&o, OPT_fp8, fp8);
-    check_fp8(&o, &d, error, sizeof error);
+    check_fp8(&o, &d, &error);
     if (!strcmp(fp8, "matmul") && !g.ok)
       snprintf(want, sizeof want, "--fp8 matmul needs compute capability 8.9 or later, NVIDIA X has %d.%d: use --fp8 "
                "gather", g.major, g.minor);
-    EXPECT(!strcmp(error, want), "--fp8 %s on sm_%d%d: '%s', must be '%s'", fp8, g.major, g.minor, error, want);
+    EXPECT(!strcmp(error.text, want), "--fp8 %s on sm_%d%d: '%s', must be '%s'", fp8, g.major, g.minor, error.text,
+           want);
   }
 }

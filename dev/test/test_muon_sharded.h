@@ -151,13 +151,14 @@ TEST(muon_says_which_parameters_it_has,
   }
   for (const char *option : {"--muon_momentum 0.9", "--muon_nesterov off", "--muon_adjust original"}) {
     Options o;
-    char text[128], error[512] = "", *argv[8] = {(char *)"test"}, *save = NULL;
+    char text[128], *argv[8] = {(char *)"test"}, *save = NULL;
+    Error error = {};
     int argc = 1;
     snprintf(text, sizeof text, "%s", option);
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
-    REQUIRE(options_parse(&o, &trainer_table, argc, argv, error, sizeof error), "%s", error);
-    EXPECT(!options_resolve(&o, 1, 1, error, sizeof error) &&
-               strstr(error, "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error);
+    REQUIRE(options_parse(&o, &trainer_table, argc, argv, &error), "%s", error.text);
+    EXPECT(!options_resolve(&o, 1, 1, &error) &&
+               strstr(error.text, "belongs to --optimizer muon, not to adamw"), "%s: '%s'", option, error.text);
   }
 }
 

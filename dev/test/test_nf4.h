@@ -40,7 +40,7 @@ TEST_MPI(nf4_ranks_3, 3, "and so on three ranks, whose shards begin inside block
 
 // What a changed copy of a fixture is refused with; "": it is not. from: text of the same length, in a file of it.
 static const char *nf4_fault(const char *name, const char *file, const void *from, const void *to, size_t n) {
-  static char error[2048];
+  static Error error;
   char dir[600], path[700];
   snprintf(dir, sizeof dir, "%s/changed", test_tmp());
   mkdir(dir, 0777);
@@ -57,14 +57,14 @@ static const char *nf4_fault(const char *name, const char *file, const void *fro
   Import s;
   TensorMap map;
   int params;
-  error[0] = 0;
-  if (!import_open(&s, dir, error, sizeof error)) return error;
+  error = {};
+  if (!import_open(&s, dir, &error)) return error.text;
   Param *param = ix_params(s.shape, &params);
-  if (import_map(&s, param, params, &map, error, sizeof error)) tensor_map_free(&map);
+  if (import_map(&s, param, params, &map, &error)) tensor_map_free(&map);
   EXPECT(strstr(s.notice, "7 matrices in NF4 (bitsandbytes) are dequantized"), "%s", s.notice);
   free(param);
   import_close(&s);
-  return error;
+  return error.text;
 }
 TEST(nf4_refusals, "other quantizations, states that lie, missing scales and another code are refused by name") {
   static const struct { const char *file, *from, *to, *says; } cases[] = {

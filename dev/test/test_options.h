@@ -2,22 +2,22 @@
 // OUT/options.txt, --help.
 
 // Options from a command line of these words; the refusal in `error`, "" if there is none.
-static inline void options_typed(Options *o, const char *words, char *error, size_t bytes) {
+static inline void options_typed(Options *o, const char *words, Error *error) {
   char text[1024], *argv[64] = {(char *)"test"}, *save = NULL;
   int argc = 1;
   snprintf(text, sizeof text, "%s", words);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  error[0] = 0;
-  EXPECT(options_parse(o, &trainer_table, argc, argv, error, bytes) == !error[0],
+  error->text[0] = 0;
+  EXPECT(options_parse(o, &trainer_table, argc, argv, error) == !error->text[0],
          "%s: a refusal without a line, or both", words);
 }
 
 static inline void options_write_text(const char *path, const char *text) { cli_write(path, text, strlen(text)); }
 
 // Takes the options of a file's text and of a command line.
-static inline bool config_and_line(Options *o, const char *path, const char *text, int argc, char **argv, char *error,
-                                   size_t bytes) {
-  return options_parse(o, &trainer_table, argc, argv, error, bytes) && options_add_config(o, path, text, error, bytes);
+static inline bool config_and_line(Options *o, const char *path, const char *text, int argc, char **argv,
+                                   Error *error) {
+  return options_parse(o, &trainer_table, argc, argv, error) && options_add_config(o, path, text, error);
 }
 TEST(options_are_taken_as_they_are_typed,
      "values and names of other programs, in any case, with - or _, are stored as the table spells them; --dtype "
@@ -46,10 +46,11 @@ TEST(options_are_taken_as_they_are_typed,
       {"--block_size 64 --d_model 48 --num-layers 3 --n_heads 4", "seq_len=64 n_embd=48 n_layer=3 n_head=4"},
       {"--prompt=a=b --seed 9223372036854775807", "prompt=a=b seed=9223372036854775807"}};
   Options o;
-  char error[2048], is[512], got[OPTION_TEXT_BYTES], *save = NULL;
+  char is[512], got[OPTION_TEXT_BYTES], *save = NULL;
+  Error error = {};
   for (const auto &row : table) {
-    options_typed(&o, row.typed, error, sizeof error);
-    EXPECT(!error[0], "%s: %s", row.typed, error);
+    options_typed(&o, row.typed, &error);
+    EXPECT(!error.text[0], "%s: %s", row.typed, error.text);
     snprintf(is, sizeof is, "%s", row.is);
     for (char *one = strtok_r(is, " ", &save); one; one = strtok_r(NULL, " ", &save)) {
       char *value = strchr(one, '=');
@@ -111,10 +112,10 @@ TEST(options_are_refused_with_the_right_line,
       {"--config a --config b", "--config is given twice: give one file of options"},
       {"--out a\nb", "--out 'a?b': byte 0x0a is not allowed in a name"}};
   Options o;
-  char error[2048];
+  Error error = {};
   for (const auto &row : table) {
-    options_typed(&o, row.typed, error, sizeof error);
-    EXPECT(!strcmp(error, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error, row.line);
+    options_typed(&o, row.typed, &error);
+    EXPECT(!strcmp(error.text, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error.text, row.line);
   }
 }
 
@@ -128,22 +129,23 @@ TEST(options_that_are_wrong_are_told_at_once,
       {"-lr 4 lr 5 --dropp -1 --lr 1", "'-lr' is not an option: did you mean --lr? See --help; 'lr' is not an option: "
        "did you mean --lr? See --help; unknown option --dropp: see --help"}};
   static Options o;
-  char error[2048], words[2048] = "", *none[] = {(char *)"test"};
+  char words[2048] = "", *none[] = {(char *)"test"};
+  Error error = {};
   for (const auto &row : table) {
-    options_typed(&o, row.typed, error, sizeof error);
-    EXPECT(!strcmp(error, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error, row.line);
+    options_typed(&o, row.typed, &error);
+    EXPECT(!strcmp(error.text, row.line), "%s:\n      %s\n    must be\n      %s", row.typed, error.text, row.line);
   }
-  EXPECT(!config_and_line(&o, "f", "lrr: 3\n\nseq_len: 9\nbeta1: x # y\n", 1, none, error, sizeof error) &&
-             !strcmp(error, "f:1: unknown option --lrr: did you mean --lr? See --help; line 4: --beta1 needs a number, "
-                            "not 'x'"), "%s", error);
+  EXPECT(!config_and_line(&o, "f", "lrr: 3\n\nseq_len: 9\nbeta1: x # y\n", 1, none, &error) && !strcmp(error.text,
+         "f:1: unknown option --lrr: did you mean --lr? See --help; line 4: --beta1 needs a number, not 'x'"), "%s",
+         error.text);
   for (const char *name : {"loss_type", "val_size", "packing", "template", "load_in_4bit", "eval_strategy", "use_peft",
                            "beta", "stage", "use_dora", "ref_model", "do_train", "max_samples", "max_length", "bf16",
                            "mask_history", "save_strategy", "hub_token", "kto_ftx", "num_beams"})
     text_add(words, sizeof words, "--%s 1 ", name);
-  options_typed(&o, words, error, sizeof error);
+  options_typed(&o, words, &error);
   for (char *save = NULL, *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
-    EXPECT(strlen(w) < 3 || strstr(error, w), "%s is not named: %s", w, error);
-  EXPECT(strlen(error) < sizeof error - 1, "it is cut: %s", error);
+    EXPECT(strlen(w) < 3 || strstr(error.text, w), "%s is not named: %s", w, error.text);
+  EXPECT(strlen(error.text) < sizeof error - 1, "it is cut: %s", error.text);
 }
 
 TEST(options_of_fine_tuning_programs,
@@ -168,10 +170,11 @@ TEST(options_of_fine_tuning_programs,
       {"load_best_model_at_end", "--keep_best"}, {"orpo_alpha", "--dpo_beta"}, {"base_model", "--init_from"},
       {"gradient_checkpointing", "--recompute"}, {"dataset", "--data"}, {"max_samples", "--max_steps"}};
   static Options o;
-  char error[2048], words[256], value[OPTION_TEXT_BYTES], name[OPTION_NAME_BYTES];
+  char words[256], value[OPTION_TEXT_BYTES], name[OPTION_NAME_BYTES];
+  Error error = {};
   for (const auto &row : taken) {
-    options_typed(&o, row.typed, error, sizeof error);
-    EXPECT(!error[0], "%s: %s", row.typed, error);
+    options_typed(&o, row.typed, &error);
+    EXPECT(!error.text[0], "%s: %s", row.typed, error.text);
     for (const char *is = row.is; name_next(&is, name);) {
       char *equals = strchr(name, '=');
       *equals++ = 0;
@@ -181,8 +184,8 @@ TEST(options_of_fine_tuning_programs,
   }
   for (const auto &row : explained) {
     snprintf(words, sizeof words, "--%s 1", row.name);
-    options_typed(&o, words, error, sizeof error);
-    EXPECT(strstr(error, row.says) && !strstr(error, "did you mean"), "%s: %s", words, error);
+    options_typed(&o, words, &error);
+    EXPECT(strstr(error.text, row.says) && !strstr(error.text, "did you mean"), "%s: %s", words, error.text);
   }
   int64_t bytes;
   int names = 0, answered = 0;
@@ -191,10 +194,10 @@ TEST(options_of_fine_tuning_programs,
   for (char *c = all; *c; c++) if (*c == '\n') *c = ' ';
   for (const char *list = all; name_next(&list, name); names++) {
     OptionUse use;
-    const bool is = option_find(name, &use, error, sizeof error);
-    const bool lists = strstr(error, ": see --") && !strstr(error, ": see --help");
-    EXPECT(is || (!strstr(error, "did you mean") && !lists), "a guess: %s", error);
-    answered += is || !strstr(error, "see --help");
+    const bool is = option_find(name, &use, &error);
+    const bool lists = strstr(error.text, ": see --") && !strstr(error.text, ": see --help");
+    EXPECT(is || (!strstr(error.text, "did you mean") && !lists), "a guess: %s", error.text);
+    answered += is || !strstr(error.text, "see --help");
   }
   EXPECT(names > 1000 && answered > 600, "%d names, %d of them known", names, answered);
   free(all);
@@ -206,37 +209,39 @@ TEST(options_of_zero_are_given,
   static const char *const refused[] = {"epochs", "max_steps", "grad_accum", "global_batch", "test_batch_size",
                                         "tokens", "lora_alpha", "lr", "n_kv_head", "norm_eps", "ranks_per_host"};
   static Options o;
-  char error[2048], words[256], *none[] = {(char *)"test"};
+  char words[256], *none[] = {(char *)"test"};
+  Error error = {};
   for (const char *name : refused) {
     snprintf(words, sizeof words, "--%s 0", name);
-    options_typed(&o, words, error, sizeof error);
-    EXPECT(strstr(error, " 0 is out of range: ") && strstr(error, "leave it out for the default"), "%s: '%s'", words,
-           error);
+    options_typed(&o, words, &error);
+    EXPECT(strstr(error.text, " 0 is out of range: ") && strstr(error.text, "leave it out for the default"), "%s: '%s'",
+           words, error.text);
   }
   // Where something else decides unless it is given, 0 is a value like others.
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *s = &option_specs[i];
     if (s->type > OPTION_NUM || s->lo > 0 || (s->lo <= 0 && s->def <= 0 && s->def >= s->lo)) continue;
     options_default(&o, &trainer_table);
-    EXPECT(option_set(&o, i, "0", error, sizeof error) && o.given[i], "--%s 0: %s", s->name, error);
+    EXPECT(option_set(&o, i, "0", &error) && o.given[i], "--%s 0: %s", s->name, error.text);
   }
   for (const char *loss : {"dpo", "ipo", "hinge", "simpo", "orpo"}) {
     snprintf(words, sizeof words, "--loss %s --dpo_beta 0", loss);
-    options_typed(&o, words, error, sizeof error);
-    options_resolve(&o, 1, 1, error, sizeof error);
+    options_typed(&o, words, &error);
+    options_resolve(&o, 1, 1, &error);
     const bool orpo = !strcmp(loss, "orpo");
-    EXPECT(orpo ? !error[0] && o.dpo_beta == 0 : !!strstr(error, "--dpo_beta 0: --loss "), "%s: %s", words, error);
+    EXPECT(orpo ? !error.text[0] && o.dpo_beta == 0 : !!strstr(error.text, "--dpo_beta 0: --loss "), "%s: %s", words,
+           error.text);
   }
-  options_typed(&o, "--loss simpo", error, sizeof error);
-  EXPECT(options_resolve(&o, 1, 1, error, sizeof error) && o.dpo_beta == 2, "simpo without beta: %g", o.dpo_beta);
+  options_typed(&o, "--loss simpo", &error);
+  EXPECT(options_resolve(&o, 1, 1, &error) && o.dpo_beta == 2, "simpo without beta: %g", o.dpo_beta);
   for (const char *name : {"data", "fields", "rope_scaling", "train_rows", "init_from"}) {
     snprintf(words, sizeof words, "%s = \n", name);
-    EXPECT(!config_and_line(&o, "f", words, 1, none, error, sizeof error) && strstr(error, "f:1: --") &&
-               strstr(error, " is empty"), "%s '%s'", name, error);
+    EXPECT(!config_and_line(&o, "f", words, 1, none, &error) && strstr(error.text, "f:1: --") &&
+               strstr(error.text, " is empty"), "%s '%s'", name, error.text);
   }
   // A checkpoint's record has 0 where nothing was given.
   options_default(&o, &trainer_table);
-  EXPECT(option_put(&o, OPT_lora_alpha, "0", error, sizeof error) && !o.given[OPT_lora_alpha], "%s", error);
+  EXPECT(option_put(&o, OPT_lora_alpha, "0", &error) && !o.given[OPT_lora_alpha], "%s", error.text);
 }
 
 TEST(cli_vocabularies_beside_a_tokenizer,
@@ -290,20 +295,22 @@ TEST(options_of_other_programs_are_told_whole,
        "(--min_lr_ratio is its share of --lr: 0.1 ends at a tenth)"}};
   unsetenv("OMPI_COMM_WORLD_SIZE");
   for (const auto &row : table) {
-    char text[1024], want[2048], error[2048] = "", *argv[96] = {(char *)"test"}, *save = NULL;
+    char text[1024], want[2048], *argv[96] = {(char *)"test"}, *save = NULL;
+    Error error = {};
     int argc = 1;
     snprintf(text, sizeof text, "%s", row.typed);
     for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
     Options o;
-    EXPECT(!options_parse(&o, &trainer_table, argc, argv, error, sizeof error), "%s is taken", row.typed);
-    options_whole_line(argc, argv, error, sizeof error);
+    EXPECT(!options_parse(&o, &trainer_table, argc, argv, &error), "%s is taken", row.typed);
+    options_whole_line(argc, argv, &error);
     snprintf(want, sizeof want, "this is a command line of llm.c or nanoGPT; type: %s%s%s", row.line,
              row.left ? "; left out, as it has no place here: " : "", row.left ? row.left : "");
-    EXPECT(!strcmp(error, want), "%s:\n      %s\n    must be\n      %s", row.typed, error, want);
+    EXPECT(!strcmp(error.text, want), "%s:\n      %s\n    must be\n      %s", row.typed, error.text, want);
   }
-  char *plain[] = {(char *)"test", (char *)"-lr", (char *)"4"}, error[2048] = "as it was";
-  options_whole_line(3, plain, error, sizeof error);
-  EXPECT(!strcmp(error, "as it was"), "it became %s", error);
+  char *plain[] = {(char *)"test", (char *)"-lr", (char *)"4"};
+  Error error = {};
+  options_whole_line(3, plain, &error);
+  EXPECT(!strcmp(error.text, "as it was"), "it became %s", error.text);
   static const CliRefusal refused[] = {
       {2, "--init_from scratch", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."},
       {0, "-h 1 -b 4", 2, "this is a command line of llm.c or nanoGPT; type: ./train_gpt_fsdp ..."}};
@@ -321,12 +328,12 @@ TEST(options_of_other_programs_are_told_whole,
 TEST(options_new_in_a_resumed_run_are_told, "an option that the checkpoint's run had no value of is told to be new") {
   static Options first, then;
   Start start;
-  char error[2048];
-  options_typed(&first, "--lr_scale wte=2", error, sizeof error);
-  EXPECT(!error[0] && options_resolve(&first, 1, 1, error, sizeof error), "%s", error);
+  Error error = {};
+  options_typed(&first, "--lr_scale wte=2", &error);
+  EXPECT(!error.text[0] && options_resolve(&first, 1, 1, &error), "%s", error.text);
   option_start(&start, &first, true);
-  options_typed(&then, "--resume x --no_decay wpe --lr_scale=", error, sizeof error);
-  EXPECT(!error[0] && start_options(&start, &then, error, sizeof error), "%s", error);
+  options_typed(&then, "--resume x --no_decay wpe --lr_scale=", &error);
+  EXPECT(!error.text[0] && start_options(&start, &then, &error), "%s", error.text);
   EXPECT(strstr(start.notices, "--no_decay wpe is new, the checkpoint's run had none: the run continues differently") &&
              strstr(start.notices, "--lr_scale '' replaces the checkpoint's wte=2: the run continues differently"),
          "it says %s", start.notices);
@@ -354,7 +361,7 @@ TEST(option_choices_are_their_enums,
       {OPT_between_hosts, "direct", BETWEEN_DIRECT}, {OPT_optimizer, "adamw", OPTIMIZER_ADAMW},
       {OPT_optimizer, "sgd", OPTIMIZER_SGD}, {OPT_optimizer, "muon", OPTIMIZER_MUON}};
   Options o;
-  char error[256];
+  Error error = {};
   options_default(&o, &trainer_table);
   EXPECT(o.strategy == OPT_strategy_full_shard && (int)o.norm == PRESET && !*option_word(&o, OPT_norm),
          "defaults: --strategy %s --norm %s", option_word(&o, OPT_strategy), option_word(&o, OPT_norm));
@@ -366,7 +373,7 @@ TEST(option_choices_are_their_enums,
   }
   for (int i = 0; i < PROCESSOR_ISAS; i++) {
     option_pick(&o, OPT_isa, cpu_tables[i].name);
-    EXPECT(cpu_table_wanted(&o, PROCESSOR_ISAS, error, sizeof error) == i, "--isa %s is another", cpu_tables[i].name);
+    EXPECT(cpu_table_wanted(&o, PROCESSOR_ISAS, &error) == i, "--isa %s is another", cpu_tables[i].name);
   }
 }
 TEST(option_names_are_of_options,
@@ -394,13 +401,14 @@ TEST(option_names_are_of_options,
 
 // The output of options_write for these options reads back as the same options.
 static inline void options_expect_written(const Options *o) {
-  char *file = NULL, error[2048] = "", value[2][OPTION_TEXT_BYTES], *argv[] = {(char *)"test"};
+  char *file = NULL, value[2][OPTION_TEXT_BYTES], *argv[] = {(char *)"test"};
+  Error error = {};
   size_t bytes;
   Options again;
   FILE *f = open_memstream(&file, &bytes);
   options_write(f, o, o, 1, "");
   fclose(f);
-  EXPECT(config_and_line(&again, "f", file, 1, argv, error, sizeof error), "%s:\n%s", error, file);
+  EXPECT(config_and_line(&again, "f", file, 1, argv, &error), "%s:\n%s", error.text, file);
   for (int i = 0; i < OPTION_COUNT; i++) {
     option_print(value[0], sizeof value[0], o, &option_specs[i]);
     option_print(value[1], sizeof value[1], &again, &option_specs[i]);
@@ -418,7 +426,7 @@ TEST(options_bear_hostile_input,
                                       "data", "prompt", "config", "%s%n", "strategy", "ZeRO-3", "max_iters"};
   uint64_t state = 12345;
   Options o;
-  char error[2048];
+  Error error = {};
   for (int round = 0; round < 20000; round++) {
     char word[6][256], *argv[7] = {(char *)"test"}, text[2048] = "";
     for (int w = 0; w < 6; w++) {
@@ -430,10 +438,10 @@ TEST(options_bear_hostile_input,
       strcat(strcat(text, word[w]), round % 2 ? " " : "\n");
       argv[w + 1] = word[w];
     }
-    error[0] = 0;
-    const bool ok = round & 1 ? options_parse(&o, &trainer_table, 1 + round % 7, argv, error, sizeof error)
-                              : config_and_line(&o, "f", text, 1, argv, error, sizeof error);
-    EXPECT(ok == !error[0] && !strpbrk(error, "\n\t\r"), "%s: '%s'", text, error);
+    error.text[0] = 0;
+    const bool ok = round & 1 ? options_parse(&o, &trainer_table, 1 + round % 7, argv, &error)
+                              : config_and_line(&o, "f", text, 1, argv, &error);
+    EXPECT(ok == !error.text[0] && !strpbrk(error.text, "\n\t\r"), "%s: '%s'", text, error.text);
     if (!ok) continue;
     options_expect_written(&o);
   }
@@ -444,7 +452,7 @@ TEST(options_bear_hostile_input,
       state = state * 6364136223846793005ull + 1442695040888963407ull;
       prompt[i] = "\\\"'#\n\t\x01\x7f\xff\xc3 =:nrx0a"[(state >> 33) % 19];
     }
-    EXPECT(option_set(&o, OPT_prompt, prompt, error, sizeof error), "%s", error);
+    EXPECT(option_set(&o, OPT_prompt, prompt, &error), "%s", error.text);
     options_expect_written(&o);
   }
   char *long_text = (char *)malloc(1 << 17);
@@ -452,12 +460,11 @@ TEST(options_bear_hostile_input,
   long_text[(1 << 17) - 1] = 0;
   for (const char *name : {"--lr", "--device", "--wrap", "--prompt", "--save_model"}) {
     char *argv[] = {(char *)"test", (char *)name, long_text};
-    EXPECT(!options_parse(&o, &trainer_table, 3, argv, error, sizeof error) && strlen(error) < 400, "%s: %s", name,
-           error);
+    EXPECT(!options_parse(&o, &trainer_table, 3, argv, &error) && strlen(error.text) < 400, "%s: %s", name, error.text);
   }
   memcpy(long_text, "--x", 3);
   char *argv[] = {(char *)"test", long_text};
-  EXPECT(!options_parse(&o, &trainer_table, 2, argv, error, sizeof error) && strlen(error) < 400, "%s", error);
+  EXPECT(!options_parse(&o, &trainer_table, 2, argv, &error) && strlen(error.text) < 400, "%s", error.text);
   free(long_text);
 }
 
@@ -469,8 +476,9 @@ TEST(config_lines_are_read,
                              "no_shuffle # alone\nprompt = \"a # \\\"b\\\"\\n\\x01\" # told\ncache = ''\ndata = a#b\n"
                              "learning_rate 0.25\nparam_dtype = fp32\nfreeze = 'h.0.*'";
   Options o;
-  char error[2048] = "", *argv[] = {(char *)"test", (char *)"--dtype", (char *)"bf16", (char *)"--n_layer=3"};
-  EXPECT(config_and_line(&o, "f", text, 4, argv, error, sizeof error), "%s", error);
+  char *argv[] = {(char *)"test", (char *)"--dtype", (char *)"bf16", (char *)"--n_layer=3"};
+  Error error = {};
+  EXPECT(config_and_line(&o, "f", text, 4, argv, &error), "%s", error.text);
   EXPECT(o.lr == 0.25 && o.seq_len == 64 && o.n_layer == 3 && o.save_model && !strcmp(o.resume, "auto") &&
              o.shuffle == OPT_shuffle_off && !strcmp(o.prompt, "a # \"b\"\n\x01") && !o.cache[0] &&
              !strcmp(o.data, "a#b") && !strcmp(o.freeze, "h.0.*") && o.given[OPT_lr] && !o.given[OPT_epochs],
@@ -496,8 +504,8 @@ TEST(config_lines_are_read,
        "again"},
       {"max_steps = many", "f:1: --max_steps needs a whole number, not 'many'"}};
   for (const auto &row : refused) {
-    EXPECT(!config_and_line(&o, "f", row.text, 1, argv, error, sizeof error) && !strcmp(error, row.line),
-           "%s:\n      %s\n    must be\n      %s", row.text, error, row.line);
+    EXPECT(!config_and_line(&o, "f", row.text, 1, argv, &error) && !strcmp(error.text, row.line),
+           "%s:\n      %s\n    must be\n      %s", row.text, error.text, row.line);
   }
 }
 
@@ -530,15 +538,16 @@ TEST(config_pairs_are_replaced,
      "file has; two in one place are both kept") {
   static const char text[] = "init_from = w\nglobal_batch = 8\n";
   Options o;
-  char error[2048] = "", *none[] = {(char *)"test"};
+  char *none[] = {(char *)"test"};
+  Error error = {};
   char *other[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--grad_accum", (char *)"4"};
   char *both[] = {(char *)"test", (char *)"--resume", (char *)"c", (char *)"--init_from", (char *)"v"};
-  EXPECT(config_and_line(&o, "f", text, 1, none, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 1, none, &error), "%s", error.text);
   EXPECT(!strcmp(o.init_from, "w") && o.global_batch == 8, "the file is not read");
-  EXPECT(config_and_line(&o, "f", text, 5, other, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 5, other, &error), "%s", error.text);
   EXPECT(!o.init_from[0] && !o.given[OPT_init_from] && !strcmp(o.resume, "c"), "init_from '%s' stays", o.init_from);
   EXPECT(!o.global_batch && !o.given[OPT_global_batch] && o.grad_accum == 4, "global_batch stays");
-  EXPECT(config_and_line(&o, "f", text, 5, both, error, sizeof error), "%s", error);
+  EXPECT(config_and_line(&o, "f", text, 5, both, &error), "%s", error.text);
   EXPECT(!strcmp(o.init_from, "v") && !strcmp(o.resume, "c"), "two on the command line are one");
 }
 
@@ -555,14 +564,16 @@ TEST(config_refusals_name_the_file,
       {"n_head = 2\nlr = 0.1\n", "--n_head 5 --n_embd 24", "--n_head 5 does not divide --n_embd 24"}};
   for (const auto &row : rows) {
     Options o;
-    char words[256], error[2048] = "", *argv[16] = {(char *)"test"}, *save = NULL;
+    char words[256], *argv[16] = {(char *)"test"}, *save = NULL;
+    Error error = {};
     int argc = 1;
     snprintf(words, sizeof words, "--config f %s", row.typed);
     for (char *word = strtok_r(words, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-    EXPECT(config_and_line(&o, "f", row.file, argc, argv, error, sizeof error), "%s", error);
-    EXPECT(!options_resolve(&o, 1, 1, error, sizeof error), "%s, %s is taken", row.file, row.typed);
-    config_name_source(&o, error, sizeof error);
-    EXPECT(!strcmp(error, row.line), "%s, %s:\n      %s\n    must be\n      %s", row.file, row.typed, error, row.line);
+    EXPECT(config_and_line(&o, "f", row.file, argc, argv, &error), "%s", error.text);
+    EXPECT(!options_resolve(&o, 1, 1, &error), "%s, %s is taken", row.file, row.typed);
+    config_name_source(&o, &error);
+    EXPECT(!strcmp(error.text, row.line), "%s, %s:\n      %s\n    must be\n      %s", row.file, row.typed, error.text,
+           row.line);
   }
   char options[700], line[1024];
   options_write_text(cli_path("eight.txt"), "global_batch = 8\n");
@@ -604,20 +615,21 @@ TEST(options_txt_of_a_resumed_run_is_that_run,
   static Options first, then, asked, again, anew;
   setenv("WIKITEXT2_DIR", "text", 1);            // which becomes --data
   for (const auto &row : rows) for (const char *resume : {"auto", "run/ckpt/latest"}) {
-    char what[512], typed[512], error[2048], *text = NULL, *argv[] = {(char *)"test"};
+    char what[512], typed[512], *text = NULL, *argv[] = {(char *)"test"};
+    Error error = {};
     size_t bytes;
     Start start, same;
     snprintf(what, sizeof what, "%s, then --resume %s %s", row.first, resume, row.then);
     snprintf(typed, sizeof typed, "--resume %s %s", resume, row.then);
-    options_typed(&first, row.first, error, sizeof error);
-    EXPECT(!error[0] && options_resolve(&first, 1, 1, error, sizeof error), "%s: %s", what, error);
+    options_typed(&first, row.first, &error);
+    EXPECT(!error.text[0] && options_resolve(&first, 1, 1, &error), "%s: %s", what, error.text);
     option_start(&start, &first, true);
     option_start(&same, &first, true);
-    options_typed(&then, typed, error, sizeof error);
-    EXPECT(!error[0] && start_options(&start, &then, error, sizeof error), "%s: %s", what, error);
+    options_typed(&then, typed, &error);
+    EXPECT(!error.text[0] && start_options(&start, &then, &error), "%s: %s", what, error.text);
     asked = then;
     start_exact(&start, &asked);
-    EXPECT(options_resolve(&then, 1, 1, error, sizeof error), "%s: %s", what, error);
+    EXPECT(options_resolve(&then, 1, 1, &error), "%s: %s", what, error.text);
     FILE *f = open_memstream(&text, &bytes);
     options_write(f, &asked, &then, 1, start.path);
     fclose(f);
@@ -628,13 +640,13 @@ TEST(options_txt_of_a_resumed_run_is_that_run,
     const bool other_batch = strstr(row.first, "--test_batch") || strstr(row.then, "--batch");
     EXPECT(!strstr(text, "\ntest_batch_size = ") == !other_batch, "%s:\n%s", what, text);
     EXPECT(!strstr(text, "\nn_layer = ") == !strstr(row.first, "--n_layer"), "%s:\n%s", what, text);
-    EXPECT(config_and_line(&again, "f", text, 1, argv, error, sizeof error), "%s: %s\n%s", what, error, text);
+    EXPECT(config_and_line(&again, "f", text, 1, argv, &error), "%s: %s\n%s", what, error.text, text);
     anew = again;
-    EXPECT(start_options(&same, &again, error, sizeof error) && options_resolve(&again, 1, 1, error, sizeof error),
-           "%s: %s\n%s", what, error, text);
+    EXPECT(start_options(&same, &again, &error) && options_resolve(&again, 1, 1, &error),
+           "%s: %s\n%s", what, error.text, text);
     options_expect_same(what, &then, &again);
     EXPECT(!strcmp(start.notices, same.notices), "%s: notices '%s' became '%s'", what, start.notices, same.notices);
-    EXPECT(options_resolve(&anew, 1, 1, error, sizeof error), "%s: %s\n%s", what, error, text);
+    EXPECT(options_resolve(&anew, 1, 1, &error), "%s: %s\n%s", what, error.text, text);
     options_expect_same(what, &then, &anew);
     free(text);
     start_free(&start);
@@ -752,17 +764,19 @@ TEST(empty_values_are_unset_variables,
   Options o;
   for (const char *name : refused)
     for (bool apart : {false, true}) {
-      char word[64], error[512] = "", want[256];
+      char word[64], want[256];
+      Error error = {};
       char *argv[] = {(char *)"t", word, (char *)"", NULL};
       snprintf(word, sizeof word, "--%s%s", name, apart ? "" : "=");
       snprintf(want, sizeof want, "--%s is empty, as a shell variable is that was not set: give its value, or leave "
                "the option out", name);
-      EXPECT(!options_parse(&o, &trainer_table, apart ? 3 : 2, argv, error, sizeof error) && !strcmp(error, want),
-             "%s: '%s'", word, error);
+      EXPECT(!options_parse(&o, &trainer_table, apart ? 3 : 2, argv, &error) && !strcmp(error.text, want),
+             "%s: '%s'", word, error.text);
     }
   for (const char *name : taken) {
-    char word[64], error[512] = "", *argv[] = {(char *)"t", word, NULL};
+    char word[64], *argv[] = {(char *)"t", word, NULL};
+    Error error = {};
     snprintf(word, sizeof word, "--%s=", name);
-    EXPECT(options_parse(&o, &trainer_table, 2, argv, error, sizeof error), "%s: %s", word, error);
+    EXPECT(options_parse(&o, &trainer_table, 2, argv, &error), "%s: %s", word, error.text);
   }
 }

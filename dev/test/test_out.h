@@ -7,12 +7,13 @@ TEST(out_is_locked_by_a_file_open_for_writing,
      "a run holds a lock on OUT/.lock, which it has open for writing, so that NFS asks its server; mount options that "
      "keep locks within a host are found, and others are not taken for them") {
   static Options o;
-  char error[1024] = "", path[OPTION_TEXT_BYTES + 8], is[sizeof path];
+  char path[OPTION_TEXT_BYTES + 8], is[sizeof path];
+  Error error = {};
   options_default(&o, &trainer_table);
   snprintf(o.out, sizeof o.out, "%s", cli_path("out"));
   snprintf(path, sizeof path, "%s/.lock", o.out);
-  EXPECT(lock_out(&o, error, sizeof error) && access(path, F_OK), "it locks what is not there");
-  REQUIRE(make_directories(o.out) && lock_out(&o, error, sizeof error), "not locked: %s", error);
+  EXPECT(lock_out(&o, &error) && access(path, F_OK), "it locks what is not there");
+  REQUIRE(make_directories(o.out) && lock_out(&o, &error), "not locked: %s", error.text);
   EXPECT(file_lock(path) < 0 && errno == EWOULDBLOCK, "somebody else locks it too");
   int found = 0;
   for (int fd = 0; fd < 256; fd++) {

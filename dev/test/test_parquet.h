@@ -15,7 +15,7 @@ TEST(parquet_encodes_as_jsonl,
       {"plain", "rows", ""}, {"dictionary", "rows", ""}, {"v2", "rows", "text"}, {"v2_plain", "rows", ""},
       {"required", "required", ""}, {"named", "rows", "body"}};
   char out[600];
-  DataError e;
+  Error e;
   if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
   for (const char *rows : {"rows", "required"}) {
     EncodeOptions o = encode_options(cli_path(rows), parquet_fixture(rows, "jsonl"), 2);
@@ -37,7 +37,7 @@ TEST(parquet_encodes_as_jsonl,
 }
 
 // The records of a stream as a list of JSON, read `piece` bytes at a time; NULL: refused.
-static inline cJSON *parquet_records(const char *path, int64_t piece, DataError *e) {
+static inline cJSON *parquet_records(const char *path, int64_t piece, Error *e) {
   static char text[1 << 17];
   TextStream s;
   int64_t n = 0, got = 1;
@@ -49,7 +49,7 @@ static inline cJSON *parquet_records(const char *path, int64_t piece, DataError 
   for (const char *at = text, *end; list && at < text + n; at = end + 1) {
     end = (const char *)memchr(at, '\n', (size_t)(text + n - at));
     cJSON *record = end ? cJSON_ParseWithLength(at, (size_t)(end - at)) : NULL;
-    if (!record) { data_fail(e, 1, "no JSON at byte %lld", (long long)(at - text)); break; }
+    if (!record) { fail_with(e, 1, "no JSON at byte %lld", (long long)(at - text)); break; }
     cJSON_AddItemToArray(list, record);
   }
   return list;
@@ -70,7 +70,7 @@ TEST(parquet_records_are_jsonl,
   static const struct { const char *name, *rows; } table[] = {
       {"nested_plain", "nested"}, {"nested_v2", "nested"}, {"nested_item", "nested"}, {"chats", "chats"},
       {"chats_required", "chats_required"}, {"chats_older", "chats_required"}, {"alpaca", "alpaca"}};
-  DataError e;
+  Error e;
   if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
   for (const auto &row : table) for (int64_t piece = 7; piece < 10000; piece *= 999) {
     cJSON *want = parquet_records(parquet_fixture(row.rows, "jsonl"), 1 << 16, &e), *member, *x;
@@ -97,7 +97,7 @@ TEST(parquet_encodes_conversations,
       {"chats", "chats"}, {"chats_required", "chats_required"}, {"chats_older", "chats_required"},
       {"alpaca", "alpaca"}};
   char out[600], command[2048];
-  DataError e;
+  Error e;
   if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
   for (const auto &row : table) for (int threads = 0; threads < 4; threads += threads ? 2 : 1) {
     snprintf(out, sizeof out, "%s/%s%d", test_tmp(), row.name, threads);
@@ -118,7 +118,7 @@ TEST(parquet_encodes_conversations,
 }
 
 // All rows of a table, hashed; how many there were. False: it was refused.
-static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows, DataError *e,
+static inline bool parquet_hash(const char *path, uint64_t *hash, int64_t *rows, Error *e,
                                 const char *column = "text") {
   static uint8_t text[1 << 17];
   TextStream s;
@@ -137,7 +137,7 @@ TEST(parquet_damaged_is_refused,
      "checksums no other text is read; what is not read is refused by name") {
   static uint8_t bytes[1 << 16];
   char out[600];
-  DataError e;
+  Error e;
   if (!library_open(LIBRARY_SNAPPY, "", &e)) SKIP("libsnappy.so.1 is not here");
   uint64_t whole, hash;
   int64_t rows, n;
@@ -207,11 +207,12 @@ TEST(encode_conversations,
      "any threads, and to the same bytes after kills; they train as one stream; texts beside them are refused") {
   static int32_t want[2][1 << 16];
   static const char *const form = "dev/fixtures/chat_qwen2.5";
-  char command[2048], out[600], why[512], *end;
-  DataError e;
+  char command[2048], out[600], *end;
+  Error why = {};
+  Error e;
   Tokenizer t;
   int64_t bytes, n = 0;
-  REQUIRE(tokenizer_load_any(&t, form, why, sizeof why), "%s", why);
+  REQUIRE(tokenizer_load_any(&t, form, &why), "%s", why.text);
   const ChatOptions how = {"qwen2.5", chat_date, "", false};
   const Chat chat = chat_open(&how, &t);
   char *text = file_get("dev/fixtures/chat.jsonl", 1 << 20, &bytes);
@@ -278,7 +279,7 @@ TEST(encode_divides_articles,
      "WikiText's articles are documents of --encode where they are of training in memory: the same ids, wherever "
      "blocks of the text end") {
   static char text[1 << 16];
-  DataError e;
+  Error e;
   Corpus c;
   char out[600];
   size_t n = 0;
@@ -294,7 +295,7 @@ TEST(encode_divides_articles,
   }
   CorpusOptions co = data_options(cli_path("wiki"));
   REQUIRE(corpus_load(&c, co, &e), "%s", e.text);
-  REQUIRE(tokenizer_save(&c.tokenizer, cli_path("tokenizer.json"), out, sizeof out), "%s", out);
+  REQUIRE(tokenizer_save(&c.tokenizer, cli_path("tokenizer.json"), &e), "%s", e.text);
   const Split *s = &c.split[SPLIT_TRAIN];
   int32_t *want = (int32_t *)malloc(4 * (size_t)s->tokens_numel);
   int marks = 0;

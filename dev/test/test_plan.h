@@ -77,10 +77,11 @@ static inline void plan_table_modes(PlanTable *table) {
   static Options o;
   plan_recorded_modes(&s);
   for (int i = 0; i < s.rows; i++) {
-    char error[512] = "", text[512], name[600];
+    char text[512], name[600];
+    Error error = {};
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
-    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error);
     snprintf(name, sizeof name, "cpu %s", text);
     plan_table_add(table, name, &o, false, world - 1, world);
     table->row[table->rows - 1].mode = true;
@@ -211,14 +212,15 @@ TEST(plan_whole_gradients_are_alive_with_the_most,
   static ModeSet s;
   static Options o;
   static Trainer t;
-  char error[512] = "", text[512];
+  char text[512];
+  Error error = {};
   int rows = 0;
   double most = 0;
   plan_recorded_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
-    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error);
     trainer_plan_as(&t, &o, plan_device(false), world - 1, world, world);
     size_t whole;
     const size_t others = plan_alive_most(&t, false, &whole), all = plan_alive_most(&t, true, &whole);
@@ -410,12 +412,13 @@ TEST(plan_dry_runs_are_what_the_formulas_say,
   static ModeSet s;
   static Options o;
   static PlanCase x;
-  char error[512] = "", text[512];
+  char text[512];
+  Error error = {};
   plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
-    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error);
     size_t slots_bytes = 0;                      // of the shard group: its ranks read each other's memory behind them
     for (int rank = 0; rank < world; rank++) for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
       plan_case_open(&x, &o, false, rank, world, world, kind);
@@ -588,7 +591,7 @@ TEST_HOT static void plan_mark(int *mine, int *there, int64_t n, int64_t step, i
 }
 // Replays a pass's record in the places that t's placement gives its buffers. Returns the number of bytes read, or -1
 // after the first byte that somebody else has overwritten.
-static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error, size_t error_bytes) {
+static inline int64_t plan_replay(const PlanCase *x, PassKind kind, Error *error) {
   const Trainer *t = &x->t;
   PlanShadow place = {};
   int64_t bytes = 0, offset = 0;
@@ -596,7 +599,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
   for (int k = 0; k < POOLS; k++) place.pool[k] = (int *)calloc(pool[k].bytes + 1, sizeof(int));
   const uintptr_t low = RECORD_ADDRESSES;
   int *own = (int *)calloc(x->record->next_address - low, sizeof(int));         // by address
-  for (int i = 0; i < x->record->count && !error[0]; i++) {
+  for (int i = 0; i < x->record->count && !error->text[0]; i++) {
     const RecordEntry *e = &x->record->entry[i];
     for (int k = i + 1; k < x->record->count && e->kind == RECORD_ACCESS && x->record->entry[k].kind == RECORD_ACCESS &&
                         x->record->entry[k].call == e->call; k++) {
@@ -605,10 +608,10 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       if (!p || !q || p == q || p->pool != q->pool || (a.kind == ACCESS_READ && b.kind == ACCESS_READ)) continue;
       const size_t at = p->at + (a.at - p->address), to = q->at + (b.at - q->address);
       if (at < to + b.bytes && to < at + a.bytes)
-        snprintf(error, error_bytes, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
+        fail(error, "call %d, %s, writes %s of block %d where %s of block %d lies", e->call,
                  op_words[e->op], q->name, q->layer, p->name, p->layer);
     }
-    for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error[0];) {
+    for (offset = 0; e->kind == RECORD_ACCESS && offset < (int64_t)e->access.bytes && !error->text[0];) {
       const uintptr_t at = e->access.at + (uintptr_t)offset;
       const Buffer *b = plan_buffer_at(t, kind, at);
       if (!b) { offset += 256 - (int64_t)(at & 255); continue; }   // buffers start on multiples of 256
@@ -618,7 +621,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
       const int64_t step = b->workspace ? 256 : 1; // nobody reads it, and others begin on multiples of 256
       const int64_t j = e->access.kind == ACCESS_WRITE ? n : plan_foreign(mine, there, n, step);
       if (j < n)
-        snprintf(error, error_bytes, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
+        fail(error, "entry %d, %s reads %s of block %d, which entry %d wrote and entry %d, %s, "
                  "overwrote", i, op_words[e->op], b->name, b->layer, mine[j], there[j],
                  op_words[x->record->entry[there[j] - 1].op]);
       if (e->access.kind != ACCESS_READ) plan_mark(mine, there, n, step, i + 1);
@@ -628,7 +631,7 @@ static inline int64_t plan_replay(const PlanCase *x, PassKind kind, char *error,
   }
   for (int *shadow : place.pool) free(shadow);
   free(own);
-  return error[0] ? -1 : bytes;
+  return error->text[0] ? -1 : bytes;
 }
 TEST(plan_places_what_is_never_alive_at_once,
      "for the covering set of modes, half of it over NCCL, and each pass, replayed in the places that buffers got, "
@@ -636,14 +639,15 @@ TEST(plan_places_what_is_never_alive_at_once,
   static ModeSet s;
   static Options o;
   static PlanCase x;
-  char error[512] = "", text[512];
+  char text[512];
+  Error error = {};
   int64_t read = 0;
   int waits = 0;
   plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
-    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error);
     const bool nccl = i & 1 && &ops_cuda_emulated && world > 1;  // half of them over NCCL, with its staging
     if (nccl) o.comm = OPT_comm_nccl;
     for (PassKind kind : {PASS_TRAIN, PASS_EVAL, PASS_SAMPLE}) {
@@ -652,9 +656,9 @@ TEST(plan_places_what_is_never_alive_at_once,
       Pass *p = &x.t.fsdp->passes->pass[kind];
       REQUIRE(p->count == x.pass->count, "%s: %d buffers, then %d", text, p->count, x.pass->count);
       for (int k = 0; k < p->count; k++) p->buffer[k].address = x.pass->buffer[k].address;
-      error[0] = 0;
-      const int64_t bytes = plan_replay(&x, kind, error, sizeof error);
-      EXPECT(bytes > 0, "%s, pass %d: %s", text, kind, error);
+      error.text[0] = 0;
+      const int64_t bytes = plan_replay(&x, kind, &error);
+      EXPECT(bytes > 0, "%s, pass %d: %s", text, kind, error.text);
       read += bytes;
       waits += x.t.fsdp->passes->pass[kind].waits;
       plan_case_close(&x);

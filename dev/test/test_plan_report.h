@@ -10,22 +10,23 @@
 // The options of a --plan, not resolved.
 static inline void plan_asked(Options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline void plan_asked(Options *o, const char *fmt, ...) {
-  char text[1024], error[1024] = "", *argv[96] = {(char *)"test", (char *)"--plan"}, *save = NULL;
+  char text[1024], *argv[96] = {(char *)"test", (char *)"--plan"}, *save = NULL;
+  Error error = {};
   int argc = 2;
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  const bool ok = options_parse(o, &trainer_table, argc, argv, error, sizeof error);
+  const bool ok = options_parse(o, &trainer_table, argc, argv, &error);
   if (ok) return;
-  test_fail(__FILE__, __LINE__, "options: %s", error);
+  test_fail(__FILE__, __LINE__, "options: %s", error.text);
   exit(TEST_EXIT_FAILED);
 }
 static inline bool plan_made(WorldPlan *w, const Options *asked, bool timed) {
-  char error[2048] = "";
-  const bool ok = world_plan(w, asked, timed, NULL, error, sizeof error);
-  EXPECT(ok, "%s", error);
+  Error error = {};
+  const bool ok = world_plan(w, asked, timed, NULL, &error);
+  EXPECT(ok, "%s", error.text);
   return ok;
 }
 
@@ -190,10 +191,10 @@ TEST(plan_ranks_of_a_kind_are_alike,
   char text[512];
   plan_modes(&s);
   for (int i = 0; i < s.rows; i++) {
-    char error[512] = "";
+    Error error = {};
     const int world = mode_world(&s.row[i]);
     mode_text(text, sizeof text, &s.row[i]);
-    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), error, sizeof error);
+    mode_options(&o, &s.row[i], mode_microbatches(&s.row[i]), &error);
     o.plan = OPT_plan_on;
     o.device = OPT_device_cpu;
     o.threads = 1;
@@ -243,10 +244,10 @@ TEST_MPI(plan_is_what_ranks_take, 3,
     const RankKey key = w.rank[0].key;
     for (int i = 0; i < w.classes; i++) if (w.rank[i].first <= rank) c = i;      // one host: kinds in order of ranks
     Options run = o;
-    char error[1024] = "";
+    Error error = {};
     run.world = 1;
     run.plan = OPT_plan_off;
-    EXPECT(options_resolve(&run, world, world, error, sizeof error), "%s", error);
+    EXPECT(options_resolve(&run, world, world, &error), "%s", error.text);
     trainer_open(&t, &run, &corpus, comm, device_of(agree_on_ops(&run, comm)), key.threads);
     for (int i = 0; i < MEM_COUNT; i++) {
       const size_t tokens = i == MEM_DATA ? t.order_bytes + t.corpus_bytes : 0;
@@ -550,9 +551,9 @@ TEST(plan_says_where_the_vocabulary_is_from,
   static Options o;
   static PlanDevice d;
   for (const auto &row : rows) {
-    char error[2048];
+    Error error = {};
     plan_asked(&o, "%s", row.options);
-    EXPECT(plan_resolve(&o, &d, error, sizeof error), "%s: %s", row.options, error);
+    EXPECT(plan_resolve(&o, &d, &error), "%s: %s", row.options, error.text);
     const char *says = plan_data_words(&o);
     EXPECT(o.vocab_size == row.vocab && !says == !row.says && (!says || !strncmp(says, row.says, strlen(row.says))),
            "%s: %lld, %s", row.options, (long long)o.vocab_size, says ? says : "nothing");
@@ -1000,10 +1001,11 @@ TEST(memory_map_is_whole,
     static Options o;
     static WorldPlan w;
     RunView *run = NULL;
-    char error[2048] = "", *text = NULL;
+    char *text = NULL;
+    Error error = {};
     size_t bytes = 0, total = 0;
     plan_asked(&o, "%s", row);
-    if (!world_plan(&w, &o, false, &run, error, sizeof error)) { EXPECT(false, "%s: %s", row, error); continue; }
+    if (!world_plan(&w, &o, false, &run, &error)) { EXPECT(false, "%s: %s", row, error.text); continue; }
     FILE *f = open_memstream(&text, &bytes);
     fputc('{', f);
     memory_map(run, f);

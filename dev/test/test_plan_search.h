@@ -13,9 +13,9 @@ static inline void search_typed(Options *o, const Search *s, const char *base, c
   free(text);
 }
 static inline bool search_made(Search *s, const Options *asked) {
-  char error[2048] = "";
-  const bool ok = search_make(s, asked, error, sizeof error);
-  EXPECT(ok, "%s", error);
+  Error error = {};
+  const bool ok = search_make(s, asked, &error);
+  EXPECT(ok, "%s", error.text);
   return ok;
 }
 TEST(search_rows_are_plans,

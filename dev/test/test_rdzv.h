@@ -24,7 +24,7 @@ static inline void rdzv_talk(RdzvLink *client, RdzvLink *server, size_t piece, R
 }
 static inline void rdzv_pair(RdzvLink *client, RdzvLink *server, const char *theirs, const char *ours, size_t piece,
                              RdzvBytes *seen) {
-  const RdzvKey a = rdzv_token_key(theirs, strlen(theirs)), b = rdzv_token_key(ours, strlen(ours));
+  const ProveKey a = rdzv_token_key(theirs, strlen(theirs)), b = rdzv_token_key(ours, strlen(ours));
   rdzv_link_open(client, &a, true);
   rdzv_link_open(server, &b, false);
   rdzv_talk(client, server, piece, seen);
@@ -41,11 +41,11 @@ TEST(rdzv_both_ends_prove_the_token,
   RdzvBytes seen = {}, replay = {};
   for (size_t piece : {(size_t)1, (size_t)7, (size_t)64, (size_t)4096}) {
     rdzv_pair(&client, &server, token, token, piece, &seen);
-    EXPECT(client.phase == PHASE_OPEN && server.phase == PHASE_OPEN, "pieces of %zu: phases %d, %d", piece,
-           client.phase, server.phase);
-    EXPECT(!memcmp(&client.key_in, &server.key_out, RDZV_MAC) && !memcmp(&client.key_out, &server.key_in, RDZV_MAC) &&
-           memcmp(&client.key_in, &client.key_out, RDZV_MAC), "keys do not match");
-    const RdzvKey key = rdzv_token_key(token, strlen(token));
+    EXPECT(client.prove.phase == PHASE_OPEN && server.prove.phase == PHASE_OPEN, "pieces of %zu: phases %d, %d",
+           piece, client.prove.phase, server.prove.phase);
+    EXPECT(!memcmp(&client.key_in, &server.key_out, PROVE_MAC) && !memcmp(&client.key_out, &server.key_in, PROVE_MAC) &&
+           memcmp(&client.key_in, &client.key_out, PROVE_MAC), "keys do not match");
+    const ProveKey key = rdzv_token_key(token, strlen(token));
     for (const void *secret : {(const void *)token, (const void *)&key, (const void *)&client.key_in,
                                (const void *)&client.key_out})
       EXPECT(!rdzv_holds(&seen, secret, 16), "a secret went over the wire");
@@ -54,14 +54,14 @@ TEST(rdzv_both_ends_prove_the_token,
   }
   for (const char *other : {"a token of thirty-two characterS", "", "a token of thirty-two character"}) {
     rdzv_pair(&client, &server, other, token, 4096, NULL);
-    EXPECT(client.phase == PHASE_BROKEN && server.phase == PHASE_BROKEN && client.refused && server.wrong_token,
-           "'%s': phases %d, %d, refused %d, wrong %d", other, client.phase, server.phase, client.refused,
-           server.wrong_token);
+    EXPECT(client.prove.phase == PHASE_BROKEN && server.prove.phase == PHASE_BROKEN && client.prove.refused &&
+           server.prove.wrong_key, "'%s': phases %d, %d, refused %d, wrong %d", other, client.prove.phase,
+           server.prove.phase, client.prove.refused, server.prove.wrong_key);
     rdzv_link_close(&client);
     rdzv_link_close(&server);
   }
   // What a client said to another server, said again to a new one.
-  const RdzvKey key = rdzv_token_key(token, strlen(token));
+  const ProveKey key = rdzv_token_key(token, strlen(token));
   RdzvFrame f;
   size_t used = 0;
   rdzv_link_open(&client, &key, true);
@@ -75,7 +75,7 @@ TEST(rdzv_both_ends_prove_the_token,
   rdzv_link_close(&server);
   rdzv_link_open(&server, &key, false);
   rdzv_add(&server.in, replay.p, replay.n);
-  EXPECT(rdzv_link_next(&server, &f, &used) < 0 && server.phase == PHASE_BROKEN, "yesterday's proof opens it");
+  EXPECT(rdzv_link_next(&server, &f, &used) < 0 && server.prove.phase == PHASE_BROKEN, "yesterday's proof opens it");
   rdzv_link_close(&server);
   // A stranger who has no token asks a client, and gives its proof back to it as its own.
   RdzvLink stranger;
@@ -86,9 +86,10 @@ TEST(rdzv_both_ends_prove_the_token,
   rdzv_link_next(&stranger, &f, &used);
   rdzv_move(&stranger, &client, 4096);
   rdzv_link_next(&client, &f, &used);
-  rdzv_put32(client.out.p, RDZV_WELCOME);
+  rdzv_put32(client.out.p, PROVE_WELCOME);
   rdzv_add(&client.in, client.out.p, client.out.n);
-  EXPECT(rdzv_link_next(&client, &f, &used) < 0 && client.phase == PHASE_BROKEN, "its own proof convinces a client");
+  EXPECT(rdzv_link_next(&client, &f, &used) < 0 && client.prove.phase == PHASE_BROKEN,
+         "its own proof convinces a client");
   for (RdzvLink *k : {&client, &stranger}) rdzv_link_close(k);
   rdzv_bytes_free(&seen);
   rdzv_bytes_free(&replay);
@@ -119,12 +120,12 @@ TEST(rdzv_frames_arrive_as_they_were_sent,
   rdzv_link_close(&server);
   free(large);
   enum { CHANGED, LEFT_OUT, REPEATED, SWAPPED, REFLECTED, WAYS };
-  const size_t one = RDZV_HEAD + 5 + RDZV_MAC;
+  const size_t one = RDZV_HEAD + 5 + PROVE_MAC;
   for (int way = 0; way < WAYS; way++) for (size_t at = 0; at < (way == CHANGED ? 8 * one : 1); at++) {
     rdzv_pair(&client, &server, "t", "t", 4096, NULL);
     rdzv_link_send(&client, RDZV_READY, "first", 5);
     rdzv_link_send(&client, RDZV_READY, "other", 5);
-    uint8_t *p = client.out.p, kept[RDZV_HEAD + 5 + RDZV_MAC];
+    uint8_t *p = client.out.p, kept[RDZV_HEAD + 5 + PROVE_MAC];
     int whole = 0, got = 0;
     memcpy(kept, p, one);
     if (way == CHANGED) p[at / 8] = (uint8_t)(p[at / 8] ^ 1 << at % 8);
@@ -157,7 +158,7 @@ TEST(rdzv_frames_are_read_where_they_lie,
   const uint8_t *first = server.in.p + RDZV_HEAD;
   for (int i = 0; i < FRAMES; i++) {
     const bool whole = rdzv_link_next(&server, &f, &used) == 1 && f.n == BYTES && f.payload[0] == (uint8_t)i;
-    EXPECT(whole && f.payload == first + (size_t)i * (RDZV_HEAD + BYTES + RDZV_MAC), "frame %d was moved", i);
+    EXPECT(whole && f.payload == first + (size_t)i * (RDZV_HEAD + BYTES + PROVE_MAC), "frame %d was moved", i);
   }
   EXPECT(rdzv_link_next(&server, &f, &used) == 0, "there is one more");
   // What is added between does not move what is there again and again, nor does memory grow without end.
@@ -178,7 +179,7 @@ TEST(rdzv_frames_are_read_where_they_lie,
 TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes, long frames and known frames out of "
      "their order end the connection, which has kept no more than it was sent, and answered at most one frame") {
   uint64_t seed = 12345;
-  const RdzvKey key = rdzv_token_key("t", 1);
+  const ProveKey key = rdzv_token_key("t", 1);
   for (int turn = 0; turn < 4000; turn++) {
     RdzvLink k;
     RdzvFrame f;
@@ -200,8 +201,8 @@ TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes,
       EXPECT(got <= 0, "turn %d: a frame of type %d", turn, f.type);
       if (got < 0) break;
     }
-    EXPECT(k.phase != PHASE_OPEN && k.out.n - said <= RDZV_HEAD + RDZV_NONCE && k.in.room <= 2048, "turn %d: phase %d",
-           turn, k.phase);
+    EXPECT(k.prove.phase != PHASE_OPEN && k.out.n - said <= RDZV_HEAD + PROVE_NONCE && k.in.room <= 2048,
+           "turn %d: phase %d", turn, k.prove.phase);
     rdzv_link_close(&k);
   }
   for (uint32_t n : {(uint32_t)RDZV_EARLY_MAX + 1, (uint32_t)RDZV_FRAME_MAX, 0xffffffffu}) {
@@ -210,7 +211,7 @@ TEST(rdzv_strangers_get_little, "whoever has not proved the token: random bytes,
     size_t used = 0;
     uint8_t head[RDZV_HEAD];
     rdzv_link_open(&k, &key, false);
-    rdzv_put32(head, RDZV_HELLO);
+    rdzv_put32(head, PROVE_HELLO);
     rdzv_put32(head + 4, n);
     rdzv_add(&k.in, head, sizeof head);
     EXPECT(rdzv_link_next(&k, &f, &used) < 0, "waits for %u bytes of a stranger", n);
@@ -416,7 +417,8 @@ TEST(rdzv_asks_are_understood,
   for (const auto &row : table) {
     RdzvAsk ask = {};
     RdzvWhere w;
-    char error[1024] = "", text[400], *rest = text;
+    char text[400], *rest = text;
+    Error error = {};
     snprintf(text, sizeof text, "%s", row.environment);
     rdzv_clear_environment();
     for (char *word; (word = strsep(&rest, " "));) {
@@ -424,9 +426,9 @@ TEST(rdzv_asks_are_understood,
       if (equals) *equals = 0, setenv(word, equals + 1, 1);
     }
     ask.rdzv = row.rdzv, ask.nnodes = row.nnodes, ask.node_rank = row.node_rank, ask.nproc_per_node = row.nproc;
-    const bool taken = rdzv_where(&ask, &w, error, sizeof error);
-    EXPECT(taken == !row.line && (taken || strstr(error, row.line)), "%s, %s: %s", row.rdzv, row.environment,
-           taken ? "taken" : error);
+    const bool taken = rdzv_where(&ask, &w, &error);
+    EXPECT(taken == !row.line && (taken || strstr(error.text, row.line)), "%s, %s: %s", row.rdzv, row.environment,
+           taken ? "taken" : error.text);
     EXPECT(!taken || (!strcmp(w.host, row.host) && w.port == row.port && w.index == row.index &&
            w.members == row.members && w.ranks == row.ranks && w.local == row.local),
            "%s, %s: %s port %d, %lld of %lld, %lld ranks, local %d", row.rdzv, row.environment, w.host, w.port,
@@ -439,9 +441,10 @@ TEST(rdzv_host_0s_file_is_read, "the file of file://: nonce, token and addresses
      "foreign lines are refused; one that others can write is not read, and a pipe of that name holds nobody up") {
   RdzvWhere w = {};
   RdzvOffer o, got;
-  char text[RDZV_FILE_MAX], path[1200], error[600], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
+  char text[RDZV_FILE_MAX], path[1200], job[RDZV_JOB_BYTES] = "0123456789abcdef0123456789abcdef";
+  Error error = {};
   snprintf(w.dir, sizeof w.dir, "%s", test_tmp());
-  REQUIRE(rdzv_file_offer(&w, &o, job, error, sizeof error), "%s", error);
+  REQUIRE(rdzv_file_offer(&w, &o, job, &error), "%s", error.text);
   net_address_of("10.0.0.1", 29400, &o.at.at[o.at.count++]);
   net_address_of("fd00::1", 29401, &o.at.at[o.at.count++]);
   REQUIRE(rdzv_offer_write(&w, &o), "cannot write");
@@ -481,17 +484,18 @@ TEST(rdzv_token_files_are_private, "the file of --rdzv_token is a regular one of
   const char *file = cli_path("token");
   for (const auto &row : table) {
     RdzvAsk ask = {};
-    RdzvKey key;
+    ProveKey key;
     bool given;
-    char error[1400] = "";
+    Error error = {};
     unlink(file);
     if (row.mode) cli_write(file, "a token of thirty-two characters\n", 33), chmod(file, row.mode);
     else REQUIRE(!mkfifo(file, 0600), "no pipe: %s", strerror(errno));
     ask.token_file = file;
     alarm(60);
-    const bool taken = rdzv_token_read(&ask, &key, &given, error, sizeof error);
+    const bool taken = rdzv_token_read(&ask, &key, &given, &error);
     alarm(0);
-    EXPECT(taken == !row.line && (taken || strstr(error, row.line)), "mode %o: %s", row.mode, taken ? "taken" : error);
+    EXPECT(taken == !row.line && (taken || strstr(error.text, row.line)), "mode %o: %s", row.mode,
+           taken ? "taken" : error.text);
   }
 }
 TEST(rdzv_daemons_connect_to_the_peer, "of the addresses that mpirun 4 and 5 name only that of the process which has "
@@ -549,7 +553,7 @@ static inline int rdzv_guests(const NetAddress *to, int hosts) {
   const int all = hosts + SILENT + TWICE + OTHER + NONSENSE;
   RdzvGuest *guest = (RdzvGuest *)calloc((size_t)all, sizeof(RdzvGuest));
   RdzvInfo *me = (RdzvInfo *)calloc(1, sizeof(RdzvInfo));
-  const RdzvKey token = rdzv_token_key("token", 5), other = rdzv_token_key("other", 5);
+  const ProveKey token = rdzv_token_key("token", 5), other = rdzv_token_key("other", 5);
   rdzv_raise_files(all);
   for (int i = 0; i < all; i++) {
     RdzvGuest *g = &guest[i];
@@ -566,7 +570,7 @@ static inline int rdzv_guests(const NetAddress *to, int hosts) {
     for (int i = 0; i < all; i++) {
       // The one that comes twice does so once the first is there, and before the last comes.
       const bool turn = i == hosts + SILENT ? guest[0].taken : i != hosts - 1 || guest[hosts + SILENT].over;
-      if (guest[i].link.phase == PHASE_OPEN && !guest[i].told && turn) rdzv_guest_tell(&guest[i], me, i, hosts);
+      if (guest[i].link.prove.phase == PHASE_OPEN && !guest[i].told && turn) rdzv_guest_tell(&guest[i], me, i, hosts);
       p[i] = pollfd{guest[i].fd, POLLIN, 0};
       left += i < hosts && guest[i].fd >= 0;
       if (guest[i].fd >= 0 && !rdzv_send(guest[i].fd, &guest[i].link)) p[i].revents = POLLHUP;
@@ -827,10 +831,10 @@ static inline int rdzv_come_from(const char *from, const NetAddress *to) {
 }
 // Host 0 and this guest take turns until the guest's link has the phase or nothing comes for a look; host 0's answers
 // are there at once, since all are of one process.
-static inline void rdzv_take_turns(RdzvHost *h, int fd, RdzvLink *k, RdzvPhase until) {
+static inline void rdzv_take_turns(RdzvHost *h, int fd, RdzvLink *k, ProvePhase until) {
   RdzvFrame f;
   size_t used = 0;
-  for (int turn = 0; turn < 100 && k->phase != until && k->phase != PHASE_BROKEN; turn++) {
+  for (int turn = 0; turn < 100 && k->prove.phase != until && k->prove.phase != PHASE_BROKEN; turn++) {
     if (!rdzv_send(fd, k)) return;
     rdzv_host_look(h, 10);
     if (!rdzv_receive(fd, k)) return;
@@ -861,7 +865,7 @@ TEST(rdzv_a_flood_closes_its_own,
     g->fd = rdzv_come_from(turn ? "127.0.0.3" : "127.0.0.2", &at);
     rdzv_link_open(&g->link, &w.token, true);
     rdzv_take_turns(&h, g->fd, &g->link, PHASE_WELCOME);
-    EXPECT(g->link.phase == PHASE_WELCOME, "turn %d: no challenge", turn);
+    EXPECT(g->link.prove.phase == PHASE_WELCOME, "turn %d: no challenge", turn);
     for (int i = turn ? 20 : FLOOD; i > 0; i--) {
       fd[strangers++] = rdzv_come_from("127.0.0.1", &at);
       if (i % 20 == 1) rdzv_host_look(&h, 10);
@@ -869,11 +873,11 @@ TEST(rdzv_a_flood_closes_its_own,
     for (pollfd p = {listener, POLLIN, 0}; poll(&p, 1, 0) == 1;) rdzv_host_look(&h, 10);
     EXPECT(h.clients == (turn ? 8 + 1 : 2 + RDZV_SPARE_CLIENTS), "turn %d: %d connections are kept", turn, h.clients);
     rdzv_take_turns(&h, g->fd, &g->link, PHASE_OPEN);
-    EXPECT(g->link.phase == PHASE_OPEN, "turn %d: it had to go", turn);
+    EXPECT(g->link.prove.phase == PHASE_OPEN, "turn %d: it had to go", turn);
     if (turn) break;
     h.client[h.clients] = NULL;                  // the first is counted, and the run begins
     for (int i = 0; i < h.clients; i++) {
-      if (h.client[i]->link.phase != PHASE_OPEN) continue;
+      if (h.client[i]->link.prove.phase != PHASE_OPEN) continue;
       h.client[i]->member = 1;
       h.member[1].here = true, h.member[1].client = h.client[i], h.here++;
     }
@@ -899,8 +903,8 @@ TEST(rdzv_a_flood_closes_its_own,
 
 // In a process of its own: host 0's address, at which `refusals` connections find another token, then one finds the
 // right one. Exit code 0: so many came.
-static inline pid_t rdzv_another_first(int listener, int refusals, const RdzvKey *right) {
-  const RdzvKey wrong = rdzv_token_key("wrong", 5);
+static inline pid_t rdzv_another_first(int listener, int refusals, const ProveKey *right) {
+  const ProveKey wrong = rdzv_token_key("wrong", 5);
   fflush(NULL);
   const pid_t child = fork();
   if (child) return child;
@@ -911,12 +915,12 @@ static inline pid_t rdzv_another_first(int listener, int refusals, const RdzvKey
     size_t used = 0;
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     rdzv_link_open(&k, turn < refusals ? &wrong : right, false);
-    for (pollfd q = {fd, POLLIN, 0}; k.phase != PHASE_OPEN && k.phase != PHASE_BROKEN && poll(&q, 1, 60000) == 1;) {
+    for (pollfd q = {fd, POLLIN, 0}; k.prove.phase < PHASE_OPEN && poll(&q, 1, 60000) == 1;) {
       if (!rdzv_receive(fd, &k)) break;
       rdzv_link_next(&k, &f, &used);
       rdzv_send(fd, &k);
     }
-    if (turn == refusals && k.phase != PHASE_OPEN) _exit(2);
+    if (turn == refusals && k.prove.phase != PHASE_OPEN) _exit(2);
     close(fd);
   }
   _exit(turn == refusals + 1 ? 0 : 1);
@@ -963,15 +967,16 @@ TEST(rdzv_a_squatted_name_is_named,
      "and the others say so, with the name; a rendezvous of one's own there is named as today") {
   RdzvAsk ask = {};
   static RdzvWhere w;
-  char error[1024] = "", name[64];
+  char name[64];
+  Error error = {};
   ask.timeout_s = 20;
   w.members = 2, w.index = 1, w.ranks = 1, w.local = true, w.port = 20000 + getpid() % 40000;
   snprintf(w.text, sizeof w.text, "this test");
   snprintf(name, sizeof name, "has the name @train_gpt_fsdp/rdzv/%d/%d on", (int)getuid(), w.port);
   const NetAddress at = rdzv_local_meeting(w.port);
-  const int ours = rdzv_listen(&w, error, sizeof error);
-  REQUIRE(ours >= 0, "%s", error);
-  EXPECT(rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, "is in use by another rendezvous"), "%s", error);
+  const int ours = rdzv_listen(&w, &error);
+  REQUIRE(ours >= 0, "%s", error.text);
+  EXPECT(rdzv_listen(&w, &error) < 0 && strstr(error.text, "is in use by another rendezvous"), "%s", error.text);
   close(ours);
   if (geteuid()) SKIP("another user's process takes root");
   int ready[2];
@@ -985,7 +990,7 @@ TEST(rdzv_a_squatted_name_is_named,
   }
   char listens = 0;
   const bool told = read(ready[0], &listens, 1) == 1 && listens == '1';
-  EXPECT(told && rdzv_listen(&w, error, sizeof error) < 0 && strstr(error, name), "%s", error);
+  EXPECT(told && rdzv_listen(&w, &error) < 0 && strstr(error.text, name), "%s", error.text);
   RdzvAgent a = {};
   a.ask = &ask, a.where = &w, a.fd = a.signals = -1;
   rdzv_refused_ms = 0;

@@ -3,7 +3,7 @@
 // All ids of a corpus, train and valid, each with bit 30 where it is trained on, malloc'ed.
 static int32_t *records_ids(const char *path, const ChatOptions *chat, int64_t *n) {
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
   if (chat) o.chat = *chat;
   *n = 0;
@@ -259,7 +259,7 @@ TEST(records_are_read_whole,
   uint64_t hash = 0;
   for (const char *text : same) for (int turn = 0; turn < 2; turn++) {
     Corpus c;
-    DataError e;
+    Error e;
     const char *path = data_path("same.jsonl");
     records_write(path, text);
     CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
@@ -278,7 +278,7 @@ TEST(records_are_read_whole,
       {"twice", "twice.parquet: its member answer comes twice"}};
   for (const auto &t : tables) for (int encodes = 0; encodes < 2; encodes++) {
     Corpus c = {};
-    DataError e;
+    Error e;
     char path[128];
     snprintf(path, sizeof path, "dev/fixtures/parquet/%s.parquet", t.name);
     CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
@@ -347,7 +347,7 @@ TEST(records_stream_as_in_memory,
   mkdir(data_path("in"), 0777);
   for (const auto &f : files) {
     char out[600], path[600], command[1400];
-    DataError e;
+    Error e;
     snprintf(path, sizeof path, "%s", data_path(f.name));
     const bool packed = name_ends(path, ".gz");
     if (packed) path[strlen(path) - 3] = 0;
@@ -382,7 +382,7 @@ static int64_t records_peak(const char *name, void (*put)(FILE *f, int i), int r
   CorpusOptions o = chat_corpus_options(path, "qwen2.5", "qwen2.5");
   o.threads = 2;
   Corpus c;
-  DataError e;
+  Error e;
   auto status = [](const char *key) {
     int64_t kib = 0;
     FILE *of = fopen("/proc/self/status", "r");
@@ -529,7 +529,7 @@ TEST(records_of_several_files,
      "said") {
   static const char *const names[] = {"a.jsonl", "b.json", "c.csv.gz", "d.jsonl.gz"};
   char list[4096] = "", cache[600], val[600];
-  DataError e;
+  Error e;
   Corpus c;
   snprintf(val, sizeof val, "%s", data_path("v.jsonl"));
   records_write_numbered("v.jsonl", 0, 90, 3);
@@ -720,7 +720,7 @@ TEST(preference_forms_are_pairs,
   chat.fields = "";
   for (const auto &x : bad) {
     Corpus c;
-    DataError e;
+    Error e;
     chat.pairs = x.chats;
     char two[1024];
     snprintf(two, sizeof two, "%s\n%s\n", x.text, x.text);
@@ -784,33 +784,32 @@ TEST(tokens_are_added,
      "a tokenizer gets the tokens of a file, by lines or as a JSON array, behind its own, once each, and finds them in "
      "a text before it is cut; written and read again it is the same; bad files are refused by name") {
   Tokenizer t, u;
-  char error[1024], path[600], saved[600];
+  char path[600], saved[600];
+  Error error = {};
   snprintf(path, sizeof path, "%s", data_path("tokens.txt"));
   snprintf(saved, sizeof saved, "%s", data_path("saved.json"));
   data_write(path, tokens_lines, strlen(tokens_lines));
-  REQUIRE(tokenizer_load_with(&t, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_with(&t, "dev/fixtures/hf_untied", path, &error), "%s", error.text);
   EXPECT(t.vocab_size == 303, "%d tokens, must be 303", t.vocab_size);
   const char *text = "a<tool> n\xc3\xa4her</tool> x<|endoftext|>";
   int32_t ids[64], again[64];
   const int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
   EXPECT(n >= 6 && ids[1] == 300 && ids[n - 3] == 302 && ids[n - 2] == 301 && ids[n - 1] == 299, "%lld ids: %d ... %d",
          (long long)n, ids[1], ids[n - 2]);
-  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
-          error);
+  REQUIRE(tokenizer_save(&t, saved, &error) && tokenizer_load_any(&u, saved, &error), "%s", error.text);
   const bool same = tokenizer_encode(&u, (const uint8_t *)text, strlen(text), again, 1) == n;
   EXPECT(same && !memcmp(ids, again, 4 * (size_t)n) && tokenizer_hash(&t) == tokenizer_hash(&u), "other ids");
   tokenizer_free(&u);
   records_write(path, "['<tool>', '</tool> x', 'n\\u00e4her']");
-  REQUIRE(tokenizer_load_with(&u, "dev/fixtures/hf_untied", path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_with(&u, "dev/fixtures/hf_untied", path, &error), "%s", error.text);
   EXPECT(tokenizer_hash(&t) == tokenizer_hash(&u), "an array adds others");
   tokenizer_free(&u);
   tokenizer_free(&t);
   // One that divides documents still does, and after it was read again.
   static const char words[] = "the fox sees one crow by the hill, and the crow sees the fox\n";
   tokenizer_train(&t, (const uint8_t *)words, strlen(words), 270, 1);
-  REQUIRE(t.divides && tokenizer_add(&t, path, error, sizeof error) && t.divides, "%s", error);
-  REQUIRE(tokenizer_save(&t, saved, error, sizeof error) && tokenizer_load_any(&u, saved, error, sizeof error), "%s",
-          error);
+  REQUIRE(t.divides && tokenizer_add(&t, path, &error) && t.divides, "%s", error.text);
+  REQUIRE(tokenizer_save(&t, saved, &error) && tokenizer_load_any(&u, saved, &error), "%s", error.text);
   EXPECT(u.divides, "it divides no documents when it was read again");
   tokenizer_free(&u);
   static const struct { const char *name, *text, *says; } bad[] = {
@@ -821,8 +820,8 @@ TEST(tokens_are_added,
   for (const auto &b : bad) {
     snprintf(path, sizeof path, "%s", data_path(b.name));
     if (b.text) records_write(path, b.text);
-    EXPECT(!tokenizer_add(&t, path, error, sizeof error) && strstr(error, b.says) && strstr(error, b.name), "%s: %s",
-           b.says, error);
+    EXPECT(!tokenizer_add(&t, path, &error) && strstr(error.text, b.says) && strstr(error.text, b.name), "%s: %s",
+           b.says, error.text);
   }
   tokenizer_free(&t);
 }

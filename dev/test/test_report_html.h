@@ -351,7 +351,8 @@ TEST(report_page_survives_a_full_disk,
 // TEST_TMP/NAME: what a run of so many steps leaves whose first record is that of `like`. Steps first_bad to last_bad
 // are not finite.
 static void drawn_run(const char *name, const char *like, int steps, int first_bad, int last_bad) {
-  char path[600], error[1024];
+  char path[600];
+  Error error = {};
   CliMetrics m;
   cli_metrics(&m, cli_path(like));
   REQUIRE(m.lines > 1, "no records of %s", like);
@@ -369,7 +370,7 @@ static void drawn_run(const char *name, const char *like, int steps, int first_b
   }
   fclose(f);
   snprintf(path, sizeof path, "%s/report.html", cli_path(name));
-  EXPECT(report_runs(cli_path(name), path, "1", error, sizeof error), "%s", error);
+  EXPECT(report_runs(cli_path(name), path, "1", &error), "%s", error.text);
   cJSON_free(record);
   cli_metrics_free(&m);
 }

@@ -80,11 +80,12 @@ TEST(resume_treats_every_option_as_its_kind,
      "by name, defaults are taken and replacements noted, own ones are left alone") {
   Options saved;
   options_default(&saved, &trainer_table);
-  char text[OPTION_TEXT_BYTES], other[OPTION_TEXT_BYTES], error[2048], plain[OPTION_TEXT_BYTES], got[OPTION_TEXT_BYTES];
+  char text[OPTION_TEXT_BYTES], other[OPTION_TEXT_BYTES], plain[OPTION_TEXT_BYTES], got[OPTION_TEXT_BYTES];
+  Error error = {};
   for (int i = 0; i < OPTION_COUNT; i++) {
     option_print(text, sizeof text, &saved, &option_specs[i]);
     option_other(&option_specs[i], text, other, sizeof other);
-    EXPECT(option_set(&saved, i, other, error, sizeof error), "%s", error);
+    EXPECT(option_set(&saved, i, other, &error), "%s", error.text);
   }
   for (int i = 0; i < OPTION_COUNT; i++) for (int scenario = 0; scenario < 3; scenario++) {
     const OptionSpec *spec = &option_specs[i];
@@ -104,18 +105,18 @@ TEST(resume_treats_every_option_as_its_kind,
       options_default(&o, &trainer_table);
       option_print(plain, sizeof plain, &o, spec);
       if (scenario == 1) o.eval_only = true;
-      if (given) EXPECT(option_set(&o, i, given, error, sizeof error), "%s", error);
-      error[0] = 0;
-      const bool ok = start_options(&start, &o, error, sizeof error), refused = letter == 'K' && given == other;
+      if (given) EXPECT(option_set(&o, i, given, &error), "%s", error.text);
+      error.text[0] = 0;
+      const bool ok = start_options(&start, &o, &error), refused = letter == 'K' && given == other;
       const char *want = given ? given : letter == 'O' ? plain : text;
       if (scenario == 1 && i == OPT_eval_only && !given) want = "on";
       option_print(got, sizeof got, &o, spec);
       char said[64];
       snprintf(said, sizeof said, "--%s ", spec->name);
       EXPECT(ok == !refused, "--%s %s, kind %c of scenario %d: %s", spec->name, given ? given : "(not given)", letter,
-             scenario, ok ? "not refused" : error);
-      EXPECT(ok || (!strncmp(error, said, strlen(said)) && strstr(error, "contradicts some/step_00000003")), "%s",
-             error);
+             scenario, ok ? "not refused" : error.text);
+      EXPECT(ok || (!strncmp(error.text, said, strlen(said)) && strstr(error.text, "contradicts some/step_00000003")),
+             "%s", error.text);
       EXPECT(!ok || !strcmp(got, want), "--%s %s, kind %c of scenario %d: it is %s, must be %s", spec->name,
              given ? given : "(not given)", letter, scenario, got, want);
       const bool noted = letter == 'D' && given == other && !words_have(option_quiet, spec->name);
@@ -132,17 +133,18 @@ TEST(resume_options_fit_the_run,
      "checkpoint of an older program keeps its default") {
   Options saved, o;
   Start start;
-  char error[2048] = "";
+  Error error = {};
   test_options(&saved, 1, "--batch_size 2 --global_batch 12");
   for (int world = 1; world <= 6; world++) {
     option_start(&start, &saved, true);
     options_default(&o, &trainer_table);
-    error[0] = 0;
-    const bool ok = start_options(&start, &o, error, sizeof error) &&
-                    options_resolve(&o, world, world, error, sizeof error);
+    error.text[0] = 0;
+    const bool ok = start_options(&start, &o, &error) &&
+                    options_resolve(&o, world, world, &error);
     char want[128];
     snprintf(want, sizeof want, "--global_batch 12 is not divisible by batch_size 2 x %d ranks", world);
-    EXPECT(ok == (6 % world == 0) && (ok || !strcmp(error, want)), "%d ranks: %s", world, ok ? "taken" : error);
+    EXPECT(ok == (6 % world == 0) && (ok || !strcmp(error.text, want)), "%d ranks: %s", world, ok ? "taken" :
+           error.text);
     EXPECT(!ok || (o.grad_accum == 6 / world && o.lr == saved.lr), "%d ranks: %lld microbatches each", world,
            (long long)o.grad_accum);
     start_free(&start);
@@ -155,19 +157,19 @@ TEST(resume_options_fit_the_run,
     options_default(&o, &trainer_table);
     o.eval_only = scenario == 1;
     corpus.hash = hash;
-    error[0] = 0;
-    const bool ok = start_check(&start, &o, &corpus, error, sizeof error);
+    error.text[0] = 0;
+    const bool ok = start_check(&start, &o, &corpus, &error);
     EXPECT(ok == (scenario || hash == 0xab), "scenario %d, tokens %llx: %s", scenario, (unsigned long long)hash,
-           ok ? "taken" : error);
+           ok ? "taken" : error.text);
     static const char said[] = "the tokens of new words are not those that some/step_00000003 was trained on (old w";
-    EXPECT(ok || !strncmp(error, said, sizeof said - 1), "%s", error);
+    EXPECT(ok || !strncmp(error.text, said, sizeof said - 1), "%s", error.text);
     start_free(&start);
   }
 
   option_start(&start, &saved, true);
   cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItemCaseSensitive(start.json, "config"), "clip");
   options_default(&o, &trainer_table);
-  EXPECT(start_options(&start, &o, error, sizeof error) && o.clip == 1.0, "%s; --clip %g", error, o.clip);
+  EXPECT(start_options(&start, &o, &error) && o.clip == 1.0, "%s; --clip %g", error.text, o.clip);
   start_free(&start);
 }
 // Rows of logits at once of a training with these options.
@@ -184,7 +186,7 @@ TEST(resume_keeps_the_heads_chunks,
   if (!&ops_streams) SKIP("the emulation is not linked");
   Options saved, o;
   Start start;
-  char error[2048] = "";
+  Error error = {};
   test_options(&saved, 1, "--model gpt2 --vocab_size 50257 --seq_len 1024 --batch_size 64");
   const struct { int64_t recorded; bool resume; int64_t bytes, rows; } table[] = {
       {0, true, (int64_t)512 << 20, 2624}, {(int64_t)2 << 30, true, (int64_t)2 << 30, 9376},
@@ -194,8 +196,7 @@ TEST(resume_keeps_the_heads_chunks,
     if (row.recorded) cJSON_AddNumberToObject(start.json, "gpu_head_chunk_bytes", (double)row.recorded);
     options_default(&o, &trainer_table);
     if (!row.resume) o = saved;
-    EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, 1, 1, error, sizeof error), "%s",
-           error);
+    EXPECT(start_options(&start, &o, &error) && options_resolve(&o, 1, 1, &error), "%s", error.text);
     EXPECT(o.gpu_head_chunk_bytes == row.bytes && head_rows_of(&o, &ops_streams) == row.rows,
            "recorded %lld: %lld bytes of logits at once, %lld rows", (long long)row.recorded,
            (long long)o.gpu_head_chunk_bytes, (long long)head_rows_of(&o, &ops_streams));
@@ -208,13 +209,13 @@ TEST(resume_keeps_the_attention,
      "a checkpoint of a program that had no --attention means mma, one that has it means what it says") {
   Options saved, o;
   Start start;
-  char error[2048] = "";
+  Error error = {};
   test_options(&saved, 1, "--max_steps 1");
   for (bool old : {false, true}) {
     option_start(&start, &saved, true);
     if (old) cJSON_DeleteItemFromObjectCaseSensitive(cJSON_GetObjectItem(start.json, "config"), "attention");
     options_default(&o, &trainer_table);
-    EXPECT(start_options(&start, &o, error, sizeof error), "%s", error);
+    EXPECT(start_options(&start, &o, &error), "%s", error.text);
     EXPECT(o.attention == (old ? OPT_attention_mma : OPT_attention_auto), "%s checkpoint: %d", old ? "an old" : "a",
            (int)o.attention);
     start_free(&start);
@@ -225,7 +226,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
      "zero1, fp8 GEMMs and frozen parameters follow the options, or are reported") {
   Options saved, o;
   Start start;
-  char error[2048] = "";
+  Error error = {};
   static const char shapes[] = "--n_layer 4 --n_head 2 --n_embd 32 --seq_len 8 --vocab_size 290 --batch_size 1 "
                                "--global_batch 12";
   test_options(&saved, 4, "%s --mesh 2x2 --reshard_after_forward off --freeze h.0.*,wte --buffer_dtype bf16", shapes);
@@ -234,8 +235,8 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     options_default(&o, &trainer_table);
     strcpy(o.freeze, "h.0.*, wte");
     o.given[OPT_freeze] = true;
-    EXPECT(start_options(&start, &o, error, sizeof error) && options_resolve(&o, world, world, error, sizeof error),
-           "%d ranks: %s", world, error);
+    EXPECT(start_options(&start, &o, &error) && options_resolve(&o, world, world, &error),
+           "%d ranks: %s", world, error.text);
     EXPECT(o.replicas == 1 && o.shards == world && o.strategy == OPT_strategy_full_shard && o.gather_slots == 2 &&
                o.buffer_dtype == OPT_buffer_dtype_bf16 && !start.notices[0],
            "%d ranks: %s, mesh %dx%d, %lld slots, %s; %s", world, option_word(&o, OPT_strategy), o.replicas, o.shards,
@@ -252,12 +253,12 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
     options_default(&o, &trainer_table);
     strcpy(o.freeze, freeze);
     o.given[OPT_freeze] = freeze[0] != 0;
-    error[0] = 0;
-    const bool ok = start_options(&start, &o, error, sizeof error) && options_resolve(&o, 3, 3, error, sizeof error);
+    error.text[0] = 0;
+    const bool ok = start_options(&start, &o, &error) && options_resolve(&o, 3, 3, &error);
     const char *want = "--freeze wte contradicts some/step_00000003, which has none: leave it out, or start a new run "
                        "from its weights with --init_from";
-    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && o.fp8 == FP8_OFF : !strcmp(error, want)), "'%s': %s", freeze,
-           error);
+    EXPECT(ok == !freeze[0] && (ok ? !o.freeze[0] && o.fp8 == FP8_OFF : !strcmp(error.text, want)), "'%s': %s", freeze,
+           error.text);
     start_free(&start);
   }
 
@@ -274,8 +275,7 @@ TEST(resume_takes_the_modes_of_any_checkpoint,
   for (const Asked &a : asked) {
     option_start(&start, &saved, true);
     options_default(&o, &trainer_table);
-    EXPECT(option_set(&o, a.id, a.value, error, sizeof error) && start_options(&start, &o, error, sizeof error), "%s",
-           error);
+    EXPECT(option_set(&o, a.id, a.value, &error) && start_options(&start, &o, &error), "%s", error.text);
     const char *buffer = option_word(&o, OPT_buffer_dtype), *fp8 = option_word(&o, OPT_fp8);
     EXPECT(!strcmp(buffer, a.buffer_dtype) && !strcmp(fp8, a.fp8), "%s: --buffer_dtype %s --fp8 %s", a.value, buffer,
            fp8);
@@ -289,7 +289,7 @@ TEST(weights_decide_the_shapes,
      "evaluating or sampling without weights too") {
   Options o;
   Start start;
-  char error[2048];
+  Error error = {};
   const ModelShape shape = model_shape_gpt2(2, 3, 60, 32, 5003, false, 0.25);
   const struct { const char *argument, *said; } cases[] = {
       {"--seed=3", ""}, {"--n_layer=2", ""}, {"--n_layer=3", "--n_layer 3 contradicts imp, which has 2: leave it out"},
@@ -302,10 +302,10 @@ TEST(weights_decide_the_shapes,
     start.kind = START_IMPORT;
     start.shape = shape;
     strcpy(start.path, "imp");
-    error[0] = 0;
-    EXPECT(options_parse(&o, &trainer_table, 2, argv, error, sizeof error), "%s", error);
-    const bool ok = start_options(&start, &o, error, sizeof error);
-    EXPECT(ok == !k.said[0] && !strcmp(error, k.said), "%s: '%s', must be '%s'", k.argument, error, k.said);
+    error.text[0] = 0;
+    EXPECT(options_parse(&o, &trainer_table, 2, argv, &error), "%s", error.text);
+    const bool ok = start_options(&start, &o, &error);
+    EXPECT(ok == !k.said[0] && !strcmp(error.text, k.said), "%s: '%s', must be '%s'", k.argument, error.text, k.said);
     EXPECT(!ok || (o.n_layer == 2 && o.n_head == 3 && o.n_embd == 60 && o.n_positions == 32 && o.vocab_size == 5003 &&
                    o.tie_head == OPT_tie_head_off && o.dropout == 0.25),
            "%s: not the shapes of the weights", k.argument);
@@ -313,5 +313,5 @@ TEST(weights_decide_the_shapes,
   memset((void *)&start, 0, sizeof start);
   options_default(&o, &trainer_table);
   o.eval_only = true;
-  EXPECT(!start_options(&start, &o, error, sizeof error) && strstr(error, "--eval_only needs weights"), "%s", error);
+  EXPECT(!start_options(&start, &o, &error) && strstr(error.text, "--eval_only needs weights"), "%s", error.text);
 }

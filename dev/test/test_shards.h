@@ -88,7 +88,7 @@ TEST(shards_are_one_stream,
     snprintf(pattern, sizeof pattern, "t%d_*.bin", turn);
     snprintf(what, sizeof what, "turn %d, %d files", turn, files);
     Corpus one, many, there;
-    DataError e;
+    Error e;
     REQUIRE(corpus_load(&one, shard_options(cli_path("one_train.bin")), &e), "%s", e.text);
     CorpusOptions o = shard_options(turn % 2 ? cli_path(pattern) : list);
     o.val_data = cli_path("one_val.bin");
@@ -126,7 +126,7 @@ TEST(shards_mixture,
     shard_write(name, SHARD_LLMC, ids, 50);
   for (const auto &row : table) {
     Corpus c;
-    DataError e;
+    Error e;
     CorpusOptions o = shard_options(cli_expand(row.list));
     o.vocab_size = 65536;
     REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
@@ -188,7 +188,7 @@ TEST(shards_order_without_a_table,
   big.tokens_numel = SAMPLER_TABLE_NUMEL + 1001;
   const SamplerOptions o = {8, 1, 1, true, true, 1};
   Sampler s;
-  DataError e;
+  Error e;
   REQUIRE(!sampler_bytes(&big, o) && sampler_init(&s, &big, o, NULL, &e), "%zu bytes", sampler_bytes(&big, o));
   memset(seen, 0, sizeof seen);
   int64_t above = 0, twice = 0, first = 0;
@@ -236,7 +236,7 @@ TEST(shards_that_change,
   enum { N = 3000, BIG = 10 << 20 };
   static uint16_t ids[N];
   Corpus c;
-  DataError e;
+  Error e;
   shard_ids(ids, N, 2);
   for (const char *name : {"x_train_1.bin", "x_train_2.bin", "x_val_1.bin"}) shard_write(name, SHARD_LLMC, ids, N);
   REQUIRE(corpus_load(&c, shard_options(cli_path("x_train_*.bin")), &e), "%s", e.text);
@@ -285,10 +285,10 @@ TEST(shards_that_change,
     data_expect_refused(o, 3, "m_train.idx is a Megatron index that is damaged", "write it again");
   }
   TokenFile wide = {};                           // ids of 2^31 and above, too, which no vocabulary reaches
-  char line[2048];
+  Error line = {};
   for (uint32_t x : {(1u << 24) - 1, 1u << 31, UINT32_MAX}) {
-    token_file_bad_id(&wide, 3, x, x, 290, line, sizeof line);
-    EXPECT(strstr(line, x >> 24 ? "no vocabulary has" : "must be at least 16777216"), "%u: %s", x, line);
+    token_file_bad_id(&wide, 3, x, x, 290, &line);
+    EXPECT(strstr(line.text, x >> 24 ? "no vocabulary has" : "must be at least 16777216"), "%u: %s", x, line.text);
   }
 }
 
@@ -307,7 +307,7 @@ TEST(shards_of_twenty_gigabytes,
   char val[1024];
   snprintf(val, sizeof val, "%s", cli_path("g_val.bin"));
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = shard_options(cli_path("g_train_*.bin"));
   o.val_data = val;
   rusage before, after;
@@ -359,7 +359,7 @@ TEST(shards_lists_are_checked, "lists, weights and --val_data: what is wrong is 
     data_expect_refused(o, row.code, row.has, row.has_too);
   }
   Corpus c;
-  DataError e;
+  Error e;
   CorpusOptions o = shard_options(cli_path("a.txt"));
   o.val_data = cli_path("v.txt");
   REQUIRE(corpus_load(&c, o, &e), "%s", e.text);

@@ -36,13 +36,13 @@ TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of
       {"99999", 132, 0, "--sm_margin '99999' is neither auto nor a number of multiprocessors, like 16"}};
   for (const auto &k : cases) {
     Options o;
-    char error[512] = "";
+    Error error = {};
     test_options(&o, 1, "%s", "");
     strcpy(o.sm_margin, k.text);
-    const bool read = sm_margin_refuse(&o, error, sizeof error);
-    const int margin = read ? sm_margin_for(&o, "GPU", 9, 0, k.multiprocessors, error, sizeof error) : 0;
-    EXPECT(!strcmp(error, k.said) && (error[0] || margin == k.margin), "--sm_margin %s: %d, '%s'", k.text, margin,
-           error);
+    const bool read = sm_margin_refuse(&o, &error);
+    const int margin = read ? sm_margin_for(&o, "GPU", 9, 0, k.multiprocessors, &error) : 0;
+    EXPECT(!strcmp(error.text, k.said) && (error.text[0] || margin == k.margin), "--sm_margin %s: %d, '%s'", k.text,
+           margin, error.text);
   }
 }
 TEST_MPI(sm_margin_of_a_checkpoint, 1, "a checkpoint's --sm_margin becomes 0 on a CPU") {
@@ -74,11 +74,11 @@ TEST(sm_margin_of_plans, "a plan's matrix multiplies take the multiprocessors th
   for (const auto &k : cases) {
     Options o;
     PlanDevice d = {};
-    char error[2048] = "";
+    Error error = {};
     plan_asked(&o, "%s --model gpt2 --world 8", k.options);
-    const bool ok = plan_resolve(&o, &d, error, sizeof error);
-    EXPECT(ok == !k.said[0] && !strcmp(error, k.said) && (!ok || d.machine.sm_margin == k.margin), "%s: %d, '%s'",
-           k.options, d.machine.sm_margin, error);
+    const bool ok = plan_resolve(&o, &d, &error);
+    EXPECT(ok == !k.said[0] && !strcmp(error.text, k.said) && (!ok || d.machine.sm_margin == k.margin), "%s: %d, '%s'",
+           k.options, d.machine.sm_margin, error.text);
   }
 }
 

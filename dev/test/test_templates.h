@@ -89,10 +89,11 @@ TEST(templates_are_bounded, "a template that never ends, nests without end or wr
 // A conversation by a template: what is trained on, each stretch with | behind it, is `want`.
 static void templates_expect(const char *text, const char *name, const char *line, const char *want, bool last =
                              false) {
-  char path[256], error[512], got[2048] = "";
+  char path[256], got[2048] = "";
+  Error error = {};
   Tokenizer t;
   snprintf(path, sizeof path, "dev/fixtures/chat_%s/tokenizer.json", name);
-  REQUIRE(tokenizer_load(&t, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load(&t, path, &error), "%s", error.text);
   char *words = chat_words_of(NULL, text);
   ChatOptions o = {"model", chat_date, "", false};
   o.words = words, o.last = last;
@@ -155,25 +156,25 @@ TEST(templates_come_with_a_model,
      "a directory's template is chat_template.jinja, else that of tokenizer_config.json, else chat_template.json; its "
      "tokens are variables, by class where the file names none; of named ones tool_use is for tools; --chat_date is "
          "one") {
-  char why[640] = "";
+  Error why = {};
   const char *dir = data_path("model");
   data_write_text(dir, "chat_template.json", "{\"chat_template\": \"third\"}");
-  char *words = chat_words_in(dir, why, sizeof why);
-  EXPECT(words && strstr(words, "\"chat_template\":\"third\""), "%s %s", words ? words : "", why);
+  char *words = chat_words_in(dir, &why);
+  EXPECT(words && strstr(words, "\"chat_template\":\"third\""), "%s %s", words ? words : "", why.text);
   free(words);
   data_write_text(dir, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"<b>\"}, \"eos_token\": null, "
                   "\"tokenizer_class\": "
                   "\"LlamaTokenizerFast\", \"chat_template\": [{\"name\": \"tool_use\", \"template\": \"with\"}, "
                       "{\"name\": \"default\", "
                   "\"template\": \"second\"}]}");
-  words = chat_words_in(dir, why, sizeof why);
+  words = chat_words_in(dir, &why);
   EXPECT(words && strstr(words, "\"chat_template\":\"second\"") && strstr(words, "\"tool_use\":\"with\"") &&
-             strstr(words, "\"bos_token\":\"<b>\"") && !strstr(words, "eos_token"), "%s", words ? words : why);
+             strstr(words, "\"bos_token\":\"<b>\"") && !strstr(words, "eos_token"), "%s", words ? words : why.text);
   free(words);
   data_write_text(dir, "chat_template.jinja", "first");
-  words = chat_words_in(dir, why, sizeof why);
+  words = chat_words_in(dir, &why);
   EXPECT(words && strstr(words, "\"chat_template\":\"first\"") && !strstr(words, "tool_use"), "%s", words ? words
-         : why);
+         : why.text);
   free(words);
   struct tm day;
   EXPECT(chat_date_read("26 Jul 2024", &day) && day.tm_wday == 5 && chat_date_read("2024-07-26", &day)

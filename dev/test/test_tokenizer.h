@@ -110,7 +110,8 @@ static inline void tok_expect_hashed_ids(const Tokenizer *t, TokText text, const
 TEST(tokenizer_families,
      "Llama 3's, Qwen 2's, nanochat's, SmolLM2's, Tekken's and gpt-oss's tokenizer.json give Hugging Face's ids, "
      "of hostile text and beside every kind of character, and are written back as they were read") {
-  char name[64], key[64], path[4096], error[512];
+  char name[64], key[64], path[4096];
+  Error error = {};
   TokText hostile = tok_fixture("tokenizer_hostile.txt"), points = tok_some_points();
   TokText cased = tok_fixture("tokenizer_cased.txt");
   for (const auto &f : tok_families) {
@@ -127,8 +128,8 @@ TEST(tokenizer_families,
     free(text);
     free(file.bytes);
     snprintf(path, sizeof path, "%s/again.json", test_tmp());
-    REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
-    REQUIRE(tokenizer_load(&again, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_save(&t, path, &error), "%s", error.text);
+    REQUIRE(tokenizer_load(&again, path, &error), "%s", error.text);
     EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again), "%s: saved and loaded, it is another", name);
     const uint64_t hash = tokenizer_hash(&t);
     bool *const decides[] = {&again.nfc, &again.ignore_merges, &again.adds_bos, &again.digits_alone, &again.by_line};
@@ -252,10 +253,11 @@ TEST(tokenizer_added_tokens,
   Tokenizer t, again;
   tok_load_fixture(&t, "tokenizer_added.json");
   tok_expect_ids(&t, "tokenizer_added.txt", "tokenizer_added.i32");
-  char path[4096], error[512];
+  char path[4096];
+  Error error = {};
   snprintf(path, sizeof path, "%s/added.json", test_tmp());
-  REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
-  REQUIRE(tokenizer_load(&again, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&t, path, &error), "%s", error.text);
+  REQUIRE(tokenizer_load(&again, path, &error), "%s", error.text);
   EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again), "saved and loaded, it is another tokenizer");
   tokenizer_free(&t);
   tokenizer_free(&again);
@@ -291,12 +293,13 @@ TEST(tokenizer_code_points, "every Unicode code point is classed as Hugging Face
 
 TEST(tokenizer_hostile_training, "training on hostile text gives Hugging Face's file byte for byte, any threads") {
   TokText text = tok_fixture("tokenizer_hostile.txt"), expected = tok_fixture("tokenizer_hostile.json");
-  char path[4096], error[512];
+  char path[4096];
+  Error error = {};
   snprintf(path, sizeof path, "%s/tokenizer.json", test_tmp());
   for (int threads = 1; threads <= 7; threads += 3) {
     Tokenizer t;
     tokenizer_train(&t, text.bytes, text.count, 2000, threads, true);
-    REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_save(&t, path, &error), "%s", error.text);
     TokText saved = tok_read(test_tmp(), "tokenizer.json");
     bool same = saved.count == expected.count && memcmp(saved.bytes, expected.bytes, saved.count) == 0;
     EXPECT(same, "%d threads: the file differs", threads);
@@ -545,24 +548,25 @@ TEST(tokenizer_cache, "more distinct words than the encoder caches get the same 
 }
 
 // Loading `bytes` must fail with one line that names the file; the tokenizer is then empty.
-static inline bool tok_is_refused(const void *bytes, size_t n, char error[512]) {
+static inline bool tok_is_refused(const void *bytes, size_t n, Error *error) {
   char path[4096];
   snprintf(path, sizeof path, "%s/refused.json", test_tmp());
   tok_write(path, bytes, n);
   Tokenizer t;
-  *error = 0;
-  bool ok = tokenizer_load(&t, path, error, 512);
+  *error = {};
+  bool ok = tokenizer_load(&t, path, error);
   if (ok) tokenizer_free(&t);
-  return !ok && t.vocab_size == 0 && !t.bytes && strstr(error, "refused.json: ") && !strchr(error, '\n');
+  return !ok && t.vocab_size == 0 && !t.bytes && strstr(error->text, "refused.json: ") && !strchr(error->text, '\n');
 }
 
 TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line, a damaged one never crashes") {
   TokText json = tok_fixture("tokenizer_added.json");
-  char error[512], path[4096];
+  char path[4096];
+  Error error = {};
   for (size_t n = 0; n < json.count; n += n < 700 || n + 200 > json.count ? 1 : 61)
-    EXPECT(tok_is_refused(json.bytes, n, error), "%zu bytes of %zu: '%s'", n, json.count, error);
+    EXPECT(tok_is_refused(json.bytes, n, &error), "%zu bytes of %zu: '%s'", n, json.count, error.text);
   json.bytes[json.count] = '}';
-  EXPECT(tok_is_refused(json.bytes, json.count + 1, error), "one bracket too many: '%s'", error);
+  EXPECT(tok_is_refused(json.bytes, json.count + 1, &error), "one bracket too many: '%s'", error.text);
   json.bytes[json.count] = 0;
   snprintf(path, sizeof path, "%s/damaged.json", test_tmp());
   uint64_t seed = 5;
@@ -576,8 +580,8 @@ TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line,
     }
     tok_write(path, damaged, json.count);
     Tokenizer t;
-    *error = 0;
-    if (tokenizer_load(&t, path, error, sizeof error)) {
+    error = {};
+    if (tokenizer_load(&t, path, &error)) {
       TokText text = tok_fixture("tokenizer_added.txt");
       int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
       int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
@@ -585,7 +589,7 @@ TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line,
       free(ids);
       free(text.bytes);
     } else {
-      EXPECT(strstr(error, "damaged.json: ") && !strchr(error, '\n'), "round %d: '%s'", round, error);
+      EXPECT(strstr(error.text, "damaged.json: ") && !strchr(error.text, '\n'), "round %d: '%s'", round, error.text);
     }
     tokenizer_free(&t);
   }
@@ -599,11 +603,12 @@ static inline void tok_expect_refused(const char *from, const char *to, const ch
   const char *at = strstr((const char *)json.bytes, from);
   REQUIRE(at, "the fixture has no %s", from);
   size_t before = (size_t)(at - (const char *)json.bytes), n = json.count - strlen(from) + strlen(to);
-  char *changed = (char *)malloc(n), error[512];
+  char *changed = (char *)malloc(n);
+  Error error;
   memcpy(changed, json.bytes, before);
   memcpy(changed + before, to, strlen(to));
   memcpy(changed + before + strlen(to), at + strlen(from), json.count - before - strlen(from));
-  EXPECT(tok_is_refused(changed, n, error) && strstr(error, words), "%s -> %s: '%s'", from, to, error);
+  EXPECT(tok_is_refused(changed, n, &error) && strstr(error.text, words), "%s -> %s: '%s'", from, to, error.text);
   free(changed);
   free(json.bytes);
 }
@@ -614,7 +619,8 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
   static const struct { const char *truncation, *padding, *ignored; } cases[] = {
       {"null", "null", NULL}, {"{}", "null", "truncation"}, {"null", "{\"strategy\":\"BatchLongest\"}", "padding"},
       {"{\"direction\":\"Right\",\"max_length\":4}", "{\"strategy\":{\"Fixed\":9}}", "truncation and padding"}};
-  char path[1100], error[1024];
+  char path[1100];
+  Error error = {};
   const TokText text = tok_fixture("tokenizer_hostile.txt");
   int32_t *ids[2];
   int64_t n[2];
@@ -636,7 +642,7 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
     fwrite(at, 1, json.count - (size_t)(at - (const char *)json.bytes), f);
     fclose(f);
     free(json.bytes);
-    REQUIRE(tokenizer_load_any(&t, path, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load_any(&t, path, &error), "%s", error.text);
     EXPECT(!t.ignored == !k.ignored && (!k.ignored || !strcmp(t.ignored, k.ignored)), "%s is named for %s", t.ignored,
            k.ignored);
     const int i = k.ignored != NULL;
@@ -695,22 +701,21 @@ TEST(tokenizer_refusals, "requirements of a tokenizer.json beyond byte-level BPE
   tok_expect_refused("\"merges\": [\"", "\"merges\": [\"! never\", \"", "never");
   tok_expect_refused("\"merges\": [\"", "\"merges\": [\"a b c\", \"", "model.merges[0]");
   tok_expect_refused("\"merges\": [\"", "\"merges\": [[\"a\"], \"", "model.merges[0]");
-  char error[512];
+  Error error = {};
   char *deep = (char *)malloc(1 << 20);
   memset(deep, '[', 1 << 20);
-  EXPECT(tok_is_refused(deep, 1 << 20, error), "a million brackets: '%s'", error);
-  EXPECT(tok_is_refused("{}", 2, error) && tok_is_refused("[]", 2, error) && tok_is_refused("", 0, error), "'%s'",
-         error);
+  EXPECT(tok_is_refused(deep, 1 << 20, &error), "a million brackets: '%s'", error.text);
+  EXPECT(tok_is_refused("{}", 2, &error) && tok_is_refused("[]", 2, &error) && tok_is_refused("", 0, &error), "'%s'",
+         error.text);
   free(deep);
   Tokenizer t;
-  EXPECT(!tokenizer_load(&t, test_tmp(), error, sizeof error) && strstr(error, "is a directory"), "a directory: '%s'",
-         error);
-  EXPECT(!tokenizer_load(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
-         error);
+  EXPECT(!tokenizer_load(&t, test_tmp(), &error) && strstr(error.text, "is a directory"), "a directory: '%s'",
+         error.text);
+  EXPECT(!tokenizer_load(&t, "/nowhere/t.json", &error) && strstr(error.text, "/nowhere/t.json"), "'%s'", error.text);
 }
 
 // The fixture tokenizer_added.json with another pre_tokenizer; true if it loads.
-static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, char error[512]) {
+static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, Error *error) {
   TokText json = tok_fixture("tokenizer_added.json");
   char path[4096], *at = strstr((char *)json.bytes, "{\"type\": \"ByteLevel\""), *end = at ? strchr(at, '}') : NULL;
   CHECK(end != NULL, "%s", "the fixture has no ByteLevel");
@@ -723,7 +728,7 @@ static inline bool tok_loads_with(const char *pre_tokenizer, Tokenizer *t, char 
   tok_write(path, changed, before + n + rest);
   free(changed);
   free(json.bytes);
-  return tokenizer_load(t, path, error, 512);
+  return tokenizer_load(t, path, error);
 }
 
 TEST(tokenizer_by_line,
@@ -756,19 +761,19 @@ TEST(tokenizer_by_line,
       {"{\"type\": \"Sequence\", \"pretokenizers\": 7}", -1},
       {"{\"type\": \"Sequence\"}", -1},
   };
-  char error[512], path[4096];
+  char path[4096];
+  Error error = {};
   uint64_t hash[2] = {};
   snprintf(path, sizeof path, "%s/again.json", test_tmp());
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Tokenizer t, again;
-    *error = 0;
-    bool ok = tok_loads_with(cases[i].json, &t, error);
-    EXPECT(ok == (cases[i].by_line >= 0), "case %zu: loaded %d, '%s'", i, ok, error);
-    if (!ok) EXPECT(strstr(error, "pre_tokenizer") && !t.by_line, "case %zu: '%s'", i, error);
+    error = {};
+    bool ok = tok_loads_with(cases[i].json, &t, &error);
+    EXPECT(ok == (cases[i].by_line >= 0), "case %zu: loaded %d, '%s'", i, ok, error.text);
+    if (!ok) EXPECT(strstr(error.text, "pre_tokenizer") && !t.by_line, "case %zu: '%s'", i, error.text);
     if (!ok) continue;
     EXPECT(t.by_line == cases[i].by_line, "case %zu: by line %d", i, t.by_line);
-    REQUIRE(tokenizer_save(&t, path, error, sizeof error) && tokenizer_load(&again, path, error, sizeof error), "%s",
-            error);
+    REQUIRE(tokenizer_save(&t, path, &error) && tokenizer_load(&again, path, &error), "%s", error.text);
     EXPECT(tokenizer_hash(&t) == tokenizer_hash(&again) && t.by_line == again.by_line, "case %zu: saved, another", i);
     hash[t.by_line] = tokenizer_hash(&t);
     tokenizer_free(&t);
@@ -805,10 +810,11 @@ static inline const char *tok_pair(const char *vocab, const char *merges) {
 
 TEST(tokenizer_pair, "vocab.json with merges.txt gives the same tokenizer as tokenizer.json, which takes precedence") {
   Tokenizer one, pair;
-  char error[512], path[4096];
+  char path[4096];
+  Error error = {};
   tok_load_fixture(&one, "tokenizer_gpt2.json");
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
-  REQUIRE(tokenizer_load_any(&pair, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&pair, path, &error), "%s", error.text);
   EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&one) && !pair.by_line, "the pair is another tokenizer");
   tok_expect_ids(&pair, "tokenizer_gpt2.txt", "tokenizer_gpt2.i32");
   tokenizer_free(&pair);
@@ -822,16 +828,16 @@ TEST(tokenizer_pair, "vocab.json with merges.txt gives the same tokenizer as tok
   }
   to[-2] = 0;
   const char *dir = tok_pair((char *)vocab.bytes, dos);
-  REQUIRE(tokenizer_load_any(&pair, dir, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_load_any(&pair, dir, &error), "%s", error.text);
   EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&one), "in another dress it is another tokenizer");
   tokenizer_free(&pair);
   snprintf(path, sizeof path, "%s/tokenizer.json", dir);  // beside the pair: takes precedence
   Tokenizer added;
   tok_load_fixture(&added, "tokenizer_added.json");
-  REQUIRE(tokenizer_save(&added, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&added, path, &error), "%s", error.text);
   const char *ways[] = {dir, path};
   for (const char *way : ways) {
-    REQUIRE(tokenizer_load_any(&pair, way, error, sizeof error), "%s", error);
+    REQUIRE(tokenizer_load_any(&pair, way, &error), "%s", error.text);
     EXPECT(tokenizer_hash(&pair) == tokenizer_hash(&added), "%s is another tokenizer", way);
     tokenizer_free(&pair);
   }
@@ -845,10 +851,10 @@ TEST(tokenizer_pair, "vocab.json with merges.txt gives the same tokenizer as tok
 // Loading the directory must fail with one line that contains both texts; the tokenizer is then empty.
 static inline void tok_expect_pair_refused(const char *dir, const char *has, const char *has_too) {
   Tokenizer t;
-  char error[512] = "";
-  bool ok = tokenizer_load_any(&t, dir, error, sizeof error);
-  EXPECT(!ok && strstr(error, has) && strstr(error, has_too) && !strchr(error, '\n'), "'%s' lacks '%s' or '%s'", error,
-         has, has_too);
+  Error error = {};
+  bool ok = tokenizer_load_any(&t, dir, &error);
+  EXPECT(!ok && strstr(error.text, has) && strstr(error.text, has_too) && !strchr(error.text, '\n'), "'%s' lacks '%s' "
+         "or '%s'", error.text, has, has_too);
   EXPECT(t.vocab_size == 0 && !t.bytes && !t.merges, "refused, but not empty");
   if (ok) tokenizer_free(&t);
 }
@@ -876,12 +882,13 @@ TEST(tokenizer_families_refused,
       {"smollm2", "\"use_regex\": true", "\"use_regex\": false", "use_regex must be true"},
       {"smollm2", "\"unk_token\": null", "\"unk_token\": \"<|im_end|>\"", "has no token for byte"}};
   for (const auto &c : cases) {
-    char name[64], error[512];
+    char name[64];
+    Error error;
     snprintf(name, sizeof name, "tokenizer_%s.json", c.name);
     TokText json = tok_fixture(name);
     char *changed = tok_replaced((const char *)json.bytes, c.from, c.to);
-    EXPECT(tok_is_refused(changed, strlen(changed), error) && strstr(error, c.says), "%s -> %s: '%s'", c.from, c.to,
-           error);
+    EXPECT(tok_is_refused(changed, strlen(changed), &error) && strstr(error.text, c.says), "%s -> %s: '%s'", c.from,
+           c.to, error.text);
     free(changed);
     free(json.bytes);
   }
@@ -958,15 +965,16 @@ TEST(tokenizer_pair_beside,
                       "\"<|endoftext|>\"}, \"pad_token\": null, \"model_max_length\": 1024}";
   tok_write(file, plain, strlen(plain));
   Tokenizer t;
-  char error[512];
-  EXPECT(tokenizer_load_any(&t, dir, error, sizeof error), "%s", error);
+  Error error = {};
+  EXPECT(tokenizer_load_any(&t, dir, &error), "%s", error.text);
   tokenizer_free(&t);
   free(v.bytes);
   free(m.bytes);
 }
 
 TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged anywhere loads whole or is named") {
-  char path[4096], file[4200], error[512];
+  char path[4096], file[4200];
+  Error error = {};
   snprintf(path, sizeof path, "%s/tokenizer_gpt2", tok_fixtures);
   TokText whole[] = {tok_read(path, "vocab.json"), tok_read(path, "merges.txt")};
   TokText text = tok_fixture("tokenizer_gpt2.txt");
@@ -986,12 +994,13 @@ TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged any
     snprintf(file, sizeof file, "%s/%s", dir, names[round % 2]);
     tok_write(file, damaged, n);
     Tokenizer t;
-    *error = 0;
-    if (tokenizer_load_any(&t, dir, error, sizeof error)) {
+    error = {};
+    if (tokenizer_load_any(&t, dir, &error)) {
       int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
       EXPECT(tok_round_trips(&t, text, ids, count), "round %d: loaded, but it does not round-trip", round);
     } else {
-      EXPECT((strstr(error, "vocab.json: ") || strstr(error, "merges.txt: ")) && !strchr(error, '\n'), "'%s'", error);
+      EXPECT((strstr(error.text, "vocab.json: ") || strstr(error.text, "merges.txt: ")) && !strchr(error.text, '\n'),
+             "'%s'", error.text);
     }
     tokenizer_free(&t);
     free(damaged);
@@ -1004,11 +1013,11 @@ TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged any
 TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and the existing file stays whole") {
   Tokenizer t, kept;
   tok_load_fixture(&t, "tokenizer_added.json");
-  char path[4096], error[512];
-  EXPECT(!tokenizer_save(&t, "/nowhere/t.json", error, sizeof error) && strstr(error, "/nowhere/t.json"), "'%s'",
-         error);
+  char path[4096];
+  Error error = {};
+  EXPECT(!tokenizer_save(&t, "/nowhere/t.json", &error) && strstr(error.text, "/nowhere/t.json"), "'%s'", error.text);
   snprintf(path, sizeof path, "%s/kept.json", test_tmp());
-  REQUIRE(tokenizer_save(&t, path, error, sizeof error), "%s", error);
+  REQUIRE(tokenizer_save(&t, path, &error), "%s", error.text);
   Tokenizer big;
   tok_load_fixture(&big, "tokenizer_hostile.json");
   signal(SIGXFSZ, SIG_IGN);
@@ -1016,10 +1025,10 @@ TEST(tokenizer_save_fails, "a tokenizer that cannot be written is reported, and 
   getrlimit(RLIMIT_FSIZE, &old);
   limit.rlim_max = old.rlim_max;
   setrlimit(RLIMIT_FSIZE, &limit);
-  bool ok = tokenizer_save(&big, path, error, sizeof error);
+  bool ok = tokenizer_save(&big, path, &error);
   setrlimit(RLIMIT_FSIZE, &old);
-  EXPECT(!ok && strstr(error, "kept.json: cannot write"), "a full disk: '%s'", error);
-  REQUIRE(tokenizer_load(&kept, path, error, sizeof error), "%s", error);
+  EXPECT(!ok && strstr(error.text, "kept.json: cannot write"), "a full disk: '%s'", error.text);
+  REQUIRE(tokenizer_load(&kept, path, &error), "%s", error.text);
   EXPECT(tokenizer_hash(&kept) == tokenizer_hash(&t), "the file that was there changed");
   char leftover[4200];
   snprintf(leftover, sizeof leftover, "%s.%ld.tmp", path, (long)getpid());

@@ -86,11 +86,12 @@ TEST_MPI(tokens_rows_equal_peft, 1,
   const double got = lora_step(&x.trainer, 0, tensor_of(two, I32, 26), tensor_of(two + 26, I32, 26), false);
   const double want = *(const float *)loss.data;
   EXPECT(fabs(got / want - 1) <= 1e-5, "rsLoRA: loss %.9g, PEFT's %.9g", got, want);
-  char dir[1024], names[1024], error[2048] = "";
+  char dir[1024], names[1024];
+  Error error = {};
   Lora read = {};
   ix_directory(dir, "root");
-  REQUIRE(export_hf(&x.trainer.run, dir) && lora_config_read(&read, names, sizeof names, dir, error, sizeof error),
-          "%s", error);
+  REQUIRE(export_hf(&x.trainer.run, dir) && lora_config_read(&read, names, sizeof names, dir, &error),
+          "%s", error.text);
   EXPECT(read.by_root && read.rank == 3, "the exported adapter is not scaled by the root");
   family_close(&x);
   safetensors_close(&expected);

@@ -325,7 +325,7 @@ static const char *trace_gpu_file() { return cli_path("gpu.json"); }
 static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const char *comm, const char *extra) {
   static Trainer t;
   Options o;
-  char error[512] = "";
+  Error error = {};
   test_options(&o, world, "%s %s", schedule_shapes, extra);
   option_pick(&o, OPT_comm, comm);
   trainer_open(&t, &o, corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
@@ -337,8 +337,9 @@ static void trace_gpu_run(TraceGpu *x, const Corpus *corpus, int world, const ch
   }
   EXPECT(!o.trace[0] || (o.graph == OPT_graph_off) == !t.run.trace->graph, "%s: %s graph of a traced step", extra,
          t.run.trace->graph ? "a" : "no");
-  if (trace_finish(t.run.trace, &t.ctx, t.fsdp, &x->found, error, sizeof error) && !t.fsdp->mesh.rank) {
-    EXPECT(!error[0] && !x->found.dropped, "%s: %s, %lld events dropped", extra, error, (long long)x->found.dropped);
+  if (trace_finish(t.run.trace, &t.ctx, t.fsdp, &x->found, &error) && !t.fsdp->mesh.rank) {
+    EXPECT(!error.text[0] && !x->found.dropped, "%s: %s, %lld events dropped", extra, error.text,
+           (long long)x->found.dropped);
     memcpy(x->exposed_ms, x->found.exposed_ms, sizeof(double) * (size_t)(EXPOSED_PARTS * t.fsdp->lay.stages));
     memcpy(x->exposed_ms + 32, x->found.common_ms, sizeof(double) * TRACE_COMMONS);
   }
@@ -444,14 +445,14 @@ TEST_MPI(trace_of_gpus, 2,
   static Corpus corpus;
   static Trainer t;
   Options o;
-  char error[512] = "";
+  Error error = {};
   test_corpus(&corpus, 101, 12 * 7 * 6 + 1, 60);
   test_options(&o, 2, "%s --trace %s", schedule_shapes, trace_gpu_file());
   o.comm = OPT_comm_mpi;
   trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, schedule_device(&ops_streams), 1);
   t.run.steps_total = 6;
-  trace_check(&t.run, 0, error, sizeof error);
-  EXPECT(strstr(error, "--trace with --comm mpi on GPUs: "), "it says: %s", error);
+  trace_check(&t.run, 0, &error);
+  EXPECT(strstr(error.text, "--trace with --comm mpi on GPUs: "), "it says: %s", error.text);
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }

@@ -8,16 +8,16 @@ static const Start fresh = {};                   // of runs that start from noth
 // Options from one string of arguments; ends the test if they are refused.
 static inline void test_options(Options *o, int world, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static inline void test_options(Options *o, int world, const char *fmt, ...) {
-  char text[1024], error[1024] = "", *argv[96] = {(char *)"test"}, *save = NULL;
+  char text[1024], *argv[96] = {(char *)"test"}, *save = NULL;
+  Error error = {};
   int argc = 1;
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
   for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save)) argv[argc++] = word;
-  if (!options_parse(o, &trainer_table, argc, argv, error, sizeof error) ||
-      !options_resolve(o, world, world, error, sizeof error)) {
-    test_fail(__FILE__, __LINE__, "options: %s", error);
+  if (!options_parse(o, &trainer_table, argc, argv, &error) || !options_resolve(o, world, world, &error)) {
+    test_fail(__FILE__, __LINE__, "options: %s", error.text);
     exit(TEST_EXIT_FAILED);
   }
 }
@@ -374,9 +374,9 @@ TEST_MPI(random_data_stays_at_uniform, 1,
 TEST(learning_rate_schedules,
      "cosine, linear, constant, step and wsd have their defining values at start, middle and end") {
   Options o;
-  char error[256];
+  Error error = {};
   char *argv[] = {(char *)"test", (char *)"--lr", (char *)"1", (char *)"--warmup", (char *)"10"};
-  REQUIRE(options_parse(&o, &trainer_table, 5, argv, error, sizeof error), "%s", error);
+  REQUIRE(options_parse(&o, &trainer_table, 5, argv, &error), "%s", error.text);
   const struct { const char *schedule; int64_t step; double want;
   } cases[] = {{"cosine", 0, 0.1},
                {"cosine", 9, 1.0},
@@ -457,7 +457,8 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     static Log log;
     static Ops table;
     Options o;
-    char error[1024] = "", out[600];
+    char out[600];
+    Error error = {};
     snprintf(out, sizeof out, "%s", cli_path(row.reason ? row.reason : "none"));
     mkdir(out, 0777);
     test_options(&o, 2, "--n_layer 1 --n_head 1 --n_embd 16 --seq_len 8 --n_positions 8 --vocab_size 97 --batch_size 1 "
@@ -465,8 +466,8 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
     test_corpus(&corpus, 97, 500, 100);
     trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(agree_on_ops(&o, MPI_COMM_WORLD)), 1);
     saver_init(&saver, &t.run);
-    log_begin(&log, &t.run, false, "", error, sizeof error);
-    EXPECT(!error[0], "%s", error);
+    log_begin(&log, &t.run, false, "", &error);
+    EXPECT(!error.text[0], "%s", error.text);
     const Ops *ops = t.ctx.ops;
     table = *ops;
     first_eval.t = &t, first_eval.copy = ops->copy, first_eval.signal = row.signal;
@@ -492,11 +493,11 @@ TEST_MPI(first_a_signal_in_the_last_validation_ends_the_run, 2,
       CheckpointState c = {};
       cJSON *json = NULL;
       int64_t bytes;
-      char *text = checkpoint_text(cli_path("saved/ckpt/best"), &bytes, error, sizeof error);
-      if (text) json = checkpoint_parse("best", text, (size_t)bytes, error, sizeof error);
-      EXPECT(json && checkpoint_state("best", json, &c, error, sizeof error) && c.evaluated_step == 2 &&
+      char *text = checkpoint_text(cli_path("saved/ckpt/best"), &bytes, &error);
+      if (text) json = checkpoint_parse("best", text, (size_t)bytes, &error);
+      EXPECT(json && checkpoint_state("best", json, &c, &error) && c.evaluated_step == 2 &&
              c.valid_loss == saver.valid_loss && c.best_loss == c.valid_loss, "noted: evaluated %lld; %s",
-             (long long)c.evaluated_step, error);
+             (long long)c.evaluated_step, error.text);
       cJSON_Delete(json);
       free(text);
       MPI_Barrier(MPI_COMM_WORLD);

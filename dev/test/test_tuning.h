@@ -4,12 +4,11 @@
 
 // Options of these words for a run that starts from a checkpoint of `saved`, resolved.
 static void tuning_options(Options *o, const Options *saved, bool resume, const char *words) {
-  char error[2048];
+  Error error = {};
   static Start start;
-  options_typed(o, words, error, sizeof error);
+  options_typed(o, words, &error);
   option_start(&start, saved, resume);
-  REQUIRE(start_options(&start, o, error, sizeof error) && options_resolve(o, 2, 2, error, sizeof error), "%s: %s",
-          words, error);
+  REQUIRE(start_options(&start, o, &error) && options_resolve(o, 2, 2, &error), "%s: %s", words, error.text);
   start_free(&start);
 }
 TEST(tuning_has_defaults_of_its_own,
@@ -18,9 +17,9 @@ TEST(tuning_has_defaults_of_its_own,
      "its own, and a training from nothing has the preset's") {
   static Options saved, o;
   static Corpus corpus;
-  char error[2048];
-  options_typed(&saved, "--model small --vocab_size 500 --lr 0.003 --batch_size 2 --seq_len 192", error, sizeof error);
-  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  Error error = {};
+  options_typed(&saved, "--model small --vocab_size 500 --lr 0.003 --batch_size 2 --seq_len 192", &error);
+  REQUIRE(options_resolve(&saved, 2, 2, &error), "%s", error.text);
   tuning_options(&o, &saved, false, "");
   EXPECT(o.tuning && o.lr == 2e-5 && o.weight_decay == 0 && o.warmup == 0.03 && o.batch_auto && o.global_batch == 16,
          "lr %g, decay %g, warm-up %g, %lld sequences a step", o.lr, o.weight_decay, o.warmup,
@@ -33,14 +32,14 @@ TEST(tuning_has_defaults_of_its_own,
   tuning_options(&o, &saved, true, "");
   EXPECT(!o.tuning && o.lr == 0.003 && o.weight_decay == 0.1 && o.batch_size == 2 && o.seq_len == 192,
          "resumed: lr %g, decay %g", o.lr, o.weight_decay);
-  options_typed(&o, "", error, sizeof error);
-  REQUIRE(options_resolve(&o, 2, 2, error, sizeof error), "%s", error);
+  options_typed(&o, "", &error);
+  REQUIRE(options_resolve(&o, 2, 2, &error), "%s", error.text);
   EXPECT(!o.tuning && o.lr == presets[0].lr && o.weight_decay == 0.1 && o.batch_size == 8, "from nothing: lr %g", o.lr);
   static const struct { int longest; const char *words; int64_t want; } lengths[] = {
       {57, "", 256}, {300, "", 320}, {321, "", 320}, {322, "", 384}, {5000, "", 1024}, {57, "--pack stream", 1024},
       {57, "--seq_len 900", 900}};
-  options_typed(&saved, "--model gpt2 --vocab_size 500", error, sizeof error);
-  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  options_typed(&saved, "--model gpt2 --vocab_size 500", &error);
+  REQUIRE(options_resolve(&saved, 2, 2, &error), "%s", error.text);
   for (const auto &x : lengths) {
     const int train[] = {9, 30, 8}, valid[] = {5, x.longest};
     corpus = Corpus{};
@@ -95,23 +94,24 @@ TEST(tuning_takes_the_adapters_that_are_for_this_base,
       {init, init, "adapters.safetensors", "this is an adapter of MLX"},
       {init, init, "adapter_model.bin", "its weights are in adapter_model.bin"}};
   Import base;
-  char error[2048] = "", targets[1024];
+  char targets[1024];
+  Error error = {};
   Lora plain = {}, lora = {};
-  REQUIRE(import_open(&base, "dev/fixtures/family_qwen3", error, sizeof error) &&
-              lora_config_read(&plain, targets, sizeof targets, "dev/fixtures/lora_qwen3", error, sizeof error) &&
-              lora_targets(&plain, &base.shape, targets, error, sizeof error), "%s", error);
+  REQUIRE(import_open(&base, "dev/fixtures/family_qwen3", &error) &&
+              lora_config_read(&plain, targets, sizeof targets, "dev/fixtures/lora_qwen3", &error) &&
+              lora_targets(&plain, &base.shape, targets, &error), "%s", error.text);
   for (const auto &k : cases) {
-    error[0] = 0;
+    error.text[0] = 0;
     const char *dir = tuning_adapter(k.from, k.to, k.weights);
-    const bool ok = lora_config_read(&lora, targets, sizeof targets, dir, error, sizeof error) &&
-                    lora_targets(&lora, &base.shape, targets, error, sizeof error);
-    EXPECT(ok == !k.says && (ok || strstr(error, k.says)), "%s: '%s', expected '%s'", k.to, error, k.says);
+    const bool ok = lora_config_read(&lora, targets, sizeof targets, dir, &error) &&
+                    lora_targets(&lora, &base.shape, targets, &error);
+    EXPECT(ok == !k.says && (ok || strstr(error.text, k.says)), "%s: '%s', expected '%s'", k.to, error.text, k.says);
     EXPECT(!ok || !memcmp(lora.parts, plain.parts, sizeof lora.parts), "%s: targets %s", k.to, targets);
   }
   import_close(&base);
   Options o;
-  options_typed(&o, "--lora_rank 4", error, sizeof error);
-  EXPECT(!error[0] && o.lora == 4, "--lora_rank: %s", error);
+  options_typed(&o, "--lora_rank 4", &error);
+  EXPECT(!error.text[0] && o.lora == 4, "--lora_rank: %s", error.text);
 }
 
 TEST(tuning_evaluates_what_is_named,
@@ -152,9 +152,9 @@ TEST(tuning_step_is_of_conversations,
      "what was given is not replaced; texts keep 8 sequences a rank, one epoch and 2e-5") {
   static Options saved, o;
   static int length[400];
-  char error[2048];
-  options_typed(&saved, "--model gpt2 --vocab_size 500", error, sizeof error);
-  REQUIRE(options_resolve(&saved, 2, 2, error, sizeof error), "%s", error);
+  Error error = {};
+  options_typed(&saved, "--model gpt2 --vocab_size 500", &error);
+  REQUIRE(options_resolve(&saved, 2, 2, &error), "%s", error.text);
   static const struct { int documents, tokens, sequences; const char *words; } cases[] = {
       {400, 250, 8, ""}, {400, 120, 4, ""}, {400, 60, 2, ""}, {400, 17, 1, ""}, {3, 250, 2, ""}, {1, 250, 1, ""},
       {400, 60, 2, "--epochs 1"}, {400, 60, 2, "--lora 4"}, {400, 60, 2, "--lr 0.5"},

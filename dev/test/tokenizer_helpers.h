@@ -64,9 +64,10 @@ static inline uint64_t tok_random(uint64_t *state) {  // splitmix64
   return z ^ (z >> 31);
 }
 static inline void tok_load_fixture(Tokenizer *t, const char *name) {
-  char path[4096], error[512];
+  char path[4096];
+  Error error = {};
   snprintf(path, sizeof path, "%s/%s", tok_fixtures, name);
-  if (!tokenizer_load_any(t, path, error, sizeof error)) die_missing("%s", error);
+  if (!tokenizer_load_any(t, path, &error)) die_missing("%s", error.text);
 }
 static const struct {
   const char *name;

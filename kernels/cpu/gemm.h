@@ -29,8 +29,6 @@
 // (GemmSide): finishing, adding blocks of k, packing a, prefetching b. On an AMX machine a prototype's forward with
 // GELU lost 53 % when it finished after the multiplies and 13 % when it finished between them; its wgrad was bound by
 // transposing a before the multiplies.
-//
-// Defines: GemmOperand, GemmJob, gemm(), gemm_sums(), gemm_workspace_bytes().
 #pragma once
 #include "gemm_amx.h"
 #include "gemm_few.h"

@@ -37,8 +37,6 @@
 //   - sums where, in one block of k, one row has an element of 2^20 or more and the other an element below 2^-102
 //     (zero included): gemm_tile_split turns these sums into NaN. If all elements are below 2^20, small elements lose
 //     no more than the absolute term and need no repair. They are common: GELU makes them from -9.3 on.
-//
-// Defines: gemm_kernel_split().
 #pragma once
 #include "gemm_amx.h"
 #if defined(__AMX_BF16__) || AMX_EMULATED

@@ -90,15 +90,16 @@ static void probe_devices(DeviceProbe *p) {
 }
 
 void device_probe_impl(Ctx *, DeviceProbe *p) {
-  char text[4][32], why[256];
+  char text[4][32];
+  Error why = {};
   memset(p, 0, sizeof *p);
   if (cudaDriverGetVersion(&p->driver) != cudaSuccess) p->driver = 0;
   if (cudaRuntimeGetVersion(&p->runtime) != cudaSuccess) p->runtime = 0;
   probe_devices(p);
-  if (const CublasLt *lt = cublaslt_open(why, sizeof why)) p->cublaslt = (int)lt->cublasLtGetVersion();
-  else probe_note(p->missing, sizeof p->missing, "libcublasLt: %s", why);
-  if (const Nccl *nc = nccl_open(why, sizeof why)) nc->ncclGetVersion(&p->nccl);
-  else probe_note(p->nccl_missing, sizeof p->nccl_missing, "libnccl: %s", why);
+  if (const CublasLt *lt = cublaslt_open(&why)) p->cublaslt = (int)lt->cublasLtGetVersion();
+  else probe_note(p->missing, sizeof p->missing, "libcublasLt: %s", why.text);
+  if (const Nccl *nc = nccl_open(&why)) nc->ncclGetVersion(&p->nccl);
+  else probe_note(p->nccl_missing, sizeof p->nccl_missing, "libnccl: %s", why.text);
   version_text(VERSION_CUDA, p->driver, text[0], sizeof text[0]);
   version_text(VERSION_CUDA, p->runtime, text[1], sizeof text[1]);
   version_text(VERSION_CUBLASLT, p->cublaslt, text[2], sizeof text[2]);

@@ -39,7 +39,7 @@ static void *library_in(const char *dir, const char *soname) {
   return LIBRARY_OPEN(path);
 }
 // The library, or NULL with one line that lists the places tried.
-static void *library_open(const char *soname, char *why, size_t bytes) {
+static void *library_open(const char *soname, Error *why) {
   const char *set = getenv("CUDA_HOME"), *home = set && *set ? set : "/usr/local/cuda";
   char first[256] = "";
   void *library = LIBRARY_OPEN(soname);
@@ -48,7 +48,7 @@ static void *library_open(const char *soname, char *why, size_t bytes) {
   if (!library) library = library_in(home, soname);
   if (!library) library = library_in("/usr/local/cuda", soname);
   if (!library)
-    snprintf(why, bytes, "%s (also looked in %s/lib64; LD_LIBRARY_PATH names other places)", first, home);
+    fail(why, "%s (also looked in %s/lib64; LD_LIBRARY_PATH names other places)", first, home);
   return library;
 }
 
@@ -56,12 +56,12 @@ static void *library_open(const char *soname, char *why, size_t bytes) {
 #define LIBRARY_STRING(x) LIBRARY_STRING_(x)
 #define X(f) \
   bound.f = LIBRARY_BIND(library, f); \
-  if (!bound.f) { snprintf(why, bytes, "%s has no %s: it is too old", soname, #f); return NULL; }
-static const CublasLt *cublaslt_open(char *why, size_t bytes) {
+  if (!bound.f) { fail(why, "%s has no %s: it is too old", soname, #f); return NULL; }
+static const CublasLt *cublaslt_open(Error *why) {
   static CublasLt table;
   if (table.file) return &table;
   const char *soname = "libcublasLt.so." LIBRARY_STRING(CUBLAS_VER_MAJOR);
-  void *library = library_open(soname, why, bytes);
+  void *library = library_open(soname, why);
   if (!library) return NULL;
   CublasLt bound = {};
   CUBLASLT_CALLS(X)
@@ -69,11 +69,11 @@ static const CublasLt *cublaslt_open(char *why, size_t bytes) {
   table = bound;
   return &table;
 }
-static const Nccl *nccl_open(char *why, size_t bytes) {
+static const Nccl *nccl_open(Error *why) {
   static Nccl table;
   if (table.file) return &table;
   const char *soname = "libnccl.so.2";
-  void *library = library_open(soname, why, bytes);
+  void *library = library_open(soname, why);
   if (!library) return NULL;
   Nccl bound = {};
   NCCL_CALLS(X)
@@ -84,15 +84,15 @@ static const Nccl *nccl_open(char *why, size_t bytes) {
 #undef X
 
 static inline const CublasLt *cublaslt() {
-  char why[768];
-  const CublasLt *t = cublaslt_open(why, sizeof why);
-  if (!t) die_missing("--device cuda needs libcublasLt for matrix multiplies: %s", why);
+  Error why = {};
+  const CublasLt *t = cublaslt_open(&why);
+  if (!t) die_missing("--device cuda needs libcublasLt for matrix multiplies: %s", why.text);
   return t;
 }
 static inline const Nccl *nccl() {
-  char why[768];
-  const Nccl *t = nccl_open(why, sizeof why);
-  if (!t) die_missing("--comm nccl needs libnccl (--comm mpi does not): %s", why);
+  Error why = {};
+  const Nccl *t = nccl_open(&why);
+  if (!t) die_missing("--comm nccl needs libnccl (--comm mpi does not): %s", why.text);
   return t;
 }
 
@@ -120,12 +120,12 @@ static inline void nccl_failed(const char *call, ncclResult_t r) {
   } while (0)
 
 // 0, or one bit for each library that is incomplete here, with the reason in error.
-LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes);
+LIBRARY_EXPORT int cuda_libraries_bind(Error *error);
 #if FAMILY(device)                               // once in a program
-LIBRARY_EXPORT int cuda_libraries_bind(char *error, size_t bytes) {
+LIBRARY_EXPORT int cuda_libraries_bind(Error *error) {
   char lt[768] = "", nc[768] = "";
   const int missing = (cublaslt_open(lt, sizeof lt) ? 0 : 1) | (nccl_open(nc, sizeof nc) ? 0 : 2);
-  snprintf(error, bytes, "%s%s%s", lt, *lt && *nc ? "; " : "", nc);
+  fail(error, "%s%s%s", lt, *lt && *nc ? "; " : "", nc);
   return missing;
 }
 #endif

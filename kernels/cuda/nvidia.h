@@ -1,7 +1,5 @@
 // nvidia.h: facts about NVIDIA devices and libraries that no call returns.
 //
-// Defines: gpu_peak(name), version_text(), NEEDED_MAJOR, NCCL_NEEDED, nccl_shares_a_gpu(),
-// sm_margin_row(), sm_margin_blocks().
 // Every compiler compiles it, so that tests can use it.
 //
 // Peaks are FLOP/s of dense GEMMs (data sheets quote twice as much, for 2:4 sparsity) with fp32 sums, which GeForce

@@ -4,11 +4,6 @@
 //   lr = 0.001             # also: lr 0.001, lr: 0.001, --lr 0.001, --lr=0.001
 //   save_model             # alone, as on the command line
 //   prompt = "a #, a \"quote\",\n and \x01"     or 'as it is'
-//
-//   config_read             the text of a file, checked
-//   options_add_config      options of that text, beside those of the command line, which win
-//   config_name_source      a refusal of what the file gives names the file
-//   options_save            OUT/options.txt
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -18,12 +13,12 @@
 enum { CONFIG_MOST_BYTES = 1 << 20 };
 
 // The text of the file of --config, malloc'ed. NULL and one line in `error`.
-static char *config_read(const char *path, int64_t *bytes, char *error, size_t error_bytes) {
+static char *config_read(const char *path, int64_t *bytes, Error *error) {
   char *text = file_get(path, CONFIG_MOST_BYTES, bytes);
   const char *why = errno == EISDIR ? "it is a directory" : errno == EINVAL ? "it is not a regular file"
                     : errno == EFBIG ? "it is larger than 1 MiB" : strerror(errno);
   if (!text) {
-    snprintf(error, error_bytes, "--config %.800s cannot be read: %s", path, why);
+    fail(error, "--config %.800s cannot be read: %s", path, why);
     return NULL;
   }
   int line = 1;
@@ -31,7 +26,7 @@ static char *config_read(const char *path, int64_t *bytes, char *error, size_t e
     const unsigned char c = (unsigned char)text[i];
     line += c == '\n';
     if ((c >= 32 && c != 127) || c == '\n' || c == '\r' || c == '\t') continue;
-    snprintf(error, error_bytes, "--config %.800s is not text: byte 0x%02x in line %d", path, c, line);
+    fail(error, "--config %.800s is not text: byte 0x%02x in line %d", path, c, line);
     free(text);
     return NULL;
   }
@@ -64,18 +59,18 @@ static char *config_unquote(char *from, char **value) {
 }
 // Splits a line in place. name: NULL if the line is empty; value: NULL if the name stands alone. False with what is
 // wrong.
-static bool config_split(char *line, char **name, char **value, char *error, size_t error_bytes) {
+static bool config_split(char *line, char **name, char **value, Error *error) {
   char *c = config_skip_blanks(line), *end;
   *name = *value = NULL;
   if (!*c || *c == '#') return true;
   if (!strncmp(c, "--", 2)) c += 2;
   *name = c;
   end = c + strcspn(c, " \t\r=:");
-  REFUSE(end == c, "there is no option name: lines are like lr = 0.001");
+  REJECT(end == c, "there is no option name: lines are like lr = 0.001");
   c = config_skip_blanks(end);
   const bool separated = *c == '=' || *c == ':';
   if (separated) c = config_skip_blanks(c + 1);
-  REFUSE(separated && *c == '#', "a value that begins with # needs quotes, and an empty one is \"\"");
+  REJECT(separated && *c == '#', "a value that begins with # needs quotes, and an empty one is \"\"");
   const bool nothing = !*c || *c == '#';
   *end = 0;
   if (nothing) {
@@ -83,10 +78,10 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
     return true;
   }
   if (*c == '"' || *c == '\'') {
-    REFUSE(!(end = config_unquote(c, value)), "the value of %.100s has no closing quote, or an escape other than \\\\, "
+    REJECT(!(end = config_unquote(c, value)), "the value of %.100s has no closing quote, or an escape other than \\\\, "
            "\\\", \\n, \\t, \\r, \\xHH", *name);
     end = config_skip_blanks(end);
-    REFUSE(*end && *end != '#', "'%.100s' follows the closing quote", end);
+    REJECT(*end && *end != '#', "'%.100s' follows the closing quote", end);
     return true;
   }
   *value = c;
@@ -96,51 +91,52 @@ static bool config_split(char *line, char **name, char **value, char *error, siz
   return true;
 }
 // Takes the option of one line.
-static bool config_take(Options *o, OptionSource *from, char *line, char *error, size_t error_bytes) {
+static bool config_take(Options *o, OptionSource *from, char *line, Error *error) {
   char *typed, *value, name[OPTION_NAME_BYTES];
   OptionUse use;
-  if (!config_split(line, &typed, &value, error, error_bytes)) return false;
+  if (!config_split(line, &typed, &value, error)) return false;
   if (!typed) return true;
   if (*typed == '-' || *typed == '\xe2') {                      // -x, or a longer dash, as on a command line
-    refuse_word(typed, value, error, error_bytes);
+    refuse_word(typed, value, error);
     return false;
   }
   option_name_plain(name, typed);
-  if (!option_find(name, &use, error, error_bytes)) return false;
-  REFUSE(use.id == OPT_config, "a file of options cannot name another: --config is for the command line");
-  REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty: give its value, or take the line out",
+  if (!option_find(name, &use, error)) return false;
+  REJECT(use.id == OPT_config, "a file of options cannot name another: --config is for the command line");
+  REJECT(value && !*value && option_names_a_thing(use.id), "--%s is empty: give its value, or take the line out",
          option_spec(use.id)->name);
-  return source_take(o, from, use, value, NULL, error, error_bytes);
+  return source_take(o, from, use, value, NULL, error);
 }
 
 // ---- a whole file ---------------------------------------------------------------------------------------------------
 // Options of a file's text. False with one line in `error`, of all that are wrong, each with its PATH:LINE.
-static bool config_take_all(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
+static bool config_take_all(Options *o, const char *path, const char *text, Error *error) {
   OptionSource from = {};
-  char why[1024] = "", at[PATH_MAX], name[OPTION_NAME_BYTES], *copy = strdup(text), *line = copy;
+  char at[PATH_MAX], name[OPTION_NAME_BYTES], *copy = strdup(text), *line = copy;
+  Error why = {};
   int number = 0;
-  error[0] = 0;
+  error->text[0] = 0;
   if (!strncmp(line, "\xef\xbb\xbf", 3)) line += 3;              // a byte order mark
   for (char *end; line; line = end) {
     end = strchr(line, '\n');
     if (end) *end++ = 0;
     number++;
-    if (error[0]) snprintf(at, sizeof at, "line %d: ", number);
+    if (error->text[0]) snprintf(at, sizeof at, "line %d: ", number);
     else snprintf(at, sizeof at, "%.800s:%d: ", path, number);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(config_skip_blanks(line), " \t\r=:"), config_skip_blanks(line));
-    if (!config_take(o, &from, line, why, sizeof why)) wrong_add(error, error_bytes, at, name, why);
+    if (!config_take(o, &from, line, &why)) wrong_add(error, at, name, why.text);
   }
-  if (!error[0] && !source_end(o, &from, why, sizeof why)) snprintf(error, error_bytes, "%.800s: %s", path, why);
+  if (!error->text[0] && !source_end(o, &from, &why)) fail(error, "%.800s: %s", path, why.text);
   free(copy);
-  return !error[0];
+  return !error->text[0];
 }
 // Adds the options of the file's text to those of the command line, which win. False with one line in `error`.
-static bool options_add_config(Options *o, const char *path, const char *text, char *error, size_t error_bytes) {
+static bool options_add_config(Options *o, const char *path, const char *text, Error *error) {
   // Only one of each pair can be meant: one on the command line replaces the other in the file.
   static const OptionId pairs[][2] = {{OPT_resume, OPT_init_from}, {OPT_grad_accum, OPT_global_batch}};
   static Options file;
   options_default(&file, o->trainer);
-  const bool ok = config_take_all(&file, path, text, error, error_bytes);
+  const bool ok = config_take_all(&file, path, text, error);
   for (const auto &pair : pairs)
     for (int i = 0; i < 2; i++) if (o->given[pair[i]]) file.given[pair[!i]] = false;
   for (int i = 0; ok && i < OPTION_COUNT; i++) {
@@ -149,22 +145,20 @@ static bool options_add_config(Options *o, const char *path, const char *text, c
     o->in_file[i] = true;
   }
   const bool plans = ok && o->in_file[OPT_plan] && o->plan != OPT_plan_off;     // no run may become a plan unseen
-  if (plans) snprintf(error, error_bytes, "--plan is for the command line, and %.800s has it: take it out", path);
-  if (ok && !plans && options_check_plan(o, error, error_bytes)) return true;
-  text_to_line(error, "");
-  return false;
+  REJECT(plans, "--plan is for the command line, and %.800s has it: take it out", path);
+  return ok && options_check_plan(o, error);
 }
-bool options_read_config(Options *o, char *error, size_t error_bytes) {
+bool options_read_config(Options *o, Error *error) {
   int64_t bytes;
-  char *text = o->config[0] ? config_read(o->config, &bytes, error, error_bytes) : NULL;
-  if (text) options_add_config(o, o->config, text, error, error_bytes);
+  char *text = o->config[0] ? config_read(o->config, &bytes, error) : NULL;
+  if (text) options_add_config(o, o->config, text, error);
   free(text);
-  return !error[0];
+  return !error->text[0];
 }
-void config_name_source(const Options *o, char *error, size_t error_bytes) {
+void config_name_source(const Options *o, Error *error) {
   char found[1024] = "";
   for (int i = 0; i < OPTION_COUNT; i++) {
-    const char *name = option_specs[i].name, *at = error;
+    const char *name = option_specs[i].name, *at = error->text;
     while (o->in_file[i] && (at = strstr(at, "--"))) {
       at += 2;
       const size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789");
@@ -174,7 +168,8 @@ void config_name_source(const Options *o, char *error, size_t error_bytes) {
     }
   }
   if (found[0])
-    text_add(error, error_bytes, "; %.800s gives %s, which the command line may replace", o->config, found);
+    text_add(error->text, sizeof error->text, "; %.800s gives %s, which the command line may replace", o->config,
+             found);
 }
 
 
@@ -236,15 +231,16 @@ static void options_write_head(FILE *f, const Options *asked, const Options *o, 
 // together, so that another number of ranks takes the same steps. from: see options_write_head.
 static void options_write(FILE *f, const Options *asked, const Options *o, int ranks, const char *from) {
   static Options plain, of_model, of_shape;
-  char value[OPTION_TEXT_BYTES], error[1024];
+  char value[OPTION_TEXT_BYTES];
+  Error error = {};
   options_default(&plain, o->trainer);
   of_model = plain;
   strcpy(of_model.model, asked->model);
   of_shape = of_model;
   of_shape.param_dtype = asked->param_dtype;
   of_shape.batch_size = asked->batch_size, of_shape.seq_len = asked->seq_len;
-  options_resolve(&of_model, 1, 1, error, sizeof error);
-  options_resolve(&of_shape, 1, 1, error, sizeof error);
+  options_resolve(&of_model, 1, 1, &error);
+  options_resolve(&of_shape, 1, 1, &error);
   options_write_head(f, asked, o, ranks, from);
   for (int i = 0; i < OPTION_COUNT; i++) {
     const OptionSpec *s = &option_specs[i];
@@ -275,17 +271,18 @@ void options_save(const Options *asked, const Options *o, int ranks, const char 
   free(text);
 }
 void take_config(Options *o, MPI_Comm comm) {
-  char error[2048] = "", *text = NULL;
+  char *text = NULL;
+  Error error = {};
   int64_t bytes = -1;
   int rank;
   MPI_Comm_rank(comm, &rank);
-  if (!rank && o->config[0]) text = config_read(o->config, &bytes, error, sizeof error);
-  agree_no_error(comm, error, EXIT_USAGE);
+  if (!rank && o->config[0]) text = config_read(o->config, &bytes, &error);
+  agree_no_error(comm, error.text, EXIT_USAGE);
   MPI_Bcast(&bytes, 1, MPI_INT64_T, 0, comm);
   if (bytes < 0) return;                         // agree_on_run reports a rank that was given another --config
   if (rank) text = (char *)calloc(1, (size_t)bytes + 1);
   MPI_Bcast(text, (int)bytes, MPI_CHAR, 0, comm);
-  options_add_config(o, o->config, text, error, sizeof error);
+  options_add_config(o, o->config, text, &error);
   free(text);
-  agree_no_error(comm, error, EXIT_USAGE);
+  agree_no_error(comm, error.text, EXIT_USAGE);
 }

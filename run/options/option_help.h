@@ -1,6 +1,4 @@
 // option_help.h: --help, the options most people need; --help all, every option; --help NAME, one.
-//
-//   options_help    prints what was asked for
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -90,12 +88,12 @@ static void help_all() {
 }
 // One option, by any of its names. Returns the exit code.
 static int help_name(const char *typed) {
-  char name[OPTION_NAME_BYTES], error[512], range[96];
+  char name[OPTION_NAME_BYTES], range[96];
+  Error error = {};
   OptionUse use;
   option_name_plain(name, typed + (!strncmp(typed, "--", 2) ? 2 : 0));
-  if (!option_find(name, &use, error, sizeof error)) {
-    text_to_line(error, "");
-    fprintf(stderr, "train_gpt_fsdp: %s\n", error);
+  if (!option_find(name, &use, &error)) {
+    fprintf(stderr, "train_gpt_fsdp: %s\n", error.text);
     return EXIT_USAGE;
   }
   const OptionSpec *s = option_spec(use.id);
@@ -124,10 +122,11 @@ int options_answer(Call *call) {
     if (!help && strcmp(argv[i], "--version")) continue;
     const bool behind = i == argc - 1 && i > 1 && !strncmp(argv[i - 1], "--", 2) && !strchr(argv[i - 1], '=');
     const char *topic = with_topic ? argv[i] + 7 : i + 1 < argc ? argv[i + 1] : behind ? argv[i - 1] : NULL;
-    char name[OPTION_NAME_BYTES], error[512];
+    char name[OPTION_NAME_BYTES];
+    Error error = {};
     OptionUse use;
     option_name_plain(name, topic && !strncmp(topic, "--", 2) ? topic + 2 : topic ? topic : "all");
-    const bool known = !strcmp(name, "all") || option_find(name, &use, error, sizeof error);
+    const bool known = !strcmp(name, "all") || option_find(name, &use, &error);
     if (!call->first) return help && !known ? EXIT_USAGE : 0;
     if (help) return options_help(topic);
     char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "";

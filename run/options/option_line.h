@@ -1,7 +1,5 @@
 // option_line.h: a command line of another program, as a whole line of this one. llm.c's short options and nanoGPT's
 // values of --init_from are told at once, so that nobody has to mend one after the other.
-//
-//   options_whole_line    the line to type, where the command line is such a one
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -59,11 +57,12 @@ static inline bool line_letter(OptionLine *l, const char *name, const char *valu
 }
 // One option with two dashes; next: what follows it, or NULL. Returns how many words it has.
 static inline int line_long(OptionLine *l, const char *word, const char *next) {
-  char name[OPTION_NAME_BYTES], error[512];
+  char name[OPTION_NAME_BYTES];
+  Error error = {};
   OptionUse use;
   option_name_plain(name, word + 2);
   const char *equals = strchr(word, '=');
-  const bool known = option_find(name, &use, error, sizeof error), apart = !equals && next && next[0] != '-';
+  const bool known = option_find(name, &use, &error), apart = !equals && next && next[0] != '-';
   const char *value = equals ? equals + 1 : known ? (value_follows(use, next) ? next : NULL) : apart ? next : NULL;
   const int words = 1 + (value && !equals);
   const char *instead = known ? NULL : option_instead(name);
@@ -79,7 +78,7 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
     fprintf(line_left(l), "--%.60s", name);
     if (ftell(l->left) < LEFT_WHOLE_BYTES) fprintf(l->left, " (%s)", instead);
   } else if (instead) fprintf(line_left(l), "--%.60s", name);
-  else fprintf(line_left(l), "%.200s", ftell(l->left) < LEFT_WHOLE_BYTES ? error : word);
+  else fprintf(line_left(l), "%.200s", ftell(l->left) < LEFT_WHOLE_BYTES ? error.text : word);
   return words;
 }
 // Makes the line; false where nothing in it is of those programs.
@@ -110,10 +109,11 @@ static inline bool line_make(OptionLine *l, int argc, char **argv) {
   if (letters && !typed) line_add(l, "--dtype"), line_add(l, "bf16");            // PRECISION in llm.c's Makefile
   return theirs;
 }
-void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) {
+void options_whole_line(int argc, char **argv, Error *error) {
   static OptionLine l;
   static Options o;
-  char *text = NULL, *left = NULL, why[1024] = "";
+  char *text = NULL, *left = NULL;
+  Error why = {};
   size_t bytes = 0;
   l = OptionLine{};
   l.left = open_memstream(&left, &bytes);
@@ -129,8 +129,7 @@ void options_whole_line(int argc, char **argv, char *error, size_t error_bytes) 
   fclose(f);
   char *words[LINE_WORDS_MAX + 2] = {argv[0]};
   for (int i = 0; i < l.words; i++) words[i + 1] = l.word[i];
-  options_parse(&o, NULL, l.words + 1, words, why, sizeof why);
-  snprintf(error, error_bytes, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text,
-           left[0] ? "; left out, as it has no place here: " : "", left, why[0] ? "; then: " : "", why);
-  text_to_line(error, "");
+  options_parse(&o, NULL, l.words + 1, words, &why);
+  fail(error, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text, left[0] ? "; left out, as "
+       "it has no place here: " : "", left, why.text[0] ? "; then: " : "", why.text);
 }

@@ -1,10 +1,6 @@
 // option_values.h: from the command line to struct Options, all of it made from the table in option_table.h. Other
 // programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
-//   options_default, options_parse    values; every error is one line
-//   option_print, option_set          one value as text and back
-//   option_find                       what a name stands for
-//
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
 #pragma once
@@ -162,8 +158,7 @@ static void option_range(const OptionSpec *s, bool below, char *to, size_t bytes
   else snprintf(to, bytes, "%.10g to %.10g", s->lo, s->hi);
 }
 
-static bool option_set_number(char *field, const OptionSpec *s, const char *value, bool may_be_default, char *error,
-                              size_t error_bytes) {
+static bool option_set_number(char *field, const OptionSpec *s, const char *value, bool may_be_default, Error *error) {
   const bool whole = s->type == OPTION_INT;
   int64_t n = 0;
   double x = 0;
@@ -176,51 +171,51 @@ static bool option_set_number(char *field, const OptionSpec *s, const char *valu
     x = strtod(value, &end);
     is = *value && !value[strspn(value, "0123456789+-.eE")] && !*end;
   }
-  REFUSE(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
+  REJECT(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
   option_range(s, x < s->lo, range, sizeof range);
   const bool is_default = may_be_default && x == s->def;         // below the range: it was not given
-  REFUSE((x < s->lo && !is_default) || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
+  REJECT((x < s->lo && !is_default) || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
          x < s->lo && s->def < s->lo ? "; leave it out for the default" : "");
   if (whole) *(int64_t *)field = n;
   else *(double *)field = x;
   return true;
 }
-static bool option_set_text(char *field, const OptionSpec *s, const char *value, char *error, size_t error_bytes) {
-  REFUSE(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
+static bool option_set_text(char *field, const OptionSpec *s, const char *value, Error *error) {
+  REJECT(strlen(value) >= OPTION_TEXT_BYTES, "--%s is longer than %d bytes", s->name, OPTION_TEXT_BYTES - 1);
   const bool known = s->choices && choice_take(s->choices, value, field, OPTION_TEXT_BYTES);
   const bool device = s == &option_specs[OPT_device];
   const bool nth = device && !strncasecmp(value, "cuda:", 5) && isdigit((unsigned char)value[5]);
-  REFUSE(!known && nth, "--device %.40s: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=%.40s --device cuda "
+  REJECT(!known && nth, "--device %.40s: ranks take a host's GPUs in order; CUDA_VISIBLE_DEVICES=%.40s --device cuda "
          "computes on this one", value, value + 5);
-  REFUSE(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
+  REJECT(!known && !choices_open(s->choices), "--%s '%.200s' is not known: choose one of %s", s->name, value,
          s->choices);
   if (known) return true;
   for (const char *c = value; *c && s != &option_specs[OPT_prompt]; c++)       // a message may quote it, on one line
-    REFUSE((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is not allowed in a name", s->name, value,
+    REJECT((unsigned char)*c < 32 || *c == 127, "--%s '%.200s': byte 0x%02x is not allowed in a name", s->name, value,
            (unsigned char)*c);
   strcpy(field, value);
   return true;
 }
-bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+bool option_put(Options *o, int i, const char *value, Error *error) {
   const OptionSpec *s = &option_specs[i];
   char *field = (char *)o + s->offset, is[OPTION_TEXT_BYTES];
   if (i == OPT_batch_size && !strcmp(value, "auto")) value = "0";
-  if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error, error_bytes);
+  if (s->type == OPTION_TEXT) return option_set_text(field, s, value, error);
   if (s->type == OPTION_CHOICE) {
-    if (!option_set_text(is, s, value, error, error_bytes)) return false;
+    if (!option_set_text(is, s, value, error)) return false;
     int k = 0;
     while (strcmp(choice_word(s, k), is)) k++;
     option_choose(o, s, k);
     return true;
   }
-  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, !o->given[i], error, error_bytes);
-  REFUSE(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
+  if (s->type != OPTION_FLAG) return option_set_number(field, s, value, !o->given[i], error);
+  REJECT(!choice_take("on|off", value, is, sizeof is), "--%s is on or off, not '%.200s'", s->name, value);
   *(bool *)field = !strcmp(is, "on");
   return true;
 }
-bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes) {
+bool option_set(Options *o, int i, const char *value, Error *error) {
   o->given[i] = true;
-  return option_put(o, i, value, error, error_bytes);
+  return option_put(o, i, value, error);
 }
 
 // Takes an option from others, with whether it was given.
@@ -318,22 +313,22 @@ static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
 }
 // What `name` stands for: an option, another program's name of it, or --no_OPTION. False with one line in `error` that
 // suggests what was meant: by meaning first, then by spelling.
-static bool option_find(const char *name, OptionUse *use, char *error, size_t error_bytes) {
+static bool option_find(const char *name, OptionUse *use, Error *error) {
   *use = OptionUse{option_index(name), false};
   if (use->id >= 0) return true;
   const char *instead = option_instead(name);
-  REFUSE(instead, "unknown option --%s: %s", name, instead);
+  REJECT(instead, "unknown option --%s: %s", name, instead);
   if (!strncmp(name, "no_", 3)) {
     *use = OptionUse{option_index(name + 3), true};
     if (use->id >= 0 && option_has(option_spec(use->id), "off")) return true;
-    REFUSE(use->id >= 0, "unknown option --%s: --%s is not on or off; see --help %s", name, option_spec(use->id)->name,
+    REJECT(use->id >= 0, "unknown option --%s: --%s is not on or off; see --help %s", name, option_spec(use->id)->name,
            option_spec(use->id)->name);
   }
   const char *like = option_nearest(name);
-  REFUSE(like, "unknown option --%s: did you mean --%s? See --help", name, like);
+  REJECT(like, "unknown option --%s: did you mean --%s? See --help", name, like);
   const char *begin = options_beginning(name);
-  REFUSE(*begin, "unknown option --%s: see %s", name, begin);
-  REFUSE(true, "unknown option --%s: see --help", name);
+  REJECT(*begin, "unknown option --%s: see %s", name, begin);
+  REJECT(true, "unknown option --%s: see --help", name);
 }
 
 // ---- the command line -----------------------------------------------------------------------------------------------
@@ -346,41 +341,42 @@ static bool init_from_other(const char *value) {
 }
 // Takes an option from a source. value: NULL when it stands alone; next: what follows it then, or NULL.
 static bool source_take(Options *o, OptionSource *from, OptionUse use, const char *value, const char *next,
-                        char *error, size_t error_bytes) {
+                        Error *error) {
   const OptionSpec *s = option_spec(use.id);
-  REFUSE(use.off && value, "--no_%s takes no value, not '%.200s'", s->name, value);
+  REJECT(use.off && value, "--no_%s takes no value, not '%.200s'", s->name, value);
   if (use.off) value = "off";
   else if (!value && option_has(s, "on")) value = "on";
   else if (!value && use.id == OPT_resume) value = "auto";
-  REFUSE(!value, "--%s needs a value%s", s->name,
-         next && (s->type == OPTION_TEXT || s->type == OPTION_CHOICE) ? " (one that starts with -- goes after =)" : "");
-  if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error, error_bytes);
-  REFUSE(use.id == OPT_init_from && init_from_other(value), "--init_from names weights; %s: %s", value,
-         *value == 's' ? "leave it out, new weights are the default" : "type --resume");
-  REFUSE(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
+  REJECT(!value, "--%s needs a value%s", s->name, next && (s->type == OPTION_TEXT || s->type == OPTION_CHOICE) ? " "
+         "(one that starts with -- goes after =)" : "");
+  if (use.id == OPTION_DTYPE) return option_set_text(from->dtype, s, value, error);
+  REJECT(use.id == OPT_init_from && init_from_other(value), "--init_from names weights; %s: %s", value, *value == 's' ?
+         "leave it out, new weights are the default" : "type --resume");
+  REJECT(use.id == OPT_config && from->here[OPT_config], "--config is given twice: give one file of options");
   from->here[use.id] = true;
-  return option_set(o, use.id, value, error, error_bytes);
+  return option_set(o, use.id, value, error);
 }
 // The end of a source: --dtype sets what the source has not set.
-static bool source_end(Options *o, const OptionSource *from, char *error, size_t error_bytes) {
+static bool source_end(Options *o, const OptionSource *from, Error *error) {
   int set = 0;
   if (!from->dtype[0]) return true;
   for (OptionId i : dtype_options)
-    if (!from->here[i]) set += option_set(o, i, from->dtype, error, error_bytes);
-  REFUSE(!set, "--dtype %s sets nothing: --param_dtype, --reduce_dtype and --buffer_dtype are all given; leave it out",
+    if (!from->here[i]) set += option_set(o, i, from->dtype, error);
+  REJECT(!set, "--dtype %s sets nothing: --param_dtype, --reduce_dtype and --buffer_dtype are all given; leave it out",
          from->dtype);
   return true;
 }
 
 // Adds what is wrong with one option, or word, to the one line of all that are: whole, or its name where the line gets
 // long. `at`: where it stands, or "".
-static void wrong_add(char *error, size_t error_bytes, const char *at, const char *name, const char *why) {
-  const bool whole = !error[0] || strlen(error) + strlen(at) + strlen(why) < error_bytes / 2;
-  text_add(error, error_bytes, "%s%s", error[0] ? "; " : "", at);
-  text_add(error, error_bytes, whole ? "%s" : "%.60s too", whole ? why : name);
+static void wrong_add(Error *all, const char *at, const char *name, const char *why) {
+  char *text = all->text;
+  const bool whole = !text[0] || strlen(text) + strlen(at) + strlen(why) < sizeof all->text / 2;
+  text_add(text, sizeof all->text, "%s%s", text[0] ? "; " : "", at);
+  text_add(text, sizeof all->text, whole ? "%s" : "%.60s too", whole ? why : name);
 }
 // The error line for an argument that is not an option.
-static void refuse_word(const char *word, const char *next, char *error, size_t error_bytes) {
+static void refuse_word(const char *word, const char *next, Error *error) {
   char name[OPTION_NAME_BYTES];
   const bool dashes = !strncmp(word, "--", 2), dash = word[0] == '-' && !dashes;
   const int letter = dash ? option_index(word) : -1;
@@ -389,19 +385,19 @@ static void refuse_word(const char *word, const char *next, char *error, size_t 
   const int meant = name[0] ? option_index(name) : -1;
   const char *begin = "is not an option: ", *const equals = strchr(word, '=');
   if (dashes)
-    snprintf(error, error_bytes, "'%.200s' names no option: options are like --lr 0.001, see --help", word);
+    fail(error, "'%.200s' names no option: options are like --lr 0.001, see --help", word);
   else if (letter >= 0)
-    snprintf(error, error_bytes, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word,
-             option_specs[letter].name, next ? " " : "", next ? next : "");
-  else if (instead) snprintf(error, error_bytes, "'%s' %sllm.c's %s %s", word, begin, word, instead);
+    fail(error, "'%s' %sllm.c's %s is --%s%s%.100s here", word, begin, word, option_specs[letter].name, next ? " " : "",
+         next ? next : "");
+  else if (instead) fail(error, "'%s' %sllm.c's %s %s", word, begin, word, instead);
   else if (meant >= 0)
-    snprintf(error, error_bytes, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin,
-             option_spec(meant)->name, equals ? equals : "");
+    fail(error, "'%.200s' %sdid you mean --%s%.100s? See --help", word, begin, option_spec(meant)->name, equals ?
+         equals : "");
   else if (!strncmp(word, "\xe2\x80\x93", 3) || !strncmp(word, "\xe2\x80\x94", 3) || !strncmp(word, "\xe2\x88\x92", 3))
-    snprintf(error, error_bytes, "'%.200s' %sits dash is a longer character than -; type it again", word, begin);
+    fail(error, "'%.200s' %sits dash is a longer character than -; type it again", word, begin);
   else if (!dash && !access(word, R_OK))
-    snprintf(error, error_bytes, "'%.200s' %sa file of options goes after --config, see --help", word, begin);
-  else snprintf(error, error_bytes, "'%.200s' %soptions start with --, see --help", word, begin);
+    fail(error, "'%.200s' %sa file of options goes after --config, see --help", word, begin);
+  else fail(error, "'%.200s' %soptions start with --, see --help", word, begin);
 }
 // Whether the argument after an option is its value. Flags take only words like true.
 static bool value_follows(OptionUse use, const char *next) {
@@ -431,8 +427,7 @@ static bool options_take_list(Options *o, int id, int argc, char **argv, int *a,
 }
 // Takes the option that stands at argv[*a], and moves *a to its last word. last: the option before it, or -1; then this
 // one. False with one line in `error`.
-static bool options_take_one(Options *o, OptionSource *from, int argc, char **argv, int *a, int *last, char *error,
-                             size_t error_bytes) {
+static bool options_take_one(Options *o, OptionSource *from, int argc, char **argv, int *a, int *last, Error *error) {
   const char *word = argv[*a], *next = *a + 1 < argc ? argv[*a + 1] : NULL, *value = strchr(word, '=');
   const bool apart = !value && next && strncmp(next, "--", 2);
   char name[OPTION_NAME_BYTES];
@@ -440,64 +435,58 @@ static bool options_take_one(Options *o, OptionSource *from, int argc, char **ar
   const int before = *last;
   *last = -1;
   if (strncmp(word, "--", 2) || !word[2] || word[2] == '=') {
-    REFUSE((before == OPT_data || before == OPT_val_data) && word[0] != '-' && !access(word, R_OK),
-           "'%.200s' stands behind --%s's value: of a pattern the shell makes several words; write it in quotes, "
-           "--%s 'DIR/*.jsonl', or names with commas between them", word, option_specs[before].name,
-           option_specs[before].name);
-    refuse_word(word, next, error, error_bytes);
+    REJECT((before == OPT_data || before == OPT_val_data) && word[0] != '-' && !access(word, R_OK), "'%.200s' stands "
+           "behind --%s's value: of a pattern the shell makes several words; write it in quotes, --%s 'DIR/*.jsonl', "
+           "or names with commas between them", word, option_specs[before].name, option_specs[before].name);
+    refuse_word(word, next, error);
     option_name_plain(name, word);
     *a += apart && strncmp(word, "--", 2) && (word[0] == '-' || word[0] == '\xe2' || option_index(name) >= 0);
     return false;
   }
   option_name_plain(name, word + 2);
-  if (!option_find(name, &use, error, error_bytes)) {
+  if (!option_find(name, &use, error)) {
     *a += apart;
     return false;
   }
   if (value) value++;
   else if (value_follows(use, next)) value = next, ++*a;
-  REFUSE(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
+  REJECT(value && !*value && option_names_a_thing(use.id), "--%s is empty, as a shell variable is that was not set: "
          "give its value, or leave the option out", option_spec(use.id)->name);
   *last = use.id;
-  REFUSE(value && !options_take_list(o, use.id, argc, argv, a, &value), "--flight: these names have more than %d "
+  REJECT(value && !options_take_list(o, use.id, argc, argv, a, &value), "--flight: these names have more than %d "
          "bytes: give their directory", OPTION_TEXT_BYTES - 1);
-  return source_take(o, from, use, value, next, error, error_bytes);
+  return source_take(o, from, use, value, next, error);
 }
 // Takes the options of the command line. All that are wrong are in `error`.
-static bool options_take(Options *o, int argc, char **argv, char *error, size_t error_bytes) {
+static bool options_take(Options *o, int argc, char **argv, Error *error) {
   OptionSource from = {};
-  char all[2048] = "";
+  Error all = {};
   for (int a = 1, last = -1; a < argc; a++) {
     const int first = a;
-    if (!options_take_one(o, &from, argc, argv, &a, &last, error, error_bytes))
-      wrong_add(all, min64(sizeof all, error_bytes), "", argv[first], error);
+    if (!options_take_one(o, &from, argc, argv, &a, &last, error))
+      wrong_add(&all, "", argv[first], error->text);
   }
-  if (!all[0]) return source_end(o, &from, error, error_bytes);
-  snprintf(error, error_bytes, "%s", all);
-  return false;
+  if (!all.text[0]) return source_end(o, &from, error);
+  return fail(error, "%s", all.text);
 }
 
 // What belongs to --plan has no effect without it; --json also belongs to --interactive.
-static bool options_check_plan(const Options *o, char *error, size_t error_bytes) {
+static bool options_check_plan(const Options *o, Error *error) {
   for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
-    REFUSE(o->given[i] && i != OPT_plan && !(i == OPT_json && (o->interactive || o->show_chats)),
-           "--%s belongs to --plan: give that too, or leave it out", option_specs[i].name);
+    REJECT(o->given[i] && i != OPT_plan && !(i == OPT_json && (o->interactive || o->show_chats)), "--%s belongs to "
+           "--plan: give that too, or leave it out", option_specs[i].name);
   return true;
 }
 // --flight reads files of a run that has ended: nothing else has an effect beside it.
-static bool options_check_flight(const Options *o, char *error, size_t error_bytes) {
+static bool options_check_flight(const Options *o, Error *error) {
   for (int i = 0; i < OPTION_COUNT && o->given[OPT_flight]; i++) {
-    REFUSE(o->given[i] && i != OPT_flight, "--flight compares files and does nothing else: leave --%s out",
+    REJECT(o->given[i] && i != OPT_flight, "--flight compares files and does nothing else: leave --%s out",
            option_specs[i].name);
-    REFUSE(!o->flight[0], "--flight needs files, OUT/flight-RANK.json, or the directory that they are in");
+    REJECT(!o->flight[0], "--flight needs files, OUT/flight-RANK.json, or the directory that they are in");
   }
   return true;
 }
-bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, char *error, size_t error_bytes) {
+bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, Error *error) {
   options_default(o, trainer);
-  if (options_take(o, argc, argv, error, error_bytes) && options_check_plan(o, error, error_bytes) &&
-      options_check_flight(o, error, error_bytes))
-    return true;
-  text_to_line(error, "");
-  return false;
+  return options_take(o, argc, argv, error) && options_check_plan(o, error) && options_check_flight(o, error);
 }

@@ -49,7 +49,7 @@ struct Call {
   char **argv;
   bool launched, first;                          // by mpirun; alone or its first process, which answers for all
   Options o;                                     // of argv
-  char error[2048];                              // what is wrong with them, or ""
+  Error error;                                   // what is wrong with them
 };
 enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
 // run: returns the exit code; -1: this was not asked for.
@@ -65,35 +65,35 @@ void options_default(Options *o, const TrainerTable *trainer);
 // One value as text; the same text gives the same value back.
 void option_print(char *to, size_t bytes, const Options *o, const OptionSpec *s);
 // Stores `value` for option i, as if it had not been given. False with one line in `error` when it does not fit.
-bool option_put(Options *o, int i, const char *value, char *error, size_t error_bytes);
+bool option_put(Options *o, int i, const char *value, Error *error);
 // option_put, and the option has been given.
-bool option_set(Options *o, int i, const char *value, char *error, size_t error_bytes);
+bool option_set(Options *o, int i, const char *value, Error *error);
 // Gives an option its default, as if it had not been given.
 void option_forget(Options *o, int i);
 // Reads the command line; the --config file is read later (option_file.h). False with one line in `error`.
-bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, char *error, size_t error_bytes);
+bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, Error *error);
 
 // ---- option_line.h --------------------------------------------------------------------------------------------------
 // Where the command line has short options of llm.c or nanoGPT's --init_from scratch or resume, `error` becomes the
 // whole line to type. What this refuses in its turn stands behind it.
-void options_whole_line(int argc, char **argv, char *error, size_t error_bytes);
+void options_whole_line(int argc, char **argv, Error *error);
 
 // ---- option_file.h --------------------------------------------------------------------------------------------------
 // Writes OUT/options.txt. If the disk is full or fails, a notice says so. from: see options_write_head.
 void options_save(const Options *asked, const Options *o, int ranks, const char *from);
 // Takes the options of the file that --config names, if it does, those of the command line first. False with one line
 // in `error`.
-bool options_read_config(Options *o, char *error, size_t error_bytes);
+bool options_read_config(Options *o, Error *error);
 // Says at the end of a refusal which of the options that it names the file of --config gives: its reader looks at the
 // command line.
-void config_name_source(const Options *o, char *error, size_t error_bytes);
+void config_name_source(const Options *o, Error *error);
 // Takes the options of the --config file, which rank 0 reads for all: other hosts need not have it. Collective.
 void take_config(Options *o, MPI_Comm comm);
 
 // ---- param_groups.h -------------------------------------------------------------------------------------------------
 // Marks what the three options name. False with one line in `error`: each glob must name parameters, and --freeze not
 // all of them.
-bool param_groups(const Options *o, Param *param, int params, char *error, size_t error_bytes);
+bool param_groups(const Options *o, Param *param, int params, Error *error);
 // Blanks between globs go, so that checkpoints and ranks agree on one spelling.
 void param_lists_trim(Options *o);
 
@@ -126,7 +126,7 @@ void recompute_choose(Options *o, const Ops *ops);
 // Reads --recompute, LEVEL[:COUNT],..., into `level`, one for each of the n_layer blocks from the first on. The last
 // entry may omit its count and then covers all blocks that are left. Blocks that the counts do not reach keep
 // everything, and so do all blocks while `auto` has not become a level. False with one line in `error`.
-bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes);
+bool recompute_parse(const Options *o, Recompute *level, Error *error);
 // Which transport the options mean, for so many ranks.
 CommKind comm_kind(const Options *o, int world);
 // The resolved options as numbers. first_backward: see FsdpConfig.
@@ -140,8 +140,7 @@ MeshShape mesh_shape_of(const Options *o);
 
 // ---- sm_margin.h ----------------------------------------------------------------------------------------------------
 // Multiprocessors of a GPU that --sm_margin leaves to NCCL. One line in `error` where it has no more than that.
-int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, char *error,
-                  size_t error_bytes);
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, Error *error);
 
 // ---- resolve.h ------------------------------------------------------------------------------------------------------
 // What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.
@@ -158,10 +157,10 @@ void tuning_fit_step(Options *o, const Corpus *corpus, int world);
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
 // Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.
-bool trace_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes);
+bool trace_refuse_steps(const Options *o, int64_t steps, Error *error);
 // Fills in what was not given and refuses what cannot work. vocab_size may still shrink to the vocabulary that the
 // tokenizer reaches. False with one line in `error`.
-bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes);
+bool options_resolve(Options *o, int world, int ranks_per_host, Error *error);
 
 // ---- option_help.h --------------------------------------------------------------------------------------------------
 // The commands --help and --version.

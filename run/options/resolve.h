@@ -9,7 +9,8 @@
 #include "sm_margin.h"
 
 void preset_fill(Options *o, const char *list) {
-  char item[128], fault[256];
+  char item[128];
+  Error fault = {};
   for (const char *c = list; *c; c += strcspn(c, " "), c += strspn(c, " ")) {
     snprintf(item, sizeof item, "%.*s", (int)strcspn(c, " "), c);
     char *value = strchr(item, '='), now[OPTION_TEXT_BYTES];
@@ -17,20 +18,20 @@ void preset_fill(Options *o, const char *list) {
     const int i = option_index(item);
     option_print(now, sizeof now, o, &option_specs[i]);
     const bool open = !now[0] || strtod(now, NULL) < option_specs[i].lo;
-    if (open) CHECK(option_put(o, i, value, fault, sizeof fault), "preset: %s", fault);
+    if (open) CHECK(option_put(o, i, value, &fault), "preset: %s", fault.text);
   }
 }
 // Sizes and choices of the block, and what cannot work.
-static bool block_resolve(Options *o, const Preset *p, char *error, size_t error_bytes) {
+static bool block_resolve(Options *o, const Preset *p, Error *error) {
   RopeScaling scaling;
   preset_fill(o, p->block);
   preset_fill(o, preset_block);
   if (!o->n_kv_head) o->n_kv_head = o->n_head;
-  REFUSE(!o->head_size && o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
+  REJECT(!o->head_size && o->n_embd % o->n_head, "--n_head %lld does not divide --n_embd %lld", (long long)o->n_head,
          (long long)o->n_embd);
   if (!o->head_size) o->head_size = o->n_embd / o->n_head;
   if (!o->mlp_width) o->mlp_width = 4 * o->n_embd;
-  REFUSE(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
+  REJECT(o->n_head % o->n_kv_head, "--n_kv_head %lld does not divide --n_head %lld", (long long)o->n_kv_head,
          (long long)o->n_head);
   static const struct { OptionId id, of; int choice; } belong[] = {
       {OPT_gamma, OPT_schedule, OPT_schedule_step}, {OPT_rope_theta, OPT_position, POSITION_ROPE},
@@ -41,102 +42,100 @@ static bool block_resolve(Options *o, const Preset *p, char *error, size_t error
       {OPT_too_long, OPT_pack, OPT_pack_whole}};
   for (const auto &x : belong) {
     const OptionSpec *of = &option_specs[x.of];
-    REFUSE(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",
+    REJECT(o->given[x.id] && option_choice(o, of) != x.choice, "--%s belongs to --%s %s, not to %s",
            option_specs[x.id].name, of->name, choice_word(of, x.choice), option_word(o, x.of));
   }
   for (OptionId id : {OPT_window_skip, OPT_window_theta})
-    REFUSE(o->given[id] && !o->window, "--%s belongs to --window N: give that too, or leave it out",
+    REJECT(o->given[id] && !o->window, "--%s belongs to --window N: give that too, or leave it out",
            option_specs[id].name);
-  REFUSE(o->window_theta > 0 && o->window_theta < 1, "--window_theta is %g, expected 0, or 1 to 1e12", o->window_theta);
+  REJECT(o->window_theta > 0 && o->window_theta < 1, "--window_theta is %g, expected 0, or 1 to 1e12", o->window_theta);
   const bool rope = o->position == POSITION_ROPE;
-  REFUSE(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
-  REFUSE(o->attention_scale > 0 && (!rope || o->rope_skip || o->qk_norm == QK_NORM_AFTER),
-         "--attention_scale needs --position rope in every block, and no --qk_norm after it");
-  REFUSE(o->qk_norm == QK_NORM_ALL && o->head_size % 2, "--qk_norm all needs an even --head_size, not %lld",
+  REJECT(rope && o->head_size % 2, "--position rope needs an even --head_size, not %lld", (long long)o->head_size);
+  REJECT(o->attention_scale > 0 && (!rope || o->rope_skip || o->qk_norm == QK_NORM_AFTER), "--attention_scale needs "
+         "--position rope in every block, and no --qk_norm after it");
+  REJECT(o->qk_norm == QK_NORM_ALL && o->head_size % 2, "--qk_norm all needs an even --head_size, not %lld",
          (long long)o->head_size);
-  REFUSE(o->norm_place != NORM_BEFORE && o->norm != NORM_RMSNORM, "--norm_place %s needs --norm rmsnorm",
-         option_word(o, OPT_norm_place));
-  REFUSE((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MAX,
-         "--position rope and --qk_norm take a --head_size of %d at most, not %lld", (int)ROPE_HEAD_MAX,
-         (long long)o->head_size);
-  REFUSE(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor "
-         "linear:FACTOR, llama3:FACTOR,LOW,HIGH,POSITIONS or yarn:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH",
-         o->rope_scaling);
+  REJECT(o->norm_place != NORM_BEFORE && o->norm != NORM_RMSNORM, "--norm_place %s needs --norm rmsnorm", option_word(o,
+         OPT_norm_place));
+  REJECT((rope || o->qk_norm != QK_NORM_OFF) && o->head_size > ROPE_HEAD_MAX, "--position rope and --qk_norm take a "
+         "--head_size of %d at most, not %lld", (int)ROPE_HEAD_MAX, (long long)o->head_size);
+  REJECT(!rope_scaling_parse(o->rope_scaling, &scaling), "--rope_scaling '%.200s' is neither none nor linear:FACTOR, "
+         "llama3:FACTOR,LOW,HIGH,POSITIONS or yarn:FACTOR,LOW,HIGH,POSITIONS with 0 < LOW < HIGH", o->rope_scaling);
   rope_scaling_print(o->rope_scaling, sizeof o->rope_scaling, &scaling);       // one spelling
   return true;
 }
 
 // What --base_dtype cannot be.
-static bool base_resolve(const Options *o, char *error, size_t error_bytes) {
+static bool base_resolve(const Options *o, Error *error) {
   const bool file = o->base_dtype == OPT_base_dtype_file, keeps = file || o->base_dtype > OPT_base_dtype_param;
   const char *word = option_word(o, OPT_base_dtype);
   bool known = false;
   for (uint8_t type : o->base_types) known = known || type;
-  REFUSE(keeps && !o->init_from[0] && !o->resume[0] && (file || o->plan == OPT_plan_off), "--base_dtype %s needs "
+  REJECT(keeps && !o->init_from[0] && !o->resume[0] && (file || o->plan == OPT_plan_off), "--base_dtype %s needs "
          "weights: name them with --init_from PATH%s", word, file ? "" : " (--plan does without)");
-  REFUSE(keeps && !o->lora && run_trains(o), "--base_dtype %s is of weights that stay as they are: give --lora RANK "
+  REJECT(keeps && !o->lora && run_trains(o), "--base_dtype %s is of weights that stay as they are: give --lora RANK "
          "too, or leave it out", word);
-  REFUSE(keeps && o->fp8 != FP8_OFF, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one "
-         "of them out", word, option_word(o, OPT_fp8));
-  REFUSE(file && !known, "--base_dtype file is of another program's weights, and a checkpoint's are fp32: choose "
+  REJECT(keeps && o->fp8 != FP8_OFF, "--base_dtype %s keeps the matrices that --fp8 %s gathers in E4M3: leave one of "
+         "them out", word, option_word(o, OPT_fp8));
+  REJECT(file && !known, "--base_dtype file is of another program's weights, and a checkpoint's are fp32: choose "
          "param, q8_0 or nf4");
   return true;
 }
 // What adapters there are. The block is resolved.
-static bool lora_resolve(Options *o, char *error, size_t error_bytes) {
+static bool lora_resolve(Options *o, Error *error) {
   const ModelShape shape = shape_of(o);
   Lora lora = shape.lora;
   static const OptionId of_lora[] = {OPT_lora_alpha, OPT_lora_dropout, OPT_lora_targets, OPT_lora_scale, OPT_merge,
                                      OPT_train_rows};
   for (OptionId k : of_lora)
-    REFUSE(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
+    REJECT(o->given[k] && !o->lora, "--%s belongs to --lora RANK: give that too, or leave it out",
            option_specs[k].name);
   char what[OPTION_TEXT_BYTES + 64] = "--lora_targets";
   if (o->lora_from[0]) snprintf(what, sizeof what, "%s/adapter_config.json: target_modules", o->lora_from);
-  if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, error_bytes, what)) return false;
+  if (o->lora && !lora_targets(&lora, &shape, o->lora_targets, error, what)) return false;
   o->lora_alpha = lora.alpha;
   long long from = -1, last = -1;
   char rows[64] = "";
   if (sscanf(o->train_rows, "%18lld:%18lld", &from, &last) == 2) snprintf(rows, sizeof rows, "%lld:%lld", from, last);
-  REFUSE(o->train_rows[0] && (strcmp(rows, o->train_rows) || from < 0 || last < from || last >= o->vocab_size),
+  REJECT(o->train_rows[0] && (strcmp(rows, o->train_rows) || from < 0 || last < from || last >= o->vocab_size),
          "--train_rows '%.100s' is not FIRST:LAST, rows below %lld", o->train_rows, (long long)o->vocab_size);
-  REFUSE(o->export_gguf == OPT_export_gguf_adapter && (!o->lora || o->merge), "--export_gguf adapter is of adapters "
+  REJECT(o->export_gguf == OPT_export_gguf_adapter && (!o->lora || o->merge), "--export_gguf adapter is of adapters "
          "alone: give --lora RANK without --merge, or name a type of whole weights, as f16");
-  REFUSE(o->train_rows[0] && o->export_gguf != OPT_export_gguf_off && !o->merge, "--export_gguf: an adapter of "
+  REJECT(o->train_rows[0] && o->export_gguf != OPT_export_gguf_off && !o->merge, "--export_gguf: an adapter of "
          "llama.cpp has no place for rows of the embedding: give --merge too, or leave it out");
-  REFUSE(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of whole "
+  REJECT(o->given[OPT_export_dtype] && (!o->export_hf[0] || (o->lora && !o->merge)), "--export_dtype is of whole "
          "weights that --export_hf writes: leave it out%s", o->lora ? ", or give --merge too" : "");
   return true;
 }
 
 // What belongs to preferences, and what they do not go with.
-static bool preference_resolve(Options *o, char *error, size_t error_bytes) {
+static bool preference_resolve(Options *o, Error *error) {
   static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma, OPT_reference};
   const char *word = option_word(o, OPT_loss);
   for (OptionId k : of_preferences)
-    REFUSE(o->given[k] && o->loss == PREFERENCE_NONE, "--%s belongs to --loss dpo and its kin: give that too, or "
-           "leave it out", option_specs[k].name);
+    REJECT(o->given[k] && o->loss == PREFERENCE_NONE, "--%s belongs to --loss dpo and its kin: give that too, or leave "
+           "it out", option_specs[k].name);
   if (o->dpo_beta < 0) o->dpo_beta = o->loss == PREFERENCE_SIMPO ? 2 : 0.1;
   if (o->loss == PREFERENCE_NONE) return true;
-  REFUSE(o->dpo_beta == 0 && o->loss != PREFERENCE_ORPO, "--dpo_beta 0: --loss %s learns nothing by it; leave it out "
+  REJECT(o->dpo_beta == 0 && o->loss != PREFERENCE_ORPO, "--dpo_beta 0: --loss %s learns nothing by it; leave it out "
          "for %g", word, o->loss == PREFERENCE_SIMPO ? 2 : 0.1);
   const bool smooth = o->loss == PREFERENCE_DPO || o->loss == PREFERENCE_SIMPO;
-  REFUSE(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
-  REFUSE(o->given[OPT_simpo_gamma] && o->loss != PREFERENCE_SIMPO, "--simpo_gamma belongs to --loss simpo, not to %s",
+  REJECT(o->dpo_smoothing > 0 && !smooth, "--dpo_smoothing belongs to --loss dpo and simpo, not to %s", word);
+  REJECT(o->given[OPT_simpo_gamma] && o->loss != PREFERENCE_SIMPO, "--simpo_gamma belongs to --loss simpo, not to %s",
          word);
-  REFUSE(o->given[OPT_reference] && (o->loss == PREFERENCE_SIMPO || o->loss == PREFERENCE_ORPO), "--loss %s has no "
+  REJECT(o->given[OPT_reference] && (o->loss == PREFERENCE_SIMPO || o->loss == PREFERENCE_ORPO), "--loss %s has no "
          "reference: leave --reference out", word);
-  REFUSE(o->given[OPT_reference] && o->reference == OPT_reference_base && !o->lora, "--reference base is the weights "
+  REJECT(o->given[OPT_reference] && o->reference == OPT_reference_base && !o->lora, "--reference base is the weights "
          "without adapters: give --lora or --lora_from, or leave it out");
-  REFUSE(o->pack != OPT_pack_whole, "--loss %s packs both answers of a pair whole: leave --pack stream out", word);
-  REFUSE(o->given[OPT_too_long] && o->too_long == OPT_too_long_cut, "--loss %s leaves pairs out that are longer than "
+  REJECT(o->pack != OPT_pack_whole, "--loss %s packs both answers of a pair whole: leave --pack stream out", word);
+  REJECT(o->given[OPT_too_long] && o->too_long == OPT_too_long_cut, "--loss %s leaves pairs out that are longer than "
          "--seq_len: leave --too_long cut out", word);
-  REFUSE(o->train_on == OPT_train_on_all, "--loss %s is of answers: leave --train_on all out", word);
-  REFUSE(o->data_as == OPT_data_as_text, "--loss %s reads records: leave --data_as text out", word);
-  REFUSE(o->logits_dtype == OPT_logits_dtype_bf16, "--loss %s adds log-probabilities of fp32 logits: leave "
+  REJECT(o->train_on == OPT_train_on_all, "--loss %s is of answers: leave --train_on all out", word);
+  REJECT(o->data_as == OPT_data_as_text, "--loss %s reads records: leave --data_as text out", word);
+  REJECT(o->logits_dtype == OPT_logits_dtype_bf16, "--loss %s adds log-probabilities of fp32 logits: leave "
          "--logits_dtype bf16 out", word);
-  REFUSE(o->fp8 == FP8_MATMUL, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: "
-         "leave it out", word);
+  REJECT(o->fp8 == FP8_MATMUL, "--loss %s compares sums of different batches, which --fp8 matmul scales apart: leave "
+         "it out", word);
   o->too_long = OPT_too_long_drop;
   return true;
 }
@@ -187,13 +186,13 @@ void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
 }
 
 // --batch_size auto: what a step is must not depend on memory.
-static bool batch_resolve(Options *o, int world, char *error, size_t error_bytes) {
+static bool batch_resolve(Options *o, int world, Error *error) {
   if (o->batch_size) return true;
-  REFUSE(!run_trains(o), "--batch_size auto is of training: give a number, or leave it out");
-  REFUSE(!o->global_batch, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into "
+  REJECT(!run_trains(o), "--batch_size auto is of training: give a number, or leave it out");
+  REJECT(!o->global_batch, "--batch_size auto, or 0, needs --global_batch, the sequences of a step: it decides into "
          "how many microbatches they are cut");
-  REFUSE(o->grad_accum, "--batch_size auto decides how many microbatches there are: leave --grad_accum out");
-  REFUSE(o->global_batch % world && !o->fill_step, "--global_batch %lld is not divisible by %d ranks: change it, or "
+  REJECT(o->grad_accum, "--batch_size auto decides how many microbatches there are: leave --grad_accum out");
+  REJECT(o->global_batch % world && !o->fill_step, "--global_batch %lld is not divisible by %d ranks: change it, or "
          "give --fill_step", (long long)o->global_batch, world);
   o->batch_auto = true, o->batch_size = 1;
   return true;
@@ -208,63 +207,62 @@ bool trace_steps_parse(const char *text, int64_t *first, int64_t *last) {
   *last = strtoll(end + 1, &end, 10);
   return !*end && *first <= *last && *last <= 1000000;
 }
-bool trace_refuse_steps(const Options *o, int64_t steps, char *error, size_t error_bytes) {
+bool trace_refuse_steps(const Options *o, int64_t steps, Error *error) {
   int64_t first = 0, last;
-  REFUSE(trace_steps_parse(o->trace_steps, &first, &last) && steps < first, "--trace_steps %.40s: this run has %lld "
+  REJECT(trace_steps_parse(o->trace_steps, &first, &last) && steps < first, "--trace_steps %.40s: this run has %lld "
          "step%s; choose earlier ones", o->trace_steps, (long long)steps, steps == 1 ? "" : "s");
   return true;
 }
 // Options about what a run does and reports that contradict others. False with one line in `error`.
-static bool report_refuse(const Options *o, char *error, size_t error_bytes) {
+static bool report_refuse(const Options *o, Error *error) {
   int64_t first, last;
   const bool tunes = o->tune != OPT_tune_off;
-  REFUSE(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
+  REJECT(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
   static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
-    REFUSE(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
+    REJECT(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);
-  if (!sm_margin_refuse(o, error, error_bytes)) return false;
-  REFUSE(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
+  if (!sm_margin_refuse(o, error)) return false;
+  REJECT(tunes && (o->eval_only || o->sample_only), "--tune times a training step: it does not go with --%s",
          o->eval_only ? "eval_only" : "sample_only");
-  REFUSE((o->interactive || o->eval[0]) && (o->prompt[0] || o->prompts[0]), "--%s takes no --prompt or --prompts",
+  REJECT((o->interactive || o->eval[0]) && (o->prompt[0] || o->prompts[0]), "--%s takes no --prompt or --prompts",
          o->interactive ? "interactive" : "eval");
-  REFUSE(o->interactive && o->eval[0], "--interactive and --eval exclude each other");
-  REFUSE(o->given[OPT_eval_style] && !o->eval[0], "--eval_style needs --eval FILE");
-  REFUSE(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
-  REFUSE(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
-  REFUSE(o->show_chats && (o->eval_only || o->sample_only), "--show_chats ends when it has printed: leave "
-         "--eval_only and "
-         "--sample_only out");
-  REFUSE(o->show_chats && !o->data[0], "--show_chats shows the conversations of --data: name them");
-  REFUSE(chat_kwargs_fault(o->chat_template_kwargs), "--chat_template_kwargs %.200s %s", o->chat_template_kwargs,
+  REJECT(o->interactive && o->eval[0], "--interactive and --eval exclude each other");
+  REJECT(o->given[OPT_eval_style] && !o->eval[0], "--eval_style needs --eval FILE");
+  REJECT(o->prompt[0] && o->prompts[0], "--prompt is one text to continue, --prompts a file of them: give one");
+  REJECT(o->eval_only && o->sample_only, "--eval_only and --sample_only exclude each other");
+  REJECT(o->show_chats && (o->eval_only || o->sample_only), "--show_chats ends when it has printed: leave --eval_only "
+         "and --sample_only out");
+  REJECT(o->show_chats && !o->data[0], "--show_chats shows the conversations of --data: name them");
+  REJECT(chat_kwargs_fault(o->chat_template_kwargs), "--chat_template_kwargs %.200s %s", o->chat_template_kwargs,
          chat_kwargs_fault(o->chat_template_kwargs));
   struct tm day;
-  REFUSE(!chat_date_read(o->chat_date, &day), "--chat_date '%.60s' is no date like 26 Jul 2024 or 2024-07-26",
+  REJECT(!chat_date_read(o->chat_date, &day), "--chat_date '%.60s' is no date like 26 Jul 2024 or 2024-07-26",
          o->chat_date);
-  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
+  REJECT(o->resume[0] && strcmp(o->resume, "auto") && o->init_from[0] && !o->lora,      // else: its weights are there
          "--resume continues a run, --init_from begins a new one: give one of them");
-  REFUSE(o->resume[0] && strcmp(o->resume, "auto") && o->lora_from[0],
-         "--resume continues a run with its own adapters, --lora_from begins with another's: give one of them");
-  REFUSE(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
+  REJECT(o->resume[0] && strcmp(o->resume, "auto") && o->lora_from[0], "--resume continues a run with its own "
+         "adapters, --lora_from begins with another's: give one of them");
+  REJECT(strcmp(o->report, "on") && strcmp(o->report, "off"), "--report %.300s: runs to compare belong on the command "
          "line, not into the file of --config", o->report);
-  REFUSE(o->trace[0] && o->offload != OFFLOAD_NONE, "--trace with --offload %s: on a GPU a trace is what the "
-         "device did, and the host updates; leave one of them out, or use nsys, whose ranges this program names",
+  REJECT(o->trace[0] && o->offload != OFFLOAD_NONE, "--trace with --offload %s: on a GPU a trace is what the device "
+         "did, and the host updates; leave one of them out, or use nsys, whose ranges this program names",
          option_word(o, OPT_offload));
-  REFUSE(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s",
-         o->eval_only ? "eval_only" : "sample_only");
-  REFUSE(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
-  REFUSE(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
+  REJECT(o->trace[0] && !run_trains(o), "--trace is of training steps: it does not go with --%s", o->eval_only ?
+         "eval_only" : "sample_only");
+  REJECT(o->given[OPT_trace_steps] && !o->trace[0], "--trace_steps needs --trace FILE");
+  REJECT(!trace_steps_parse(o->trace_steps, &first, &last), "--trace_steps '%.200s' is not first:last, like 3:5, with "
          "1 <= first <= last <= 1000000", o->trace_steps);
-  if (o->trace[0] && o->max_steps) return trace_refuse_steps(o, o->max_steps, error, error_bytes);
+  if (o->trace[0] && o->max_steps) return trace_refuse_steps(o, o->max_steps, error);
   return true;
 }
 
 // ---- all of them ----------------------------------------------------------------------------------------------------
-bool options_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+bool options_resolve(Options *o, int world, int ranks_per_host, Error *error) {
   const Preset *p = presets;
   for (const Preset &q : presets) if (!strcmp(q.name, o->model)) p = &q;
   tuning_resolve(o, world, ranks_per_host);
-  if (!batch_resolve(o, world, error, error_bytes)) return false;
+  if (!batch_resolve(o, world, error)) return false;
   if (!o->n_layer) o->n_layer = p->n_layer;
   if (!o->n_head) o->n_head = p->n_head;
   if (!o->n_embd) o->n_embd = p->n_embd;
@@ -273,36 +271,35 @@ bool options_resolve(Options *o, int world, int ranks_per_host, char *error, siz
   if (!o->n_positions) o->n_positions = max64(p->n_positions, o->seq_len);
   if (!o->test_batch_size) o->test_batch_size = o->batch_size;
   const char *fields = record_fields_fault(o->fields);
-  REFUSE(fields, "--fields '%.200s' %s", o->fields, fields);
-  REFUSE(o->given[OPT_document_token] && !o->encode[0], "--document_token belongs to --encode OUT: leave it out");
-  REFUSE(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
+  REJECT(fields, "--fields '%.200s' %s", o->fields, fields);
+  REJECT(o->given[OPT_document_token] && !o->encode[0], "--document_token belongs to --encode OUT: leave it out");
+  REJECT(o->no_cuda && o->device == OPT_device_cuda, "--no_cuda and --device cuda exclude each other");
   if (o->no_cuda) o->device = OPT_device_cpu;
   if (o->given[OPT_gamma] && !o->given[OPT_schedule]) o->schedule = OPT_schedule_step;
-  if (!block_resolve(o, p, error, error_bytes)) return false;
+  if (!block_resolve(o, p, error)) return false;
   // A preset's rate is that of its optimizer. The best rates of AdamW were a quarter of Muon's (docs/results.md).
   if (o->lr == 0) o->lr = strstr(p->block, "=muon") && o->optimizer != OPTIMIZER_MUON ? p->lr / 4 : p->lr;
-  if (!lora_resolve(o, error, error_bytes) || !base_resolve(o, error, error_bytes)) return false;
-  if (!preference_resolve(o, error, error_bytes)) return false;
+  if (!lora_resolve(o, error) || !base_resolve(o, error)) return false;
+  if (!preference_resolve(o, error)) return false;
   const RopeScaling scaling = shape_of(o).block.rope_scaling;
-  REFUSE(scaling.growth > 0 && o->seq_len > scaling.original, "--seq_len %lld: behind %lld tokens this model's q "
+  REJECT(scaling.growth > 0 && o->seq_len > scaling.original, "--seq_len %lld: behind %lld tokens this model's q "
          "grows, which is not computed here: give fewer", (long long)o->seq_len, (long long)scaling.original);
-  REFUSE(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
+  REJECT(o->seq_len > o->n_positions, "--seq_len %lld is longer than --n_positions %lld", (long long)o->seq_len,
          (long long)o->n_positions);
-  REFUSE(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len,
-         "--dropout with --n_head %lld and --seq_len %lld: attention has more weights than random numbers; "
-         "shorten the sequences, or leave --dropout out", (long long)o->n_head, (long long)o->seq_len);
+  REJECT(o->dropout > 0 && o->n_head * o->seq_len > DROPOUT_MOST_WEIGHTS / o->seq_len, "--dropout with --n_head %lld "
+         "and --seq_len %lld: attention has more weights than random numbers; shorten the sequences, or leave "
+         "--dropout out", (long long)o->n_head, (long long)o->seq_len);
   const int64_t per_round = o->batch_size * world;
   const char *s = world > 1 ? "s" : "";
-  REFUSE(o->fill_step && (!o->global_batch || o->global_batch % o->batch_size),
-         "--fill_step needs --global_batch, a multiple of --batch_size %lld", (long long)o->batch_size);
-  REFUSE(o->global_batch && o->global_batch % per_round && !o->fill_step,
-         "--global_batch %lld is not divisible by batch_size %lld x %d rank%s", (long long)o->global_batch,
-         (long long)o->batch_size, world, s);
+  REJECT(o->fill_step && (!o->global_batch || o->global_batch % o->batch_size), "--fill_step needs --global_batch, a "
+         "multiple of --batch_size %lld", (long long)o->batch_size);
+  REJECT(o->global_batch && o->global_batch % per_round && !o->fill_step, "--global_batch %lld is not divisible by "
+         "batch_size %lld x %d rank%s", (long long)o->global_batch, (long long)o->batch_size, world, s);
   const int64_t rounds = (o->global_batch + per_round - 1) / per_round;
-  REFUSE(o->global_batch && o->grad_accum && rounds != o->grad_accum,
-         "--global_batch %lld is not batch_size %lld x %d rank%s x grad_accum %lld: leave --grad_accum out",
-         (long long)o->global_batch, (long long)o->batch_size, world, s, (long long)o->grad_accum);
+  REJECT(o->global_batch && o->grad_accum && rounds != o->grad_accum, "--global_batch %lld is not batch_size %lld x %d "
+         "rank%s x grad_accum %lld: leave --grad_accum out", (long long)o->global_batch, (long long)o->batch_size,
+         world, s, (long long)o->grad_accum);
   if (!o->grad_accum) o->grad_accum = o->global_batch ? rounds : 1;
   if (!o->fill_step) o->global_batch = per_round * o->grad_accum;
-  return report_refuse(o, error, error_bytes) && sharding_resolve(o, world, ranks_per_host, error, error_bytes);
+  return report_refuse(o, error) && sharding_resolve(o, world, ranks_per_host, error);
 }

@@ -1,11 +1,6 @@
 // sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig. Modes have their
 // names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is refused by name, before anything
 // is allocated. What the device must support is checked in run/agree.h.
-//
-//   sharding_resolve   strategies become a mesh, a number of gather slots and a way to accumulate; contradictions are
-//                      refused
-//   sharding_freeze    marks frozen parameters
-//   sharding_config    the resolved options as an FsdpConfig
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -73,24 +68,24 @@ void recompute_choose(Options *o, const Ops *ops) {
   o->recompute_auto = !strcmp(o->recompute, "auto");
   if (o->recompute_auto) strcpy(o->recompute, recompute_names[ops->nccl ? RECOMPUTE_NONE : RECOMPUTE_NORM]);
 }
-bool recompute_parse(const Options *o, Recompute *level, char *error, size_t error_bytes) {
+bool recompute_parse(const Options *o, Recompute *level, Error *error) {
   int64_t at = 0, count;
   for (const char *c = strcmp(o->recompute, "auto") ? o->recompute : recompute_names[RECOMPUTE_NONE], *end; ;
        c = end + 1) {
     const size_t n = strcspn(c, ":,");
     int k = 0;
     while (k < RECOMPUTE_LEVELS && (strlen(recompute_names[k]) != n || strncmp(recompute_names[k], c, n))) k++;
-    REFUSE(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of auto|none|gelu|norm|mlp|block, or from "
+    REJECT(k == RECOMPUTE_LEVELS, "--recompute '%s' is not known: choose one of auto|none|gelu|norm|mlp|block, or from "
            "the first block on LEVEL:COUNT,... like block:5,mlp", o->recompute);
     count = o->n_layer - at;
     end = c + n;
     if (*end == ':') {
       end++;
-      REFUSE(!digits_parse(&end, LAYERS_MAX, &count) || !count || (*end && *end != ','),
-             "--recompute '%s': '%.*s:' needs a number of blocks, at least 1", o->recompute, (int)n, c);
-    } else REFUSE(*end, "--recompute '%s': only the last level may omit its number of blocks, not '%.*s'",
-                  o->recompute, (int)n, c);
-    REFUSE(at + count > o->n_layer, "--recompute '%s' names more blocks than the %lld there are", o->recompute,
+      REJECT(!digits_parse(&end, LAYERS_MAX, &count) || !count || (*end && *end != ','), "--recompute '%s': '%.*s:' "
+             "needs a number of blocks, at least 1", o->recompute, (int)n, c);
+    } else REJECT(*end, "--recompute '%s': only the last level may omit its number of blocks, not '%.*s'", o->recompute,
+                  (int)n, c);
+    REJECT(at + count > o->n_layer, "--recompute '%s' names more blocks than the %lld there are", o->recompute,
            (long long)o->n_layer);
     for (; count; count--) level[at++] = (Recompute)k;
     if (!*end) break;
@@ -99,41 +94,40 @@ bool recompute_parse(const Options *o, Recompute *level, char *error, size_t err
   return true;
 }
 // The device and what ranks talk over.
-static bool sharding_resolve_device(const Options *o, int world, char *error, size_t error_bytes) {
-  REFUSE(o->comm == OPT_comm_self && world > 1, "--comm self is for one rank, there are %d", world);
-  REFUSE(o->comm == OPT_comm_nccl && o->device != OPT_device_cuda, "--comm nccl needs --device cuda");
-  REFUSE(o->device == OPT_device_cuda && !&ops_cuda && o->plan == OPT_plan_off,
-         "--device cuda: this build has no CUDA kernels (%s): mend that and make again, or use --device cpu",
-         build_no_cuda);
+static bool sharding_resolve_device(const Options *o, int world, Error *error) {
+  REJECT(o->comm == OPT_comm_self && world > 1, "--comm self is for one rank, there are %d", world);
+  REJECT(o->comm == OPT_comm_nccl && o->device != OPT_device_cuda, "--comm nccl needs --device cuda");
+  REJECT(o->device == OPT_device_cuda && !&ops_cuda && o->plan == OPT_plan_off, "--device cuda: this build has no CUDA "
+         "kernels (%s): mend that and make again, or use --device cpu", build_no_cuda);
   const bool cpu = o->device == OPT_device_cpu;
   const bool by_nccl = o->comm == OPT_comm_nccl || (o->comm == OPT_comm_auto && !cpu);
-  REFUSE(o->reduce == OPT_reduce_native && !by_nccl, "--reduce native needs --comm nccl");
-  REFUSE(cpu && o->graph == OPT_graph_on, "--graph on needs --device cuda: a CPU has nothing to capture");
-  REFUSE(o->comm == OPT_comm_mpi && o->graph == OPT_graph_on,
-         "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured");
+  REJECT(o->reduce == OPT_reduce_native && !by_nccl, "--reduce native needs --comm nccl");
+  REJECT(cpu && o->graph == OPT_graph_on, "--graph on needs --device cuda: a CPU has nothing to capture");
+  REJECT(o->comm == OPT_comm_mpi && o->graph == OPT_graph_on, "--graph on does not go with --comm mpi: the host waits "
+         "for copies inside the step, which cannot be captured");
   return true;
 }
 // Mesh and strategy: one follows from the other. ranks_per_host: 0 where hosts differ; it only completes hybrid_shard.
-static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
+static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, Error *error) {
   int R = 1, S = world;
   const bool asked = o->mesh[0] || o->given[OPT_mesh];
-  REFUSE(asked && !mesh_parse(o->mesh, &R, &S), "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", o->mesh);
-  REFUSE(asked && R * (int64_t)S != world, "--mesh %s has %lld ranks, there %s %d", o->mesh, (long long)R * S,
-         world > 1 ? "are" : "is", world);
+  REJECT(asked && !mesh_parse(o->mesh, &R, &S), "--mesh '%s' is not RxS: R replicas of S shards, like 2x4", o->mesh);
+  REJECT(asked && R * (int64_t)S != world, "--mesh %s has %lld ranks, there %s %d", o->mesh, (long long)R * S, world >
+         1 ? "are" : "is", world);
   if (asked && !o->given[OPT_strategy])
     o->strategy = R == 1 ? OPT_strategy_full_shard : S == 1 ? OPT_strategy_no_shard : OPT_strategy_hybrid_shard;
   const Choice_strategy strategy = strategy_of(o);
   const bool hybrid = strategy == OPT_strategy_hybrid_shard, none = strategy == OPT_strategy_no_shard;
   const char *name = option_word(o, OPT_strategy);
-  REFUSE(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", name, world, o->mesh);
-  REFUSE(asked && !hybrid && !none && R != 1, "--strategy %s has one replica: its mesh is 1x%d, not %s; replicas of "
-         "shards need --strategy hybrid_shard%s", name, world, o->mesh,
-         strategy == OPT_strategy_full_shard ? "" : ", with --reshard_after_forward off to keep parameters whole");
+  REJECT(asked && none && S != 1, "--strategy %s shards nothing: its mesh is %dx1, not %s", name, world, o->mesh);
+  REJECT(asked && !hybrid && !none && R != 1, "--strategy %s has one replica: its mesh is 1x%d, not %s; replicas of "
+         "shards need --strategy hybrid_shard%s", name, world, o->mesh, strategy == OPT_strategy_full_shard ? "" : ", "
+         "with --reshard_after_forward off to keep parameters whole");
   if (hybrid && !asked) {
-    REFUSE(!ranks_per_host, "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS");
-    REFUSE(ranks_per_host == world && world > 1, "--strategy hybrid_shard shards inside a host and replicates over "
+    REJECT(!ranks_per_host, "--strategy hybrid_shard: hosts have different numbers of ranks: give --mesh RxS");
+    REJECT(ranks_per_host == world && world > 1, "--strategy hybrid_shard shards inside a host and replicates over "
            "hosts; this run has one host: give --mesh RxS, or choose full_shard");
-    REFUSE(ranks_per_host == 1 && world > 1, "--strategy hybrid_shard shards inside a host; each host here has one "
+    REJECT(ranks_per_host == 1 && world > 1, "--strategy hybrid_shard shards inside a host; each host here has one "
            "rank: give --mesh RxS, or choose full_shard or no_shard");
     R = world / ranks_per_host, S = ranks_per_host;
   }
@@ -154,99 +148,96 @@ static int sharding_block_units(const Options *o) {
   return inside;
 }
 // Refuses options about gathers if nothing is gathered block by block.
-static bool sharding_check_gathers(const Options *o, int world, char *error, size_t error_bytes) {
+static bool sharding_check_gathers(const Options *o, int world, Error *error) {
   const int S = o->shards;
   const bool none = strategy_of(o) == OPT_strategy_no_shard, reshards = o->given[OPT_reshard_after_forward];
   const char *asked = o->given[OPT_gather_slots] ? "gather_slots" : reshards ? "reshard_after_forward" : NULL;
   const bool in_place = (none || (S == 1 && world > 1)) && o->offload != OFFLOAD_PARAMS;
-  REFUSE(in_place && asked, "--%s %s keeps every parameter whole on each rank: --%s has no effect",
-         o->given[OPT_mesh] && !o->given[OPT_strategy] ? "mesh" : "strategy",
-         o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh : option_word(o, OPT_strategy), asked);
+  REJECT(in_place && asked, "--%s %s keeps every parameter whole on each rank: --%s has no effect", o->given[OPT_mesh]
+         && !o->given[OPT_strategy] ? "mesh" : "strategy", o->given[OPT_mesh] && !o->given[OPT_strategy] ? o->mesh :
+         option_word(o, OPT_strategy), asked);
   const bool stays = o->given[OPT_gather_slots] || (reshards && reshard_of(o));
-  REFUSE(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
+  REJECT(stays && !sharding_block_units(o), "--wrap %s leaves no unit inside a block: all is gathered once a step and "
          "stays whole, --%s has no effect", o->wrap, asked);
   return true;
 }
 // Gather slots, resharding, accumulation: what the strategy asks for, and what contradicts it.
-static bool sharding_resolve_slots(Options *o, int world, char *error, size_t error_bytes) {
+static bool sharding_resolve_slots(Options *o, int world, Error *error) {
   const int S = o->shards;
   int64_t least;
   const bool zero1 = o->strategy == OPT_strategy_zero1, keeps = zero1 || strategy_of(o) == OPT_strategy_shard_grad_op;
   const int reshard = reshard_of(o);
-  REFUSE(strcmp(o->wrap, "block") && strcmp(o->wrap, "model") && !wrap_parse(o->wrap, &least),
-         "--wrap '%s' is not block, model or min_params:N with a whole number N of at least 1", o->wrap);
-  REFUSE(reshard < 0, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
+  REJECT(strcmp(o->wrap, "block") && strcmp(o->wrap, "model") && !wrap_parse(o->wrap, &least), "--wrap '%s' is not "
+         "block, model or min_params:N with a whole number N of at least 1", o->wrap);
+  REJECT(reshard < 0, "--reshard_after_forward '%s' is not on, off or a number of ranks of at least 2",
          o->reshard_after_forward);
-  REFUSE(keeps && o->given[OPT_reshard_after_forward] && reshard,
-         "--strategy %s keeps parameters whole after forward: it does not go with --reshard_after_forward %s",
-         option_word(o, OPT_strategy), o->reshard_after_forward);
-  if (!sharding_check_gathers(o, world, error, error_bytes)) return false;
-  REFUSE(reshard > 1 && (S % reshard || reshard == S), "--reshard_after_forward %d: a shard group has %d rank%s; the "
+  REJECT(keeps && o->given[OPT_reshard_after_forward] && reshard, "--strategy %s keeps parameters whole after forward: "
+         "it does not go with --reshard_after_forward %s", option_word(o, OPT_strategy), o->reshard_after_forward);
+  if (!sharding_check_gathers(o, world, error)) return false;
+  REJECT(reshard > 1 && (S % reshard || reshard == S), "--reshard_after_forward %d: a shard group has %d rank%s; the "
          "number must divide that and be smaller", reshard, S, S > 1 ? "s" : "");
   const bool whole = keeps || !reshard;
-  REFUSE(whole && o->given[OPT_gather_slots] && o->gather_slots < o->n_layer,
-         "--%s %s keeps all %lld blocks whole: --gather_slots %lld does not go with it", keeps ? "strategy" :
-         "reshard_after_forward", keeps ? option_word(o, OPT_strategy) : "off", (long long)o->n_layer,
-         (long long)o->gather_slots);
+  REJECT(whole && o->given[OPT_gather_slots] && o->gather_slots < o->n_layer, "--%s %s keeps all %lld blocks whole: "
+         "--gather_slots %lld does not go with it", keeps ? "strategy" : "reshard_after_forward", keeps ? option_word(o,
+         OPT_strategy) : "off", (long long)o->n_layer, (long long)o->gather_slots);
   o->gather_slots = whole ? o->n_layer : min64(o->gather_slots, o->n_layer);
-  REFUSE(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has no effect: %lld block%s "
-         "stay%s whole in as many --gather_slots", reshard, (long long)o->n_layer,
-         o->n_layer > 1 ? "s" : "", o->n_layer > 1 ? "" : "s");
+  REJECT(reshard > 1 && o->gather_slots == o->n_layer, "--reshard_after_forward %d has no effect: %lld block%s stay%s "
+         "whole in as many --gather_slots", reshard, (long long)o->n_layer, o->n_layer > 1 ? "s" : "", o->n_layer > 1 ?
+         "" : "s");
   if (!strcmp(o->reshard_after_forward, "auto")) strcpy(o->reshard_after_forward, whole ? "off" : "on");
-  REFUSE(zero1 && o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local,
-         "--strategy zero1 adds up whole gradients and reduces once a step: it does not go with --accumulate %s",
-         option_word(o, OPT_accumulate));
+  REJECT(zero1 && o->given[OPT_accumulate] && o->accumulate != OPT_accumulate_local, "--strategy zero1 adds up whole "
+         "gradients and reduces once a step: it does not go with --accumulate %s", option_word(o, OPT_accumulate));
   if (zero1) o->accumulate = OPT_accumulate_local;
   return true;
 }
 // Checks options that depend on the kind of device, if it was named, and options that only training has.
-static bool sharding_check_device(const Options *o, char *error, size_t error_bytes) {
+static bool sharding_check_device(const Options *o, Error *error) {
   const bool trains = !o->eval_only && !o->sample_only, cpu = o->device == OPT_device_cpu;
   const bool offloads = o->offload != OFFLOAD_NONE, matmul = o->fp8 == FP8_MATMUL;
-  REFUSE(cpu && offloads, "--offload %s needs --device cuda: on a CPU all parameters are in host memory already",
+  REJECT(cpu && offloads, "--offload %s needs --device cuda: on a CPU all parameters are in host memory already",
          option_word(o, OPT_offload));
-  REFUSE(offloads && !trains, "--offload is for training: it does not go with --%s",
-         o->eval_only ? "eval_only" : "sample_only");
-  REFUSE(offloads && o->graph == OPT_graph_on,
-         "--graph on does not go with --offload: the host's optimizer cannot be captured");
-  REFUSE(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
-  REFUSE(matmul && o->buffer_dtype != OPT_buffer_dtype_bf16, "--fp8 matmul computes all else in bf16: it needs "
+  REJECT(offloads && !trains, "--offload is for training: it does not go with --%s", o->eval_only ? "eval_only" :
+         "sample_only");
+  REJECT(offloads && o->graph == OPT_graph_on, "--graph on does not go with --offload: the host's optimizer cannot be "
+         "captured");
+  REJECT(cpu && matmul, "--fp8 matmul needs --device cuda, compute capability 8.9 or later; --fp8 gather works here");
+  REJECT(matmul && o->buffer_dtype != OPT_buffer_dtype_bf16, "--fp8 matmul computes all else in bf16: it needs "
          "--buffer_dtype bf16 (or --param_dtype bf16), not %s", option_word(o, OPT_buffer_dtype));
-  REFUSE(o->logits_dtype == OPT_logits_dtype_bf16 && o->buffer_dtype != OPT_buffer_dtype_bf16, "--logits_dtype bf16 "
-         "needs --buffer_dtype bf16 (or --dtype bf16), not %s: use --logits_dtype fp32",
-         option_word(o, OPT_buffer_dtype));
+  REJECT(o->logits_dtype == OPT_logits_dtype_bf16 && o->buffer_dtype != OPT_buffer_dtype_bf16, "--logits_dtype bf16 "
+         "needs --buffer_dtype bf16 (or --dtype bf16), not %s: use --logits_dtype fp32", option_word(o,
+         OPT_buffer_dtype));
   const int64_t rows[] = {o->batch_size * o->seq_len, o->test_batch_size * o->seq_len};
   for (int64_t r : rows)
-    REFUSE(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "
+    REJECT(matmul && !o->sample_only && r % 16, "--fp8 matmul needs batches of a multiple of 16 tokens, not %lld: "
            "change --seq_len, --batch_size or --test_batch_size", (long long)r);
-  REFUSE(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
+  REJECT(matmul && o->n_embd % 16, "--fp8 matmul needs an --n_embd divisible by 16, not %lld", (long long)o->n_embd);
   const ModelShape s = shape_of(o);
   const int64_t widths[] = {s.n_head * s.head_size, model_qkv_rows(&s), s.mlp_width};
   for (int64_t w : widths)
-    REFUSE(matmul && w % 16, "--fp8 matmul needs heads times --head_size, and --mlp_width, divisible by 16, not %lld",
+    REJECT(matmul && w % 16, "--fp8 matmul needs heads times --head_size, and --mlp_width, divisible by 16, not %lld",
            (long long)w);
   return true;
 }
-static bool sharding_check_params(Options *o, char *error, size_t error_bytes) {
+static bool sharding_check_params(Options *o, Error *error) {
   const ModelShape shape = shape_of(o);
   int params;
   Param *param = params_of_shape(o->trainer->params, &shape, &params);
-  const bool ok = param_groups_check(o, param, params, error, error_bytes);
+  const bool ok = param_groups_check(o, param, params, error);
   free(param);
   return ok;
 }
 
 // Completes and checks what needs neither device nor data. ranks_per_host: 0 where hosts differ. False with one line in
 // `error`.
-static bool sharding_resolve(Options *o, int world, int ranks_per_host, char *error, size_t error_bytes) {
-  if (!sharding_resolve_device(o, world, error, error_bytes)) return false;
+static bool sharding_resolve(Options *o, int world, int ranks_per_host, Error *error) {
+  if (!sharding_resolve_device(o, world, error)) return false;
   Recompute level[LAYERS_MAX];
   if (o->buffer_dtype == OPT_buffer_dtype_auto)
-    option_put(o, OPT_buffer_dtype, option_word(o, OPT_param_dtype), error, error_bytes);
-  return recompute_parse(o, level, error, error_bytes) &&
-         sharding_resolve_mesh(o, world, ranks_per_host, error, error_bytes) &&
-         sharding_resolve_slots(o, world, error, error_bytes) && sharding_check_device(o, error, error_bytes) &&
-         sharding_check_params(o, error, error_bytes);
+    option_put(o, OPT_buffer_dtype, option_word(o, OPT_param_dtype), error);
+  return recompute_parse(o, level, error) &&
+         sharding_resolve_mesh(o, world, ranks_per_host, error) &&
+         sharding_resolve_slots(o, world, error) && sharding_check_device(o, error) &&
+         sharding_check_params(o, error);
 }
 
 MeshShape mesh_shape_of(const Options *o) {

@@ -1,8 +1,5 @@
 // sm_margin.h: --sm_margin, the multiprocessors of a GPU that matrix multiplies leave to NCCL's kernels.
 //
-//   sm_margin_refuse   what can be said of its text alone
-//   sm_margin_for      the number for a GPU: what is given, or that of the table in kernels/cuda/nvidia.h
-//
 // The number is that of cuBLASLt's heuristic too, whose choice decides bits: it follows from the text and the GPU's
 // model, never from the number of ranks.
 #pragma once
@@ -16,20 +13,20 @@ static inline int sm_margin_parse(const char *text) {
   const size_t digits = strspn(text, "0123456789");
   return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MAX ? SM_MARGIN_WRONG : atoi(text);
 }
-static inline bool sm_margin_refuse(const Options *o, char *error, size_t error_bytes) {
+// What can be said of its text alone.
+static inline bool sm_margin_refuse(const Options *o, Error *error) {
   const int margin = sm_margin_parse(o->sm_margin);
-  REFUSE(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",
+  REJECT(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",
          o->sm_margin);
-  REFUSE(margin == 1, "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: "
+  REJECT(margin == 1, "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: "
          "give 2 or more, or 0 for no limits");
   return true;
 }
-int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors,
-                  char *error, size_t error_bytes) {
+int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, Error *error) {
   const int margin = sm_margin_parse(o->sm_margin);
   if (margin == SM_MARGIN_AUTO) return sm_margin_row(major, minor, multiprocessors)->margin;
   if (margin >= multiprocessors)
-    snprintf(error, error_bytes, "--sm_margin %d leaves nothing for matrix multiplies: %.64s has %d multiprocessors; "
-             "give fewer, or auto", margin, name, multiprocessors);
+    fail(error, "--sm_margin %d leaves nothing for matrix multiplies: %.64s has %d multiprocessors; give fewer, or "
+         "auto", margin, name, multiprocessors);
   return margin;
 }

@@ -1,9 +1,5 @@
 // fork_work.h: many independent pieces of work on all cores, by processes: what a piece computes may use static memory,
 // and leaves its result in memory that the processes share.
-//
-//   fork_memory        shared memory for results
-//   fork_processes     how many processes the cores allow
-//   fork_work          does pieces 0 .. count - 1
 #pragma once
 #include "plan.h"
 #include "kernels/device.h"

@@ -1,7 +1,5 @@
 // machines.h: what ranks would have that are planned and not there: FLOP/s, bandwidths, memory, latencies, from data
 // sheets and published measurements, and how much of it is reached.
-//
-//   machine_parse   reads --on
 #pragma once
 #include "plan.h"
 #include "kernels/cuda/nvidia.h"
@@ -113,29 +111,29 @@ static inline const MachineRow *machine_row(const char *on, size_t length) {
   for (const MachineRow &r : machine_rows) if (strlen(r.name) == length && !strncmp(r.name, on, length)) return &r;
   return NULL;
 }
-static inline bool machine_key_set(Machine *m, const char *key, size_t n, char *error, size_t error_bytes) {
+static inline bool machine_key_set(Machine *m, const char *key, size_t n, Error *error) {
   const size_t name = strcspn(key, "=");
   for (const MachineKey &k : machine_keys) {
     char *end;
     if (name >= n || strlen(k.name) != name || strncmp(k.name, key, name)) continue;
     const double x = strtod(key + name + 1, &end);
-    REFUSE(end != key + n || end == key + name + 1 || !(x > 0) || x > 1e9, "--on: '%.*s' is not a number above 0",
+    REJECT(end != key + n || end == key + name + 1 || !(x > 0) || x > 1e9, "--on: '%.*s' is not a number above 0",
            (int)n, key);
     *(double *)((char *)m + k.offset) = x * k.unit;
     return true;
   }
-  REFUSE(true, "--on: '%.*s' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs=",
+  REJECT(true, "--on: '%.*s' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs=",
          (int)n, key);
 }
 // Reads --on. cpu, cores: table and cores of a CPU's rank. host_bytes: memory of a host. False with one line in
 // `error`.
 static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, double cores, size_t host_bytes,
-                                 Dtype dtype, bool tf32, char *error, size_t error_bytes) {
+                                 Dtype dtype, bool tf32, Error *error) {
   const size_t n = strcspn(on, ",");
   const MachineRow *row = machine_row(on, n);
   *m = Machine{};
   snprintf(m->name, sizeof m->name, "%.*s", (int)n, on);
-  REFUSE(!row && strcmp(m->name, "cpu"), "--on '%.200s' is not known: choose one of h100, h200, b200, a100, 4090, cpu",
+  REJECT(!row && strcmp(m->name, "cpu"), "--on '%.200s' is not known: choose one of h100, h200, b200, a100, 4090, cpu",
          on);
   if (row) machine_of_gpu(m, row, dtype, tf32);
   else {
@@ -144,7 +142,7 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, dou
   }
   for (const char *key = on + n; *key; key += strcspn(key, ",")) {
     key++;
-    if (!machine_key_set(m, key, strcspn(key, ","), error, error_bytes)) return false;
+    if (!machine_key_set(m, key, strcspn(key, ","), error)) return false;
   }
   machine_reaches(m, row, dtype);
   if (!m->gpu && m->inside == 0) m->inside = m->memory_rate / 2;  // one rank's cores copy: a read and a write

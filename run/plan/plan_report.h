@@ -1,9 +1,5 @@
 // plan_report.h: --plan: what a run would need and how long it would take, printed as text or JSON. Nothing is started:
 // it needs no GPU, no MPI and no corpus. docs/plan.md is its page.
-//
-//   report_make    plans all that is printed
-//   report_print   as text
-//   report_json    as JSON, with every figure
 #pragma once
 #include "plan.h"
 #include "plan_worlds.h"
@@ -11,7 +7,7 @@
 
 // The plan of another number of ranks. bytes: of a rank; needs: of a GPU, or of a host for all its CPU ranks; refused:
 // "", or why there is no such plan.
-struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; char refused[256]; };
+struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; Error refused; };
 enum { WORLD_ROWS_MAX = 24 };
 // Everything that is printed. run: the planned rank of those that need most memory.
 struct PlanReport {
@@ -58,8 +54,8 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
     snprintf(words, sizeof words, "%d ranks", r->world);
     report_progress(words);
     const Options o = plan_at_world(asked, r->world, &possible);
-    if (!possible) snprintf(r->refused, sizeof r->refused, "--mesh %.100s has no such number of ranks", asked->mesh);
-    if (!possible || !world_plan(&w, &o, true, NULL, r->refused, sizeof r->refused)) continue;
+    if (!possible) fail(&r->refused, "--mesh %.100s has no such number of ranks", asked->mesh);
+    if (!possible || !world_plan(&w, &o, true, NULL, &r->refused)) continue;
     report_row(r, &w);
     world_plan_free(&w);
   }
@@ -213,7 +209,7 @@ static void report_print_rows(const PlanReport *p) {
   say("\nranks  bytes of a rank%s\n", timed ? "             predicted: a step      tokens/s    of a rank" : "");
   for (int i = 0; i < p->rows; i++) {
     const WorldRow *r = &p->row[i];
-    if (r->refused[0]) { say("%5d  %s\n", r->world, r->refused); continue; }
+    if (r->refused.text[0]) { say("%5d  %s\n", r->world, r->refused.text); continue; }
     say("%5d  %15zu", r->world, r->bytes);
     if (timed)
       say("  %-12s %16s  %12.0f  %11.0f", r->needs <= world_plan_room(&p->plan) ? "fits" : "does not fit",
@@ -221,6 +217,7 @@ static void report_print_rows(const PlanReport *p) {
     say("\n");
   }
 }
+// Prints the report as text.
 static void report_print(const PlanReport *p) {
   report_print_head(p);
   report_print_memory(p);
@@ -287,6 +284,7 @@ static void report_json_times(FILE *f, const PlanReport *p) {
             (long long)(p->fit[k].value + p->fit[k].grain), p->fit[k].next);
   fprintf(f, "}");
 }
+// The report as JSON, with every figure.
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;
@@ -316,7 +314,7 @@ static void report_json(FILE *f, const PlanReport *p) {
   for (int i = 0; i < p->rows; i++) {
     const WorldRow *r = &p->row[i];
     fprintf(f, "%s{\"ranks\":%d,\"refused\":", i ? "," : "", r->world);
-    json_text(f, r->refused);
+    json_text(f, r->refused.text);
     fprintf(f, ",\"rank_bytes\":%zu,\"predicted_needs_bytes\":%.0f", r->bytes, p->plan.on.timed ? r->needs : 0);
     json_number(f, "predicted_step_s", r->step_s);
     json_number(f, "predicted_tokens_per_s", r->tokens_s);
@@ -327,11 +325,11 @@ static void report_json(FILE *f, const PlanReport *p) {
 
 // ---- all of it ------------------------------------------------------------------------------------------------------
 // Plans all that is printed, for the options `asked`. False with one line in `error`; else report_free frees it.
-static inline bool report_make(PlanReport *p, const Options *asked, char *error, size_t error_bytes) {
+static inline bool report_make(PlanReport *p, const Options *asked, Error *error) {
   memset((void *)p, 0, sizeof *p);
   report_progress("ranks by kind");
-  if (!world_plan(&p->plan, asked, true, &p->run, error, error_bytes)) {
-    config_name_source(asked, error, error_bytes);
+  if (!world_plan(&p->plan, asked, true, &p->run, error)) {
+    config_name_source(asked, error);
     return false;
   }
   for (int k = 0; k < FITS && p->plan.on.timed; k++) {

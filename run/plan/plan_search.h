@@ -117,10 +117,11 @@ static inline bool search_options(Options *o, const Options *asked, const Search
   for (int a = 0; a < AXES; a++) {
     const SearchValue *v = &axis[a].value[r->at[a]];
     for (int i = 0; i < v->settings; i++) {
-      char fault[512], given[OPTION_TEXT_BYTES];
+      char given[OPTION_TEXT_BYTES];
+      Error fault = {};
       option_print(given, sizeof given, asked, &option_specs[v->set[i].option]);
       if (asked->given[v->set[i].option] && strcmp(given, v->set[i].text)) return false;
-      if (!option_set(o, v->set[i].option, v->set[i].text, fault, sizeof fault)) return false;
+      if (!option_set(o, v->set[i].option, v->set[i].text, &fault)) return false;
     }
   }
   return true;
@@ -146,8 +147,8 @@ static inline uint64_t search_key(const Options *resolved) {
 // Plans `o`. False: training rejects it.
 static inline bool search_plan(SearchRow *r, const Options *o) {
   static WorldPlan w;
-  char error[2048];
-  if (!world_plan(&w, o, true, NULL, error, sizeof error)) return false;
+  Error error = {};
+  if (!world_plan(&w, o, true, NULL, &error)) return false;
   const double *at = w.rank[w.slowest].times.at;
   r->needs = world_plan_needs(&w);
   r->step_s = at[STEP_TOTAL];
@@ -160,8 +161,8 @@ static inline bool search_plan(SearchRow *r, const Options *o) {
 // Plans the bytes of `o` alone, with all blocks: how well buffers share memory is not linear in the number of blocks.
 static inline bool search_bytes(SearchRow *r, const Options *o) {
   static WorldPlan w;
-  char error[2048];
-  if (!world_plan(&w, o, false, NULL, error, sizeof error)) return false;
+  Error error = {};
+  if (!world_plan(&w, o, false, NULL, &error)) return false;
   r->needs = world_plan_needs(&w);
   world_plan_free(&w);
   return true;
@@ -262,8 +263,8 @@ static inline SearchRow *search_different(const Search *s, const Options *asked,
   r.at[AXIS_OFFLOAD] = (int16_t)offload;
   *rows = 0;
   for (int64_t i = 0; i < all; i++) {
-    char error[2048];
-    bool different = search_options(&resolved, asked, s->axis, &r) && plan_resolve(&resolved, &on, error, sizeof error);
+    Error error = {};
+    bool different = search_options(&resolved, asked, s->axis, &r) && plan_resolve(&resolved, &on, &error);
     const uint64_t key = different ? search_key(&resolved) : 0;
     for (int k = 0; k < *rows && different; k++) different = seen[k] != key;
     if (different) seen[*rows] = key, row[(*rows)++] = r;
@@ -337,10 +338,10 @@ static inline void search_confirm(Search *s, const Options *asked) {
   free(settled);
 }
 // Searches. asked: the options as given. False with one line in `error`.
-static inline bool search_make(Search *s, const Options *asked, char *error, size_t error_bytes) {
+static inline bool search_make(Search *s, const Options *asked, Error *error) {
   memset((void *)s, 0, sizeof *s);
-  REFUSE(!asked->on[0], "--plan search needs --on: what is fastest and what fits depends on the machine");
-  if (!world_plan(&s->plan, asked, true, &s->run, error, error_bytes)) return false;
+  REJECT(!asked->on[0], "--plan search needs --on: what is fastest and what fits depends on the machine");
+  if (!world_plan(&s->plan, asked, true, &s->run, error)) return false;
   search_axes(s->axis, asked, &s->plan.opt, s->plan.on.gpu);
   s->all_bytes = asked->json;
   for (int i = 0; i < s->axis[AXIS_OFFLOAD].values && !s->rows; i++) search_offloaded(s, asked, i);
@@ -440,11 +441,11 @@ static inline void search_json(FILE *f, const Search *s, const Options *asked) {
   fprintf(f, "]}\n");
 }
 // --plan search: searches and prints the result. Ends the program with one line if it cannot search.
-static inline void search_main(const Options *asked, char *error, size_t error_bytes) {
+static inline void search_main(const Options *asked, Error *error) {
   static Search s;
   mallopt(M_MMAP_THRESHOLD, 1 << 30);            // each plan takes and gives back megabytes: keep the pages
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
-  if (!search_make(&s, asked, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
+  if (!search_make(&s, asked, error)) die_user("train_gpt_fsdp: %s", error->text);
   char *json = NULL;
   size_t bytes = 0;
   FILE *f = open_memstream(&json, &bytes);
@@ -459,18 +460,17 @@ static inline void search_main(const Options *asked, char *error, size_t error_b
 int plan_main(Call *call) {
   static PlanReport report;
   Options *o = &call->o;
-  char *error = call->error;
-  const size_t error_bytes = sizeof call->error;
+  Error *error = &call->error;
   if (o->plan == OPT_plan_off) return -1;
   if (!call->first) return 0;
-  if (!error[0]) options_read_config(o, error, error_bytes);
+  if (!error->text[0]) options_read_config(o, error);
   char name[MAP_PATH_BYTES + 32] = "";
-  if (!error[0]) shape_of_weights(o, name, sizeof name, error, error_bytes);
-  if (error[0]) die_user("train_gpt_fsdp: %s", error);
+  if (!error->text[0]) shape_of_weights(o, name, sizeof name, error);
+  if (error->text[0]) die_user("train_gpt_fsdp: %s", error->text);
   const char *launched = call->launched ? getenv("OMPI_COMM_WORLD_SIZE") : NULL;
   if (launched && !o->given[OPT_world] && atoi(launched) > 0) o->world = atoi(launched);
-  if (o->plan == OPT_plan_search) { search_main(o, error, error_bytes); return 0; }
-  if (!report_make(&report, o, error, error_bytes)) die_user("train_gpt_fsdp: %s", error);
+  if (o->plan == OPT_plan_search) { search_main(o, error); return 0; }
+  if (!report_make(&report, o, error)) die_user("train_gpt_fsdp: %s", error->text);
   if (name[0]) report.run->name = name;
   char *json = NULL;
   size_t json_size = 0;

@@ -31,18 +31,18 @@ static inline Ops plan_cuda_table() {
 // memory of this host.
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
-static inline bool plan_refuses(const Options *o, char *error, size_t error_bytes) {
+static inline bool plan_refuses(const Options *o, Error *error) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
                                        OPT_eval, OPT_interactive};
   for (OptionId i : not_here) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &option_specs[i]);
     if (i == OPT_init_from && o->tuning) continue;         // its shape is known (shape_of_weights)
-    REFUSE(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
+    REJECT(value[0] && strcmp(value, "off"), "--plan is of a training that begins, and reads no weights: it does not "
            "go with --%s; shapes and modes come from options, or from --config OUT/options.txt", option_specs[i].name);
   }
-  REFUSE(!o->batch_size, "--plan says which batches fit: give --batch_size a number in place of auto");
-  REFUSE(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
+  REJECT(!o->batch_size, "--plan says which batches fit: give --batch_size a number in place of auto");
+  REJECT(o->tokens && !o->on[0], "--tokens asks how long they take, and that depends on the machine: give --on too");
   return true;
 }
 // Where the plan's vocabulary size comes from: the generated text is the same everywhere, a tokenizer trained on
@@ -58,27 +58,27 @@ static inline const char *plan_data_words(const Options *o) {
   return "not read: a text may give a smaller vocabulary, which the model then takes";
 }
 // The kind of device: --device, or that of --on; a CPU where neither says.
-static inline bool plan_choose_device(Options *o, char *error, size_t error_bytes) {
+static inline bool plan_choose_device(Options *o, Error *error) {
   const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
   if (!o->on[0]) {
     if (o->device == OPT_device_auto) o->device = OPT_device_cpu;
     return true;
   }
   const bool on_cpu = !strncmp(o->on, "cpu", 3) && (!o->on[3] || o->on[3] == ',');
-  REFUSE(cpu && !on_cpu, "--on %.200s is a GPU: it does not go with --%s", o->on,
-         o->no_cuda ? "no_cuda" : "device cpu");
-  REFUSE(o->device == OPT_device_cuda && on_cpu, "--on cpu does not go with --device cuda");
+  REJECT(cpu && !on_cpu, "--on %.200s is a GPU: it does not go with --%s", o->on, o->no_cuda ? "no_cuda" : "device "
+         "cpu");
+  REJECT(o->device == OPT_device_cuda && on_cpu, "--on cpu does not go with --device cuda");
   o->device = on_cpu ? OPT_device_cpu : OPT_device_cuda;
   return true;
 }
 // This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
 // quota: in cores.
-struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; char error[512]; };
+struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; Error error; };
 static inline const PlanHost *plan_host() {
   static PlanHost h;
   if (!h.asked) {
     h.asked = true;
-    h.read = cores_read_machine(&h.table, h.error, sizeof h.error);
+    h.read = cores_read_machine(&h.table, &h.error);
     h.mask = cores_mask(&h.table, &h.bind);
     h.quota = cgroup_cores("");
   }
@@ -100,44 +100,43 @@ static inline PlanThreads plan_threads(const Options *o, int node_rank, int node
   return t;
 }
 // Resolves `o` for o->world ranks as training does, and rejects what training rejects. False with one line in `error`.
-static inline bool plan_resolve(Options *o, PlanDevice *d, char *error, size_t error_bytes) {
+static inline bool plan_resolve(Options *o, PlanDevice *d, Error *error) {
   static Ops cuda;
-  error[0] = 0;
-  if (!plan_refuses(o, error, error_bytes) || !plan_choose_device(o, error, error_bytes)) return false;
+  error->text[0] = 0;
+  if (!plan_refuses(o, error) || !plan_choose_device(o, error)) return false;
   const int world = (int)o->world;
   d->gpu = !o->no_cuda && o->device == OPT_device_cuda;
   if (!o->ranks_per_host) o->ranks_per_host = d->gpu ? min64(world, PLAN_HOST_RANKS) : world;
   o->ranks_per_host = min64(o->ranks_per_host, world);
   const int per_host = (int)o->ranks_per_host;
-  if (!options_resolve(o, world, world % per_host ? 0 : per_host, error, error_bytes)) return false;
+  if (!options_resolve(o, world, world % per_host ? 0 : per_host, error)) return false;
   const bool generated = !strcmp(o->data, "generated") && !o->tokenizer[0] && !o->tuning;
   if (generated) o->vocab_size = min64(o->vocab_size, GEN_VOCAB_MAX);
-  const Ops *cpu = device_pretend(o, d->gpu, world, error, error_bytes);
+  const Ops *cpu = device_pretend(o, d->gpu, world, error);
   if (!cpu) return false;
   d->timed = o->on[0] != 0;
   static const size_t host_bytes = host_available_bytes();       // one figure for all plans of a search
   d->host_bytes = host_bytes;
   const bool tf32 = o->matmul_precision == OPT_matmul_precision_high;
-  REFUSE(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error);
+  REJECT(!d->gpu && !o->threads && !plan_host()->read, "%s", plan_host()->error.text);
   const PlanThreads threads = d->gpu ? PlanThreads{1, 1, true} : plan_threads(o, 0, per_host);
   const double cores = threads.cores;
   if (d->timed && !machine_parse(&d->machine, o->on, cpu, cores, d->host_bytes,
-                                 option_dtype(o, OPT_buffer_dtype), tf32, error, error_bytes))
+                                 option_dtype(o, OPT_buffer_dtype), tf32, error))
     return false;
-  REFUSE(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
+  REJECT(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
          "predicted; leave --on out, or plan --comm nccl");
   DeviceInfo info = {};
   snprintf(info.name, sizeof info.name, "%s", d->machine.name);
   info.major = d->machine.major, info.minor = d->machine.minor;
-  if (d->gpu && d->timed) check_fp8(o, &info, error, error_bytes);
+  if (d->gpu && d->timed) check_fp8(o, &info, error);
   if (d->gpu && d->timed)
-    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.multiprocessors, error,
-                                         error_bytes);
-  if (error[0]) return false;
+    d->machine.sm_margin = sm_margin_for(o, info.name, info.major, info.minor, d->machine.multiprocessors, error);
+  if (error->text[0]) return false;
   cuda = plan_cuda_table();
   FsdpConfig c = sharding_config(o, 0, comm_kind(o, world));
-  fsdp_hosts_chain(&c, world, per_host, d->gpu, error, error_bytes);
-  if (error[0]) return false;
+  fsdp_hosts_chain(&c, world, per_host, d->gpu, error);
+  if (error->text[0]) return false;
   d->device = device_of(d->gpu ? &cuda : cpu);
   d->device.host_ops = cpu;
   d->device.index = d->timed && d->gpu ? d->machine.major : 9;   // see plan_cuda_table
@@ -188,9 +187,9 @@ static inline RankOwners rank_owners(const Options *o) {
   if (o->optimizer != OPTIMIZER_MUON || o->eval_only || o->sample_only) return w;
   const ModelShape shape = shape_of(o);
   int params;
-  char error[2048];
+  Error error = {};
   Param *param = params_of_shape(o->trainer->params, &shape, &params);
-  param_groups(o, param, params, error, sizeof error);
+  param_groups(o, param, params, &error);
   w.count = fsdp_owned_counts(param, params, w.world);
   free(param);
   return w;
@@ -202,8 +201,8 @@ static inline int rank_owns(RankOwners w, int rank) {
 // Whether the planned ranks reduce gradients by an inter-node reduction chain; all ranks do, or none.
 static inline bool plan_goes_along(const Options *o) {
   const FsdpConfig c = sharding_config(o, 0, comm_kind(o, (int)o->world));
-  char error[256];                               // plan_resolve has rejected it
-  return fsdp_hosts_chain(&c, (int)o->world, (int)o->ranks_per_host, o->device == OPT_device_cuda, error, sizeof error);
+  Error error = {};                               // plan_resolve has rejected it
+  return fsdp_hosts_chain(&c, (int)o->world, (int)o->ranks_per_host, o->device == OPT_device_cuda, &error);
 }
 // How many of 0, 1, ..., n - 1 are p modulo c.
 static inline int numbers_in_turn(int n, int c, int p) { return n > p ? (n - p - 1) / c + 1 : 0; }
@@ -296,12 +295,11 @@ static inline RunView *world_plan_class(const WorldPlan *w, RankClass *c, bool t
 }
 // Plans asked->world ranks; `asked` is not resolved. timed: predicts steps, if --on was given. keep: NULL, or receives
 // a planned rank of the class that needs most, for plan_close. False with one line in `error`.
-static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, RunView **keep, char *error,
-                              size_t error_bytes) {
+static inline bool world_plan(WorldPlan *w, const Options *asked, bool timed, RunView **keep, Error *error) {
   RunView *run = NULL;
   *w = WorldPlan{};
   w->opt = *asked;
-  if (!plan_resolve(&w->opt, &w->on, error, error_bytes)) return false;
+  if (!plan_resolve(&w->opt, &w->on, error)) return false;
   world_plan_classes(w);
   for (int c = 0; c < w->classes; c++) {
     if (c) asked->trainer->plan_close(run);
@@ -356,14 +354,14 @@ struct Fit { int64_t value, grain; double needs, next; };
 static inline double fit_needs(const Options *asked, int64_t grad_accum, FitOf of, int64_t value) {
   static WorldPlan w;
   static Options o;
-  char error[2048];
+  Error error = {};
   o = *asked;
   if (of == FIT_BATCH) o.batch_size = value;
   else o.seq_len = value;
   if (of == FIT_SEQUENCE && o.n_positions) o.n_positions = max64(o.n_positions, value);
   o.global_batch = 0;
   o.grad_accum = grad_accum;
-  if (!world_plan(&w, &o, false, NULL, error, sizeof error)) return 0;
+  if (!world_plan(&w, &o, false, NULL, &error)) return 0;
   const double needs = world_plan_needs(&w);
   world_plan_free(&w);
   return needs;

@@ -1,11 +1,5 @@
 // flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, watch/flight_file.h) and says where each
 // stands and where they first differ.
-//
-//   flight_read       one file, checked: no value of it is trusted
-//   flight_list       the files that a list of names, or a directory, stands for
-//   flight_compare    refuses files that do not belong together
-//   flight_print      the report
-//   flight_main       all of it. Needs neither MPI nor a device
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -113,7 +107,7 @@ static inline const char *flight_read_rows(FlightRecord *r, const cJSON *json) {
   return NULL;
 }
 // Reads PATH. False and one line in `error` if it is no flight record, or a damaged one. To be closed either way.
-static inline bool flight_read(FlightRecord *r, const char *path, char *error, size_t error_bytes) {
+static inline bool flight_read(FlightRecord *r, const char *path, Error *error) {
   *r = FlightRecord{};
   snprintf(r->path, sizeof r->path, "%.1000s", path);
   struct stat st;
@@ -121,27 +115,26 @@ static inline bool flight_read(FlightRecord *r, const char *path, char *error, s
   const char *fault = NULL;
   const bool there = !stat(path, &st);
   if (there && !S_ISREG(st.st_mode)) {
-    snprintf(error, error_bytes, "%.800s is %s, not a flight record", path, file_type_words(st.st_mode));
+    fail(error, "%.800s is %s, not a flight record", path, file_type_words(st.st_mode));
     return false;
   }
   if (there && st.st_size > FLIGHT_FILE_MOST_BYTES) {
-    snprintf(error, error_bytes, "%.800s is no flight record: it has more than %d MiB", path,
-             FLIGHT_FILE_MOST_BYTES >> 20);
+    fail(error, "%.800s is no flight record: it has more than %d MiB", path, FLIGHT_FILE_MOST_BYTES >> 20);
     return false;
   }
   char *text = there ? file_get(path, FLIGHT_FILE_MOST_BYTES, &bytes) : NULL;
-  if (!text) { snprintf(error, error_bytes, "cannot read %.800s: %s", path, strerror(errno)); return false; }
+  if (!text) { fail(error, "cannot read %.800s: %s", path, strerror(errno)); return false; }
   r->json = cJSON_ParseWithLength(text, (size_t)bytes);
   free(text);
   if (!cJSON_IsObject(r->json))
-    snprintf(error, error_bytes, "%.800s is no flight record, or cut short: it is no object of JSON", path);
+    fail(error, "%.800s is no flight record, or cut short: it is no object of JSON", path);
   else if (!flight_int(r->json, "flight", 1, 1e9, &format))
-    snprintf(error, error_bytes, "%.800s is no flight record: those of a run are OUT/flight-RANK.json", path);
+    fail(error, "%.800s is no flight record: those of a run are OUT/flight-RANK.json", path);
   else if (format != FLIGHT_FORMAT)
-    snprintf(error, error_bytes, "%.800s is a flight record of format %lld; this program reads %d: use the one that "
-             "wrote it", path, (long long)format, (int)FLIGHT_FORMAT);
+    fail(error, "%.800s is a flight record of format %lld; this program reads %d: use the one that wrote it", path,
+         (long long)format, (int)FLIGHT_FORMAT);
   else if ((fault = flight_read_head(r, r->json)) || (fault = flight_read_rows(r, r->json)))
-    snprintf(error, error_bytes, "%.800s is a damaged flight record: its %s is not possible", path, fault);
+    fail(error, "%.800s is a damaged flight record: its %s is not possible", path, fault);
   else return true;
   return false;
 }
@@ -152,15 +145,14 @@ static inline int flight_by_rank(const void *a, const void *b) {
   return x->rank != y->rank ? x->rank - y->rank : strcmp(x->path, y->path);
 }
 // Whether the records are of different ranks of one run; sorts them by rank. One line in `error` if not.
-static inline bool flight_compare(FlightRecord *r, int count, char *error, size_t error_bytes) {
+static inline bool flight_compare(FlightRecord *r, int count, Error *error) {
   qsort(r, (size_t)count, sizeof *r, flight_by_rank);
   for (int i = 1; i < count; i++) {
     if (strcmp(r[i].run, r[0].run) || r[i].world != r[0].world)
-      return snprintf(error, error_bytes, "%.600s and %.600s are of different runs: name the records of one, or remove "
-                      "the older ones", r[0].path, r[i].path) < 0;
+      return fail(error, "%.600s and %.600s are of different runs: name the records of one, or remove the older ones",
+                  r[0].path, r[i].path);
     if (r[i].rank == r[i - 1].rank)
-      return snprintf(error, error_bytes, "%.600s and %.600s are both of rank %d", r[i - 1].path, r[i].path,
-                      r[i].rank) < 0;
+      return fail(error, "%.600s and %.600s are both of rank %d", r[i - 1].path, r[i].path, r[i].rank);
   }
   return true;
 }
@@ -171,6 +163,7 @@ static inline void flight_name_add(FlightNames *n, const char *text, size_t byte
   n->name = (char **)realloc(n->name, sizeof(char *) * (size_t)(n->count + 1));
   n->name[n->count++] = strndup(text, bytes);
 }
+// The files that a list of names, or a directory, stands for.
 static inline FlightNames flight_list(const char *list) {
   FlightNames n = {NULL, 0};
   struct stat st;
@@ -318,16 +311,16 @@ static inline void flight_print(FILE *f, const FlightRecord *r, int count) {
 }
 
 // Reads and compares all files of `list`. Returns 0, or EXIT_MISSING with one line in `error`.
-static inline int flight_main(FILE *f, const char *list, char *error, size_t error_bytes) {
+static inline int flight_main(FILE *f, const char *list, Error *error) {
   FlightNames n = flight_list(list);
   FlightRecord *r = (FlightRecord *)calloc((size_t)n.count + 1, sizeof(FlightRecord));
   bool ok = n.count > 0;
   int opened = 0;
-  if (!ok) snprintf(error, error_bytes, "--flight %.800s: there is no flight-RANK.json", list);
-  while (ok && opened < n.count) { ok = flight_read(&r[opened], n.name[opened], error, error_bytes); opened++; }
+  if (!ok) fail(error, "--flight %.800s: there is no flight-RANK.json", list);
+  while (ok && opened < n.count) { ok = flight_read(&r[opened], n.name[opened], error); opened++; }
   struct stat st;
   if (ok && !stat(list, &st) && S_ISDIR(st.st_mode)) opened = flight_newest(f, r, opened);
-  ok = ok && flight_compare(r, opened, error, error_bytes);
+  ok = ok && flight_compare(r, opened, error);
   if (ok) flight_print(f, r, opened);
   for (int i = 0; i < opened; i++) flight_close(&r[i]);
   for (int i = 0; i < n.count; i++) free(n.name[i]);
@@ -337,10 +330,9 @@ static inline int flight_main(FILE *f, const char *list, char *error, size_t err
 }
 
 int flight_answer(Call *call) {
-  if (!call->o.flight[0] || call->error[0]) return -1;
+  if (!call->o.flight[0] || call->error.text[0]) return -1;
   if (!call->first) return 0;
-  const int code = flight_main(stdout, call->o.flight, call->error, sizeof call->error);
-  text_to_line(call->error, "");
-  if (code) die_with(code, "train_gpt_fsdp: %s", call->error);
+  const int code = flight_main(stdout, call->o.flight, &call->error);
+  if (code) die_with(code, "train_gpt_fsdp: %s", call->error.text);
   return 0;
 }

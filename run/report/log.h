@@ -1,11 +1,5 @@
 // log.h: what a run reports while it runs: OUT/metrics.jsonl, one JSON object per line, and what the terminal shows.
 //
-//   log_open      the record that makes the run repeatable: version, configuration, ranks, memory plan; and, with
-//                 --tensorboard, an event file that gets the same numbers, and OUT/report.html
-//   log_step, log_eval, log_checkpoint, log_close       a record each, and what the terminal shows
-//   log_trace     what --trace has found
-//   report_compare  --report A,B: one page for all
-//
 // A disk that fills up does not end the run; the file keeps its whole lines.
 #pragma once
 #include "report.h"
@@ -44,15 +38,15 @@ static void log_flush(Log *log, const RunView *run) {
   if (truncate(path, log->whole_bytes)) say_error("notice: the last line of %s may be incomplete\n", path);
 }
 
-void trace_check(const RunView *run, int64_t done, char *error, size_t error_bytes) {
+void trace_check(const RunView *run, int64_t done, Error *error) {
   if (!run->trace->path[0]) return;
   if (run->ctx->ops->nccl && !fsdp_device_sends(run->fsdp))
-    snprintf(error, error_bytes, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host "
-             "moves the messages; use --comm nccl, or leave it out");
-  else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error, error_bytes);
+    fail(error, "--trace with --comm mpi on GPUs: a trace there is what the device did, and the host moves the "
+         "messages; use --comm nccl, or leave it out");
+  else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error);
 }
 // Makes room for the trace of this run: an earlier one is set aside. One line in `error` if it cannot be written.
-static void log_open_trace(const RunView *run, char *error, size_t error_bytes) {
+static void log_open_trace(const RunView *run, Error *error) {
   run->trace->from = run->step;
   const char *path = run->trace->path;
   char aside[OPTION_TEXT_BYTES + 64];
@@ -62,15 +56,16 @@ static void log_open_trace(const RunView *run, char *error, size_t error_bytes) 
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
   FILE *f = file_own(path, false);
   if (f) fclose(f);
-  else snprintf(error, error_bytes, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
+  else fail(error, "--trace %.900s cannot be written: %s", path, file_own_fault(path));
 }
 static const char mark_of_page[] = "<title>train_gpt_fsdp</title>";              // within its first 64 KiB
 int report_compare(Call *call) {
   const Options *o = &call->o;
-  char path[OPTION_TEXT_BYTES + 32] = "report.html", error[1024];
+  char path[OPTION_TEXT_BYTES + 32] = "report.html";
+  Error error = {};
   if (!strcmp(o->report, "on") || !strcmp(o->report, "off")) return -1;
   if (!call->first) return 0;
-  if (call->error[0]) die_user("train_gpt_fsdp: %s", call->error);
+  if (call->error.text[0]) die_user("train_gpt_fsdp: %s", call->error.text);
   if (strspn(o->report, ",") == strlen(o->report))
     die_user("train_gpt_fsdp: --report is on, off, or directories of runs: A,B");
   if (o->given[OPT_out]) snprintf(path, sizeof path, "%s/report.html", o->out);
@@ -78,20 +73,20 @@ int report_compare(Call *call) {
     die_missing("train_gpt_fsdp: --out %.800s cannot be made: %s", o->out, strerror(errno));
   if (file_is_foreign(path, mark_of_page, false))
     die_user("train_gpt_fsdp: %.900s is there, and no report of this program: --out names another directory", path);
-  if (!report_runs(o->report, path, PROGRAM_VERSION, error, sizeof error)) die_missing("train_gpt_fsdp: %s", error);
+  if (!report_runs(o->report, path, PROGRAM_VERSION, &error)) die_missing("train_gpt_fsdp: %s", error.text);
   say("report: %s\n", path);
   return 0;
 }
 
 // Opens the event file of --tensorboard in OUT/tensorboard, on rank 0. append: after what an earlier run wrote. One
 // line in `error` when it cannot be written.
-static void log_open_board(Log *log, const RunView *run, bool append, char *error, size_t error_bytes) {
-  if (!run->opt->tensorboard || run->opt->sample_only || fsdp_rank(run->fsdp) || error[0]) return;
+static void log_open_board(Log *log, const RunView *run, bool append, Error *error) {
+  if (!run->opt->tensorboard || run->opt->sample_only || fsdp_rank(run->fsdp) || error->text[0]) return;
   char path[OPTION_TEXT_BYTES + 32], aside[OPTION_TEXT_BYTES + 64];
   snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
   const int64_t first_step = !append ? -1 : run_trains(run->opt) ? run->step + 1 : 0;
   if (!tensorboard_open(&log->board, path, first_step, aside, sizeof aside))
-    snprintf(error, error_bytes, "cannot write event files into %s: %s", path, strerror(errno));
+    fail(error, "cannot write event files into %s: %s", path, strerror(errno));
   else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
 }
 // The same scalars as a line of metrics.jsonl. A full disk must not end a run.
@@ -110,7 +105,7 @@ static void log_page(Log *log, bool now) {
 }
 
 // The work of log_open, on a log that is there.
-static void log_begin(Log *log, const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
+static void log_begin(Log *log, const RunView *run, bool append, const char *from, Error *error) {
   memset(log, 0, sizeof *log);
   log->cores_told = run->crowded;
   log->start_ms = now_ms();
@@ -123,7 +118,7 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
   if (!append && !stat(path, &st) && st.st_size && file_move_aside(path, aside, sizeof aside))
     say("notice: %s is of an earlier run; it is now %s\n", path, aside);
   log->metrics = file_lines(path, append);
-  if (!log->metrics) { snprintf(error, error_bytes, "cannot write %s: %s", path, file_own_fault(path)); return; }
+  if (!log->metrics) { fail(error, "cannot write %s: %s", path, file_own_fault(path)); return; }
   log->whole_bytes = ftello(log->metrics);
   FILE *f = log->metrics;
   fprintf(f, "{\"kind\":\"run\",\"version\":\"%s\",\"build\":\"%s\"", PROGRAM_VERSION, build_id);
@@ -146,19 +141,19 @@ static void log_begin(Log *log, const RunView *run, bool append, const char *fro
   json_text(f, from);
   fprintf(f, ",\"first_step\":%lld}\n", (long long)run->step + 1);
   if (run_trains(run->opt) && (fflush(f) || ferror(f)))
-    snprintf(error, error_bytes, "cannot write %s: %s", path, strerror(errno));
+    fail(error, "cannot write %s: %s", path, strerror(errno));
   else log_flush(log, run);
-  log_open_board(log, run, append, error, error_bytes);
-  if (error[0] || strcmp(run->opt->report, "on") || run->opt->sample_only) return;
+  log_open_board(log, run, append, error);
+  if (error->text[0] || strcmp(run->opt->report, "on") || run->opt->sample_only) return;
   log->page = (ReportLive *)calloc(1, sizeof(ReportLive));
   report_live_open(log->page, run->opt->out);
   log_page(log, true);
 }
 
-Log *log_open(const RunView *run, bool append, const char *from, char *error, size_t error_bytes) {
+Log *log_open(const RunView *run, bool append, const char *from, Error *error) {
   Log *log = (Log *)calloc(1, sizeof *log);
-  log_open_trace(run, error, error_bytes);
-  if (!error[0]) log_begin(log, run, append, from, error, error_bytes);
+  log_open_trace(run, error);
+  if (!error->text[0]) log_begin(log, run, append, from, error);
   return log;
 }
 
@@ -417,9 +412,9 @@ void log_not_finite(Log *log, const RunView *run, bool left_out, const char *mem
 // Ends a trace, if there is one, and reports what communication is exposed. Collective.
 static void log_trace(Log *log, const RunView *run) {
   TraceFound x = {};
-  char error[1100] = "";
-  if (!trace_finish(run->trace, run->ctx, run->fsdp, &x, error, sizeof error) || fsdp_rank(run->fsdp)) return;
-  if (error[0]) say_error("notice: the trace is lost: %s\n", error);
+  Error error = {};
+  if (!trace_finish(run->trace, run->ctx, run->fsdp, &x, &error) || fsdp_rank(run->fsdp)) return;
+  if (error.text[0]) say_error("notice: the trace is lost: %s\n", error.text);
   else
     say("trace: %s, steps %lld to %lld; open it in ui.perfetto.dev or chrome://tracing\n", run->trace->path,
         (long long)x.first_step, (long long)x.last_step);

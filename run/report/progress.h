@@ -1,7 +1,4 @@
 // progress.h: the progress line of training, and that of a save or a load.
-//
-//   progress_line      training: as many fields as fit
-//   show_progress      a save or a load that takes more than a second
 #pragma once
 #include "report.h"
 

@@ -77,7 +77,7 @@ Device device_of(const Ops *ops);
 void trace_declare(RunView *run, int64_t calls);
 void trace_close(RunView *run);
 // Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
-void trace_check(const RunView *run, int64_t done, char *error, size_t error_bytes);
+void trace_check(const RunView *run, int64_t done, Error *error);
 // Where a step's graph is, NULL there: none yet. A traced step has one of its own, else it is `graph`. Around its
 // capture, and behind its launch: the trace repeats the events of the capture.
 void **trace_graph(void **graph);
@@ -115,7 +115,7 @@ void show_progress(const char *what, int64_t done, int64_t total);
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // append: after what an earlier run wrote. from: what the run starts from, or "". And all else that a run writes of its
 // steps. One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
-Log *log_open(const RunView *run, bool append, const char *from, char *error, size_t error_bytes);
+Log *log_open(const RunView *run, bool append, const char *from, Error *error);
 // Around a step: its record and, where due, the progress line. Collective where the step is traced, as log_steps_end,
 // after the last step.
 void log_step_begin(Log *log, const RunView *run);

@@ -1,11 +1,6 @@
 // report_html.h: OUT/report.html, one file that shows a run, or several side by side, in any browser: no network, no
 // library. All of it is made from what runs have written: metrics.jsonl, options.txt, sample.txt of their directories.
 //
-//   report_run_read     what has been added to a run's metrics.jsonl since the last call; of a series at most
-//                       REPORT_POINTS points are kept, each of as many steps as it takes
-//   report_write        the page of some runs, whole or not at all
-//   report_runs         --report RUN1,RUN2,...
-//
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
 #pragma once
@@ -355,29 +350,28 @@ static inline void report_live_close(ReportLive *x) {
 
 // ---- several runs ---------------------------------------------------------------------------------------------------
 // The page of the runs in `list`, directories with commas between them, into `path`. False with one line in `error`.
-static inline bool report_runs(const char *list, const char *path, const char *version, char *error,
-                               size_t error_bytes) {
+static inline bool report_runs(const char *list, const char *path, const char *version, Error *error) {
   static ReportRun run[REPORT_RUNS_MAX];
   const ReportRun *all[REPORT_RUNS_MAX] = {};
   char names[REPORT_PATH_BYTES], *save = NULL;
   int count = 0;
-  error[0] = 0;
+  error->text[0] = 0;
   snprintf(names, sizeof names, "%s", list);
-  for (char *name = strtok_r(names, ",", &save); name && !error[0]; name = strtok_r(NULL, ",", &save)) {
+  for (char *name = strtok_r(names, ",", &save); name && !error->text[0]; name = strtok_r(NULL, ",", &save)) {
     if (count == REPORT_RUNS_MAX) {
-      snprintf(error, error_bytes, "--report takes at most %d runs", (int)REPORT_RUNS_MAX);
+      fail(error, "--report takes at most %d runs", (int)REPORT_RUNS_MAX);
       break;
     }
     ReportRun *r = &run[count];
     report_run_open(r, name);
     all[count++] = r;
     if (!report_run_read(r))
-      snprintf(error, error_bytes, "--report %.300s: cannot read %.300s/metrics.jsonl: %s; it takes directories of "
-               "runs, with commas between them", list, name, strerror(errno));
-    else if (!r->run) snprintf(error, error_bytes, "--report: %.300s/metrics.jsonl has no record of a run", name);
+      fail(error, "--report %.300s: cannot read %.300s/metrics.jsonl: %s; it takes directories of runs, with commas "
+           "between them", list, name, strerror(errno));
+    else if (!r->run) fail(error, "--report: %.300s/metrics.jsonl has no record of a run", name);
   }
-  if (!error[0] && !report_write(path, all, count, version))
-    snprintf(error, error_bytes, "--report: cannot write %.300s: %s", path, strerror(errno));
+  if (!error->text[0] && !report_write(path, all, count, version))
+    fail(error, "--report: cannot write %.300s: %s", path, strerror(errno));
   for (int i = 0; i < count; i++) report_run_close(&run[i]);
-  return !error[0];
+  return !error->text[0];
 }

@@ -1,10 +1,5 @@
 // start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
 // and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
-//
-//   report_start         the head of every run, on rank 0: what runs on what, --verbose's figures, notices
-//   report_model, report_ranks, report_units     parts of it that --plan prints, too
-//   start_record         all of it as members of a JSON object
-//   report_old_runs      what earlier runs left in OUT, and how to remove it
 #pragma once
 #include "report.h"
 #include "run/options/options.h"

@@ -1,9 +1,5 @@
 // tensorboard.h: scalars as event files that TensorBoard reads, written by hand: no protobuf, no Python.
 //
-//   tensorboard_open      a new event file in a directory; that of an earlier run moves aside, or is continued
-//   tensorboard_write     some scalars of one step
-//   tensorboard_close
-//
 // An event file is a sequence of records, in TFRecord framing, all numbers little-endian
 // (tensorflow/core/lib/io/record_writer.h):
 //   uint64 length   uint32 masked CRC-32C of the length   `length` bytes   uint32 masked CRC-32C of the bytes

@@ -1,12 +1,8 @@
 // trace.h: --trace FILE: some steps of all ranks as a timeline that Perfetto and chrome://tracing open, and how much of
 // a step communication takes while nothing is computed.
 //
-//   trace_declare      how much memory the events need, as a line of the memory plan
-//   trace_step_begin, trace_step_end     around a traced step: the op table is replaced by one that notes when each
-//                      call began and ended, and asks the real one; the schedule's notes (note.h) say the rest
-//   trace_told         what the trainer does between steps: an evaluation, a save
-//   trace_finish       joins the ranks' events on rank 0, writes the file, adds up; collective: trace_file.h
-//
+// Around a traced step the op table is replaced by one that notes when each call began and ended, and asks the real
+// one; the schedule's notes (note.h) say the rest.
 // What is noted: each op, on the thread that computes; what is waited for; a gather from its start until it is whole,
 // in the slot that it fills; a reduction from a complete gradient until all of it is added up. Calls inside others
 // nest.

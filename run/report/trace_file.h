@@ -127,7 +127,7 @@ struct TraceFound {
 };
 // Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays live as long as x. False: no step was
 // traced, or it was done before. One line in `error` on rank 0 when the file cannot be written. Collective.
-static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *found, char *error, size_t error_bytes) {
+static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *found, Error *error) {
   if (!x->path[0] || x->done || !x->event) return false;
   x->done = true;
   trace_measure(x, f, 1);
@@ -159,8 +159,8 @@ static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *fou
   for (int i = 0; i < parts; i++) found->total_ms += x->exposed_ns[i] *= mean;
   const bool foreign = file_is_foreign(x->path, trace_file_head, true);         // come there since the start
   FILE *to = foreign ? NULL : file_own(x->path, true);
-  if (foreign) snprintf(error, error_bytes, "%.900s has become another file", x->path);
-  else if (!to) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, file_own_fault(x->path));
+  if (foreign) fail(error, "%.900s has become another file", x->path);
+  else if (!to) fail(error, "cannot write %.900s: %s", x->path, file_own_fault(x->path));
   const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
   if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   for (int r = 0; r < world; r++) {
@@ -185,7 +185,7 @@ static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *fou
   if (!to) return true;
   fprintf(to, "\n]}\n");
   const bool bad = ferror(to);
-  if (fclose(to) || bad) snprintf(error, error_bytes, "cannot write %.900s: %s", x->path, strerror(errno));
+  if (fclose(to) || bad) fail(error, "cannot write %.900s: %s", x->path, strerror(errno));
   return true;
 }
 bool trace_is_ours(const char *path) { return !file_is_foreign(path, trace_file_head, true); }

@@ -1,7 +1,4 @@
 // view.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
-//
-//   device_of, run_device_bytes       a device without a choice; memory that a GPU has no more
-//   word_perplexity, bits_per_byte    numbers made of an evaluation's loss
 #pragma once
 #include "report.h"
 #include "run/options/options.h"

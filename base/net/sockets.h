@@ -1,14 +1,6 @@
-// net.h: stream sockets and addresses: the program's one way to listen, to connect, and to know where this host is.
-//
-//   net_interfaces   the addresses of this host, and which of them lead others here
-//   net_resolve      the addresses of a host's name
-//   net_local        a socket without a file for processes of one machine
-//   net_listen       a socket that listens at one address
-//   net_connect      a connection to one address, within a time; net_begin, net_begun: its two halves
-//
-// -1 or false is a failure; errno says why. Sockets are closed on exec and never block.
+// sockets.h: listening, connecting, and the addresses of this host.
 #pragma once
-#include "watch.h"
+#include "net.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -103,7 +95,7 @@ void net_own_addresses(char *to, size_t room) {
   }
   free(all);
 }
-bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size_t bytes) {
+bool net_resolve(const char *host, int port, NetAddresses *to, Error *error) {
   addrinfo hints = {}, *found = NULL;
   char service[8];
   hints.ai_socktype = SOCK_STREAM;
@@ -111,7 +103,7 @@ bool net_resolve(const char *host, int port, NetAddresses *to, char *error, size
   to->count = 0;
   snprintf(service, sizeof service, "%d", port);
   const int fault = getaddrinfo(host, service, &hints, &found);
-  if (fault) return snprintf(error, bytes, "%.200s is not known here: %s", host, gai_strerror(fault)) < 0;
+  REJECT(fault, "%.200s is not known here: %s", host, gai_strerror(fault));
   for (addrinfo *a = found; a && to->count < NET_ADDRESSES_MAX; a = a->ai_next) {
     if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
     memcpy(&to->at[to->count].to, a->ai_addr, a->ai_addrlen);
@@ -159,13 +151,11 @@ int net_listen(const NetAddress *a, int backlog) {
   if (a->to.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
   return bind(fd, (const sockaddr *)&a->to, a->bytes) || listen(fd, backlog) ? net_close(fd, errno) : fd;
 }
-// A connection that is being made: it can be written to when that has ended.
-static inline int net_begin(const NetAddress *a) {
+int net_begin(const NetAddress *a) {
   const int fd = net_socket(a->to.ss_family);
   return fd >= 0 && connect(fd, (const sockaddr *)&a->to, a->bytes) && errno != EINPROGRESS ? net_close(fd, errno) : fd;
 }
-// Whether it was made, once it has ended.
-static inline bool net_begun(int fd) {
+bool net_begun(int fd) {
   int fault = 0;
   socklen_t n = sizeof fault;
   if (!getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &n)) errno = fault;
