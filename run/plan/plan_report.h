@@ -160,9 +160,9 @@ static void report_print_times(const PlanReport *p) {
     start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",
                m->multiprocessors - m->sm_margin, m->multiprocessors);
   if (!m->gpu)
-    start_line("assumed", "%s", strcmp(p->plan.opt.on, "cpu") ? "--on names some" : "nothing is measured of this "
-               "machine: name a rank's figures by --on cpu,tflops=...,memory_gbs=... (make bench ARGS=plan measures "
-               "them)");
+    start_line("assumed", "%s", strcmp(p->plan.opt.on, "cpu") ? "but for the figures that --on gives" : "this "
+               "machine was not measured: give a rank's figures with --on cpu,tflops=...,memory_gbs=... (make bench "
+               "ARGS=plan measures them)");
   if (p->plan.opt.world > 1)
     start_line("links", "a rank receives %.4g GB/s inside a host, %.4g GB/s from other hosts", m->inside * 1e-9,
                m->between * 1e-9);
@@ -171,7 +171,7 @@ static void report_print_times(const PlanReport *p) {
     say("  %-38s %12s %5.1f %%", step_part_words[k], seconds_words(s->at[k]), 100 * s->at[k] / total);
     const double in_all = k == STEP_GATHERS_EXPOSED ? s->at[STEP_GATHERS]
                           : k == STEP_REDUCTIONS_EXPOSED ? s->at[STEP_REDUCTIONS] : 0;
-    if (in_all > 0) say("  they take %s", seconds_words(in_all));
+    if (in_all > 0) say("  of %s in all", seconds_words(in_all));
     say("\n");
   }
   say("  %-38s %12s\n", "a step", seconds_words(total));

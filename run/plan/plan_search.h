@@ -399,14 +399,14 @@ static inline void search_print(const Search *s, const Options *asked) {
              m->L > 1 ? "s" : "", (long long)m->C);
   start_line("step", "%s tokens on %d rank%s of %s, %.1f GiB each%s", count_words((int64_t)world_plan_tokens(&s->plan)),
              (int)o->world, o->world > 1 ? "s" : "", o->on, room / 0x1p30, s->plan.on.gpu ? "" : " host");
-  start_line("searched", "%lld combinations that training takes; %d fit", (long long)s->legal, s->rows);
+  start_line("searched", "%lld valid combinations of options; %d fit", (long long)s->legal, s->rows);
   if (!s->rows) {
     say("nothing fits: %schoose a smaller --batch_size or --seq_len, or more ranks\n",
         o->trace[0] && !s->plan.on.gpu ? "leave --trace out, or " : "");
     return;
   }
   say("\nFastest first; each row needs less memory than those above it.\n"
-      "predicted   tokens/s    MFU  exposed      GiB  options beside those given\n");
+      "predicted   tokens/s    MFU  exposed      GiB  options to add\n");
   for (int i = 0; i < s->shown_rows; i++) {
     const SearchRow *r = &s->shown[i];
     char *options = NULL;
