@@ -123,9 +123,9 @@ static inline void nccl_failed(const char *call, ncclResult_t r) {
 LIBRARY_EXPORT int cuda_libraries_bind(Error *error);
 #if FAMILY(device)                               // once in a program
 LIBRARY_EXPORT int cuda_libraries_bind(Error *error) {
-  char lt[768] = "", nc[768] = "";
-  const int missing = (cublaslt_open(lt, sizeof lt) ? 0 : 1) | (nccl_open(nc, sizeof nc) ? 0 : 2);
-  fail(error, "%s%s%s", lt, *lt && *nc ? "; " : "", nc);
+  Error lt = {}, nc = {};
+  const int missing = (cublaslt_open(&lt) ? 0 : 1) | (nccl_open(&nc) ? 0 : 2);
+  fail(error, "%s%s%s", lt.text, lt.text[0] && nc.text[0] ? "; " : "", nc.text);
   return missing;
 }
 #endif
