@@ -122,7 +122,6 @@ struct Param {
   int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
                                                  // (-1: it is read in blocks alone)
 };
-#define PARAM_NAMES_LIKE "wte.weight, h.0.attn.c_attn.bias, ln_f.weight"
 enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
 // Its elements without padding rows, as files have them.
@@ -137,11 +136,6 @@ static inline int64_t param_part_first(const Param *p, int part) {
 bool param_in_blocks(const Param *p);
 // Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
-// Whether a glob (*, ? and [] as in a shell) names it: its whole name, or the name without ".weight" or ".bias".
-bool param_matches(const Param *p, const char *glob);
-// Marks as frozen each parameter that matches one of the comma-separated globs of `patterns`. Returns false, with one
-// line in `error`, if a glob matches nothing or nothing is left to train.
-bool params_freeze(Param *param, int params, const char *patterns, Error *error);
 
 // ---- configuration --------------------------------------------------------------------------------------------------
 enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };

@@ -42,7 +42,7 @@ Tensor fsdp_stored(const Fsdp *f, int p, int part) {
                      (int64_t)piece_at(c, q->shape[1]));
   }
   const Piece *c = &f->lay.unit[q->unit].piece[q->piece];
-  return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(c->dtype), c->dtype,
+  return tensor_of(fsdp_gathered(f, q->unit) + c->full_at + (size_t)q->in_piece * dtype_bytes(q->dtype), q->dtype,
                    q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
 QuantMatrix fsdp_quant(const Fsdp *f, int p) {
@@ -86,10 +86,10 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
     char *base = fsdp_expanded(f, s) + (size_t)f->lay.unit[u].expand_slot_at * dtype_bytes(to);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];
-      if (!c->expands || c->dtype == F8 || c->type) continue;
+      if (!c->expands || c->like->dtype == F8 || c->type) continue;
       const int64_t n = c->numel * fsdp_shards(f);
       const Tensor out = tensor_of(base + (size_t)c->expand_at * dtype_bytes(to), to, n);
-      const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->dtype, n);
+      const Tensor in = tensor_of(fsdp_gathered(f, u) + c->full_at, c->like->dtype, n);
       fsdp_expand_numbers(f, out, in);
     }
     for (int p = 0; p < f->lay.params; p++) {

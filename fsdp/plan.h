@@ -18,25 +18,28 @@ char *declare_bytes(Declare *d, const char *name, int layer, size_t bytes);     
 Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0, int64_t d1 = -1, int64_t d2 = -1);
 char *declare_workspace(Declare *d, size_t bytes);             // of the ops; it alone may end between two places
 // Whether every host has room for what shares memory with gradient slots, which lie in a window (a container's /dev/shm
-// may be 64 MiB); if not, nothing is shared from here on, on all ranks alike, and passes must be placed anew.
-// Collective.
+// may be 64 MiB), alike on all ranks; if not, nothing is shared from here on: place passes anew. Collective.
 bool fsdp_shared_slots_fit(Fsdp *f);
 
-// A layer of the same rank as f over ops that compute nothing, which c gets, of a step with so many microbatches, whose
-// ranks exchange small_bytes: nobody else need be there. watch: NULL, or told what it
-// does; it then shares memory as f's placement says. Declare all memory between layout and open.
+// ---- dry runs -------------------------------------------------------------------------------------------------------
+// A dry run is a layer of the same rank as another, over ops that compute nothing: it only says what a run would do.
+// Streams: the model's, of all-gathers, of reductions; HOST: an optimizer on the host.
 enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
 // Ranks of a group: how many, on how many hosts, and how many on this rank's, itself included.
 struct GroupPlace { int size, hosts, here; };
-// What moves. GATHER: bytes of each rank of the group come to all others. CONTRIBUTIONS: to a sum, of each rank of the
-// group; ring: bytes come round one into each instead. SUM: one message of a partial sum, `hops` of which one after the
-// other come before it, after_start: counted from the begin of the reduction. RETURN: bytes come round a ring.
-// UPDATES: Muon's, the larger of what is sent and received. SMALL: bytes come round a ring. START: a reduction begins.
+// What moves in a dry run:
+//   GATHER          `bytes` of each rank of the group, to all others
+//   CONTRIBUTIONS   to a sum: `bytes` of each rank of the group; ring: `bytes` come into each rank round a ring instead
+//   SUM             `bytes` of a partial sum, in one message; `hops` equal ones, one after the other, precede it: from
+//                   the start of the reduction on with after_start, else from where its stream is
+//   RETURN, SMALL   `bytes` come into each rank of the group round a ring
+//   UPDATES         Muon's matrices: `inside` a host and `between` hosts, the larger of what is sent and received
+//   START           nothing: a reduction starts
 enum DryMoveKind { MOVE_GATHER, MOVE_CONTRIBUTIONS, MOVE_SUM, MOVE_RETURN, MOVE_UPDATES, MOVE_SMALL, MOVE_START };
 struct DryMove {
   DryMoveKind kind;
   GroupPlace group;
-  double bytes, inside, between;                 // the last two: of UPDATES, in a host and between hosts
+  double bytes, inside, between;
   double copied;                                 // copies: so much by this rank's cores from ranks of its host
   bool ring, near, after_start, copies;          // near: SUM, on this host
   bool from_host;                                // the device fetches it first
@@ -50,16 +53,18 @@ struct DryWatch {
 };
 // Its memory is from here on, at addresses that no allocator gives: nothing may be read or written there.
 static const uintptr_t RECORD_ADDRESSES = (uintptr_t)1 << 56;
-// Ops that compute nothing; gpu: of a device whose calls return before they are done. What a step does not call is
-// absent.
+// Ops that compute nothing; absent where no step calls them. gpu: of a device whose calls return before they are done.
 Ops plan_table(bool gpu);
+// Lays out a dry run of f, of a step with so many microbatches, whose ranks exchange small_bytes. c: of the dry run's
+// model; it gets ops and device. watch: NULL, or told; the dry run then shares memory as f's placement says. Until
+// fsdp_dry_close. Between the two: declare all memory, then open.
 Fsdp *fsdp_dry_layout(const Fsdp *f, Ctx *c, int64_t microbatches, size_t small_bytes, DryWatch *watch);
 void fsdp_dry_open(Fsdp *dry, MemoryPlan *plan);
 void fsdp_dry_close(Fsdp *dry);
-// Gives the buffers of all passes that were run in `dry` their memory in f, whose memory is not declared yet. placed,
-// alive: bytes that are shared by what is never alive at once, and the most of them that are; calls: of ops, at most,
-// in a training step.
+// Gives the buffers of all passes that were run in `dry` their memory in f, whose memory is not declared yet.
 void fsdp_place(Fsdp *f, Fsdp *dry);
+// placed, alive: bytes that are shared by what is never alive at once, and the most of them that are alive at once;
+// calls: of ops, at most, in a training step.
 struct Placed { size_t placed, alive; int64_t calls; };
 Placed fsdp_placed(const Fsdp *f);
 // Writes where the buffers of the training pass that was run in `dry` lie in f (memory_map.h), as a member of a JSON

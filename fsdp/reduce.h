@@ -265,14 +265,14 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
                       ? (char *)(f->shards.grads + f->lay.unit[u].sum_base + c->state_at)
                       : fsdp_work(f, fsdp_unit_grads_at(f, u, buffer) + c->grad_at * b);
     int64_t at = 0;                              // parameters lie in a piece in their order
-    for (int p = 0; p < f->lay.params && c->trains; p++) {
+    for (int p = 0; p < f->lay.params && piece_trains(c); p++) {
       const Param *q = &f->lay.param[p];
       if (q->unit != u || q->piece != i) continue;
       if (q->in_piece > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((q->in_piece - at) * b));
       at = q->in_piece + q->numel_padded;
     }
     const int64_t end = round_up(fsdp_shards(f) * c->numel, PARAM_ALIGN_NUMEL);
-    if (c->trains && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
+    if (piece_trains(c) && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
   }
 }
 // Zeroes the padding between pieces in the shards of stage s; reductions write everything else.
@@ -281,7 +281,7 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
     const Piece *c = &f->lay.unit[u].piece[i];
     float *const end = f->shards.grads + f->lay.unit[u].sum_base + c->state_at + c->numel;
     const int64_t gap = round_up(c->numel, PARAM_ALIGN_NUMEL) - c->numel;
-    if (c->trains && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
+    if (piece_trains(c) && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
 }
 void fsdp_grads_prepare(Fsdp *f, int s) {

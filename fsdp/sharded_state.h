@@ -18,12 +18,12 @@ static inline float *fsdp_piece_state(const Fsdp *f, ShardState state, int u, in
   if (state == STATE_MASTER && c->split) return NULL;
   float *const master = f->shards.master;
   if (state == STATE_MASTER && c->has_master) return master ? master + q->master_base + c->master_at : NULL;
-  if (state == STATE_MASTER) return c->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
-  if (state == STATE_GRAD && !c->trains) return NULL;
+  if (state == STATE_MASTER) return c->like->dtype == F32 ? (float *)fsdp_own_piece(f, u, i) : NULL;
+  if (state == STATE_GRAD && !piece_trains(c)) return NULL;
   if (state == STATE_GRAD && f->lay.stage[q->stage].grads == GRADS_SHARD_IN_WHOLE) return fsdp_own_gradient(f, u, i);
   if (state == STATE_GRAD) return f->shards.grads ? f->shards.grads + q->sum_base + c->state_at : NULL;
   if (state == STATE_V) return f->shards.v && c->moments == 2 ? f->shards.v + q->second_base + c->second_at : NULL;
-  return f->shards.m && c->trains ? f->shards.m + q->state_base + c->state_at : NULL;
+  return f->shards.m && piece_trains(c) ? f->shards.m + q->state_base + c->state_at : NULL;
 }
 // The lower halves of the masters of this rank's part of a piece. data is NULL if its masters are not split.
 static inline Tensor fsdp_piece_low(const Fsdp *f, int u, int i) {
@@ -105,7 +105,7 @@ static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, F32, f->lay.sum_numel));
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces && f->lay.stage[f->lay.unit[u].stage].grads == GRADS_SHARD_IN_WHOLE; i++)
-      if (f->lay.unit[u].piece[i].trains)
+      if (piece_trains(&f->lay.unit[u].piece[i]))
         norm_accumulate(c, limbs, tensor_of(fsdp_own_gradient(f, u, i), F32, f->lay.unit[u].piece[i].numel));
 }
 void fsdp_returns_wait(Fsdp *f) {
@@ -170,8 +170,8 @@ static inline void fsdp_publish_unit(Fsdp *f, int u) {
   for (int i = 0; i < f->lay.unit[u].pieces; i++) {
     const Piece *c = &f->lay.unit[u].piece[i];
     float *master = fsdp_piece_state(f, STATE_MASTER, u, i);
-    if (!c->has_master || c->dtype == F8 || !master) continue;
-    param_from_master(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->dtype, c->numel), Tensor{},
+    if (!c->has_master || c->like->dtype == F8 || !master) continue;
+    param_from_master(fsdp_state_ctx(f), tensor_of(to + c->shard_at, c->like->dtype, c->numel), Tensor{},
                       tensor_of(master, F32, c->numel));
     fsdp_publish_piece(f, u, i);
   }
@@ -208,7 +208,8 @@ static inline void fsdp_publish_e4m3(Fsdp *f) {
                  tensor_of(master, F32, run.numel), tensor_of(scale + q->scale, F32, 1));
     }
     for (int i = 0; i < f->lay.unit[u].pieces; i++)
-      if (f->lay.unit[u].piece[i].dtype == F8 && f->lay.unit[u].piece[i].trains) fsdp_publish_piece(f, u, i);
+      if (f->lay.unit[u].piece[i].like->dtype == F8 && piece_trains(&f->lay.unit[u].piece[i]))
+        fsdp_publish_piece(f, u, i);
     fsdp_publish_end(f, u);
   }
 }

@@ -24,13 +24,12 @@ struct Mesh {
 };
 
 // ---- units.h --------------------------------------------------------------------------------------------------------
-// Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Frozen pieces have no gradient and no
-// optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
+// Rank i of the shard group owns elements [i numel, (i + 1) numel) of a piece. Its parameters are alike: what they are
+// stored in, whether and how the optimizer updates them, the first of them says for all. Frozen pieces have no gradient
+// and no optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
-  Dtype dtype;
+  const Param *like;                             // the first of its parameters
   int type;                                      // of blocks, of which a rank has whole ones; else 0
-  bool trains, decay, owned;
-  float lr_scale;
   int moments;                                   // of the optimizer: 0 to 2
   int64_t numel;                                 // of one rank
   // Where the piece begins. In bytes: in the gathered unit; in a rank's shard.

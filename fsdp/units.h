@@ -16,13 +16,13 @@
 // Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in the same
 // order from the start, each part between its neighbours': then the unit is always whole, without a gather.
 #pragma once
-#include <fnmatch.h>
 #include "types.h"
 #include "kernels/device.h"
 
+static inline bool piece_trains(const Piece *c) { return !c->like->frozen; }
 // Bytes of n elements of a piece; of one rank's part.
 static inline size_t piece_at(const Piece *c, int64_t n) {
-  return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->dtype);
+  return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->like->dtype);
 }
 static inline size_t piece_bytes(const Piece *c) { return piece_at(c, c->numel); }
 
@@ -36,34 +36,6 @@ bool param_in_blocks(const Param *p) {
   bool blocks = p->keeps > 0;
   for (int k = 0; k < p->keeps; k++) blocks = blocks && block_values(p->kept[k].type) > 1;
   return blocks;
-}
-
-// ---- names: which parameters a list of globs names
-bool param_matches(const Param *p, const char *glob) {
-  char module[64];
-  snprintf(module, sizeof module, "%s", p->name);
-  if (strrchr(module, '.')) *strrchr(module, '.') = 0;
-  return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
-}
-bool params_freeze(Param *param, int params, const char *patterns, Error *error) {
-  char text[1024], *save = NULL;
-  int frozen = 0;
-  snprintf(text, sizeof text, "%s", patterns);
-  for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
-    int matched = 0;
-    for (int i = 0; i < params; i++) {
-      if (!param_matches(&param[i], glob)) continue;
-      param[i].frozen = true;
-      matched++;
-    }
-    if (!matched) {
-      fail(error, "--freeze %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
-      return false;
-    }
-  }
-  for (int i = 0; i < params; i++) frozen += param[i].frozen;
-  if (frozen == params) fail(error, "--freeze %s leaves nothing to train", patterns);
-  return frozen < params;
 }
 
 // ---- wrapping: parameters -> units
@@ -168,8 +140,9 @@ struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_pl
 
 // Whether a flat piece may take p, or a matrix of it whose bytes are kept in blocks of `type`.
 static inline bool same_segment(const Piece *c, const Param *p, int type) {
-  return c->dtype == p->dtype && c->type == type && c->trains == !p->frozen && c->decay == (p->decay && !p->frozen) &&
-         c->owned == p->owned && c->lr_scale == (p->frozen ? 1.0f : p->lr_scale);
+  const Param *q = c->like;
+  return q->dtype == p->dtype && c->type == type && q->frozen == p->frozen && q->owned == p->owned &&
+         (p->frozen || (q->decay == p->decay && q->lr_scale == p->lr_scale));
 }
 // Puts the unit's parameters into pieces and fills in numel. Trained pieces come before frozen ones, and among trained
 // ones those with weight decay first.
@@ -187,9 +160,7 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
       Piece *c = &u->piece[at];
       if (at == u->pieces) {
         *c = Piece{};
-        c->dtype = p->dtype, c->trains = !p->frozen, c->decay = p->decay && !p->frozen, c->owned = p->owned;
-        c->lr_scale = p->frozen ? 1.0f : p->lr_scale;
-        c->type = type;
+        c->like = p, c->type = type;
         u->pieces++;
       }
       if (!k) p->piece = at, p->in_piece = c->numel;             // so far that of all ranks together
@@ -201,7 +172,7 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
   for (int i = 0; i < u->pieces && layout == SHARD_FLAT; i++) {
     Piece *c = &u->piece[i];
     c->numel = round_up((c->numel + shards - 1) / shards, c->type ? BLOCKS_ALIGN * block_values(c->type)
-                                                                  : piece_align(c->dtype));
+                                                                  : piece_align(c->like->dtype));
   }
 }
 // Gives every piece its places. Flat pieces come in the order of their first parameter, so that dtypes may alternate;
@@ -217,12 +188,12 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   for (int i = 0; i < u->pieces; i++) {
     Piece *c = &u->piece[i];
     const int64_t part = round_up(c->numel, PARAM_ALIGN_NUMEL), whole = round_up(S * c->numel, PARAM_ALIGN_NUMEL);
-    c->has_master = c->trains && (c->dtype != F32 || k.apart);
-    c->split = c->has_master && c->dtype == BF16 && !k.apart;
-    c->expands = c->dtype != k.compute_dtype;
+    c->has_master = piece_trains(c) && (c->like->dtype != F32 || k.apart);
+    c->split = c->has_master && c->like->dtype == BF16 && !k.apart;
+    c->expands = c->like->dtype != k.compute_dtype;
     c->full_at = u->full_bytes;
     c->shard_at = k.in_place ? c->full_at + piece_at(c, k.me * c->numel) : u->shard_bytes;
-    c->moments = !c->trains ? 0 : c->owned ? 1 : k.moments;
+    c->moments = !piece_trains(c) ? 0 : c->like->owned ? 1 : k.moments;
     c->state_at = u->shard_numel;
     c->second_at = u->second_numel;
     c->master_at = c->split ? u->low_numel : u->master_numel;
@@ -231,7 +202,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     u->full_bytes += align_bytes(piece_at(c, S * c->numel));
     u->shard_bytes += align_bytes(piece_bytes(c));
     u->shard_numel += part;
-    if (c->trains) u->state_numel += part, u->grad_numel += whole;
+    if (piece_trains(c)) u->state_numel += part, u->grad_numel += whole;
     if (c->moments == 2) u->second_numel += part;
     if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
     if (c->expands && !c->type) u->expand_numel += whole;
@@ -278,7 +249,7 @@ bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past) {
 static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
   const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
-  if (!c->trains || a >= b) return false;
+  if (!piece_trains(c) || a >= b) return false;
   *run = PieceRun{i, a, c->grad_at + a - c->state_at, c->numel, b - a};
   return true;
 }
@@ -286,7 +257,7 @@ static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, Pie
 // Elements of a rank's gradient shard without the gaps that align pieces: what a reduction sends.
 static inline int64_t unit_wire_numel(const Unit *u) {
   int64_t n = 0;
-  for (int i = 0; i < u->pieces; i++) n += u->piece[i].trains ? u->piece[i].numel : 0;
+  for (int i = 0; i < u->pieces; i++) n += piece_trains(&u->piece[i]) ? u->piece[i].numel : 0;
   return n;
 }
 // Bytes of a rank's parameter shard without these gaps: what a gather sends.

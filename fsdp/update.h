@@ -9,8 +9,8 @@
 
 // The rates of a piece: one without weight decay, and its factor of the learning rate.
 static inline OptimizerArgs piece_args(const Piece *c, OptimizerArgs a) {
-  if (!c->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
-  a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->lr_scale;
+  if (!c->like->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
+  a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->like->lr_scale;
   return a;
 }
 
@@ -54,10 +54,10 @@ static inline void fsdp_update_take(Fsdp *f, int round, OptimizerArgs a) {
     const Piece *c = &f->lay.unit[p->unit].piece[p->piece];
     float *state = fsdp_piece_state(f, STATE_MASTER, p->unit, p->piece);
     low16 *low = (low16 *)fsdp_piece_low(f, p->unit, p->piece).data;
-    char *params = fsdp_own_piece(f, p->unit, p->piece) + (size_t)run.in_piece * dtype_bytes(c->dtype);
-    const bool copied = c->has_master && c->dtype != F8 && !f->lay.publish_bytes;
+    char *params = fsdp_own_piece(f, p->unit, p->piece) + (size_t)run.in_piece * dtype_bytes(c->like->dtype);
+    const bool copied = c->has_master && c->like->dtype != F8 && !f->lay.publish_bytes;
     const MuonArgs mine = piece_args(c, a).muon;
-    const Tensor to = tensor_of(copied ? params : NULL, c->dtype, run.numel);
+    const Tensor to = tensor_of(copied ? params : NULL, c->like->dtype, run.numel);
     const Tensor master = c->split ? tensor_of(low + run.in_piece, LOW16, run.numel)
                                    : tensor_of(state + run.in_piece, F32, run.numel);
     const Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, p->unit, p->piece) + run.in_piece, F32, run.numel);
@@ -94,7 +94,7 @@ static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, Optimi
   const Piece *q = &f->lay.unit[u].piece[i];
   const int64_t n = q->numel;
   a = piece_args(q, a);
-  Tensor param = tensor_of(q->has_master && q->dtype != F8 ? params + q->shard_at : NULL, q->dtype, n);
+  Tensor param = tensor_of(q->has_master && q->like->dtype != F8 ? params + q->shard_at : NULL, q->like->dtype, n);
   Tensor master = q->split ? fsdp_piece_low(f, u, i) : tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, n);
   Tensor m = tensor_of(fsdp_piece_state(f, STATE_M, u, i), F32, n);
   Tensor grad = tensor_of(fsdp_piece_state(f, STATE_GRAD, u, i), F32, n);
@@ -123,12 +123,12 @@ void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host) {
     char *params = fsdp_publish_begin(f, u);
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *c = &f->lay.unit[u].piece[i];
-      if (!c->trains) continue;
-      if (!c->owned) fsdp_update_piece(f, u, i, params, a);
-      else if (f->lay.publish_bytes && c->dtype != F8 && !skipped)
-        param_from_master(fsdp_state_ctx(f), tensor_of(params + c->shard_at, c->dtype, c->numel), Tensor{},
+      if (!piece_trains(c)) continue;
+      if (!c->like->owned) fsdp_update_piece(f, u, i, params, a);
+      else if (f->lay.publish_bytes && c->like->dtype != F8 && !skipped)
+        param_from_master(fsdp_state_ctx(f), tensor_of(params + c->shard_at, c->like->dtype, c->numel), Tensor{},
                           tensor_of(fsdp_piece_state(f, STATE_MASTER, u, i), F32, c->numel));
-      if (c->dtype != F8 && !skipped) fsdp_publish_piece(f, u, i);
+      if (c->like->dtype != F8 && !skipped) fsdp_publish_piece(f, u, i);
     }
     if (!skipped) fsdp_publish_end(f, u);
     liveness_arrived();

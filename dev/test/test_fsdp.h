@@ -98,7 +98,7 @@ static inline WorldBuffers world_buffers(MemoryPlan *plan, const Corpus *corpus,
     if (q->stage && o.accumulate != OPT_accumulate_local) b.apart += (size_t)q->state_numel * 4;
     else {
       b.whole += (size_t)q->grad_numel * 4, b.in_whole += (size_t)q->state_numel * 4;
-      for (int i = 0; i < q->pieces; i++) b.own += q->piece[i].trains ? (size_t)q->piece[i].numel * 4 : 0;
+      for (int i = 0; i < q->pieces; i++) b.own += piece_trains(&q->piece[i]) ? (size_t)q->piece[i].numel * 4 : 0;
     }
   }
   trainer_close(&t);

@@ -629,7 +629,10 @@ TEST(freeze_globs_name_what_is_frozen,
     int params, frozen = 0;
     Error error = {};
     Param *param = model_params(&m, &params);
-    const bool fits = params_freeze(param, params, k.globs, &error);
+    static Options o;
+    options_default(&o, &trainer_table);
+    snprintf(o.freeze, sizeof o.freeze, "%s", k.globs);
+    const bool fits = param_groups(&o, param, params, &error);
     EXPECT(fits == !k.refusal && (fits || strstr(error.text, k.refusal)), "--freeze %s: '%s'", k.globs, error.text);
     for (int i = 0; i < params; i++) {
       frozen += param[i].frozen;

@@ -119,7 +119,7 @@ TEST(muon_takes_the_bytes_stated_here,
     for (int u = 0; u < f->lay.units; u++)
       for (int i = 0; i < f->lay.unit[u].pieces; i++) {
         const Piece *c = &f->lay.unit[u].piece[i];
-        if (f->lay.unit[u].stage && c->decay) matrices += round_up(c->numel, 128);
+        if (f->lay.unit[u].stage && c->like->decay) matrices += round_up(c->numel, 128);
       }
     const size_t updates = t.run.plan.planned_bytes[MEM_UPDATES] + t.run.plan.planned_bytes[MEM_ORTHOGONAL];
     const size_t none = adamw.run.plan.planned_bytes[MEM_UPDATES] + adamw.run.plan.planned_bytes[MEM_ORTHOGONAL];

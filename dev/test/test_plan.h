@@ -333,8 +333,8 @@ static inline void plan_formula(const Fsdp *f, size_t slots_bytes, size_t *line)
   for (int u = 0; u < f->lay.units; u++)
     for (int i = 0; i < f->lay.unit[u].pieces; i++) {
       const Piece *q = &f->lay.unit[u].piece[i];
-      const bool muons = c->optimizer == OPTIMIZER_MUON && q->owned;
-      if (q->trains && c->optimizer != OPTIMIZER_SGD && !muons) second += 4 * (size_t)round_up(q->numel, 128);
+      const bool muons = c->optimizer == OPTIMIZER_MUON && q->like->owned;
+      if (piece_trains(q) && c->optimizer != OPTIMIZER_SGD && !muons) second += 4 * (size_t)round_up(q->numel, 128);
     }
   const size_t low = 2 * (size_t)f->lay.low_numel, scales = (size_t)f->lay.scales;
   const size_t limbs = NORM_LIMBS * 8;

@@ -2,6 +2,7 @@
 // of those that do not train. All of it goes into the table of parameters, from which the layout follows: parameters
 // with equal settings lie together, and one call of the optimizer's op updates them.
 #pragma once
+#include <fnmatch.h>
 #include "options.h"
 #include "option_values.h"
 
@@ -11,38 +12,39 @@ static inline void list_trim(char *list) {
   for (const char *c = list; *c; c++) if (*c != ' ' && *c != '\t') *to++ = *c;
   *to = 0;
 }
-void param_lists_trim(Options *o) {
-  list_trim(o->freeze);
-  list_trim(o->no_decay);
-  list_trim(o->lr_scale);
+// The options that name parameters, by globs of names, GLOB=X where it has a value, and what each says of those.
+struct ParamList { OptionId option; bool valued; void (*set)(Param *p, float x); };
+static const ParamList param_lists[] = {{OPT_freeze, false, [](Param *p, float) { p->frozen = true; }},
+                                        {OPT_no_decay, false, [](Param *p, float) { p->decay = false; }},
+                                        {OPT_lr_scale, true, [](Param *p, float x) { p->lr_scale = x; }}};
+static inline char *param_list_text(const Options *o, const ParamList *l) {
+  return (char *)o + option_specs[l->option].offset;
 }
-
-// Sets lr_scale of parameters that one of PATTERN=X,... names; of several the last one counts.
-static inline bool params_scale(Param *param, int params, const char *list, Error *error) {
+void param_lists_trim(Options *o) { for (const ParamList &l : param_lists) list_trim(param_list_text(o, &l)); }
+// Whether a glob (*, ? and [] as in a shell) names it: its whole name, or the name without ".weight" or ".bias".
+static inline bool param_matches(const Param *p, const char *glob) {
+  char module[64];
+  snprintf(module, sizeof module, "%s", p->name);
+  if (strrchr(module, '.')) *strrchr(module, '.') = 0;
+  return !fnmatch(glob, p->name, 0) || !fnmatch(glob, module, 0);
+}
+// Does what a list says; of several globs that name a parameter the last one counts.
+static inline bool params_set(const ParamList *l, const Options *o, Param *param, int params, Error *error) {
+  const char *const name = option_specs[l->option].name;
   char text[OPTION_TEXT_BYTES], *save = NULL;
-  snprintf(text, sizeof text, "%s", list);
+  snprintf(text, sizeof text, "%s", param_list_text(o, l));
   for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
-    char *const value = strchr(glob, '=');
+    char *const value = l->valued ? strchr(glob, '=') : NULL;
     char *end = value;
-    const double scale = value ? strtod(value + 1, &end) : 0;
-    REJECT(!value || value == glob || end == value + 1 || *end || !(scale > 0 && scale <= 1e6), "--lr_scale '%s' is "
-           "not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' (--freeze trains nothing)", glob);
-    *value = 0;
+    const double x = value ? strtod(value + 1, &end) : 0;
+    REJECT(l->valued && (!value || value == glob || end == value + 1 || *end || !(x > 0 && x <= 1e6)),
+           "--%s '%s' is not PATTERN=X with X above 0, at most 1e6, like 'wte=0.1' (--freeze trains nothing)", name,
+           glob);
+    if (value) *value = 0;
     int matched = 0;
-    for (int i = 0; i < params; i++)
-      if (param_matches(&param[i], glob)) param[i].lr_scale = (float)scale, matched++;
-    REJECT(!matched, "--lr_scale %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
-  }
-  return true;
-}
-// Parameters that one of the globs names get no weight decay.
-static inline bool params_no_decay(Param *param, int params, const char *list, Error *error) {
-  char text[OPTION_TEXT_BYTES], *save = NULL;
-  snprintf(text, sizeof text, "%s", list);
-  for (char *glob = strtok_r(text, ",", &save); glob; glob = strtok_r(NULL, ",", &save)) {
-    int matched = 0;
-    for (int i = 0; i < params; i++) if (param_matches(&param[i], glob)) param[i].decay = false, matched++;
-    REJECT(!matched, "--no_decay %s matches no parameter; names are like " PARAM_NAMES_LIKE, glob);
+    for (int i = 0; i < params; i++) if (param_matches(&param[i], glob)) l->set(&param[i], (float)x), matched++;
+    REJECT(!matched, "--%s %s matches no parameter; names are like wte.weight, h.0.attn.c_attn.bias, ln_f.weight", name,
+           glob);
   }
   return true;
 }
@@ -72,20 +74,21 @@ static inline bool params_keep(const Options *o, Param *param, int params, Error
   return true;
 }
 bool param_groups(const Options *o, Param *param, int params, Error *error) {
-  return (!o->freeze[0] || params_freeze(param, params, o->freeze, error)) &&
-         params_no_decay(param, params, o->no_decay, error) &&
-         params_scale(param, params, o->lr_scale, error) &&
-         params_keep(o, param, params, error);
+  for (const ParamList &l : param_lists) {
+    if (!params_set(&l, o, param, params, error)) return false;
+    int trained = 0;
+    for (int i = 0; i < params; i++) trained += !param[i].frozen;
+    REJECT(!trained && o->freeze[0], "--freeze %s leaves nothing to train", o->freeze);
+  }
+  return params_keep(o, param, params, error);
 }
 // Completes the lists, and checks them against the parameters of the model.
 static inline bool param_groups_check(Options *o, Param *param, int params, Error *error) {
-  const struct { const char *name, *list; } lists[] = {
-      {"freeze", o->freeze}, {"no_decay", o->no_decay}, {"lr_scale", o->lr_scale}};
-  bool asked[3];
-  for (int i = 0; i < 3; i++) asked[i] = lists[i].list[0] != 0;
-  param_lists_trim(o);
-  for (int i = 0; i < 3; i++)
-    REJECT(asked[i] && !lists[i].list[strspn(lists[i].list, ",")], "--%s '%s' names no parameter", lists[i].name,
-           lists[i].list);
+  for (const ParamList &l : param_lists) {
+    char *const list = param_list_text(o, &l);
+    const bool asked = list[0];
+    list_trim(list);
+    REJECT(asked && !list[strspn(list, ",")], "--%s '%s' names no parameter", option_specs[l.option].name, list);
+  }
   return param_groups(o, param, params, error);
 }
