@@ -37,6 +37,6 @@ bool fail(Error *e, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(e->text, sizeof e->text, fmt, ap);
   va_end(ap);
-  text_escape_line(e->text, sizeof e->text);     // names of files, of columns, of roles
+  if (e->code) text_escape_line(e->text, sizeof e->text);        // of data: names of files, of columns, of roles
   return false;
 }

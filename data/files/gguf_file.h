@@ -31,7 +31,9 @@ __attribute__((format(printf, 2, 3))) static inline bool gguf_fail(const GgufRea
   va_start(ap, fmt);
   vsnprintf(why, sizeof why, fmt, ap);
   va_end(ap);
-  return fail(r->error, "%.700s: %s", r->path, why);
+  fail(r->error, "%.700s: %s", r->path, why);
+  text_to_line(r->error->text, "");
+  return false;
 }
 // Steps over `each` x `count` bytes, which must be there.
 static inline bool gguf_step(GgufReader *r, uint64_t count, uint64_t each) {

@@ -20,7 +20,9 @@ __attribute__((format(printf, 3, 4))) static inline bool bpe_refuse(Error *error
   va_start(ap, fmt);
   vsnprintf(what, sizeof what, fmt, ap);
   va_end(ap);
-  return fail(error, "%s: %s", path, what);
+  fail(error, "%s: %s", path, what);
+  text_to_line(error->text, "");                 // the file's own words may hold anything
+  return false;
 }
 
 // A token as the file writes it: an added one as it is, any other with a character for each byte.

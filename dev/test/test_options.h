@@ -309,6 +309,7 @@ TEST(options_of_other_programs_are_told_whole,
   }
   char *plain[] = {(char *)"test", (char *)"-lr", (char *)"4"};
   Error error = {};
+  fail(&error, "as it was");
   options_whole_line(3, plain, &error);
   EXPECT(!strcmp(error.text, "as it was"), "it became %s", error.text);
   static const CliRefusal refused[] = {

@@ -1,5 +1,5 @@
 // test_tokenizer.h: the tokenizer gives the ids and merges of Hugging Face tokenizers, round-trips any bytes, does not
-// depend on threads, and survives every file. Fixtures are written by dev/make_tokenizer_fixture.py.
+// depend on where it may be cut, and survives every file. Fixtures are written by dev/make_tokenizer_fixture.py.
 #pragma once
 #include <signal.h>
 #include <sys/resource.h>

@@ -145,8 +145,10 @@ static bool options_add_config(Options *o, const char *path, const char *text, E
     o->in_file[i] = true;
   }
   const bool plans = ok && o->in_file[OPT_plan] && o->plan != OPT_plan_off;     // no run may become a plan unseen
-  REJECT(plans, "--plan is for the command line, and %.800s has it: take it out", path);
-  return ok && options_check_plan(o, error);
+  if (plans) fail(error, "--plan is for the command line, and %.800s has it: take it out", path);
+  if (ok && !plans && options_check_plan(o, error)) return true;
+  text_to_line(error->text, "");
+  return false;
 }
 bool options_read_config(Options *o, Error *error) {
   int64_t bytes;

@@ -93,6 +93,7 @@ static int help_name(const char *typed) {
   OptionUse use;
   option_name_plain(name, typed + (!strncmp(typed, "--", 2) ? 2 : 0));
   if (!option_find(name, &use, &error)) {
+    text_to_line(error.text, "");
     fprintf(stderr, "train_gpt_fsdp: %s\n", error.text);
     return EXIT_USAGE;
   }

@@ -132,4 +132,5 @@ void options_whole_line(int argc, char **argv, Error *error) {
   options_parse(&o, NULL, l.words + 1, words, &why);
   fail(error, "this is a command line of llm.c or nanoGPT; type:%.1000s%s%.800s%s%s", text, left[0] ? "; left out, as "
        "it has no place here: " : "", left, why.text[0] ? "; then: " : "", why.text);
+  text_to_line(error->text, "");
 }

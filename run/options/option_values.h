@@ -488,5 +488,7 @@ static bool options_check_flight(const Options *o, Error *error) {
 }
 bool options_parse(Options *o, const TrainerTable *trainer, int argc, char **argv, Error *error) {
   options_default(o, trainer);
-  return options_take(o, argc, argv, error) && options_check_plan(o, error) && options_check_flight(o, error);
+  if (options_take(o, argc, argv, error) && options_check_plan(o, error) && options_check_flight(o, error)) return true;
+  text_to_line(error->text, "");
+  return false;
 }

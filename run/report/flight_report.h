@@ -333,6 +333,7 @@ int flight_answer(Call *call) {
   if (!call->o.flight[0] || call->error.text[0]) return -1;
   if (!call->first) return 0;
   const int code = flight_main(stdout, call->o.flight, &call->error);
+  text_to_line(call->error.text, "");
   if (code) die_with(code, "train_gpt_fsdp: %s", call->error.text);
   return 0;
 }
