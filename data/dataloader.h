@@ -47,66 +47,45 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
 // If words are longer than this on average, blanks do not separate them (Chinese, genomes): they are not counted.
 enum { MOST_BYTES_A_WORD = 32 };
 
-// Bytes at..at + *bytes of a text with <|endoftext|> before each document behind the first that begins there, as it is
-// written, which the tokenizer finds; *d: the next document. Without any the text's own bytes, else in *memory.
-static inline const uint8_t *text_divided(const Text *text, size_t at, size_t *bytes, size_t *d, uint8_t **memory) {
-  const size_t mark = strlen(bpe_end_of_text), end = at + *bytes, first = *d;
-  while (*d < text->documents && text->document[*d] < end) ++*d;
-  free(*memory);
-  *memory = NULL;
-  if (*d == first) return text->bytes + at;
-  uint8_t *to = *memory = (uint8_t *)data_alloc(*bytes + (*d - first) * mark, 1);
-  for (size_t i = first; i <= *d; i++) {
-    const size_t stop = i < *d ? text->document[i] : end;
-    memcpy(to, text->bytes + at, stop - at);
-    to += stop - at, at = stop;
-    if (i < *d) memcpy(to, bpe_end_of_text, mark), to += mark;
-  }
-  *bytes = (size_t)(to - *memory);
-  return *memory;
-}
-
 // Encodes a text, after one token of context (what the tokenizer begins a text with, or a newline), into memory that
-// the split owns. It works in chunks that end where the tokenizer allows a cut, so the four-byte ids of the encoder
-// exist for one chunk at a time.
+// the split owns, with <|endoftext|> before each document after the first where the tokenizer divides them.
 static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, int threads) {
-  const size_t chunk_bytes = 16 << 20;
-  s->token_bytes = t->vocab_size <= 65536 ? 2 : 4;
+  enum { BLOCK_BYTES = 16 << 20 };               // the ids of a block exist twice
+  static Encoding c;
+  EncodeOptions o = {};
+  EncodePieces l = {};
+  TokenStream to = {};
+  int32_t context[16 * NFC_MOST_GROWTH];
+  Error none;
+  o.threads = threads, o.documents = DOCUMENTS_BEFORE;
+  c = Encoding{};
+  c.o = &o, c.tokenizer = *t, c.sink = &to, c.document_id = t->divides ? 0 : -1;
+  to.plain = true, to.token_bytes = t->vocab_size <= 65536 ? 2 : 4;
+  const int64_t n = tokenizer_begin(t, text->bytes, 0, context);
+  CHECK(n == 1, "a newline is %lld tokens", (long long)n);
+  token_stream_ids(&to, context, 1, 0);
+  const size_t documents = t->divides ? text->documents : 0;
+  bool begins = false;
+  for (size_t at = 0, d = 0; at < text->numel; liveness_progress()) {
+    l.count = 0;
+    for (const size_t from = at; at < text->numel && at - from < BLOCK_BYTES;) {
+      const size_t stop = d < documents ? text->document[d] : text->numel;
+      EncodePiece *p = encode_piece(&l);
+      p->p = text->bytes + at, p->begins = begins;
+      at = stop - at > ENCODE_PIECE_BYTES ? tokenizer_cut(t, text->bytes, stop, at + ENCODE_PIECE_BYTES) : stop;
+      p->bytes = (size_t)(text->bytes + at - p->p);
+      begins = at == stop && d < documents;
+      d += begins;
+    }
+    encode_pieces(&c, &l, "", &none);
+  }
+  free(l.piece);
+  s->token_bytes = to.token_bytes;
   s->has_context = true;
   s->text_bytes = (int64_t)text->numel;
   text_count(text->bytes, text->numel, &s->words, &s->lines);
-  int32_t *ids = NULL;
-  size_t room = 0, capacity = 0, at = 0;
-  uint8_t *out = NULL, *divided = NULL;
-  size_t document = 0;
-  int64_t n = -1;                                // the context token is encoded first
-  do {
-    const uint8_t *from = text->bytes + at;
-    size_t bytes = n < 0 ? 0 : text->numel - at;
-    if (bytes > chunk_bytes) bytes = tokenizer_cut(t, text->bytes, text->numel, at + chunk_bytes) - at;
-    const size_t next = at + bytes;
-    if (t->divides) from = text_divided(text, at, &bytes, &document, &divided);
-    const size_t most = 1 + tokenizer_ids_most(t, bytes);
-    if (most > room) { free(ids); ids = (int32_t *)data_alloc(room = most, sizeof *ids); }
-    int64_t count = n < 0 ? tokenizer_begin(t, from, 0, ids) : tokenizer_encode(t, from, bytes, ids, threads, n > 0);
-    if (n < 0) { CHECK(count == 1, "a newline is %lld tokens", (long long)count); n = 0; }
-    at = next;
-    liveness_progress();
-    size_t need = (size_t)(n + count) * (size_t)s->token_bytes;
-    if (need > capacity) {
-      capacity = need + need / 2;
-      if (!(out = (uint8_t *)realloc(out, capacity))) die_missing("data: no memory for %zu bytes of tokens", capacity);
-    }
-    for (int64_t i = 0; i < count; i++, n++) {
-      if (s->token_bytes == 2) ((uint16_t *)out)[n] = (uint16_t)ids[i];
-      else ((uint32_t *)out)[n] = (uint32_t)ids[i];
-    }
-  } while (at < text->numel);
-  free(ids);
-  free(divided);
-  uint8_t *fitted = (uint8_t *)realloc(out, (size_t)n * (size_t)s->token_bytes);
-  s->tokens = s->owned = fitted ? fitted : out;
-  s->tokens_numel = n;
+  s->tokens_numel = to.count;
+  s->tokens = s->owned = bpe_resize(to.tokens, (size_t)to.count, (size_t)to.token_bytes);
   s->hash = split_hash(s);
 }
 
@@ -222,7 +201,7 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
     const GenState *s = &g->state[i];
     size_t bytes = strlen(s->word);
     CHECK(bytes <= 16, "generated text: '%s' is too long", s->word);
-    *tokens += visits[i] * (t ? (double)tokenizer_encode(t, (const uint8_t *)s->word, bytes, ids, 1, true) : 1.0);
+    *tokens += visits[i] * (t ? (double)tokenizer_encode(t, (const uint8_t *)s->word, bytes, ids, true) : 1.0);
     for (int k = 0; k < s->edges; k++) {
       double p = (double)s->weight[k] / s->total;
       *nats -= visits[i] * p * log(p);
@@ -232,7 +211,7 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
   if (!t || !t->digits_together) return;
   const char *end[] = {" .\n", " .", "\n"};
   for (int i = 0; i < 3; i++)
-    *tokens += (i ? -1 : 1) * (double)tokenizer_encode(t, (const uint8_t *)end[i], strlen(end[i]), ids, 1);
+    *tokens += (i ? -1 : 1) * (double)tokenizer_encode(t, (const uint8_t *)end[i], strlen(end[i]), ids);
 }
 
 // Writes `sentences` sentences into memory that the text owns, and the nats they cost the source. Sentence boundaries

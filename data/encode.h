@@ -238,39 +238,46 @@ struct EncodePiece {
 };
 // Conversations in memory in the order in which they are read, and where each record is in the text of its file.
 struct RecordPlace { int64_t from, to; };
-struct ChatStream {
+struct TokenStream {
   uint8_t *tokens, *trained, *begins;            // a bit per token: it is trained on; a document starts with it
   int token_bytes;
+  bool plain;                                    // a text's: tokens alone
   int64_t count, room, documents, records, places_room, text_end;    // text_end: of the last record
   RecordPlace *place;                            // (records)
 };
-static inline void chat_stream_free(ChatStream *s) {
+static inline void token_stream_free(TokenStream *s) {
   for (void *p : {(void *)s->tokens, (void *)s->trained, (void *)s->begins, (void *)s->place}) free(p);
   *s = {};
 }
-static inline void chat_stream_bit(uint8_t *bits, int64_t i, bool on) {
+static inline void token_stream_bit(uint8_t *bits, int64_t i, bool on) {
   bits[i / 8] = (uint8_t)((bits[i / 8] & ~(1 << i % 8)) | on << i % 8);
 }
-static inline void chat_stream_room(ChatStream *s, int64_t more) {
+static inline void token_stream_room(TokenStream *s, int64_t more) {
   if (s->count + more <= s->room) return;
   s->room = (s->count + more + (s->count + more) / 4) / 8 * 8 + 4096;
   s->tokens = (uint8_t *)bpe_resize(s->tokens, (size_t)s->room, (size_t)s->token_bytes);
+  if (s->plain) return;
   s->trained = (uint8_t *)bpe_resize(s->trained, (size_t)s->room / 8, 1);
   s->begins = (uint8_t *)bpe_resize(s->begins, (size_t)s->room / 8, 1);
 }
-static inline void chat_stream_put(ChatStream *s, int64_t i, uint32_t id, bool trained, bool begins) {
+static inline void token_stream_put(TokenStream *s, int64_t i, uint32_t id, bool trained, bool begins) {
   const uint16_t id16 = (uint16_t)id;
   memcpy(s->tokens + i * s->token_bytes, s->token_bytes == 2 ? (const void *)&id16 : &id, (size_t)s->token_bytes);
-  chat_stream_bit(s->trained, i, trained);
-  chat_stream_bit(s->begins, i, begins);
+  if (s->plain) return;
+  token_stream_bit(s->trained, i, trained);
+  token_stream_bit(s->begins, i, begins);
 }
-// Adds a record: its ids, with the bit ENCODE_TRAINED, and its place. second: 0, or where its second document starts.
-static inline void chat_stream_add(ChatStream *s, const EncodePiece *p) {
+// Adds ids, with the bit ENCODE_TRAINED. A document starts at the first and, unless it is 0, at id `second`.
+static inline bool token_stream_ids(TokenStream *s, const int32_t *ids, int64_t n, int64_t second) {
+  token_stream_room(s, n);
+  for (int64_t i = 0; i < n; i++, s->count++)
+    token_stream_put(s, s->count, (uint32_t)ids[i] % ENCODE_TRAINED, ids[i] / ENCODE_TRAINED, !i || i == second);
+  return true;
+}
+// Adds a record: its ids and its place.
+static inline void token_stream_add(TokenStream *s, const EncodePiece *p) {
   if (!p->count) return;
-  chat_stream_room(s, p->count);
-  for (int64_t i = 0; i < p->count; i++, s->count++)
-    chat_stream_put(s, s->count, (uint32_t)p->ids[i] % ENCODE_TRAINED, p->ids[i] / ENCODE_TRAINED,
-                    !i || i == p->second);
+  token_stream_ids(s, p->ids, p->count, p->second);
   s->documents += p->second ? 2 : 1;
   if (s->records == s->places_room)
     s->place = (RecordPlace *)bpe_resize(s->place, (size_t)(s->places_room = 2 * s->records + 64), sizeof *s->place);
@@ -291,7 +298,7 @@ struct Encoding {
   DataNames files[2];                            // trained on; for validation
   bool chats;                                    // the files are conversations
   RecordsSeen records;                           // which fields of conversations were seen
-  ChatStream *sink;                              // conversations go here; NULL: into token files
+  TokenStream *sink;                              // conversations go here; NULL: into token files
   DataContainer container;                       // file format of the current file
   char form[24];                                 // schema of its first record, only with a sink
   Chat chat;
@@ -389,6 +396,10 @@ static inline bool encode_append(Encoding *c, EncodeShards *s, const int32_t *id
   return ok;
 }
 
+static inline bool encode_put(Encoding *c, EncodeShards *s, const int32_t *ids, int64_t n, Error *e) {
+  return c->sink ? token_stream_ids(c->sink, ids, n, 0) : encode_append(c, s, ids, n, e);
+}
+
 // ================================================================================================ 3 encoding
 struct EncodePieces { EncodePiece *piece; int64_t count, room; };      // grows by encode_piece, which adds an empty one
 static inline EncodePiece *encode_piece(EncodePieces *l) {
@@ -484,7 +495,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   const size_t bytes = p->text ? strlen(p->text) : p->bytes;
   p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(&c->tokenizer, bytes) + 1));
   if (!p->ids) die_missing("data: no memory for the tokens of %zu bytes", bytes);
-  p->count = bpe_encoder_run(encoder, text, bytes, p->ids, !p->begins);
+  p->count = bpe_encoder_run(encoder, text, bytes, p->ids, !p->begins || c->sink);
 }
 // Encodes the pieces on all threads, and appends them in their order.
 static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, Error *e) {
@@ -497,7 +508,7 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     bpe_encoder_close(&encoder);
   });
   bool ok = true;
-  if (c->sink && count && !c->form[0]) {
+  if (c->chats && c->sink && count && !c->form[0]) {
     char fault[256];
     cJSON *json = cJSON_ParseWithLength((const char *)piece->p, piece->bytes);
     const RecordForm *f = record_form(json, c->o->chat.fields, RecordFault{fault, sizeof fault});
@@ -510,17 +521,17 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
     if (ok && p->fault)
       ok = fail_with(e, EXIT_MISSING, "%s, %s %lld: %s", path, name_ends(path, ".parquet") ? "row" : c->container >
                      CONTAINER_JSON_LINES ? "record" : "line", (long long)p->number, p->fault);
-    if (ok && c->sink) chat_stream_add(c->sink, p);
+    if (ok && c->sink && c->chats) token_stream_add(c->sink, p);
     if (p->begins && !c->sink) c->in_held_out = holds_out && c->documents++ % HELD_OUT == 1;
     EncodeShards *to = &c->shards[c->split || c->in_held_out];
-    const bool marks = c->document_id >= 0 && !c->sink;
-    const bool begun = p->count && p->ids[0] == c->document_id;  // its template has rendered the token
+    const bool marks = c->document_id >= 0;
+    const bool begun = !c->sink && p->count && p->ids[0] == c->document_id;      // its template has rendered the token
     const bool ended = p->count && p->ids[p->count - 1] == c->document_id;
     if (ok && marks && p->begins && !begun && c->o->documents == DOCUMENTS_BEFORE)
-      ok = encode_append(c, to, &c->document_id, 1, e);
-    ok = ok && (c->sink || encode_append(c, to, p->ids, p->count, e));
+      ok = encode_put(c, to, &c->document_id, 1, e);
+    ok = ok && ((c->sink && c->chats) || encode_put(c, to, p->ids, p->count, e));
     if (ok && marks && p->ends && !ended && c->o->documents == DOCUMENTS_BEHIND)
-      ok = encode_append(c, to, &c->document_id, 1, e);
+      ok = encode_put(c, to, &c->document_id, 1, e);
     records_seen_add(&c->records, p->unread, p->fields_seen);
     c->records.rewritten += p->rewritten, c->records.endless += p->endless;
     for (void *made : {(void *)p->ids, (void *)p->text, (void *)p->fault, (void *)p->unread}) free(made);

@@ -49,13 +49,13 @@ static inline bool find_records(Found *f, const char *list, Error *e) {
 
 // ---- reading
 // Moves tokens [begin, end) of the stream `from`, which are `documents` whole documents, to the end of the stream `to`.
-static inline void records_move(ChatStream *from, ChatStream *to, int64_t begin, int64_t end, int64_t documents) {
-  auto put = [=](ChatStream *s, int64_t at, int64_t i) {
+static inline void records_move(TokenStream *from, TokenStream *to, int64_t begin, int64_t end, int64_t documents) {
+  auto put = [=](TokenStream *s, int64_t at, int64_t i) {
     uint32_t id = 0;
     memcpy(&id, from->tokens + i * from->token_bytes, (size_t)from->token_bytes);
-    chat_stream_put(s, at, id, from->trained[i / 8] >> i % 8 & 1, from->begins[i / 8] >> i % 8 & 1);
+    token_stream_put(s, at, id, from->trained[i / 8] >> i % 8 & 1, from->begins[i / 8] >> i % 8 & 1);
   };
-  chat_stream_room(to, end - begin);
+  token_stream_room(to, end - begin);
   for (int64_t i = begin; i < end; i++) put(to, to->count++, i);
   for (int64_t i = end; i < from->count; i++) put(from, begin + i - end, i);
   from->count -= end - begin, from->documents -= documents, to->documents += documents;
@@ -64,7 +64,7 @@ static inline void records_move(ChatStream *from, ChatStream *to, int64_t begin,
 // bytes, at least one. The record in which the last 5 % start is held out too, unless more than 20 % would be. A last
 // record that is most of the file is trained on; then one earlier record, of at most the mean size, is held out. False:
 // there are fewer than two records.
-static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *first, int64_t *stop) {
+static inline bool records_held(const TokenStream *s, int64_t bytes, int64_t *first, int64_t *stop) {
   const RecordPlace *r = s->place;
   const int64_t n = s->records, cut = min64(bytes - bytes / 20, s->text_end);
   int64_t i = 0;
@@ -84,7 +84,7 @@ static inline bool records_held(const ChatStream *s, int64_t bytes, int64_t *fir
 // Holds out records of the file that was just read: moves their tokens to `to`. begin: the first token of the file in
 // `from`; bytes: of the file's text; each: documents per record (a preference has two). part: what becomes of the
 // file's records. Where its last record is not held out, exactly one record is (records_held).
-static inline void records_hold_out(ChatStream *from, ChatStream *to, int64_t begin, int64_t bytes, int64_t each,
+static inline void records_hold_out(TokenStream *from, TokenStream *to, int64_t begin, int64_t bytes, int64_t each,
                                     RecordPart *part) {
   int64_t first, stop, at = begin;
   if (!records_held(from, bytes, &first, &stop)) return;
@@ -99,7 +99,7 @@ static inline void records_hold_out(ChatStream *from, ChatStream *to, int64_t be
 }
 // Turns a stream into a split. The split takes over the memory of the stream's tokens; the stream's bits `trained` and
 // `begins` are stored after them.
-static inline void records_split(ChatStream *s, Split *to) {
+static inline void records_split(TokenStream *s, Split *to) {
   const size_t bits = (size_t)(s->count + 7) / 8;
   if (s->count) {
     to->masked = true, to->documents = s->documents, to->token_bytes = s->token_bytes, to->tokens_numel = s->count;
@@ -110,21 +110,21 @@ static inline void records_split(ChatStream *s, Split *to) {
     }
     s->tokens = NULL;
   }
-  chat_stream_free(s);
+  token_stream_free(s);
 }
-// Reads the files of conversations that were found, encodes each split's conversations into a ChatStream, and turns the
-// streams into the corpus' splits. If no file is for validation, some records of each training file are held out for
-// it. False: one line in e.
+// Reads the files of conversations that were found, encodes each split's conversations into a TokenStream, and turns
+// the streams into the corpus' splits. If no file is for validation, some records of each training file are held out
+// for it. False: one line in e.
 static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, Error *e) {
   static Encoding x;
   EncodePieces pieces = {};
-  ChatStream to[SPLIT_COUNT] = {};
+  TokenStream to[SPLIT_COUNT] = {};
   const bool holds_out = !f->tokens[SPLIT_VALID].count;
   bool ok = true;
   x = Encoding{};
-  x.o = o, x.column = o->column, x.chats = true, x.tokenizer = c->tokenizer;
+  x.o = o, x.column = o->column, x.chats = true, x.document_id = -1, x.tokenizer = c->tokenizer;
   x.chat = chat_open(&o->chat, &c->tokenizer);
-  for (ChatStream &s : to) s.token_bytes = c->tokenizer.vocab_size <= 65536 ? 2 : 4;
+  for (TokenStream &s : to) s.token_bytes = c->tokenizer.vocab_size <= 65536 ? 2 : 4;
   for (int i = 0; ok && i < SPLIT_COUNT; i++) {
     const DataNames *names = &f->tokens[i];
     x.sink = &to[i], x.split = i != SPLIT_TRAIN, x.files[x.split] = *names;
@@ -143,7 +143,7 @@ static inline bool records_encode(Corpus *c, Found *f, const EncodeOptions *o, E
     if (ok && names->count && !to[i].count)
       ok = fail_with(e, EXIT_MISSING, "%s: no line is a conversation", names->name[0]);
   }
-  for (int i = 0; i < SPLIT_COUNT; i++) if (ok) records_split(&to[i], &c->split[i]); else chat_stream_free(&to[i]);
+  for (int i = 0; i < SPLIT_COUNT; i++) if (ok) records_split(&to[i], &c->split[i]); else token_stream_free(&to[i]);
   c->seen = x.records;
   free(pieces.piece);
   return ok;

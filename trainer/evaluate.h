@@ -130,7 +130,7 @@ static int64_t eval_encode(EvalFile *f, const Tokenizer *t, const char *text, si
   int32_t *to = f->ids + f->ids_count;
   const int64_t begins = special && t->adds_bos;
   if (begins) *to = t->bos_id;
-  const int64_t n = begins + (bytes ? tokenizer_encode(t, (const uint8_t *)text, bytes, to + begins, 1) : 0);
+  const int64_t n = begins + (bytes ? tokenizer_encode(t, (const uint8_t *)text, bytes, to + begins) : 0);
   f->ids_count += n;
   return n;
 }
@@ -138,7 +138,7 @@ static int64_t eval_encode(EvalFile *f, const Tokenizer *t, const char *text, si
 static void eval_encode_begin(EvalFile *f, const Tokenizer *t) {
   int32_t id = t->adds_bos ? t->bos_id : chat_token(t, "<|begin_of_text|>");
   if (id < 0) id = chat_end(t);
-  if (id < 0) tokenizer_encode(t, (const uint8_t *)"\n", 1, &id, 1, true);
+  if (id < 0) tokenizer_encode(t, (const uint8_t *)"\n", 1, &id, true);
   f->ids = (int32_t *)eval_room(f->ids, f->ids_count + 1, &f->rooms[0], sizeof *f->ids);
   f->ids[f->ids_count++] = id;
 }

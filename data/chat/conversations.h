@@ -160,7 +160,7 @@ static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, s
   if (c->tokenizer->byte_fallback) { chat_append_text(k, text, bytes, from, all); return; }
   int32_t *to = chat_room(c, k, bytes);
   const int64_t n = c->encoder ? bpe_encoder_run(c->encoder, (const uint8_t *)text, bytes, to)
-                               : tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, to, 1);
+                               : tokenizer_encode(c->tokenizer, (const uint8_t *)text, bytes, to);
   size_t at = 0;
   for (int64_t i = k->count; i < k->count + n; i++) {
     int length;

@@ -770,32 +770,12 @@ void bpe_encoder_close(BpeEncoder *e) {
   free(e->prefixed);
   nfc_work_free(&e->nfc);
 }
-// ids receives the ids of text[from..to); returns how many.
-static inline int64_t bpe_encode_part(const Tokenizer *t, const uint8_t *text, size_t from, size_t to, int32_t *ids,
-                                      bool continues) {
+int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, bool continues) {
+  CHECK(t->vocab_size >= 256, "tokenizer_encode: vocabulary %d", t->vocab_size);
   BpeEncoder e;
   bpe_encoder_open(&e, t);
-  const int64_t count = bpe_encoder_run(&e, text + from, to - from, ids, continues || from > 0);
+  const int64_t count = bpe_encoder_run(&e, text, bytes, ids, continues);
   bpe_encoder_close(&e);
-  return count;
-}
-
-int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads,
-                         bool continues) {
-  CHECK(t->vocab_size >= 256 && threads >= 1, "tokenizer_encode: vocabulary %d, threads %d", t->vocab_size, threads);
-  int64_t *counts = (int64_t *)bpe_resize(NULL, (size_t)threads, sizeof *counts);
-  parallel_for(threads, 0, threads, 1, [=](int64_t part) {
-    const int i = (int)part;
-    size_t from = bpe_part_start(t, text, bytes, i, threads), to = bpe_part_start(t, text, bytes, i + 1, threads);
-    counts[i] = bpe_encode_part(t, text, from, to, ids + tokenizer_ids_most(t, from), continues);
-  });
-  int64_t count = counts[0];
-  for (int i = 1; i < threads; i++) {
-    const size_t from = tokenizer_ids_most(t, bpe_part_start(t, text, bytes, i, threads));
-    memmove(ids + count, ids + from, (size_t)counts[i] * sizeof *ids);
-    count += counts[i];
-  }
-  free(counts);
   return count;
 }
 
@@ -813,8 +793,8 @@ static inline bool bpe_divides(const Tokenizer *t) {
 int64_t tokenizer_begin(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids) {
   const int64_t begin = t->adds_bos;
   if (begin) ids[0] = t->bos_id;
-  else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, 1, true);
-  return begin + tokenizer_encode(t, text, bytes, ids + begin, 1);
+  else if (!bytes) return t->divides ? (ids[0] = 0, 1) : tokenizer_encode(t, (const uint8_t *)"\n", 1, ids, true);
+  return begin + tokenizer_encode(t, text, bytes, ids + begin);
 }
 
 const uint8_t *tokenizer_token_bytes(const Tokenizer *t, int32_t id, int *length_bytes) {

@@ -89,10 +89,8 @@ size_t tokenizer_ids_most(const Tokenizer *t, size_t bytes);
 // word is many times its size.
 enum : size_t { TEXT_WORD_BYTES = 64 << 20 };
 // Encodes a text. ids: room for tokenizer_ids_most(t, bytes) ids; those past the count returned are overwritten too.
-// The ids are the same for every number of threads. continues: the text goes on from another, and may be cut there
-// (tokenizer_cut).
-int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, int threads,
-                         bool continues = false);
+// continues: the text goes on from another, and may be cut there (tokenizer_cut).
+int64_t tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, int32_t *ids, bool continues = false);
 // Encodes the beginning of a document: behind the token that the tokenizer begins a text with, if it does; else, where
 // there is no text, the token that stands before documents, or a newline. ids: room for 1 + tokenizer_ids_most(t,
 // bytes).

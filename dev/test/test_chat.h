@@ -220,7 +220,7 @@ TEST(chat_lines_are_checked,
     uint8_t trained[64];
     int n = 0, end = chat_token(&c.tokenizer, "<|endoftext|>");
     for (const char *p : {"2+2=", " four", "hi"}) {
-      const int k = (int)tokenizer_encode(&c.tokenizer, (const uint8_t *)p, strlen(p), ids, 1);
+      const int k = (int)tokenizer_encode(&c.tokenizer, (const uint8_t *)p, strlen(p), ids);
       for (int i = 0; i < k; i++) want[n] = ids[i], trained[n++] = all || p[0] != '2';
       if (p[0] != '2') want[n] = end, trained[n++] = 1;
     }

@@ -275,8 +275,8 @@ TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding 
     Split s = {};
     t.by_line = by_line;
     split_encode(&s, &t, &text, 2);
-    int64_t n = tokenizer_encode(&t, text.bytes, text.numel, ids, 1);
-    tokenizer_encode(&t, (const uint8_t *)"\n", 1, &newline, 1);
+    int64_t n = tokenizer_encode(&t, text.bytes, text.numel, ids);
+    tokenizer_encode(&t, (const uint8_t *)"\n", 1, &newline);
     EXPECT(n == split_targets_numel(&s), "%lld ids, at once %lld", (long long)split_targets_numel(&s), (long long)n);
     EXPECT(split_token(&s, 0) == newline, "the context is token %d", split_token(&s, 0));
     int64_t differ = 0;
@@ -291,16 +291,51 @@ TEST(data_encode_in_chunks, "a text longer than a chunk has the ids of encoding 
 
 // The tokens of texts by a tokenizer, one behind the other, each behind token 0.
 static void data_expect_documents(const Split *s, const Tokenizer *t, const char *const *texts, int count) {
-  int32_t ids[1024];
   int64_t at = 0, differ = 0;
   for (int i = 0; i < count; i++) {
+    int32_t *ids = (int32_t *)data_alloc(tokenizer_ids_most(t, strlen(texts[i])) + 1, sizeof *ids);
     differ += at >= s->tokens_numel || split_token(s, at++) != 0;
-    const int64_t n = tokenizer_encode(t, (const uint8_t *)texts[i], strlen(texts[i]), ids, 1);
+    const int64_t n = tokenizer_encode(t, (const uint8_t *)texts[i], strlen(texts[i]), ids);
     for (int64_t k = 0; k < n; k++) differ += at >= s->tokens_numel || split_token(s, at++) != ids[k];
+    free(ids);
   }
   EXPECT(!differ && at == s->tokens_numel && s->texts == count,
          "%lld tokens differ; %lld of %lld; %lld documents of %d", (long long)differ, (long long)at,
          (long long)s->tokens_numel, (long long)s->texts, count);
+}
+
+TEST(data_threads, "a text in memory has the ids of encoding each of its documents at once, on any number of threads, "
+     "where a document is longer than what a thread takes, and where it is empty") {
+  enum { DOCUMENTS = 3, BYTES = 40000 };
+  static char text[DOCUMENTS][BYTES + 64];
+  const char *texts[DOCUMENTS];
+  char dir[1024];
+  uint64_t seed = 5;
+  data_format(dir, 1024, "%s/files", test_tmp());
+  for (int i = 0; i < DOCUMENTS; i++) {
+    char name[16];
+    for (size_t n = 0; n < (i == 1 ? 1 : BYTES);) {
+      static const char *const words[] = {" to", " be", "or",  " not",     "\n", "  ",
+                                          " that", "'s", " 12", "\xc3\xa9", "!"};
+      n += (size_t)snprintf(text[i] + n, 16, "%s", words[data_random(++seed, 0) % 11]);
+    }
+    strcat(text[i], "\n");
+    texts[i] = text[i];
+    snprintf(name, sizeof name, "%c.txt", 'a' + i);
+    data_write_text(dir, name, text[i]);
+  }
+  char valid[1024];
+  data_format(valid, 1024, "%s/valid.txt", test_tmp());
+  data_write_text(test_tmp(), "valid.txt", "to be or not\n");
+  for (const int threads : {1, 2, 5}) {
+    Corpus c;
+    Error e;
+    CorpusOptions o = data_options(dir);
+    o.val_data = valid, o.threads = threads;
+    REQUIRE(corpus_load(&c, o, &e), "%s", e.text);
+    data_expect_documents(&c.split[SPLIT_TRAIN], &c.tokenizer, texts, DOCUMENTS);
+    corpus_free(&c);
+  }
 }
 
 TEST(data_documents, "<|endoftext|> stands before each file of a directory and each article of WikiText, in the cache "
@@ -416,7 +451,7 @@ TEST(data_given_tokenizer,
   const Split *s = &c.split[SPLIT_VALID];
   const char *text = "to be or not to be\n\n  that is \n  the question\n";
   int32_t ids[64];
-  int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
+  int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids);
   EXPECT(n == split_targets_numel(s), "%lld ids, not %lld", (long long)split_targets_numel(s), (long long)n);
   for (int64_t i = 0; i < n; i++) EXPECT(split_token(s, i + 1) == ids[i], "id %lld differs", (long long)i);
   tokenizer_free(&t);
@@ -520,7 +555,7 @@ TEST(data_families_tokenizers,
     data_format(path, 1024, "dev/fixtures/tokenizer_%s.json", family);
     REQUIRE(tokenizer_load_any(&t, path, &error), "%s", error.text);
     ids[0] = t.adds_bos ? t.bos_id : t.byte_id['\n'];
-    const int64_t count = 1 + tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids + 1, 1);
+    const int64_t count = 1 + tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids + 1);
     CorpusOptions o = data_options(dir);
     o.tokenizer = path;
     o.cache_dir = cache;
@@ -549,7 +584,7 @@ TEST(data_families_tokenizers,
     Text made = gen_text(&g, 9, 4000);
     int32_t *all = (int32_t *)data_alloc(tokenizer_ids_most(&t, made.numel), 4);
     // 4000 sentences: the mean of a sentence's tokens, whose deviation is below 10, is within 6 x 10 / sqrt(4000).
-    const double mean = (double)tokenizer_encode(&t, made.bytes, made.numel, all, 2) / 4000;
+    const double mean = (double)tokenizer_encode(&t, made.bytes, made.numel, all) / 4000;
     EXPECT(fabs(mean - tokens) < 0.95, "%s: %.3f tokens a sentence, expected %.3f", family, mean, tokens);
     free(all);
     text_free(&made);

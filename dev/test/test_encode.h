@@ -80,7 +80,7 @@ TEST(encode_equals_in_memory,
   const size_t one = encode_text(text, sizeof text, 300, 1);
   cli_write(cli_path("in/a.txt"), text, one);
   want[n++] = mark;
-  n += tokenizer_encode(&t, (const uint8_t *)text, one, want + n, 1);
+  n += tokenizer_encode(&t, (const uint8_t *)text, one, want + n);
   FILE *f = fopen(cli_path("in/b.jsonl"), "w");
   for (int i = 0; i < 150; i++) {
     size_t bytes = encode_text(text, sizeof text, i % 40 == 39 ? 120 : i % 4, (uint64_t)i + 2);
@@ -88,7 +88,7 @@ TEST(encode_equals_in_memory,
     text[bytes] = 0;
     encode_json(f, text);
     want[n++] = mark;
-    n += tokenizer_encode(&t, (const uint8_t *)text, bytes, want + n, 1);
+    n += tokenizer_encode(&t, (const uint8_t *)text, bytes, want + n);
   }
   fclose(f);
   const bool zstd = !system("command -v zstd > /dev/null");
@@ -142,7 +142,7 @@ TEST(encode_directory_has_splits,
     cli_write(one, texts[i], strlen(texts[i]));
     if (i > 1) continue;
     want[i][0] = chat_token(&t, "<|endoftext|>");
-    n[i] = 1 + tokenizer_encode(&t, (const uint8_t *)texts[i], strlen(texts[i]), want[i] + 1, 1);
+    n[i] = 1 + tokenizer_encode(&t, (const uint8_t *)texts[i], strlen(texts[i]), want[i] + 1);
   }
   EncodeOptions o = encode_options(cli_path("out"), cli_path("in"), 1);
   REQUIRE(encode_run(&o, &e), "%s", e.text);

@@ -37,24 +37,21 @@ static TokText fallback_decoded(const Tokenizer *t, const int32_t *ids, int64_t 
   }
   return all;
 }
-// The ids of a text are `want`'s, on 1 to 4 threads; they are decoded to the text that tokenizers makes of them.
+// The ids of a text are `want`'s; they are decoded to the text that tokenizers makes of them.
 static void fallback_expect(const Tokenizer *t, TokText text, const cJSON *want, const char *name) {
   int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
-  for (int threads = 1; threads <= 4; threads++) {
-    const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads);
-    EXPECT(count == (int64_t)cJSON_GetObjectItem(want, "count")->valuedouble &&
-           tok_fold_ids(ids, count) == fallback_hash(want, "ids"), "%s, %d threads: %lld ids, others than tokenizers'",
-           name, threads, (long long)count);
-    if (threads > 1) continue;
-    TokText decoded = fallback_decoded(t, ids, count);
-    EXPECT(tok_fold_bytes(decoded) == fallback_hash(want, "decoded"), "%s: decoded to another text", name);
-    free(decoded.bytes);
-  }
+  const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids);
+  EXPECT(count == (int64_t)cJSON_GetObjectItem(want, "count")->valuedouble &&
+         tok_fold_ids(ids, count) == fallback_hash(want, "ids"), "%s: %lld ids, others than tokenizers'", name,
+         (long long)count);
+  TokText decoded = fallback_decoded(t, ids, count);
+  EXPECT(tok_fold_bytes(decoded) == fallback_hash(want, "decoded"), "%s: decoded to another text", name);
+  free(decoded.bytes);
   free(ids);
 }
 
 TEST(fallback_ids,
-     "the forms of Llama 2, Phi-3, Gemma and Mistral give tokenizers' ids of hostile texts, on any threads, and texts; "
+     "the forms of Llama 2, Phi-3, Gemma and Mistral give tokenizers' ids of hostile texts, and texts; "
      "wherever a text may be cut, the ids of both parts are those of the whole; files are kept, hashes differ") {
   const TokText text = tok_fixture("fallback.txt"), hostile = tok_fixture("tokenizer_hostile.txt");
   cJSON *root, *x;
@@ -78,10 +75,10 @@ TEST(fallback_ids,
     for (int i = 0; i + 1 < count; i++) EXPECT(seen[i] != seen[count - 1], "%s has the hash of form %d", name, i);
     const size_t n = 3000, most = tokenizer_ids_most(&t, n) + 1;
     int32_t *ids = (int32_t *)malloc(2 * most * sizeof *ids), *parts = ids + most;
-    const int64_t all = tokenizer_encode(&t, text.bytes, n, ids, 1);
+    const int64_t all = tokenizer_encode(&t, text.bytes, n, ids);
     for (size_t at = 1; (at = tokenizer_cut(&t, text.bytes, n, at)) < n; at++, cuts++) {
-      const int64_t k = tokenizer_encode(&t, text.bytes, at, parts, 1);
-      const int64_t both = k + tokenizer_encode(&t, text.bytes + at, n - at, parts + k, 1, true);
+      const int64_t k = tokenizer_encode(&t, text.bytes, at, parts);
+      const int64_t both = k + tokenizer_encode(&t, text.bytes + at, n - at, parts + k, true);
       EXPECT(both == all && !memcmp(ids, parts, (size_t)all * sizeof *ids), "%s: cut at %zu the ids differ", name, at);
     }
     const int64_t begins = tokenizer_begin(&t, (const uint8_t *)"", 0, ids);
@@ -108,7 +105,7 @@ TEST(fallback_bytes,
   static int32_t ids[2][2 * MOST];
   uint64_t seed = 3;
   for (uint8_t &x : text) x = (uint8_t)tok_random(&seed);
-  int64_t n = tokenizer_encode(&t, text, 4096, ids[0], 3);
+  int64_t n = tokenizer_encode(&t, text, 4096, ids[0]);
   const TokText back = fallback_decoded(&t, ids[0], n);
   EXPECT(back.count == 4096 && !memcmp(back.bytes, text, 4096), "random bytes are decoded to others");
   free(back.bytes);
@@ -260,7 +257,7 @@ TEST(fallback_files,
   REQUIRE(tokenizer_add(&t, cli_path("own.txt"), &error) == false, "U+2581 is added: it has other bytes");
   tok_write(cli_path("own.txt"), "<new>\n", 6);
   REQUIRE(tokenizer_add(&t, cli_path("own.txt"), &error), "%s", error.text);
-  const int64_t k = tokenizer_encode(&t, (const uint8_t *)"a<new>b", 7, want, 1);
+  const int64_t k = tokenizer_encode(&t, (const uint8_t *)"a<new>b", 7, want);
   EXPECT(k >= 3 && want[k - 2] == t.vocab_size - 1, "<new> is not found");
   tokenizer_free(&t);
   free(want);

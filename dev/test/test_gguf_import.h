@@ -300,8 +300,8 @@ TEST(gguf_tokenizers_come_back,
       for (const TokText &text : texts) {
         const size_t most = tokenizer_ids_most(&t, text.count) + 1;
         int32_t *ids = (int32_t *)malloc(2 * most * sizeof *ids), *others = ids + most;
-        const int64_t n = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
-        const int64_t m = tokenizer_encode(&again, text.bytes, text.count, others, 1);
+        const int64_t n = tokenizer_encode(&t, text.bytes, text.count, ids);
+        const int64_t m = tokenizer_encode(&again, text.bytes, text.count, others);
         EXPECT(n == m && !memcmp(ids, others, (size_t)n * sizeof *ids), "%s: other ids come back", x.name);
         free(ids);
       }

@@ -608,7 +608,7 @@ TEST(import_tokenizers_agree, "the tokenizer of each fixture, in two forms of fi
     int32_t *ids = (int32_t *)malloc((text.count + 1) * sizeof *ids);
     REQUIRE(import_open(&s, path, &error), "%s", error.text);
     REQUIRE(tokenizer_load_any(&t, s.tokenizer, &error), "%s", error.text);
-    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
     EXPECT(count * 4 == (int64_t)want.count && !memcmp(ids, want.bytes, want.count), "%s: %lld ids, or others", path,
            (long long)count);
     EXPECT(t.vocab_size == s.shape.vocab_size, "%s: %d tokens", path, t.vocab_size);

@@ -480,7 +480,7 @@ TEST(cli_few_records_train,
       {{960, 40}, 2, 1, 2}, {{40, 960}, 2, 0, 1}, {{60, 40}, 2, 1, 2}, {{300, 300, 300, 5, 6}, 5, 3, 5}};
   for (const auto &h : held) {
     RecordPlace place[8];
-    ChatStream s = {};
+    TokenStream s = {};
     int64_t at = 0, first = -1, stop = -1;
     s.place = place, s.records = h.records;
     for (int i = 0; i < h.records; i++) place[i] = RecordPlace{at, at + h.bytes[i]}, at += h.bytes[i];
@@ -793,11 +793,11 @@ TEST(tokens_are_added,
   EXPECT(t.vocab_size == 303, "%d tokens, must be 303", t.vocab_size);
   const char *text = "a<tool> n\xc3\xa4her</tool> x<|endoftext|>";
   int32_t ids[64], again[64];
-  const int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids, 1);
+  const int64_t n = tokenizer_encode(&t, (const uint8_t *)text, strlen(text), ids);
   EXPECT(n >= 6 && ids[1] == 300 && ids[n - 3] == 302 && ids[n - 2] == 301 && ids[n - 1] == 299, "%lld ids: %d ... %d",
          (long long)n, ids[1], ids[n - 2]);
   REQUIRE(tokenizer_save(&t, saved, &error) && tokenizer_load_any(&u, saved, &error), "%s", error.text);
-  const bool same = tokenizer_encode(&u, (const uint8_t *)text, strlen(text), again, 1) == n;
+  const bool same = tokenizer_encode(&u, (const uint8_t *)text, strlen(text), again) == n;
   EXPECT(same && !memcmp(ids, again, 4 * (size_t)n) && tokenizer_hash(&t) == tokenizer_hash(&u), "other ids");
   tokenizer_free(&u);
   records_write(path, "['<tool>', '</tool> x', 'n\\u00e4her']");

@@ -55,19 +55,17 @@ static inline bool tok_round_trips(const Tokenizer *t, TokText text, const int32
   return same && at == kept;
 }
 
-// The ids of `text` are those of the fixture `ids_name`, with 1 to 4 threads.
+// The ids of `text` are those of the fixture `ids_name`.
 static inline void tok_expect_ids(const Tokenizer *t, const char *text_name, const char *ids_name) {
   TokText text = tok_fixture(text_name), expected = tok_fixture(ids_name);
   int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
   const int32_t *want = (int32_t *)expected.bytes;
-  for (int threads = 1; threads <= 4; threads++) {
-    int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads), same = 0;
-    while (same < count && same < (int64_t)(expected.count / 4) && ids[same] == want[same]) same++;
-    EXPECT(count == (int64_t)(expected.count / 4) && same == count,
-           "%s, %d threads: %lld ids of %zu, the first that differs is %lld", text_name, threads, (long long)count,
-           expected.count / 4, (long long)same);
-    EXPECT(tok_round_trips(t, text, ids, count), "%s does not round-trip", text_name);
-  }
+  int64_t count = tokenizer_encode(t, text.bytes, text.count, ids), same = 0;
+  while (same < count && same < (int64_t)(expected.count / 4) && ids[same] == want[same]) same++;
+  EXPECT(count == (int64_t)(expected.count / 4) && same == count,
+         "%s: %lld ids of %zu, the first that differs is %lld", text_name, (long long)count, expected.count / 4,
+         (long long)same);
+  EXPECT(tok_round_trips(t, text, ids, count), "%s does not round-trip", text_name);
   free(ids);
   free(text.bytes);
   free(expected.bytes);
@@ -81,11 +79,9 @@ TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the s
   t.by_line = false;
   TokText text = tok_fixture("tokenizer_hostile.txt");
   int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
-  for (int threads = 1; threads <= 4; threads++) {
-    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, threads);
-    tok_expect_hash("hostile_whole_count", (uint64_t)count);
-    tok_expect_hash("hostile_whole_ids", tok_fold_ids(ids, count));
-  }
+  int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
+  tok_expect_hash("hostile_whole_count", (uint64_t)count);
+  tok_expect_hash("hostile_whole_ids", tok_fold_ids(ids, count));
   free(ids);
   free(text.bytes);
   tokenizer_free(&t);
@@ -93,17 +89,15 @@ TEST(tokenizer_hostile_ids, "ids of hostile text equal Hugging Face's with the s
 
 // ---- other families -------------------------------------------------------------------------------------------------
 
-// The ids of `text` have the count and hash of the fixture `key`, with one thread and with three.
+// The ids of `text` have the count and hash of the fixture `key`.
 static inline void tok_expect_hashed_ids(const Tokenizer *t, TokText text, const char *key) {
   char count_key[96], ids_key[96];
   snprintf(count_key, sizeof count_key, "%.64s_count", key);
   snprintf(ids_key, sizeof ids_key, "%.64s_ids", key);
   int32_t *ids = (int32_t *)malloc((tokenizer_ids_most(t, text.count) + 1) * sizeof *ids);
-  for (int threads = 1; threads <= 3; threads += 2) {
-    const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids, threads);
-    tok_expect_hash(count_key, (uint64_t)count);
-    tok_expect_hash(ids_key, tok_fold_ids(ids, count));
-  }
+  const int64_t count = tokenizer_encode(t, text.bytes, text.count, ids);
+  tok_expect_hash(count_key, (uint64_t)count);
+  tok_expect_hash(ids_key, tok_fold_ids(ids, count));
   free(ids);
 }
 
@@ -188,7 +182,7 @@ TEST(tokenizer_published, "published vocabularies give Hugging Face's ids (TOKEN
   }
 }
 
-TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's ids, by line and not, any threads") {
+TEST(tokenizer_white_space, "white space across line ends gets Hugging Face's ids, by line and not") {
   Tokenizer t;
   tok_load_fixture(&t, "tokenizer_gpt2.json");
   EXPECT(!t.by_line, "a plain ByteLevel file is taken to go by line");
@@ -215,7 +209,7 @@ static inline TokText tok_patchwork(uint64_t *seed, size_t pieces) {
 }
 
 TEST(tokenizer_cuts,
-     "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole, in threads too") {
+     "cut wherever tokenizer_cut allows, the ids of both parts are those of the whole") {
   static const char *const names[] = {"tokenizer_gpt2.json", "tokenizer_added.json", "tokenizer_hostile.json",
                                       "tokenizer_llama3.json", "tokenizer_qwen2.json", "tokenizer_nanochat.json",
                                       "tokenizer_smollm2.json", "tokenizer_tekken.json", "tokenizer_o200k.json"};
@@ -229,16 +223,13 @@ TEST(tokenizer_cuts,
     TokText text = tok_patchwork(&seed, 150);
     const size_t most = tokenizer_ids_most(&t, text.count) + 1;
     int32_t *ids = (int32_t *)malloc(most * sizeof *ids), *parts = (int32_t *)malloc(most * sizeof *parts);
-    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
     for (size_t at = 1; (at = tokenizer_cut(&t, text.bytes, text.count, at)) < text.count; at++, cuts++) {
-      int64_t front = tokenizer_encode(&t, text.bytes, at, parts, 1);
-      int64_t all = front + tokenizer_encode(&t, text.bytes + at, text.count - at, parts + front, 1);
+      int64_t front = tokenizer_encode(&t, text.bytes, at, parts);
+      int64_t all = front + tokenizer_encode(&t, text.bytes + at, text.count - at, parts + front);
       EXPECT(all == count && !memcmp(ids, parts, (size_t)count * 4), "round %d: cut at byte %zu, ids differ", round,
              at);
     }
-    for (int threads = 2; threads <= 4; threads++)
-      EXPECT(tokenizer_encode(&t, text.bytes, text.count, parts, threads) == count &&
-             !memcmp(ids, parts, (size_t)count * 4), "round %d: %d threads give other ids", round, threads);
     EXPECT(tok_round_trips(&t, text, ids, count), "round %d does not round-trip", round);
     free(ids);
     free(parts);
@@ -283,7 +274,7 @@ TEST(tokenizer_code_points, "every Unicode code point is classed as Hugging Face
     text[n++] = '\n';
   }
   int32_t *ids = (int32_t *)malloc(n * sizeof *ids);
-  int64_t count = tokenizer_encode(&t, text, n, ids, 2);
+  int64_t count = tokenizer_encode(&t, text, n, ids);
   tok_expect_hash("code_points_count", (uint64_t)count);
   tok_expect_hash("code_points_ids", tok_fold_ids(ids, count));
   free(ids);
@@ -324,7 +315,7 @@ TEST(tokenizer_whole_training, "training not by line gives Hugging Face's file, 
     TokText file = {};
     file.bytes = (uint8_t *)tokenizer_text(&t, &file.count);
     tok_expect_hash("own_json", tok_fold_bytes(file));
-    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, threads);
+    const int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
     tok_expect_hash("own_count", (uint64_t)count);
     tok_expect_hash("own_ids", tok_fold_ids(ids, count));
     EXPECT(t.divides && tok_round_trips(&t, text, ids, count), "divides %d, or does not round-trip", t.divides);
@@ -356,7 +347,7 @@ TEST(tokenizer_wikitext2, "WikiText-2's merges and ids equal Hugging Face's at 5
   for (int vocab_size : vocab_sizes) {
     Tokenizer t;
     tokenizer_train(&t, train.bytes, train.count, vocab_size, 2, true);
-    int64_t count = tokenizer_encode(&t, valid.bytes, valid.count, ids, 2);
+    int64_t count = tokenizer_encode(&t, valid.bytes, valid.count, ids);
     char name[64];
     snprintf(name, sizeof name, "wikitext2_%d_vocab", vocab_size);
     tok_expect_hash(name, (uint64_t)t.vocab_size);
@@ -371,7 +362,7 @@ TEST(tokenizer_wikitext2, "WikiText-2's merges and ids equal Hugging Face's at 5
   }
   Tokenizer whole;
   tokenizer_train(&whole, train.bytes, train.count, vocab_sizes[0], 2);
-  const int64_t count = tokenizer_encode(&whole, valid.bytes, valid.count, ids, 2);
+  const int64_t count = tokenizer_encode(&whole, valid.bytes, valid.count, ids);
   tok_expect_hash("wikitext2_whole_merges", tok_fold_merges(&whole));
   tok_expect_hash("wikitext2_whole_valid_count", (uint64_t)count);
   tok_expect_hash("wikitext2_whole_valid_ids", tok_fold_ids(ids, count));
@@ -396,7 +387,7 @@ TEST(tokenizer_speed, "on one core, WikiText-2 trains to 5000 in under 30 s and 
   double start = tok_cpu_seconds();
   tokenizer_train(&t, train.bytes, train.count, 5000, 1);
   double trained = tok_cpu_seconds();
-  tokenizer_encode(&t, train.bytes, train.count, ids, 1);
+  tokenizer_encode(&t, train.bytes, train.count, ids);
   double encoded = tok_cpu_seconds();
   EXPECT(trained - start < 30, "training took %.2f s of processor time", trained - start);
   double rate = (double)train.count / 1e6 / (encoded - trained);
@@ -420,7 +411,7 @@ static inline void tok_random_bytes(uint8_t *p, size_t n, uint64_t *seed, int ki
 }
 
 TEST(tokenizer_any_bytes,
-     "any bytes, invalid UTF-8 included, train, encode the same with any threads, and round-trip") {
+     "any bytes, invalid UTF-8 included, train the same with any threads, and round-trip") {
   TokText hostile = tok_fixture("tokenizer_hostile.txt");
   Tokenizer fixed;
   tok_load_fixture(&fixed, "tokenizer_hostile.json");
@@ -433,16 +424,13 @@ TEST(tokenizer_any_bytes,
     tokenizer_train(&own, text.bytes, n, 257 + round, 1, round % 3 == 0);
     tokenizer_train(&own3, text.bytes, n, 257 + round, 3, round % 3 == 0);
     EXPECT(tokenizer_hash(&own) == tokenizer_hash(&own3), "round %d: 3 threads train another tokenizer", round);
-    int32_t *ids = (int32_t *)malloc((n + 1) * sizeof *ids), *ids5 = (int32_t *)malloc((n + 1) * sizeof *ids);
+    int32_t *ids = (int32_t *)malloc((n + 1) * sizeof *ids);
     const Tokenizer *both[] = {&fixed, &own};
     for (const Tokenizer *t : both) {
-      int64_t count = tokenizer_encode(t, text.bytes, n, ids, 1), count5 = tokenizer_encode(t, text.bytes, n, ids5, 5);
+      int64_t count = tokenizer_encode(t, text.bytes, n, ids);
       EXPECT(tok_round_trips(t, text, ids, count), "round %d: %zu bytes do not round-trip", round, n);
-      bool same = count == count5 && memcmp(ids, ids5, (size_t)count * sizeof *ids) == 0;
-      EXPECT(same, "round %d: 5 threads give other ids", round);
     }
     free(ids);
-    free(ids5);
     free(text.bytes);
     tokenizer_free(&own);
     tokenizer_free(&own3);
@@ -531,12 +519,12 @@ TEST(tokenizer_cache, "more distinct words than the encoder caches get the same 
   }
   text.count = n;
   int32_t *ids = (int32_t *)malloc(n * sizeof *ids), *line_ids = (int32_t *)malloc(n * sizeof *ids);
-  int64_t count = tokenizer_encode(&t, text.bytes, n, ids, 1), at = 0;
+  int64_t count = tokenizer_encode(&t, text.bytes, n, ids), at = 0;
   EXPECT(tok_round_trips(&t, text, ids, count), "does not round-trip");
   for (size_t from = 0, to; from < n; from = to) {  // line by line: each starts with an empty cache
     const uint8_t *newline = (const uint8_t *)memchr(text.bytes + from, '\n', n - from);
     to = newline ? (size_t)(newline - text.bytes) + 1 : n;
-    int64_t line = tokenizer_encode(&t, text.bytes + from, to - from, line_ids, 1);
+    int64_t line = tokenizer_encode(&t, text.bytes + from, to - from, line_ids);
     if (at + line > count || memcmp(ids + at, line_ids, (size_t)line * sizeof *ids) != 0) { at = -1; break; }
     at += line;
   }
@@ -584,7 +572,7 @@ TEST(tokenizer_damaged_json, "a tokenizer.json cut short is refused in one line,
     if (tokenizer_load(&t, path, &error)) {
       TokText text = tok_fixture("tokenizer_added.txt");
       int32_t *ids = (int32_t *)malloc(text.count * sizeof *ids);
-      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
       EXPECT(tok_round_trips(&t, text, ids, count), "round %d: loaded, but it does not round-trip", round);
       free(ids);
       free(text.bytes);
@@ -647,7 +635,7 @@ TEST(tokenizer_truncation_and_padding_are_ignored,
            k.ignored);
     const int i = k.ignored != NULL;
     ids[i] = (int32_t *)malloc((tokenizer_ids_most(&t, text.count) + 1) * sizeof(int32_t));
-    n[i] = tokenizer_encode(&t, text.bytes, text.count, ids[i], 1);
+    n[i] = tokenizer_encode(&t, text.bytes, text.count, ids[i]);
     if (i) {
       EXPECT(n[0] == n[1] && !memcmp(ids[0], ids[1], (size_t)n[0] * sizeof(int32_t)), "%s: other ids", k.ignored);
       free(ids[1]);
@@ -996,7 +984,7 @@ TEST(tokenizer_pair_damage, "a vocab.json or merges.txt cut short or damaged any
     Tokenizer t;
     error = {};
     if (tokenizer_load_any(&t, dir, &error)) {
-      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 1);
+      int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
       EXPECT(tok_round_trips(&t, text, ids, count), "round %d: loaded, but it does not round-trip", round);
     } else {
       EXPECT((strstr(error.text, "vocab.json: ") || strstr(error.text, "merges.txt: ")) && !strchr(error.text, '\n'),
@@ -1046,7 +1034,7 @@ TEST(tokenizer_small_texts, "no text, one byte, one line and repeated bytes trai
     TokText text = {(uint8_t *)s, strlen(s)};
     tokenizer_train(&t, text.bytes, text.count, 300, 2, i % 2);
     int32_t ids[32];
-    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids, 4);
+    int64_t count = tokenizer_encode(&t, text.bytes, text.count, ids);
     EXPECT(tok_round_trips(&t, text, ids, count), "'%s' does not round-trip", s);
     EXPECT(t.vocab_size == 257 - i % 2 + t.merge_count && t.vocab_size < 300, "'%s': vocabulary %d", s, t.vocab_size);
     tokenizer_free(&t);
