@@ -8,11 +8,11 @@
 
 static void trainer_take_memory(Trainer *t) {
   fsdp_open(t->fsdp);
-  store_open(&t->run.store, t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  store_open(t->run.store);
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
   uint32_t *const marks = fsdp_device_sends(t->fsdp) ? t->host.marks : NULL;     // else the host takes part
-  fsdp_hook(t->fsdp, FsdpHooks{marks, store_background, &t->run.store});
+  fsdp_hook(t->fsdp, FsdpHooks{marks, store_background, t->run.store});
   liveness_device(marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
@@ -120,10 +120,7 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->run.plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->run, fsdp_placed(t->fsdp).calls);
-  const size_t saving = store_plan_bytes(t->fsdp, t->opt.save_async && run_trains(&t->opt));
-  memory_declare(&t->run.plan, MEM_CHECKPOINT, saving, &t->run.store.memory);
-  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(t->fsdp, fsdp_params(t->fsdp)) : 0;
-  memory_declare(&t->run.plan, MEM_CHECKPOINT, merging, &t->run.store.adapters);
+  t->run.store = store_plan(t->fsdp, &t->run.plan, t->opt.save_async && run_trains(&t->opt), t->opt.merge);
 }
 
 // Lays out the parameters of `param` as that rank holds them, and places the buffers; takes no memory. t: configured.
@@ -173,6 +170,7 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
 }
 static void trainer_plan_close(Trainer *t) {
   trace_close(&t->run);
+  store_close(t->run.store);
   t->ctx.ops->device_close(&t->ctx);
   fsdp_layout_free(t->fsdp);
   trainer_free(t);
@@ -393,7 +391,7 @@ static void trainer_close(Trainer *t) {
   liveness_device(NULL);
   free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);
-  store_close(&t->run.store);
+  store_close(t->run.store);
   fsdp_close(t->fsdp);
   trainer_free(t);
   c->ops->device_close(c);
