@@ -645,7 +645,8 @@ static inline void stream_cancel(Trainer *t, bool background, bool blind, int by
   stream_end(t, &w);
   const StoreRecord *r = t->run.store->result;
   EXPECT(r->failed && strstr(r->error, "given up"), "%s, given up by %d: '%s'", what, by, r->error);
-  EXPECT(!gives_up || t->run.store->bytes_done < t->run.store->bytes_total, "%s: written to its end all the same", what);
+  EXPECT(!gives_up || t->run.store->bytes_done < t->run.store->bytes_total,
+         "%s: written to its end all the same", what);
   if (!t->fsdp->mesh.rank)
     EXPECT(!w.commits && w.discards == 1 && access(w.directory, F_OK), "%s, given up by %d: %d commits, %d discards",
            what, by, w.commits, w.discards);
