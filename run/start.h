@@ -490,6 +490,8 @@ static void start_old_block(const Options *o, const OptionSpec *spec, char *to, 
   old.n_kv_head = o->n_head, old.head_size = o->n_embd / max64(1, o->n_head), old.mlp_width = 4 * o->n_embd;
   option_print(to, bytes, &old, spec);
 }
+// --gpu_head_chunk_bytes of checkpoints up to 0.6.0, which do not say.
+static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 // Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
 // asked for and not what its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
@@ -1026,8 +1028,7 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
     say("conversations were read in at most %.1f MiB: %.1f MiB beside their tokens twice, given back before the memory "
         "below is taken\n", (double)(2 * corpus_block_bytes(corpus) + records_reading_bytes(threads)) / 0x1p20,
         (double)records_reading_bytes(threads) / 0x1p20);
-  tuning_fit_length(o, corpus);
-  tuning_fit_step(o, corpus, world);
+  options_fit_corpus(o, corpus, world);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "

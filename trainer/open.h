@@ -6,6 +6,13 @@
 #pragma once
 #include "run/run.h"
 
+// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
+// begin in different gradient slots where a microbatch has an odd number of reductions.
+enum { DRY_MICROBATCHES = TIMED_MICROBATCHES - 1 };
+// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
+// finds what the one before has left gathered, and so do all later ones.
+enum { DRY_BATCHES = 2 };
+
 static void trainer_take_memory(Trainer *t) {
   fsdp_open(t->fsdp);
   store_open(t->run.store);
@@ -356,7 +363,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->corpus_bytes = corpus_block_bytes(corpus);
   for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
   for (const Packing &p : t->run.packing) t->order_bytes += packing_bytes(&p);
-  t->run.steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->run.steps_per_epoch = !run_trains(o) ? 0 : t->sampler.steps_per_epoch;
   t->run.steps_total = trainer_steps_total(o, t->run.steps_per_epoch);
   int params, world;
   Param *param = trainer_params(t, &params, &error);
