@@ -102,8 +102,8 @@ check-style:
 	  || { echo "check-style: the lines above have a tab, trailing blanks or more than 120 columns" >&2; exit 1; }
 
 # The rooms, each above those before it (docs/design.md).
-ROOMS := base/newfile base base/net watch kernels memory launch fsdp data/files data/tokenizer data/chat data/tokens data data/tensors \
-  data/shape data/models data/checkpoint run/options run/report run run/plan
+ROOMS := base/newfile base base/net watch kernels memory machine launch fsdp data/files data/gguf data/tokenizer \
+  data/chat data/tokens data data/tensors data/shape data/models data/checkpoint run/options run/report run run/plan
 SOURCES := $(foreach r,$(ROOMS) kernels/cpu kernels/cuda,$(wildcard $r/*.h $r/*.cuh $r/*.c[uc]))
 HEADERS := fsdp.h $(filter %.h %.cuh,$(SOURCES))
 INCLUDES := $(HEADERS) $(wildcard dev/cuda_emu/*.h)

@@ -1274,6 +1274,10 @@ static int train(Call *call) {
   return run_close(run, code);
 }
 
+// What must be there before a command runs.
+enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
+// run: returns the exit code; -1: this was not asked for.
+struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
 // What the program can do. It does the first row of this table that the command line asks for.
 static const Command commands[] = {
     {"rdzv_rank, rdzv_hand", NEEDS_NOTHING, launch_hidden},      // mpirun starts these for --rdzv, not a user

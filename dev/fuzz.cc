@@ -704,7 +704,7 @@ static void fuzz_token_file(const uint8_t *bytes, size_t count) {
   void *memory = malloc(sampler_bytes(&s, o) + 1);
   if (!sampler_init(&sampler, &s, o, memory, &e)) fuzz_check_error(e.text);
   else {
-    for (int64_t step = 0; step < sampler_steps_per_epoch(&sampler); step++)
+    for (int64_t step = 0; step < sampler.steps_per_epoch; step++)
       microbatch_fill(&sampler, step, 0, inputs, targets);
     fuzz_accepted = true;
   }

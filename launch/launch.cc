@@ -1,10 +1,6 @@
 // launch.cc: launch/ as one object; what others may call of it is in launch/launch.h.
 #define PART_LAUNCH 1
 #include "packed.h"
-#include "cgroup.h"
-#include "machine.h"
-#include "terminal.h"
-#include "cores.h"
 #include "preflight.h"
 #include "preflight_net.h"
 #include "rdzv_wire.h"

@@ -2,9 +2,7 @@
 // it, and how it is printed. launch/preflight_net.h asks the network, and has --preflight itself.
 #pragma once
 #include "launch.h"
-#include "cores.h"
-#include "machine.h"
-#include "terminal.h"
+#include <dirent.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>

@@ -8,6 +8,7 @@
 #include "base/newfile/newfile.h"
 #include "launch.h"
 #include "preflight.h"
+#include <sys/stat.h>
 
 enum PreflightTag { TAG_HELLO = 71, TAG_FACTS, TAG_CALL, TAG_ANSWER, TAG_SMALL, TAG_LARGE };
 enum PreflightOp { CALL_HEARD, CALL_PAIR, CALL_CLOCK, CALL_LOOK, CALL_END };

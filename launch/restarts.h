@@ -14,7 +14,6 @@
 #pragma once
 #include "launch.h"
 #include "restart_rules.h"
-#include "terminal.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

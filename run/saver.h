@@ -15,7 +15,7 @@ struct Saver {
   bool pending;                                  // a save has begun and its end is not reported yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
   bool pruned;                                   // rank 0: older checkpoints were removed
-  int64_t serial, in_flight_step;
+  int64_t serial, in_flight_step, bytes;         // bytes: of the save's files
   int64_t saved_step, evaluated_step;            // of the newest whole one, and of the last validation; -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
   double best_before;                            // what best_loss was before the last one that was lower
@@ -30,22 +30,23 @@ static inline Dtype export_dtype(const Options *o) { return o->export_dtype == O
 
 // Rank 0's progress stands for all ranks, because shares are equal. If a launcher is about to kill its ranks, the save
 // is cancelled, so that the run can end in order.
-static void log_save_progress(Store *s) {
-  if (under_mpirun && stop_asked == STOP_END) __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED);
-  if (!fsdp_rank(s->f))
-    show_progress("saving", __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED) * fsdp_world(s->f),
-                  s->bytes_total * fsdp_world(s->f));
+static void log_save_progress(void *to) {
+  const RunView *run = (const RunView *)to;
+  int64_t done, total;
+  if (under_mpirun && stop_asked == STOP_END) store_cancel(run->store);
+  store_progress(run->store, &done, &total);
+  if (!fsdp_rank(run->fsdp)) show_progress("saving", done * fsdp_world(run->fsdp), total * fsdp_world(run->fsdp));
 }
 static Saved saved_of(RunView *run) {
   const Options *o = run->opt;
   const ModelShape shape = shape_of(o);
   const int heads = shape_is_gpt2(&shape) ? run->model.H : 0;
-  return Saved{run->fsdp, &run->store, run->ctx, run->corpus, heads, &run->step, run->steps_total,
+  return Saved{run->fsdp, run->store, run->ctx, run->corpus, heads, &run->step, run->steps_total,
                run->steps_per_epoch, o->global_batch, o->vocab_size_asked, o->gpu_head_chunk_bytes, &run->loss_scale,
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device.words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
                fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published,
-               strcmp(o->chat_template, "auto") ? run->chat : NULL};
+               strcmp(o->chat_template, "auto") ? run->chat : NULL, run->base_hash, run->reference_hash};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -158,13 +159,12 @@ static bool saver_put(Saver *s, const char *name, const char *text, size_t bytes
   return true;
 }
 // trainer.json: its head from the start of the save, its tail with the checksums, its seal.
-static bool saver_put_trainer_json(Saver *s, const uint32_t *checksums, Error *error) {
+static bool saver_put_trainer_json(Saver *s, const TensorMap *map, const uint32_t *checksums, Error *error) {
   char *text = NULL;
   size_t bytes = 0, sealed_bytes;
   FILE *f = open_memstream(&text, &bytes);
   fwrite(s->head, 1, s->head_bytes, f);
-  checkpoint_write_tail(f, &s->run->store.map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes,
-                        s->tokenizer_hash);
+  checkpoint_write_tail(f, map, checksums, s->tokenizer, (int64_t)s->tokenizer_bytes, s->tokenizer_hash);
   fclose(f);
   char *sealed = checkpoint_sealed(text, bytes, &sealed_bytes);
   const bool ok = saver_put(s, "trainer.json", sealed, sealed_bytes, error);
@@ -199,13 +199,13 @@ static bool saver_name(Saver *s, const char *final) {
   return true;
 }
 // Rank 0, when all tensors are on the disk: the small files, the name, the links; then removes old checkpoints.
-static bool saver_commit(void *to, const uint32_t *checksums, Error *error) {
+static bool saver_commit(void *to, const TensorMap *map, const uint32_t *checksums, Error *error) {
   Saver *s = (Saver *)to;
   char final[MAP_PATH_BYTES];
   path_join(final, sizeof final, s->directory, s->name);
   if (s->tokenizer && !saver_put(s, "tokenizer.json", s->tokenizer, s->tokenizer_bytes, error))
     return false;
-  if (!saver_put_trainer_json(s, checksums, error)) return false;
+  if (!saver_put_trainer_json(s, map, checksums, error)) return false;
   REJECT(!file_sync_directory(s->temporary), "cannot write %s: %s", s->temporary, strerror(errno));
   REJECT(!saver_name(s, final), "cannot rename %s to %s: %s", s->temporary, final, strerror(errno));
   s->pruned = checkpoint_prune(s->directory, s->run->opt->keep, s->run->opt->keep_best);
@@ -220,10 +220,10 @@ static void saver_free_texts(Saver *s) {
   s->head = s->tokenizer = NULL;
 }
 // Starts a checkpoint of the state after the last step. Collective. False on every rank, with the reason in
-// run->store.result, when it cannot even begin. best: it has the lowest validation loss so far.
+// store_result(run->store), when it cannot even begin. best: it has the lowest validation loss so far.
 static bool saver_begin(Saver *s, bool background, bool best) {
   RunView *run = s->run;
-  StoreRecord *r = run->store.result;
+  StoreRecord *r = store_result(run->store);
   const Saved saved = saved_of(run);
   TensorMap map;
   liveness_phase("saving");
@@ -248,11 +248,12 @@ static bool saver_begin(Saver *s, bool background, bool best) {
       s->tokenizer_hash = tokenizer_hash(&run->corpus->tokenizer);
     }
   }
-  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, run->store.comm);
-  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, run->store.comm);
+  MPI_Bcast(r, sizeof *r, MPI_BYTE, 0, fsdp_comm(run->fsdp));
+  MPI_Bcast(s->temporary, sizeof s->temporary, MPI_CHAR, 0, fsdp_comm(run->fsdp));
   if (r->failed) { saver_free_texts(s); return false; }
   checkpoint_map(&saved, s->temporary, &map, s->header);
-  const bool begun = store_save_begin(&run->store, &map, StoreRequest{STATES_ALL, background, true,
+  s->bytes = map.file_bytes[0] + map.file_bytes[1];
+  const bool begun = store_save_begin(run->store, &map, StoreRequest{STATES_ALL, background, true,
                                       {s->header[0], s->header[1]}, {saver_commit, saver_discard, s}});
   if (!begun) saver_free_texts(s);
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
@@ -284,16 +285,14 @@ static void saver_note(Saver *s, Log *log) {
 }
 // Reports how the last save ended. Returns whether its checkpoint is whole; the same on every rank.
 static bool saver_report(Saver *s, Log *log) {
-  const StoreRecord *r = s->run->store.result;
+  const StoreRecord *r = store_result(s->run->store);
   char path[MAP_PATH_BYTES], last[64] = "there is none yet";
   Error error = {};
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
   const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
   if (r->failed) fail(&error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
-  const TensorMap *m = &s->run->store.map;
-  const double ms = fmax(0, s->run->store.ended_ms - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
-  const int64_t bytes = m->file_bytes[0] + m->file_bytes[1];
+  const double ms = fmax(0, store_ended_ms(s->run->store) - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   s->pending = false;
   if (!r->failed) {
     s->saved_step = s->in_flight_step;
@@ -303,7 +302,7 @@ static bool saver_report(Saver *s, Log *log) {
     if (s->best && s->run->opt->keep_best) s->best_loss = s->best_before;
     s->best = false;
   }
-  const SaveReport report = {s->in_flight_step, r->failed ? 0 : bytes, pause_ms, ms, s->best, path, error.text};
+  const SaveReport report = {s->in_flight_step, r->failed ? 0 : s->bytes, pause_ms, ms, s->best, path, error.text};
   log_checkpoint(log, s->run, &report);
   if (!r->failed && !s->pruned && !fsdp_rank(s->run->fsdp))
     say_error("notice: checkpoints beyond --keep %lld could not be removed from %s\n",
@@ -314,20 +313,20 @@ static bool saver_report(Saver *s, Log *log) {
 }
 // Reports a save in the background that has ended. Called after every step.
 static void saver_poll(Saver *s, Log *log) {
-  if (s->pending && store_poll(&s->run->store)) s->whole = saver_report(s, log);
+  if (s->pending && store_poll(s->run->store)) s->whole = saver_report(s, log);
 }
 // Waits for the save in flight, if there is one. Returns whether the last one made a whole checkpoint.
 static bool saver_finish(Saver *s, Log *log) {
   if (!s->pending) return s->whole;
   liveness_phase("saving");
-  store_wait(&s->run->store, log_save_progress);
+  store_wait(s->run->store, log_save_progress, s->run);
   return s->whole = saver_report(s, log);
 }
 // Ends the save in flight without a checkpoint: there is no time to finish it.
 static void saver_give_up(Saver *s) {
   if (!s->pending) return;
-  __atomic_store_n(&s->run->store.cancelled, true, __ATOMIC_RELAXED);
-  store_wait(&s->run->store, NULL);
+  store_cancel(s->run->store);
+  store_wait(s->run->store, NULL, NULL);
   saver_free_texts(s);
   s->pending = false;
 }
@@ -375,11 +374,11 @@ static bool saver_see(Saver *s, Log *log, double loss) {
 }
 
 // ---- weights alone, export ------------------------------------------------------------------------------------------
-// Weights alone, in fp32, as one safetensors file that appears whole or not at all. `map` has the final path and is
-// taken over; header: malloc'ed, freed here; both rank 0's. Collective. Every rank returns the same; the reason is in
-// run->store.result.
+// Weights alone, with --merge what the adapters change in them too, in fp32, as one safetensors file that appears whole
+// or not at all. `map` has the final path and is taken over; header: malloc'ed, freed here; both rank 0's. Collective.
+// Every rank returns the same; the reason is in store_result.
 struct WeightsFile { char temporary[MAP_PATH_BYTES], path[MAP_PATH_BYTES], directory[MAP_PATH_BYTES]; };
-static bool weights_commit(void *to, const uint32_t *, Error *error) {
+static bool weights_commit(void *to, const TensorMap *, const uint32_t *, Error *error) {
   WeightsFile *w = (WeightsFile *)to;
   REJECT(!file_rename(w->temporary, w->path) || !file_sync_directory(w->directory), "cannot rename %s to %s: %s",
          w->temporary, w->path, strerror(errno));
@@ -387,33 +386,26 @@ static bool weights_commit(void *to, const uint32_t *, Error *error) {
 }
 static void weights_discard(void *to) { file_remove(((WeightsFile *)to)->temporary); }
 static bool save_weights(RunView *run, TensorMap *map, char *header) {
+  const ModelShape shape = shape_of(run->opt);
   WeightsFile w = {};
   liveness_phase("saving");
-  tensor_map_share(map, run->store.comm);
+  tensor_map_share(map, fsdp_comm(run->fsdp));
   snprintf(w.path, sizeof w.path, "%s", map->path[0]);
   snprintf(w.directory, sizeof w.directory, "%s", map->path[0]);
   *strrchr(w.directory, '/') = 0;
   unsigned long long nonce = file_nonce();
-  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, run->store.comm);
+  MPI_Bcast(&nonce, 1, MPI_UNSIGNED_LONG_LONG, 0, fsdp_comm(run->fsdp));
   if (!fsdp_rank(run->fsdp)) directory_sweep(w.directory, weights_leftovers);
   snprintf(w.temporary, sizeof w.temporary, "%.1255s.tmp%llu", w.path, nonce);
   snprintf(map->path[0], MAP_PATH_BYTES, "%s", w.temporary);
-  const bool begun = store_save_begin(&run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
-                                                                   {weights_commit, weights_discard, &w}});
-  if (begun) store_wait(&run->store, log_save_progress);
+  const bool begun = store_save_begin(run->store, map, StoreRequest{STATES_WEIGHTS, false, false, {header, NULL},
+                                                                   {weights_commit, weights_discard, &w},
+                                                                   run->opt->merge ? &shape : NULL});
+  if (begun) store_wait(run->store, log_save_progress, run);
   free(header);
-  const StoreRecord *r = run->store.result;
+  const StoreRecord *r = store_result(run->store);
   if (!fsdp_rank(run->fsdp) && r->failed) say_error("%s: %s\n", who_am_i, r->error);
   return !r->failed;
-}
-// Weights as whole ones, with --merge: adds the adapters to what they are for. Collective.
-static bool save_merged(RunView *run, TensorMap *map, char *header) {
-  Store *s = &run->store;
-  const LoraMerge merge = {shape_of(run->opt), s->adapters};
-  if (run->opt->merge) lora_gather(run->fsdp, s->adapters), s->merge = lora_merge, s->merge_of = &merge;
-  const bool written = save_weights(run, map, header);
-  s->merge = NULL;
-  return written;
 }
 // OUT/NAME: the same bytes as a checkpoint's, or whole weights with --merge. Collective.
 static bool save_weights_as(RunView *run, const char *name) {
@@ -426,7 +418,7 @@ static bool save_weights_as(RunView *run, const char *name) {
   map.files = 1;
   free(header[1]);
   if (fsdp_rank(run->fsdp)) tensor_map_free(&map);
-  return save_merged(run, &map, header[0]);
+  return save_weights(run, &map, header[0]);
 }
 // Writes the weights alone.
 static bool save_model(RunView *run) {
@@ -453,11 +445,11 @@ static bool export_hf(RunView *run, const char *directory) {
   Error error = {};
   int ok = 1;
   if (!fsdp_rank(f) && adapters)
-    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->store.base_hash, &header);
+    lora_export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, run->base_hash, &header);
   else if (!fsdp_rank(f))
     ok = export_map(&map, directory, fsdp_param(f, 0), fsdp_params(f), &shape, export_dtype(run->opt), &header, &error);
   MPI_Bcast(&ok, 1, MPI_INT, 0, fsdp_comm(f));
-  if (ok && !(adapters ? save_weights : save_merged)(run, &map, header)) return false;
+  if (ok && !save_weights(run, &map, header)) return false;
   ChatOptions chat;
   const ExportTexts texts = export_texts_of(run, &chat);
   if (ok && !fsdp_rank(f))

@@ -46,10 +46,7 @@ struct Start {
   bool on_base;                                  // a checkpoint of adapters
   Start *base;                                   // what they are for
 };
-static void log_load_progress(const StoreLoad *l, void *fsdp) {
-  const int world = fsdp_world((const Fsdp *)fsdp);
-  if (!fsdp_rank((const Fsdp *)fsdp)) show_progress("loading", l->bytes_done * world, l->bytes_total * world);
-}
+static void log_load_progress(int64_t done, int64_t total) { show_progress("loading", done, total); }
 
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
   const size_t n = strlen(s->notices), room = sizeof s->notices;
@@ -493,6 +490,8 @@ static void start_old_block(const Options *o, const OptionSpec *spec, char *to, 
   old.n_kv_head = o->n_head, old.head_size = o->n_embd / max64(1, o->n_head), old.mlp_width = 4 * o->n_embd;
   option_print(to, bytes, &old, spec);
 }
+// --gpu_head_chunk_bytes of checkpoints up to 0.6.0, which do not say.
+static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 // Takes options from the checkpoint. The command that began the run may be given again, so --vocab_size may be what it
 // asked for and not what its tokenizer reached.
 static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
@@ -702,64 +701,13 @@ static void start_check_device(Start *s, const RunView *run) {
     start_notice(s, "the checkpoint was written on %s, this is %s: the run continues, but last bits may differ",
                  device->valuestring, run->device.words);
 }
-// The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
-// read ends all ranks.
-static void start_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
-  Error error = {};
-  const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
-  const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC);
-  double *sum = (double *)calloc((size_t)cols, sizeof *sum);
-  char *row = (char *)malloc((size_t)bytes);
-  for (int64_t r = 0; !fsdp_rank(f) && !error.text[0] && r < place->rows; r++, liveness_progress()) {
-    if (!file_read(fd, row, bytes, place->at + r * bytes))
-      fail(&error, "cannot read %.900s: %s", map->path[place->file], strerror(errno));
-    transpose_to_f32(mean, row, place->dtype, 1, cols);
-    for (int64_t i = 0; i < cols; i++) sum[i] += (double)mean[i];
-  }
-  for (int64_t i = 0; i < cols; i++) mean[i] = (float)(sum[i] / (double)place->rows);
-  if (fd >= 0) close(fd);
-  free(sum);
-  free(row);
-  agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
-  MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
-}
-// Rows behind those that a file has of parameter p become their mean. Collective.
-static void start_fill_rows(Fsdp *f, const TensorMap *map, int p) {
-  const TensorPlace *place = tensor_place(map, 0, p);
-  const Param *q = fsdp_param(f, p);
-  if (place->file < 0 || q->matrices > 1 || !place->rows || place->rows == q->shape[0]) return;
-  const int64_t cols = param_cols(q);
-  float *mean = (float *)malloc(sizeof(float) * (size_t)cols);
-  Span run;
-  start_mean_row(f, map, place, cols, mean);
-  if (fsdp_span(f, p, fsdp_shard(f), &run)) {
-    const int64_t end = min64(run.in_range + run.numel, param_numel(q));
-    for (int64_t at = max64(run.in_range, place->rows * cols), n; at < end; at += n) {
-      n = min64(end - at, cols - at % cols);
-      fsdp_set_own(f, STATE_MASTER, p, at - run.in_range, mean + at % cols, n, PASS_STORE);
-    }
-  }
-  free(mean);
-}
-// Loads the weights that rank 0 mapped, or ends all ranks with its error. Frees the map. Collective, as those below.
-static void start_load_map(RunView *run, TensorMap *map, Error *error) {
-  Fsdp *f = run->fsdp;
-  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
-  tensor_map_share(map, fsdp_comm(f));
-  StoreLoad l = {};
-  l.map = map;
-  store_load(&run->store, l, STATES_WEIGHTS, error, log_load_progress, f);
-  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
-  for (int p = 0; p < map->params; p++) start_fill_rows(f, map, p);
-  tensor_map_free(map);
-}
 // Loads weights of another program.
 static void start_load_import(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   TensorMap map = {};
   Error error = {};
   if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, &error);
-  start_load_map(run, &map, &error);
+  store_load_weights(run->store, &map, &error, log_load_progress);
 }
 // Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
 // numbers or files. Closes the files of other programs' weights. Collective.
@@ -799,15 +747,15 @@ static void start_load_adapters(Start *s, RunView *run) {
   uint64_t theirs = 0;
   TensorMap map = {};
   const bool file = o->lora_from[0] && !s->on_base;
-  run->store.base_hash = fsdp_weights_hash(f);
+  run->base_hash = fsdp_weights_hash(f);
   if (s->on_base) json_hex(cJSON_GetObjectItemCaseSensitive(s->json, "base"), "hash", &theirs);
   if (file && !fsdp_rank(f))
     lora_import_map(&map, o->lora_from, fsdp_param(f, 0), fsdp_params(f), &shape, &theirs, &error);
-  if (!fsdp_rank(f) && !error.text[0] && theirs && theirs != run->store.base_hash)
+  if (!fsdp_rank(f) && !error.text[0] && theirs && theirs != run->base_hash)
     fail(&error, "the adapters in %.600s are for other weights than those of %.600s, or these are stored in another "
          "dtype: --init_from must name what they were trained on", file ? o->lora_from : s->path, s->on_base ?
          s->base->path : s->path);
-  if (file) start_load_map(run, &map, &error);
+  if (file) store_load_weights(run->store, &map, &error, log_load_progress);
   else agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
 }
 // Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
@@ -1080,8 +1028,7 @@ static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm
     say("conversations were read in at most %.1f MiB: %.1f MiB beside their tokens twice, given back before the memory "
         "below is taken\n", (double)(2 * corpus_block_bytes(corpus) + records_reading_bytes(threads)) / 0x1p20,
         (double)records_reading_bytes(threads) / 0x1p20);
-  tuning_fit_length(o, corpus);
-  tuning_fit_step(o, corpus, world);
+  options_fit_corpus(o, corpus, world);
   if (start->kind != START_FRESH) return;
   if (!rank && !tokenizer[0] && corpus->vocab_size < o->vocab_size)
     say("notice: --vocab_size %lld: the training text gives a vocabulary of only %d, which the model "

@@ -6,13 +6,20 @@
 #pragma once
 #include "run/run.h"
 
+// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
+// begin in different gradient slots where a microbatch has an odd number of reductions.
+enum { DRY_MICROBATCHES = TIMED_MICROBATCHES - 1 };
+// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
+// finds what the one before has left gathered, and so do all later ones.
+enum { DRY_BATCHES = 2 };
+
 static void trainer_take_memory(Trainer *t) {
   fsdp_open(t->fsdp);
-  store_open(&t->run.store, t->fsdp, t->opt.save_async && run_trains(&t->opt));
+  store_open(t->run.store);
   trainer_carve_buffers(t);
   trainer_carve(t, (int)t->opt.test_batch_size, (int)t->model.T, PASS_EVAL);   // values are set through its workspace
   uint32_t *const marks = fsdp_device_sends(t->fsdp) ? t->host.marks : NULL;     // else the host takes part
-  fsdp_hook(t->fsdp, FsdpHooks{marks, store_background, &t->run.store});
+  fsdp_hook(t->fsdp, FsdpHooks{marks, store_background, t->run.store});
   liveness_device(marks);
 }
 // Steps of the whole run: --max_steps or --epochs, whichever ends first if both are given. Before 0.6 --epochs was 1
@@ -120,10 +127,7 @@ static void trainer_plan(Trainer *t) {
   trainer_declare(t);
   memory_declare(&t->run.plan, MEM_DATA, t->order_bytes + t->corpus_bytes, NULL);
   trace_declare(&t->run, fsdp_placed(t->fsdp).calls);
-  const size_t saving = store_plan_bytes(t->fsdp, t->opt.save_async && run_trains(&t->opt));
-  memory_declare(&t->run.plan, MEM_CHECKPOINT, saving, &t->run.store.memory);
-  const size_t merging = t->opt.merge ? sizeof(float) * (size_t)lora_numel(t->fsdp, fsdp_params(t->fsdp)) : 0;
-  memory_declare(&t->run.plan, MEM_CHECKPOINT, merging, &t->run.store.adapters);
+  t->run.store = store_plan(t->fsdp, &t->run.plan, t->opt.save_async && run_trains(&t->opt), t->opt.merge);
 }
 
 // Lays out the parameters of `param` as that rank holds them, and places the buffers; takes no memory. t: configured.
@@ -173,6 +177,7 @@ static void trainer_plan_as(Trainer *t, const Options *o, Device device, int ran
 }
 static void trainer_plan_close(Trainer *t) {
   trace_close(&t->run);
+  store_close(t->run.store);
   t->ctx.ops->device_close(&t->ctx);
   fsdp_layout_free(t->fsdp);
   trainer_free(t);
@@ -358,7 +363,7 @@ static void trainer_open(Trainer *t, const Options *o, const Corpus *corpus, MPI
   t->corpus_bytes = corpus_block_bytes(corpus);
   for (const Split &s : corpus->split) t->corpus_bytes += sizeof(TokenFile) * (size_t)s.files;
   for (const Packing &p : t->run.packing) t->order_bytes += packing_bytes(&p);
-  t->run.steps_per_epoch = !run_trains(o) ? 0 : sampler_steps_per_epoch(&t->sampler);
+  t->run.steps_per_epoch = !run_trains(o) ? 0 : t->sampler.steps_per_epoch;
   t->run.steps_total = trainer_steps_total(o, t->run.steps_per_epoch);
   int params, world;
   Param *param = trainer_params(t, &params, &error);
@@ -393,7 +398,7 @@ static void trainer_close(Trainer *t) {
   liveness_device(NULL);
   free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);
-  store_close(&t->run.store);
+  store_close(t->run.store);
   fsdp_close(t->fsdp);
   trainer_free(t);
   c->ops->device_close(c);

@@ -112,7 +112,7 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
     if (bare) head.weights = bare_hash;
   }
   const bool again = bare || !from;     // whether the weights are there
-  t->run.store.reference_hash = head.weights;
+  t->run.reference_hash = head.weights;
   snprintf(name, sizeof name, "reference-%016llx.bin", (unsigned long long)data_hash(0, &head, sizeof head));
   path_join(path[0], MAP_PATH_BYTES, o->out, name);
   snprintf(path[1], MAP_PATH_BYTES, "%.1100s/../../%s", from ? from : "", name);

@@ -22,7 +22,7 @@
 #define X(id, word) id,
 enum FlightKind { FLIGHT_KINDS(X) FLIGHT_KIND_COUNT };
 #undef X
-enum { FLIGHT_ENTRIES = 1024 };                  // of a ring: a power of two
+enum { FLIGHT_ENTRIES = 1024, FLIGHT_FORMAT = 1 };         // of a ring: a power of two; of its file
 enum { STAGE_NONE = -1, MICROBATCH_NONE = -1 };
 struct FlightEntry {
   int64_t ns, step;                              // ns: CLOCK_MONOTONIC
@@ -56,9 +56,6 @@ void flight_end(FlightCollective c);
 // From here on, until the next call, the main thread cannot go on before c has ended.
 void flight_in(FlightCollective c);
 static inline void flight_out() { WORD_SET(&flight.in.number, 0); }
-
-// ---- flight_file.h --------------------------------------------------------------------------------------------------
-enum { FLIGHT_FORMAT = 1 };
 
 // ---- liveness.h -----------------------------------------------------------------------------------------------------
 // Step, microbatch, stage, op and collective are the flight recorder's (flight.h).

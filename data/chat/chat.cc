@@ -1,6 +1,5 @@
 // chat.cc: data/chat/ as one object; what others may call of it is in data/chat/chat.h.
 #define PART_LAUNCH 1
-#include "forms.h"
 #include "chat_tools.h"
 #include "records.h"
 #include "jinja_value.h"

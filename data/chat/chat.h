@@ -1,37 +1,15 @@
 // chat.h: the door of data/chat/: records in the forms that people keep, and conversations as tokens with a mask, by a
 // model's template.
 //
-// form_of, records_of_json and records_of_table make lines of JSON of what a file has. chat_open takes a template and a
+// records_of_json and records_of_table make lines of JSON of what a file has. chat_open takes a template and a
 // tokenizer; chat_line then gives the ids and the mask of a record, chat_prompt the ids before an answer.
 #pragma once
 #include "data/tokenizer/tokenizer.h"
-
-// ---- forms.h --------------------------------------------------------------------------------------------------------
-enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,
-                     CONTAINER_TSV };            // SPREAD: objects over several lines
-// keys: those of the first record, with commas, as far as they fit; "": there are none.
-struct FileForm { DataContainer container; char keys[160]; };
-// A member, or column, that holds a conversation.
-bool form_is_chat_key(const char *key);
-// Whether a name ends so, with .gz or .zst behind it or not.
-bool form_name_ends(const char *name, const char *end);
-// Whether a name says that what is inside is text, whatever it looks like.
-bool form_name_is_text(const char *name);
-// What the file is that has this name and begins with the `n` bytes at `p`.
-FileForm form_of(const char *name, const uint8_t *p, size_t n);
-// False: a file is not text, and e says what to do with it.
-bool form_check(const FileForm *f, const char *path, Error *e);
 
 // ---- chat_tools.h ---------------------------------------------------------------------------------------------------
 // A stretch of text, and growing text.
 struct ChatSpan { const char *p; size_t n; };
 static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
-
-// ---- jinja_value.h --------------------------------------------------------------------------------------------------
-// How a template fails: an error of its own or of what it was given, its raise_exception, what is not built in here,
-// and the bounds on steps, depth and bytes.
-enum JinjaFaultKind { JINJA_WRONG, JINJA_RAISED, JINJA_UNKNOWN, JINJA_BOUND };
-struct JinjaFault { JinjaFaultKind kind; int line; char text[256]; };
 
 // ---- records.h ------------------------------------------------------------------------------------------------------
 struct RecordFault { char *text; size_t bytes; };

@@ -14,6 +14,11 @@
 #include <stdarg.h>
 #include <time.h>
 
+// How a template fails: an error of its own or of what it was given, its raise_exception, what is not built in here,
+// and the bounds on steps, depth and bytes.
+enum JinjaFaultKind { JINJA_WRONG, JINJA_RAISED, JINJA_UNKNOWN, JINJA_BOUND };
+struct JinjaFault { JinjaFaultKind kind; int line; char text[256]; };
+
 // VIEW: what dict.items() gives; ITERATOR: what a filter gives that yields its items once.
 enum JinjaType : uint8_t { J_UNDEFINED, J_NONE, J_BOOL, J_INT, J_BIG, J_FLOAT, J_STR, J_LIST, J_TUPLE, J_VIEW,
                            J_ITERATOR, J_DICT, J_NAMESPACE, J_LOOP, J_MACRO, J_METHOD, J_FUNCTION };

@@ -23,7 +23,6 @@
 // shape; messages may have tools, or functions as OpenAI had them before.
 #pragma once
 #include "chat.h"
-#include "forms.h"
 #include "chat_tools.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>

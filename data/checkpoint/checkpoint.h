@@ -4,26 +4,25 @@
 // with all else that a resumed run needs (Saved).
 #pragma once
 #include "data/data.h"
-#include "data/tensors/tensors.h"
-#include <pthread.h>
+#include "data/models/models.h"
 
 // ---- store.h --------------------------------------------------------------------------------------------------------
-enum {
-  STORE_BLOCK_BYTES = 1 << 20,
-  STORE_ERROR_BYTES = 508
-};
-struct ChunkCursor { int state, param; int64_t done; };
+enum { STORE_ERROR_BYTES = 508 };
+struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
+// Keeps the first error; false.
+__attribute__((format(printf, 2, 3))) bool store_fail(StoreRecord *r, const char *fmt, ...);
 // Bytes that this rank writes or reads.
 int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states);
-// (rows, cols) of any floating dtype -> (cols, rows) fp32. Tiles of 16 x 16 keep both sides in cache.
-void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols);
-struct StoreRecord { int32_t failed; char error[STORE_ERROR_BYTES]; };
-enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
-struct SaveBuffer { char *data; MPI_Request request; int state; };     // a FileSpan, then its bytes
+// Declares what a store takes; background: a snapshot too; merges: adapters, whole. Opens it, when that is there
+// (collective); closes it, opened or not.
+struct Store;
+Store *store_plan(Fsdp *f, MemoryPlan *plan, bool background, bool merges);
+void store_open(Store *s);
+void store_close(Store *s);
 // What rank 0 does, perhaps in a thread, when all ranks have finished writing: gives the files their names, or removes
-// them. checksums: one CRC-32C per block, the files' blocks one after the other.
+// them. map: of the save. checksums: one CRC-32C per block, the files' blocks one after the other.
 struct StoreCommit {
-  bool (*commit)(void *to, const uint32_t *checksums, Error *error);
+  bool (*commit)(void *to, const TensorMap *map, const uint32_t *checksums, Error *error);
   void (*discard)(void *to);
   void *to;
 };
@@ -33,72 +32,30 @@ struct StoreRequest {
   bool checksums;
   const char *header[MAP_MAX_FILES];             // rank 0: first bytes of each file, up to data_at
   StoreCommit end;
+  const ModelShape *merge = NULL;                // with what its adapters change, in what they are for; NULL: as it is
 };
-struct Store {
-  Fsdp *f;
-  MPI_Comm comm;                                 // of checkpoints alone
-  size_t bytes;                                  // taken, from one block:
-  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
-  int64_t *snapshot_at;                          // [states * params] elements
-  SaveBuffer buffer[2];                              // several hosts only
-  uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
-  StoreRecord *records;                          // [world + 1]; the last is the save's result
-  int64_t blocks;
-  // The save in flight.
-  StorePhase phase;
-  TensorMap map;
-  StoreRequest request;
-  ChunkCursor cursor;
-  int fd[MAP_MAX_FILES];
-  bool direct, own_done, cancelled;              // direct: this rank sees the files
-  int remote_left;                               // rank 0: ranks that still stream
-  pthread_t thread;
-  bool threaded;
-  int thread_done;                               // atomic
-  int64_t bytes_done, bytes_total;               // of this rank: written (atomic); planned
-  MPI_Request requests[2];
-  StoreRecord *result;                           // of the last save, on every rank
-  double ended_ms;                               // when it was known
-  uint64_t base_hash;                            // of what adapters are for; 0: there are none
-  uint64_t reference_hash;                       // of the weights that preferences are compared with; 0: there are none
-  // NULL, or adds to elements [first, first + n) of a parameter what its adapters change; all are whole in `adapters`.
-  void (*merge)(const Fsdp *f, int param, int64_t first, float *values, int64_t n, const void *merge_of);
-  const void *merge_of;
-  float *adapters;
-};
-// Opens a store. s->memory has store_plan_bytes and stays the caller's. Collective.
-size_t store_plan_bytes(const Fsdp *f, bool background);
-void store_open(Store *s, Fsdp *f, bool background);
-void store_close(Store *s);
-// Keeps the first error; false.
-__attribute__((format(printf, 2, 3))) bool store_fail(StoreRecord *r, const char *fmt, ...);
 // Starts writing the states of `map` (taken over) to its files. Collective. Returns false on every rank, with the
-// reason in s->result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
+// reason in store_result, when the files cannot be made; else the save is in flight until store_poll says otherwise.
 bool store_save_begin(Store *s, TensorMap *map, StoreRequest request);
-// Advances the save in flight without waiting. Returns true once there is none; s->result then says how it went. Every
-// rank must keep calling it; it may be called at any time from the main thread.
+// How the last save went, on every rank. One that fails before it begins is the caller's to note there.
+StoreRecord *store_result(Store *s);
+double store_ended_ms(const Store *s);           // when that was known
+// Advances the save in flight without waiting. Returns true once there is none. Every rank must keep calling it; it may
+// be called at any time from the main thread. to: a Store, of which a save may be in flight.
 bool store_poll(Store *s);
-static inline void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
+void store_background(void *to);
 // Waits for the save in flight. progress: NULL, or called now and then.
-void store_wait(Store *s, void (*progress)(Store *s));
-// checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
-// seen: a checksum of a file beside them, which also shows whether a rank sees rank 0's files.
-struct StoreLoad {
-  const TensorMap *map;
-  const uint32_t *checksums;
-  uint32_t seen;
-  ValuePass pass;                                // the first of two where frozen matrices need their scales
-  bool direct;                                   // this rank sees the files
-  int fd[MAP_MAX_FILES];
-  int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
-  int64_t held_from, held_to;
-  int64_t bytes_done, bytes_total;
-};
-// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
-// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
-// fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
-void store_load(Store *s, StoreLoad l, unsigned states, Error *error,
-                void (*progress)(const StoreLoad *l, void *to), void *to);
+void store_wait(Store *s, void (*progress)(void *to), void *to);
+// Bytes of this rank. False: no save is in flight.
+bool store_progress(const Store *s, int64_t *done, int64_t *total);
+// The save in flight is to end without its files.
+void store_cancel(Store *s);
+// Bytes of all ranks that are read so far, on rank 0; NULL: not asked for.
+typedef void (*LoadProgress)(int64_t done, int64_t total);
+// Loads the weights that rank 0 has mapped (or `error`, which ends all ranks), and frees the map. Rows behind those
+// that a file has of a matrix become their mean. Afterwards call fsdp_publish and fsdp_step_end. Collective; what
+// cannot be read ends all ranks.
+void store_load_weights(Store *s, TensorMap *map, Error *error, LoadProgress progress);
 
 // ---- saved.h --------------------------------------------------------------------------------------------------------
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
@@ -123,6 +80,7 @@ struct Saved {
   SavedPart part;
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
   const char *chat;                              // what renders its chats, JSON (chat.h); or NULL
+  uint64_t base_hash, reference_hash;            // of what adapters are for; preferences are compared with; or 0
 };
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]);
@@ -178,4 +136,4 @@ void checkpoint_hint(const char *directory, Error *error);
 // checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if
 // anything is missing, extra, of another shape, or damaged.
 void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume,
-                     void (*progress)(const StoreLoad *l, void *fsdp));
+                     LoadProgress progress);

@@ -104,9 +104,9 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
   fprintf(f, ",\"vocab_size_asked\":%lld", (long long)saved->vocab_size_asked);
   fprintf(f, "%s},\n", saved->corpus->split[SPLIT_TRAIN].texts ? ",\"divided\":true" : "");
   if (saved->part == SAVED_ADAPTERS)
-    fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->base_hash);
-  if (saved->store->reference_hash)
-    fprintf(f, "\"reference\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->store->reference_hash);
+    fprintf(f, "\"base\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->base_hash);
+  if (saved->reference_hash)
+    fprintf(f, "\"reference\":{\"hash\":\"%016llx\"},\n", (unsigned long long)saved->reference_hash);
   char *published = saved->published ? cJSON_PrintUnformatted(saved->published) : NULL;
   if (published) fprintf(f, "\"published\":%s,\n", published);
   cJSON_free(published);
@@ -463,7 +463,7 @@ static bool checkpoint_check_header(const char *path, const char *want, int64_t 
 }
 
 void checkpoint_load(const Saved *saved, const char *directory, const cJSON *json, uint32_t json_checksum, bool resume,
-                     void (*progress)(const StoreLoad *l, void *fsdp)) {
+                     LoadProgress progress) {
   char *header[CHECKPOINT_FILES];
   Error error = {};
   TensorMap map;
@@ -482,7 +482,7 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
   l.map = &map;
   l.checksums = checksums;
   l.seen = json_checksum;
-  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, &error, progress, saved->fsdp);
+  store_load(saved->store, l, resume ? STATES_ALL : STATES_WEIGHTS, &error, progress);
   if (error.text[0]) checkpoint_hint(directory, &error);
   agree_no_error(comm, error.text, EXIT_MISSING);
   for (char *h : header) free(h);

@@ -17,10 +17,45 @@
 #pragma once
 #include "checkpoint.h"
 #include "kernels/cpu/threads.h"
+#include "memory/memory.h"
 #include "data/tensors/tensors.h"
 
-enum { STORE_CHUNK_BYTES = 2 << 20 };             // whole blocks, so that a reader can check what it reads
+#include <pthread.h>
 #include <signal.h>
+
+// A chunk is whole blocks, so that a reader can check what it reads.
+enum { STORE_BLOCK_BYTES = 1 << 20, STORE_CHUNK_BYTES = 2 << 20 };
+struct ChunkCursor { int state, param; int64_t done; };
+enum StorePhase { STORE_IDLE, STORE_WRITING, STORE_AGREEING, STORE_COMMITTING, STORE_TELLING };
+struct SaveBuffer { char *data; MPI_Request request; int state; };             // a FileSpan, then its bytes
+struct Store {
+  Fsdp *f;
+  MPI_Comm comm;                                 // of checkpoints alone
+  size_t bytes;                                  // taken, from one block:
+  char *memory, *scratch[2], *snapshot;          // STORE_CHUNK_BYTES each; all that is written, or NULL
+  int64_t *snapshot_at;                          // [states * params] elements
+  SaveBuffer buffer[2];                          // several hosts only
+  uint32_t *parts, *checksums;                   // [blocks] this rank's contributions; of all ranks
+  StoreRecord *records;                          // [world + 1]; the last is the save's result
+  int64_t blocks;
+  // The save in flight.
+  StorePhase phase;
+  TensorMap map;
+  StoreRequest request;
+  ChunkCursor cursor;
+  int fd[MAP_MAX_FILES];
+  bool direct, own_done, cancelled;              // direct: this rank sees the files
+  int remote_left;                               // rank 0: ranks that still stream
+  pthread_t thread;
+  bool threaded;
+  int thread_done;                               // atomic
+  int64_t bytes_done, bytes_total;               // of this rank: written (atomic); planned
+  MPI_Request requests[2];
+  StoreRecord *result;                           // of the last save, on every rank
+  double ended_ms;                               // when it was known
+  bool background;                               // room for a snapshot is planned
+  float *adapters;                               // whole, while they are merged
+};
 
 // ================================================================================================ 1 chunks
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
@@ -114,7 +149,8 @@ int64_t store_own_bytes(const Fsdp *f, const TensorMap *m, unsigned states) {
   return bytes;
 }
 
-void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols) {
+// (rows, cols) of any floating dtype -> (cols, rows) fp32. Tiles of 16 x 16 keep both sides in cache.
+static void transpose_to_f32(float *to, const void *from, Dtype dtype, int64_t rows, int64_t cols) {
   enum { TILE = 16 };
   DISPATCH(dtype, T, {
     const T *in = (const T *)from;
@@ -161,13 +197,22 @@ static inline int64_t store_blocks(const Fsdp *f) {
   return (numel * 4 + block - 1) / block + (moments * 4 + block - 1) / block;
 }
 enum { BUFFER_BYTES = STORE_CHUNK_BYTES + 256 };
-size_t store_plan_bytes(const Fsdp *f, bool background) {
+static size_t store_plan_bytes(const Fsdp *f, bool background) {
   return (size_t)(2 * STORE_CHUNK_BYTES + (fsdp_hosts(f) > 1 ? 2 * BUFFER_BYTES : 0) +
                   (background ? store_snapshot_bytes(f) : 0) + round_up(store_blocks(f) * 8, 256) +
                   round_up((int64_t)sizeof(StoreRecord) * (fsdp_world(f) + 1), 256));
 }
 
-void store_open(Store *s, Fsdp *f, bool background) {
+Store *store_plan(Fsdp *f, MemoryPlan *plan, bool background, bool merges) {
+  Store *s = (Store *)calloc(1, sizeof(Store));
+  s->f = f, s->background = background;
+  memory_declare(plan, MEM_CHECKPOINT, store_plan_bytes(f, background), &s->memory);
+  memory_declare(plan, MEM_CHECKPOINT, merges ? sizeof(float) * (size_t)lora_numel(f, fsdp_params(f)) : 0,
+                 &s->adapters);
+  return s;
+}
+// Sets it up in its memory. store_end: the memory stays its own.
+static void store_begin(Store *s, Fsdp *f, bool background) {
   char *at = s->memory;
   float *const adapters = s->adapters;
   *s = Store{};
@@ -188,8 +233,7 @@ void store_open(Store *s, Fsdp *f, bool background) {
   // The first use of a page costs more than copying it: pay now, so that the first save does not pause training longer.
   for (int64_t i = 0; background && i < store_snapshot_bytes(f); i += 4096) s->snapshot[i] = 0;
 }
-void store_close(Store *s) {
-  if (!s->f) return;
+static void store_end(Store *s) {
   CHECK(s->phase == STORE_IDLE, "%s while a save is in flight", __func__);
   tensor_map_free(&s->map);
   free(s->snapshot_at);
@@ -199,6 +243,11 @@ void store_close(Store *s) {
   *s = Store{};
   s->memory = memory;
   s->adapters = adapters;
+}
+void store_open(Store *s) { store_begin(s, s->f, s->background); }
+void store_close(Store *s) {
+  if (s && s->snapshot_at) store_end(s);
+  free(s);
 }
 
 // ================================================================================================ 3 saving
@@ -231,10 +280,10 @@ static inline const char *store_chunk_data(Store *s, const Chunk *k) {
   if (s->request.background) {
     from = (float *)s->snapshot + s->snapshot_at[k->state * fsdp_params(f) + k->param] + k->in_run;
   } else {
-    float *const run = s->merge ? NULL : fsdp_own_on_host(f, (ShardState)k->state, k->param);
+    float *const run = s->request.merge ? NULL : fsdp_own_on_host(f, (ShardState)k->state, k->param);
     if (run) from = run + k->in_run;
     else fsdp_get_own(f, (ShardState)k->state, k->param, k->in_run, from, k->numel);
-    if (s->merge) s->merge(f, k->param, k->in_param, from, k->numel, s->merge_of);
+    if (s->request.merge) lora_merge(f, s->request.merge, s->adapters, k->param, k->in_param, from, k->numel);
   }
   char *to = s->scratch[1];
   const int64_t in = fsdp_param(f, k->param)->shape[1];
@@ -329,7 +378,7 @@ static inline void *store_commit_thread(void *to) {
   Store *s = (Store *)to;
   const StoreCommit *end = &s->request.end;
   Error error = {};
-  if (!s->result->failed && !end->commit(end->to, s->checksums, &error))
+  if (!s->result->failed && !end->commit(end->to, &s->map, s->checksums, &error))
     store_fail(s->result, "rank 0: %s", error.text);
   if (s->result->failed) end->discard(end->to);
   __atomic_store_n(&s->thread_done, 1, __ATOMIC_RELEASE);
@@ -426,6 +475,7 @@ bool store_save_begin(Store *s, TensorMap *map, StoreRequest request) {
   s->map = *map;
   *map = TensorMap{};
   s->request = request;
+  if (request.merge) lora_gather(s->f, s->adapters);
   if (fsdp_replica(s->f)) s->request.states = 0;            // the first replica has the same and writes it
   s->cursor = ChunkCursor{};
   s->own_done = s->cancelled = s->threaded = false;
@@ -518,9 +568,17 @@ bool store_poll(Store *s) {
   return s->phase == STORE_IDLE;
 }
 
-void store_wait(Store *s, void (*progress)(Store *s)) {
+StoreRecord *store_result(Store *s) { return s->result; }
+double store_ended_ms(const Store *s) { return s->ended_ms; }
+void store_background(void *to) { if (((Store *)to)->phase != STORE_IDLE) store_poll((Store *)to); }
+bool store_progress(const Store *s, int64_t *done, int64_t *total) {
+  *done = __atomic_load_n(&s->bytes_done, __ATOMIC_RELAXED), *total = s->bytes_total;
+  return s->phase != STORE_IDLE;
+}
+void store_cancel(Store *s) { __atomic_store_n(&s->cancelled, true, __ATOMIC_RELAXED); }
+void store_wait(Store *s, void (*progress)(void *to), void *to) {
   for (int spins = 0, looks = 0; !store_poll(s);) {
-    if (progress) progress(s);
+    if (progress) progress(to);
     if (s->threaded && !__atomic_load_n(&s->thread_done, __ATOMIC_ACQUIRE)) {
       usleep(500);                               // for its own thread: a report must not say that it waits for others
     } else if (s->phase != STORE_WRITING || s->own_done) {
@@ -533,6 +591,19 @@ void store_wait(Store *s, void (*progress)(Store *s)) {
 }
 
 // ================================================================================================ 4 loading
+// checksums: NULL, or a CRC-32C a block as store_conclude leaves them.
+// seen: a checksum of a file beside them, which also shows whether a rank sees rank 0's files.
+struct StoreLoad {
+  const TensorMap *map;
+  const uint32_t *checksums;
+  uint32_t seen;
+  ValuePass pass;                                // the first of two where frozen matrices need their scales
+  bool direct;                                   // this rank sees the files
+  int fd[MAP_MAX_FILES];
+  int held_file;                                 // scratch[0] holds bytes [held_from, held_to) of this file's tensors
+  int64_t held_from, held_to;
+  int64_t bytes_done, bytes_total;
+};
 static inline bool store_open_files(StoreLoad *l, StoreRecord *r) {
   const TensorMap *m = l->map;
   for (int i = 0; i < m->files && !r->failed; i++) {
@@ -715,7 +786,7 @@ static inline bool store_pass_takes(const Fsdp *f, ValuePass pass, const Chunk *
 }
 // One pass of store_load, over the wanted states.
 static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error *error,
-                              void (*progress)(const StoreLoad *l, void *to), void *to) {
+                              LoadProgress progress) {
   StoreRecord r = {};
   const int rank = fsdp_rank(s->f);
   const TensorMap *map = l.map;
@@ -740,7 +811,7 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error
     const char *data = r.failed ? NULL : store_get(s, &l, &k.span, &r);
     if (data) store_put_chunk(s, &k, data, scale, l.pass);
     free(scale);
-    if (progress) progress(&l, to);
+    if (progress && !rank) progress(l.bytes_done * fsdp_world(s->f), l.bytes_total * fsdp_world(s->f));
     if (!data) {
       const char *const of[] = {"tensor", "first moment of", "second moment of"};
       char reason[STORE_ERROR_BYTES];
@@ -757,20 +828,73 @@ static inline void store_load_pass(Store *s, StoreLoad l, unsigned states, Error
   fail(error, "%s", r.failed ? r.error : "");
 }
 
-void store_load(Store *s, StoreLoad l, unsigned states, Error *error,
-                void (*progress)(const StoreLoad *l, void *to), void *to) {
+// Reads the wanted states of this rank's shards from the files of l.map. Collective; every rank returns, and one that
+// could not read all of it has the reason (tensor, file, place) in `error`, which is "" otherwise. Afterwards call
+// fsdp_publish and fsdp_step_end. Frozen E4M3 matrices are read twice: their scales come first.
+static void store_load(Store *s, StoreLoad l, unsigned states, Error *error, LoadProgress progress) {
   bool measures = false;                         // adapters have no scales, and leave their weights' alone
   for (int p = 0; p < l.map->params; p++)
     measures = measures || (fsdp_param(s->f, p)->dtype == F8 && tensor_place(l.map, STATE_MASTER, p)->file >= 0);
   if (fsdp_needs_measure(s->f) && measures) {
     fsdp_forget_scales(s->f);
     l.pass = PASS_MEASURE;
-    store_load_pass(s, l, 1u << STATE_MASTER, error, NULL, to);
+    store_load_pass(s, l, 1u << STATE_MASTER, error, NULL);
     int failed = error->text[0] != 0, any;
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, s->comm);
     if (any) return;
     fsdp_frozen_scales(s->f);
   }
   l.pass = PASS_STORE;
-  store_load_pass(s, l, states, error, progress, to);
+  store_load_pass(s, l, states, error, progress);
+}
+
+// The mean of the rows that a file has of a matrix, summed in their order in fp64 by rank 0. Collective; what cannot be
+// read ends all ranks.
+static void store_mean_row(Fsdp *f, const TensorMap *map, const TensorPlace *place, int64_t cols, float *mean) {
+  Error error = {};
+  const int64_t bytes = cols * (int64_t)dtype_bytes(place->dtype);
+  const int fd = fsdp_rank(f) ? -1 : open(map->path[place->file], O_RDONLY | O_CLOEXEC);
+  double *sum = (double *)calloc((size_t)cols, sizeof *sum);
+  char *row = (char *)malloc((size_t)bytes);
+  for (int64_t r = 0; !fsdp_rank(f) && !error.text[0] && r < place->rows; r++, liveness_progress()) {
+    if (!file_read(fd, row, bytes, place->at + r * bytes))
+      fail(&error, "cannot read %.900s: %s", map->path[place->file], strerror(errno));
+    transpose_to_f32(mean, row, place->dtype, 1, cols);
+    for (int64_t i = 0; i < cols; i++) sum[i] += (double)mean[i];
+  }
+  for (int64_t i = 0; i < cols; i++) mean[i] = (float)(sum[i] / (double)place->rows);
+  if (fd >= 0) close(fd);
+  free(sum);
+  free(row);
+  agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
+  MPI_Bcast(mean, (int)cols, MPI_FLOAT, 0, fsdp_comm(f));
+}
+// Rows behind those that a file has of parameter p become their mean. Collective.
+static void store_fill_rows(Fsdp *f, const TensorMap *map, int p) {
+  const TensorPlace *place = tensor_place(map, 0, p);
+  const Param *q = fsdp_param(f, p);
+  if (place->file < 0 || q->matrices > 1 || !place->rows || place->rows == q->shape[0]) return;
+  const int64_t cols = param_cols(q);
+  float *mean = (float *)malloc(sizeof(float) * (size_t)cols);
+  Span run;
+  store_mean_row(f, map, place, cols, mean);
+  if (fsdp_span(f, p, fsdp_shard(f), &run)) {
+    const int64_t end = min64(run.in_range + run.numel, param_numel(q));
+    for (int64_t at = max64(run.in_range, place->rows * cols), n; at < end; at += n) {
+      n = min64(end - at, cols - at % cols);
+      fsdp_set_own(f, STATE_MASTER, p, at - run.in_range, mean + at % cols, n, PASS_STORE);
+    }
+  }
+  free(mean);
+}
+void store_load_weights(Store *s, TensorMap *map, Error *error, LoadProgress progress) {
+  Fsdp *f = s->f;
+  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
+  tensor_map_share(map, fsdp_comm(f));
+  StoreLoad l = {};
+  l.map = map;
+  store_load(s, l, STATES_WEIGHTS, error, progress);
+  agree_no_error(fsdp_comm(f), error->text, EXIT_MISSING);
+  for (int p = 0; p < map->params; p++) store_fill_rows(f, map, p);
+  tensor_map_free(map);
 }

@@ -4,4 +4,4 @@
 #include "counter_random.h"
 #include "disk.h"
 #include "mapped.h"
-#include "gguf_file.h"
+#include "forms.h"

@@ -127,40 +127,18 @@ void data_names_free(DataNames *n);
 // The regular files in a directory whose names end in `end` and are not hidden. None where it cannot be read.
 DataNames data_names(const char *dir, const char *end);
 
-// ---- gguf_file.h ----------------------------------------------------------------------------------------------------
-enum GgufValue {
-  GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_FLOAT, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
-  GGUF_I64, GGUF_DOUBLE, GGUF_VALUES
-};
-enum { GGUF_ALIGNMENT = 32, GGUF_DIMS = 4 };
-struct GgufText { const char *at; size_t bytes; };
-// type: of the value, of an array's items where is_array; count: of these, else 1. at: the first of them.
-struct GgufKey { const char *name; uint32_t type; bool is_array; uint64_t count; const uint8_t *at; };
-// shape: the fastest first. at: from the start of the data.
-struct GgufInfo { const char *name; int dims; int64_t shape[GGUF_DIMS]; uint32_t type; int64_t at; };
-// An open header. keys are sorted by name. Zeroed it has none.
-struct GgufFile {
-  uint8_t *header;                               // its names end in a NUL, put there
-  int64_t file_bytes, data_at, alignment;
-  GgufKey *key;
-  GgufInfo *info;
-  int keys, infos;
-};
-// NULL: there is no such key.
-const GgufKey *gguf_find(const GgufFile *g, const char *name);
-// A single number, true and false too. False: there is none of this name.
-bool gguf_number(const GgufFile *g, const char *name, double *value);
-// Text i of an array of texts.
-GgufText gguf_text_at(const GgufKey *k, uint64_t i);
-// A single text, malloc'ed; NULL: there is none of this name.
-char *gguf_string(const GgufFile *g, const char *name);
-void gguf_close(GgufFile *g);
-// Whether PATH is a file that begins as a GGUF does.
-bool gguf_is(const char *path);
-// Reads the header of PATH, which gguf_is, a part of the file that grows until it is all there. False: one line in
-// `error`, and nothing is left open.
-bool gguf_open(GgufFile *g, const char *path, Error *error);
-// Item i of numbers; a float becomes the shortest decimal that is this float: 1e-05, not 9.99999974738e-06.
-double gguf_item(const GgufKey *k, uint64_t i);
-// The next of texts that lie one after the other, as in an array.
-GgufText gguf_next(const uint8_t **at);
+// ---- forms.h --------------------------------------------------------------------------------------------------------
+enum DataContainer { CONTAINER_TEXT, CONTAINER_JSON_LINES, CONTAINER_JSON_ARRAY, CONTAINER_JSON_SPREAD, CONTAINER_CSV,
+                     CONTAINER_TSV };            // SPREAD: objects over several lines
+// keys: those of the first record, with commas, as far as they fit; "": there are none.
+struct FileForm { DataContainer container; char keys[160]; };
+// A member, or column, that holds a conversation.
+bool form_is_chat_key(const char *key);
+// Whether a name ends so, with .gz or .zst behind it or not.
+bool form_name_ends(const char *name, const char *end);
+// Whether a name says that what is inside is text, whatever it looks like.
+bool form_name_is_text(const char *name);
+// What the file is that has this name and begins with the `n` bytes at `p`.
+FileForm form_of(const char *name, const uint8_t *p, size_t n);
+// False: a file is not text, and e says what to do with it.
+bool form_check(const FileForm *f, const char *path, Error *e);

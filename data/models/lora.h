@@ -316,12 +316,12 @@ void lora_gather(Fsdp *f, float *to) {
   for (int64_t at = 0; at < all; at += most)     // one rank has a value, the others zero: the sum is exact
     MPI_Allreduce(MPI_IN_PLACE, to + at, (int)min64(most, all - at), MPI_FLOAT, MPI_SUM, fsdp_comm(f));
 }
-void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge) {
-  const LoraMerge *m = (const LoraMerge *)merge;
+void lora_merge(const Fsdp *f, const ModelShape *s, const float *adapters, int p, int64_t first, float *values,
+                int64_t n) {
   const Param *base = fsdp_param(f, p);
   if (p + 2 >= fsdp_params(f) || !base[1].adapter || base[1].adapts != p) return;
-  const float *a = m->adapters + lora_numel(f, p + 1), *b = m->adapters + lora_numel(f, p + 2);
-  const LoraParts of = lora_parts_of(&m->shape, lora_matrix(base), base);
+  const float *a = adapters + lora_numel(f, p + 1), *b = adapters + lora_numel(f, p + 2);
+  const LoraParts of = lora_parts_of(s, lora_matrix(base), base);
   const int64_t K = base->shape[1], rank = of.rank;
   for (int64_t k; n > 0; values += k, first += k, n -= k) {      // row by row
     const int64_t col = first % K;

@@ -93,9 +93,10 @@ bool lora_import_map(TensorMap *map, const char *dir, const Param *param, int pa
 int64_t lora_numel(const Fsdp *f, int p);
 // Fills `to` with all factors, whole, on every rank. Collective.
 void lora_gather(Fsdp *f, float *to);
-// Store's merge: adds B A times the adapters' factor to elements of a matrix that has adapters, in fp32.
-struct LoraMerge { ModelShape shape; const float *adapters; };
-void lora_merge(const Fsdp *f, int p, int64_t first, float *values, int64_t n, const void *merge);
+// Adds B A times the adapters' factor to elements [first, first + n) of a matrix that has adapters, in fp32. adapters:
+// what lora_gather has given.
+void lora_merge(const Fsdp *f, const ModelShape *s, const float *adapters, int p, int64_t first, float *values,
+                int64_t n);
 
 // ---- gguf.h ---------------------------------------------------------------------------------------------------------
 // The order is that of --export_gguf's choices behind off. ggml: the number of a tensor's type; file_type: of the file.

@@ -2,7 +2,6 @@
 #define PART_LAUNCH 1
 #include "safetensors.h"
 #include "crc32c.h"
-#include "ggml_types.h"
 #include "tensor_map.h"
 #include "safetensors_set.h"
 #include "nf4.h"

@@ -3,7 +3,7 @@
 //
 // set_open reads headers; a TensorMap then says where each parameter's bytes are, which a Store moves.
 #pragma once
-#include "data/files/files.h"
+#include "data/gguf/gguf.h"
 #include "fsdp.h"
 #include <cjson/cJSON.h>
 
@@ -68,21 +68,6 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
 uint32_t crc32c_part(const void *data, size_t bytes, uint64_t bytes_behind);
 // The checksum of a block from the XOR of what disjoint parts contribute, which together are all its bytes.
 uint32_t crc32c_of_parts(uint32_t xored, uint64_t block_bytes);
-
-// ---- ggml_types.h ---------------------------------------------------------------------------------------------------
-// values: in a block; bytes: of it; 0: not read here. expand: a block's numbers; NULL: they have a Dtype.
-struct GgmlType {
-  uint32_t id;
-  const char *name;
-  Dtype dtype = F32;
-  int64_t values = 0, bytes = 0;
-  void (*expand)(const uint8_t *block, float *values) = NULL;
-};
-static const char ggml_types_read[] = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K or MXFP4";
-// NULL: a number that no type has.
-const GgmlType *ggml_type(uint32_t id);
-// Bytes of a row of such numbers, which must be whole blocks.
-int64_t ggml_row_bytes(uint32_t id, int64_t cols);
 
 // ---- tensor_map.h ---------------------------------------------------------------------------------------------------
 enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };

@@ -9,7 +9,7 @@
 // Defines: tokenizer_text, tokenizer_save, tokenizer_load, tokenizer_load_any, tokenizer_add, tokenizer_load_with.
 #pragma once
 #include "tokenizer.h"
-#include "data/files/files.h"
+#include "data/gguf/gguf.h"
 #include "bpe.h"
 
 // ---- 7 save --------------------------------------------------------------------------------------------------------

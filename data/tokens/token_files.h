@@ -359,6 +359,8 @@ static inline void split_read_ahead(const Split *s, int64_t first, int64_t n) {
 
 // `bytes` bytes of a stream in files as they would lie in memory (split_bytes), from `from` on. ids: scratch.
 enum { COPY_SCRATCH_NUMEL = 4096 };               // tokens it has room for besides those of `bytes`
+// The first id that is not below the vocabulary among those that were read, and the largest of them.
+struct BadId { int vocab_size; int64_t at; uint32_t id, largest; };
 static inline void split_copy(const Split *s, int64_t from, int64_t bytes, uint8_t *to, int32_t *ids, BadId *bad) {
   const int64_t width = s->token_bytes, end = from + bytes, masks = s->tokens_numel * width;
   const int64_t first = from / width, last = min64((end + width - 1) / width, s->tokens_numel);

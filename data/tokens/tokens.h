@@ -58,8 +58,6 @@ void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int toke
                        int rest = 0);
 // Opens the token file f->path; all but `first` is overwritten. Does not check the ids.
 bool token_file_open(TokenFile *f, Error *e);
-// The first id that is not below the vocabulary among those that were read, and the largest of them.
-struct BadId { int vocab_size; int64_t at; uint32_t id, largest; };
 // Bytes of tokens and mask, which lie one behind the other: in memory and in llmq's files; and the mask's
 // bits, or those that say where documents begin.
 size_t split_bytes(const Split *s);
@@ -70,7 +68,7 @@ static inline int64_t split_targets_numel(const Split *s) { return s->tokens_num
 void split_free(Split *s);
 // Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
 // of a stream of up to 16 MiB). bad: of a stream in files, what those blocks have of it.
-uint64_t split_hash(const Split *s, BadId *bad = NULL);
+uint64_t split_hash(const Split *s, struct BadId *bad = NULL);
 // Refuses a split none of whose targets is trained on.
 bool split_check_mask(const Split *s, const char *name, Error *e);
 // Opens s->file[0 .. s->files), whose paths are set, as one stream. Ids that are not below vocab_size are refused here
@@ -138,7 +136,6 @@ void sampler_set_epoch(Sampler *s, int64_t epoch);
 // split cannot fill one global batch.
 bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, Error *e,
                   const Packing *packing = NULL);
-static inline int64_t sampler_steps_per_epoch(const Sampler *s) { return s->steps_per_epoch; }
 // Microbatch m of a step of the current epoch; those after the step's M are empty, without targets. inputs, targets:
 // (B,T), overwritten; and starts of packed conversations, weights of pairs.
 void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs, int32_t *targets,

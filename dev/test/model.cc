@@ -20,6 +20,7 @@
 #endif
 #include "memory/memory.cc"
 #include "fsdp/fsdp.cc"
+#include "data/gguf/gguf.cc"
 #include "data/tensors/tensors.cc"
 #include "data/shape/shape.cc"
 #include "data/models/models.cc"

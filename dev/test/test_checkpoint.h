@@ -109,7 +109,7 @@ static inline int64_t ckpt_numel(const Fsdp *f) {
 // The bytes written are the bytes planned: each rank of the first replica writes its own, together they are the tensors
 // of both files, and each file is as long as its map says. Collective over the trainer's ranks.
 static inline void ckpt_expect_bytes(const char *what, Trainer *t, const char *directory) {
-  const Store *s = &t->run.store;
+  const Store *s = t->run.store;
   TensorMap map;
   char *header[CHECKPOINT_FILES];
   checkpoint_map(test_saved(t), directory, &map, header);
@@ -285,10 +285,10 @@ static inline ResumeTrace resume_reference(const Corpus *corpus, const ResumeVar
     resume_begin(&t, &saver, corpus, comm, &plain, ckpt_path("ref"));
     resume_steps(&t, &saver, v, &r, v->saved_after);
     r.saved = states_hash(t.fsdp);
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     resume_steps(&t, &saver, v, &r, RESUME_STEPS);
     r.last = states_hash(t.fsdp);
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     const int k = v->saved_after;
     EXPECT(r.loss[0] > 8 && r.loss[0] < 9.5 && r.loss[1] != r.loss[0], "%s: losses %g, %g", v->kept, r.loss[0],
            r.loss[1]);
@@ -337,13 +337,13 @@ static inline void resume_save_at(int N, const Corpus *corpus, const ResumeVaria
   saver_save(&saver, &log, t.opt.save_async, false);
   if (t.opt.save_async) train_step(&t, false);
   hold_end();
-  EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store.result->error);
+  EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store->result->error);
   const int64_t written = ckpt_written_bytes() - before;
   // MPI itself may write a byte now and then to wake a process.
   if (before >= 0 && t.fsdp->mesh.rank)
-    EXPECT(written >= t.run.store.bytes_total && written < t.run.store.bytes_total + 4096,
+    EXPECT(written >= t.run.store->bytes_total && written < t.run.store->bytes_total + 4096,
            "%s: this rank wrote %lld bytes, its part is %lld", what, (long long)written,
-           (long long)t.run.store.bytes_total);
+           (long long)t.run.store->bytes_total);
   ckpt_expect_bytes(what, &t, saver_path(&saver));
   if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", v->saved_after), saver_path(&saver));
@@ -367,7 +367,7 @@ static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVaria
   EXPECT(t.run.step == k && saver.best_loss < INFINITY, "%s: resumed after step %lld with best loss %g", what,
          (long long)t.run.step, saver.best_loss);
   EXPECT(states_hash(t.fsdp) == want->saved, "%s: loaded tensors differ from those saved", what);
-  EXPECT(saver_save(&saver, &log, false, false), "%s: %s", what, t.run.store.result->error);
+  EXPECT(saver_save(&saver, &log, false, false), "%s: %s", what, t.run.store->result->error);
   ckpt_expect_bytes(what, &t, saver_path(&saver));
   if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", k), saver_path(&saver));
@@ -378,7 +378,7 @@ static inline void resume_load_at(int M, const Corpus *corpus, const ResumeVaria
          want->eval_loss);
   EXPECT(states_hash(t.fsdp) == want->last, "%s: the final tensors differ from the uninterrupted run's", what);
   saver_save(&saver, &log, t.opt.save_async, false);
-  EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store.result->error);
+  EXPECT(saver_finish(&saver, &log), "%s: %s", what, t.run.store->result->error);
   if (!t.fsdp->mesh.rank)
     ckpt_expect_same_checkpoint(what, ckpt_path("ref/ckpt/step_%08d", RESUME_STEPS), saver_path(&saver));
   trainer_close(&t);
@@ -446,7 +446,7 @@ TEST_MPI(resume_in_another_dtype, 1,
     resume_begin(&t, &saver, &corpus, MPI_COMM_SELF, &v, ckpt_path("saved"));
     train_step(&t, false);
     const uint64_t saved = states_hash(t.fsdp);
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     trainer_close(&t);
     snprintf(arguments, sizeof arguments, "--resume auto --out %s --param_dtype %s", ckpt_path("saved"), k.resumed);
     resume_from(&t, &saver, &corpus, MPI_COMM_SELF, arguments);
@@ -471,7 +471,7 @@ static inline bool peak_reset() {
   return f && !fclose(f) && ok;
 }
 // Touches every page of the store's memory before anything is measured.
-static inline void peak_touch(Trainer *t) { memset(t->run.store.memory, 0, t->run.store.bytes); }
+static inline void peak_touch(Trainer *t) { memset(t->run.store->memory, 0, t->run.store->bytes); }
 
 TEST_MPI(checkpoint_memory_is_planned, 2,
          "checkpoint buffers are the plan's, with a snapshot and without; saving at once, in the background and "
@@ -503,7 +503,7 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
     const uint64_t saved = states_hash(t.fsdp);
     peak_reset();
     size_t before = peak_bytes();
-    EXPECT(saver_save(&saver, &log, extra[0], false) && saver_finish(&saver, &log), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, extra[0], false) && saver_finish(&saver, &log), "%s", t.run.store->result->error);
     size_t after = peak_bytes();
     EXPECT(after <= before + MiB, "%s: saving raised the peak from %zu to %zu bytes", extra, before, after);
     train_step(&t, false);
@@ -529,17 +529,17 @@ TEST_MPI(checkpoint_memory_is_planned, 2,
 // ---- hosts that do not see the directory ----------------------------------------------------------------------------
 // Blind ranks look for the files in a directory without them. The trainer's store is set up again as for several hosts.
 static inline void stream_reopen(Trainer *t, bool background) {
-  store_close(&t->run.store);
+  store_end(t->run.store);
   t->fsdp->mesh.hosts = 2;
   for (int i = 0; i < t->run.plan.blocks; i++) {
     MemoryBlock *b = &t->run.plan.block[i];
     if (b->line != MEM_CHECKPOINT) continue;
-    memory_give_back(&t->ctx, b->line, t->run.store.memory, b->bytes);
+    memory_give_back(&t->ctx, b->line, t->run.store->memory, b->bytes);
     b->bytes = t->run.plan.planned_bytes[MEM_CHECKPOINT] = store_plan_bytes(t->fsdp, background);
     t->run.plan.taken_bytes[MEM_CHECKPOINT] = 0;
-    t->run.store.memory = (char *)memory_take(&t->ctx, &t->run.plan, MEM_CHECKPOINT, b->bytes);
+    t->run.store->memory = (char *)memory_take(&t->ctx, &t->run.plan, MEM_CHECKPOINT, b->bytes);
   }
-  store_open(&t->run.store, t->fsdp, background);
+  store_begin(t->run.store, t->fsdp, background);
   memory_check_taken(&t->run.plan);
 }
 
@@ -551,7 +551,7 @@ struct StreamFiles {
   int64_t blocks;
   int commits, discards;
 };
-static bool stream_commit(void *to, const uint32_t *checksums, Error *) {
+static bool stream_commit(void *to, const TensorMap *, const uint32_t *checksums, Error *) {
   StreamFiles *w = (StreamFiles *)to;
   memcpy(w->checksums, checksums, sizeof(uint32_t) * (size_t)w->blocks);
   w->commits++;
@@ -570,14 +570,14 @@ static inline void stream_begin(Trainer *t, StreamFiles *w, bool background, boo
   checkpoint_map(test_saved(t), blind ? "/nowhere/at/all" : w->directory, &map, w->header);
   w->blocks = map_blocks(&map, 0) + map_blocks(&map, 1);
   CHECK(w->blocks <= STREAM_MOST_BLOCKS, "%lld blocks", (long long)w->blocks);
-  const bool begun = store_save_begin(&t->run.store, &map, StoreRequest{STATES_ALL, background, true, {w->header[0],
+  const bool begun = store_save_begin(t->run.store, &map, StoreRequest{STATES_ALL, background, true, {w->header[0],
                                       w->header[1]}, {stream_commit, stream_discard, w}});
-  EXPECT(begun, "%s", t->run.store.result->error);
-  EXPECT(t->run.store.direct == !blind, "this rank is taken for one that %s the files",
+  EXPECT(begun, "%s", t->run.store->result->error);
+  EXPECT(t->run.store->direct == !blind, "this rank is taken for one that %s the files",
          blind ? "sees" : "does not see");
 }
 static inline void stream_end(Trainer *t, StreamFiles *w) {
-  store_wait(&t->run.store, NULL);
+  store_wait(t->run.store, NULL, NULL);
   for (char *h : w->header) free(h);
 }
 // Saves, and compares files and checksums with those of the checkpoint in `want`. In the background a step is trained
@@ -590,9 +590,9 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
   if (background) train_step(t, false);
   hold_end();
   stream_end(t, &w);
-  EXPECT(!t->run.store.result->failed, "%s: %s", what, t->run.store.result->error);
-  EXPECT(t->run.store.bytes_done == t->run.store.bytes_total, "%s: %lld bytes of %lld", what,
-         (long long)t->run.store.bytes_done, (long long)t->run.store.bytes_total);
+  EXPECT(!t->run.store->result->failed, "%s: %s", what, t->run.store->result->error);
+  EXPECT(t->run.store->bytes_done == t->run.store->bytes_total, "%s: %lld bytes of %lld", what,
+         (long long)t->run.store->bytes_done, (long long)t->run.store->bytes_total);
   if (t->fsdp->mesh.rank) return;
   EXPECT(w.commits == 1 && !w.discards, "%s: %d commits, %d discards", what, w.commits, w.discards);
   for (const char *name : checkpoint_files) {
@@ -605,7 +605,7 @@ static inline void stream_save(Trainer *t, bool background, bool blind, const ch
   char *text = checkpoint_text(want, &bytes, &error);
   cJSON *json = text ? checkpoint_parse(want, text, (size_t)bytes, &error) : NULL;
   uint32_t checksums[STREAM_MOST_BLOCKS] = {};
-  EXPECT(json && checkpoint_checksums(want, json, &t->run.store.map, checksums, &error), "%s: %s", what, error.text);
+  EXPECT(json && checkpoint_checksums(want, json, &t->run.store->map, checksums, &error), "%s: %s", what, error.text);
   EXPECT(!memcmp(checksums, w.checksums, sizeof checksums), "%s: the checksums differ from one host's", what);
   cJSON_Delete(json);
   free(text);
@@ -625,7 +625,7 @@ static inline void stream_load(Trainer *t, const char *directory, bool blind, Er
   StoreLoad l = {};
   l.map = &map;
   l.checksums = checksums;
-  store_load(&t->run.store, l, STATES_ALL, error, NULL, NULL);
+  store_load(t->run.store, l, STATES_ALL, error, NULL);
   fsdp_publish(t->fsdp);
   fsdp_step_end(t->fsdp);
   tensor_map_free(&map);
@@ -639,13 +639,14 @@ static inline void stream_cancel(Trainer *t, bool background, bool blind, int by
   const bool gives_up = by < 0 || by == t->fsdp->mesh.rank;
   if (background) hold_begin();
   stream_begin(t, &w, background, blind);
-  store_poll(&t->run.store);
-  if (gives_up) __atomic_store_n(&t->run.store.cancelled, true, __ATOMIC_RELAXED);
+  store_poll(t->run.store);
+  if (gives_up) __atomic_store_n(&t->run.store->cancelled, true, __ATOMIC_RELAXED);
   hold_end();
   stream_end(t, &w);
-  const StoreRecord *r = t->run.store.result;
+  const StoreRecord *r = t->run.store->result;
   EXPECT(r->failed && strstr(r->error, "given up"), "%s, given up by %d: '%s'", what, by, r->error);
-  EXPECT(!gives_up || t->run.store.bytes_done < t->run.store.bytes_total, "%s: written to its end all the same", what);
+  EXPECT(!gives_up || t->run.store->bytes_done < t->run.store->bytes_total,
+         "%s: written to its end all the same", what);
   if (!t->fsdp->mesh.rank)
     EXPECT(!w.commits && w.discards == 1 && access(w.directory, F_OK), "%s, given up by %d: %d commits, %d discards",
            what, by, w.commits, w.discards);
@@ -679,7 +680,7 @@ static inline void stream_world(const Corpus *corpus, int N, bool background, bo
   const bool blind = all_blind ? rank > 0 : rank % 2;
   train_step(&t, false);
   const uint64_t saved = states_hash(t.fsdp);
-  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
   const char *want = ckpt_path("saved/ckpt/step_%08d", 1);
   stream_reopen(&t, background);
   for (int by = -1; by < N; by += N) stream_cancel(&t, background, blind, by, what);     // all; the last rank, blind
@@ -740,7 +741,7 @@ static inline void export_case(const ExportCase *k) {
       want = weights_hash(t.fsdp);
       const char *hf = ckpt_path("hf%d", pair.N);
       EXPECT(saver_save(&saver, &log, false, false) && save_model(&t.run) && export_hf(&t.run, hf), "%s",
-             t.run.store.result->error);
+             t.run.store->result->error);
       if (!t.fsdp->mesh.rank) {
         ckpt_expect_same_file("--save_model", ckpt_path("out/model.safetensors"),
                               ckpt_path("out/ckpt/step_00000001/model.safetensors"));
@@ -810,8 +811,8 @@ static inline void device_run(const Ops *ops, MPI_Comm comm, const char *comm_na
   EXPECT(t.run.step == DEVICE_SAVED_AFTER, "%s: after step %lld", ops->name, (long long)t.run.step);
   saver_save(&saver, &log, t.opt.save_async, false);
   while (t.run.step < SCHEDULE_STEPS) train_step(&t, false);
-  EXPECT(saver_save(&saver, &log, false, false), "%s: %s", ops->name, t.run.store.result->error);
-  EXPECT(t.run.plan.taken_bytes[MEM_CHECKPOINT] == t.run.store.bytes, "%s: %zu bytes", ops->name, t.run.store.bytes);
+  EXPECT(saver_save(&saver, &log, false, false), "%s: %s", ops->name, t.run.store->result->error);
+  EXPECT(t.run.plan.taken_bytes[MEM_CHECKPOINT] == t.run.store->bytes, "%s: %zu bytes", ops->name, t.run.store->bytes);
   trainer_close(&t);
 }
 static inline void device_expect(const char *what, const char *a, const char *b) {
@@ -1073,9 +1074,9 @@ TEST_MPI(checkpoints_rotate, 1,
   for (t.run.step = 1; t.run.step <= 5; t.run.step++)              // evaluated before and after they are saved
     if (t.run.step % 2) EXPECT(saver_save(&saver, &log, t.run.step == 3, false) &&
                                saver_see(&saver, &log, losses[t.run.step - 1]) == (t.run.step < 5), "%s",
-                               t.run.store.result->error);
+                               t.run.store->result->error);
     else EXPECT(saver_save(&saver, &log, false, saver_see(&saver, &log, losses[t.run.step - 1])), "%s",
-                t.run.store.result->error);
+                t.run.store->result->error);
   dir_expect("five saves", dir_names(directory), "best latest step_00000003 step_00000004 step_00000005 ");
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000005");
   dir_expect("best", dir_link(ckpt_path("out/ckpt/best")), "step_00000003");
@@ -1088,13 +1089,13 @@ TEST_MPI(checkpoints_rotate, 1,
     fsdp_piece_state(t.fsdp, STATE_MASTER, 0, 0)[0] = mark;
     dir_no_exchange = mark == 0.25f;
     lent_file_hook(dir_exchange_hook);
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     lent_file_hook(NULL);
     EXPECT(!dir_no_exchange, "no names were to be exchanged");
     dir_expect("a step again", dir_names(directory), "best latest step_00000003 step_00000004 step_00000005 ");
     const int fd = open(ckpt_path("out/ckpt/step_00000005/model.safetensors"), O_RDONLY | O_CLOEXEC);
     float first = 0;
-    EXPECT(file_read(fd, &first, 4, t.run.store.map.data_at[0]) && first == mark, "%g where %g was saved last", first,
+    EXPECT(file_read(fd, &first, 4, t.run.store->map.data_at[0]) && first == mark, "%g where %g was saved last", first,
            mark);
     close(fd);
   }
@@ -1102,14 +1103,14 @@ TEST_MPI(checkpoints_rotate, 1,
   saver_init(&saver, &t.run);                        // another process that resumes here, from an earlier step
   saver.continues = true;
   t.run.step = 2;
-  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
   dir_expect("gone back", dir_names(directory), "best latest step_00000002 step_00000003 step_00000005 ");
   dir_expect("latest", dir_link(ckpt_path("out/ckpt/latest")), "step_00000002");
   EXPECT(saver.serial == serial + 3, "serial %lld after %lld", (long long)saver.serial, (long long)serial);
 
   saver_init(&saver, &t.run);                        // and one that starts anew
   t.run.step = 1;
-  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
   dir_expect("a new run", dir_names(directory), "latest step_00000001 ");
   dir_expect("the old run", dir_names(ckpt_path("out/ckpt.1")),
              "best latest step_00000002 step_00000003 step_00000005 ");
@@ -1125,12 +1126,12 @@ TEST_MPI(checkpoints_rotate, 1,
          "a loss below all that were saved is not the best: a lower one was lost");
   EXPECT(!saver_see(&saver, &log, 3.75), "3.75 is the best although 3.5 is saved");
   t.run.step = 4;
-  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+  EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
   lent_file_hook(resume_no_space);               // the note of the best has no space: it comes before the next save
   EXPECT(saver_see(&saver, &log, 3) && saver.note.evaluated_step == 4, "3 is not the best, or its note is written");
   lent_file_hook(NULL);
   for (t.run.step = 5; t.run.step <= 7; t.run.step++)
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
   dir_expect("the best noted late", dir_link(ckpt_path("out/ckpt/best")), "step_00000004");
   trainer_close(&t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);

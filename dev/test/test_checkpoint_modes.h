@@ -103,7 +103,7 @@ static inline void ckpt_begin(Trainer *t, Saver *saver, const Corpus *corpus, MP
 // snapshot each state of each parameter in whole lines of that many elements, and the other replicas nothing.
 static inline void ckpt_expect_snapshot(Trainer *t, const char *what) {
   const Fsdp *f = t->fsdp;
-  const Store *s = &t->run.store;
+  const Store *s = t->run.store;
   int64_t want = 0, last = -1;
   long long own = store_snapshot_bytes(f), all = 0;
   for (int p = 0; p < f->lay.params; p++)
@@ -167,10 +167,10 @@ TEST_MPI(the_first_replica_writes_each_byte_once, 6,
       ckpt_begin(&t, &saver, &corpus, comm, row.kept, own, "out");
       ckpt_expect_snapshot(&t, what);
       EXPECT(saver_save(&saver, &log, true, false) && saver_finish(&saver, &log), "%s: %s", what,
-             t.run.store.result->error);
+             t.run.store->result->error);
       ckpt_expect_bytes(what, &t, saver_path(&saver));
-      EXPECT(!t.fsdp->mesh.replicate.me || !t.run.store.bytes_done, "%s: replica %d wrote %lld bytes", what,
-             t.fsdp->mesh.replicate.me, (long long)t.run.store.bytes_done);
+      EXPECT(!t.fsdp->mesh.replicate.me || !t.run.store->bytes_done, "%s: replica %d wrote %lld bytes", what,
+             t.fsdp->mesh.replicate.me, (long long)t.run.store->bytes_done);
       if (!t.fsdp->mesh.rank) ckpt_expect_tensors(&t, saver_path(&saver), what);
       trainer_close(&t);
       MPI_Comm_free(&comm);
@@ -207,7 +207,7 @@ static inline void ckpt_export(const Corpus *corpus, int N, const char *kept, co
   if (!t.fsdp->mesh.rank) make_directories(directory);
   MPI_Barrier(comm);
   EXPECT(save_model(&t.run) && export_hf(&t.run, directory), "%d ranks %s %s: %s", N, kept, own,
-         t.run.store.result->error);
+         t.run.store->result->error);
   trainer_close(&t);
   MPI_Comm_free(&comm);
 }
@@ -322,7 +322,7 @@ TEST_MPI(checkpoints_are_evaluated_in_any_mode, 6,
     if (world_comm(row.N, &comm)) {
       ckpt_begin(&t, &saver, &corpus, comm, row.kept, row.saving, "out");
       want = trainer_eval(&t, &corpus.split[SPLIT_VALID]).loss;
-      EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+      EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
       trainer_close(&t);
       MPI_Comm_free(&comm);
     }
@@ -364,7 +364,7 @@ TEST_MPI(storage_may_change_at_a_resume, 4,
     char arguments[1024];
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_WORLD, row.kept, row.saving, "out");
     const uint64_t saved = states_hash(t.fsdp);
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     trainer_close(&t);
     snprintf(arguments, sizeof arguments, "--resume auto --out %s %s", ckpt_path("out"), row.resumed);
     resume_from(&t, &saver, &corpus, MPI_COMM_WORLD, arguments);
@@ -398,7 +398,7 @@ TEST_MPI(moments_must_be_those_of_what_trains, 1,
     Error error = {};
     TensorMap map;
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.saved, "", "out");
-    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store.result->error);
+    EXPECT(saver_save(&saver, &log, false, false), "%s", t.run.store->result->error);
     path_join(path, sizeof path, saver_path(&saver), "optim.safetensors");
     trainer_close(&t);
     ckpt_begin(&t, &saver, &corpus, MPI_COMM_SELF, row.here, "", "other");

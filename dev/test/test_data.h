@@ -867,7 +867,7 @@ TEST(data_sampler_windows, "a microbatch holds non-overlapping windows of the st
   const int64_t T = 7, B = 3, M = 2;
   Split split = data_counting_split(7 * 20 + 5);
   Sampler s = data_sampler(&split, {B, T, M, true, true, 1});
-  EXPECT(s.samples_numel == 20 && sampler_steps_per_epoch(&s) == 3, "%lld samples", (long long)s.samples_numel);
+  EXPECT(s.samples_numel == 20 && s.steps_per_epoch == 3, "%lld samples", (long long)s.samples_numel);
   int32_t inputs[21], targets[21], seen[20] = {};
   for (int64_t step = 0; step < 3; step++)
     for (int64_t m = 0; m < M; m++) {
@@ -982,7 +982,7 @@ TEST(data_sampler_distributed_rule, "the epoch is cut or wrapped as PyTorch's Di
         for (int64_t i = 0; i < n; i++) indices[i] = s.order[i];
         if (drop) total = n / M * M;
         else while (total % M) { indices[total] = indices[total - n]; total++; }
-        EXPECT(sampler_steps_per_epoch(&s) == total / M, "%lld samples, %lld ranks, drop_last %d: %lld steps, not %lld",
+        EXPECT(s.steps_per_epoch == total / M, "%lld samples, %lld ranks, drop_last %d: %lld steps, not %lld",
                (long long)n, (long long)M, drop, (long long)s.steps_per_epoch, (long long)(total / M));
         for (int64_t r = 0; r < M; r++)
           for (int64_t k = 0, i = r; i < total; i += M, k++) {

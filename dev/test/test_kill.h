@@ -367,7 +367,7 @@ static inline void kill_continue(KillWorld *w, const char *copies, KillView *vie
     if (!w->rank) kill_best(w->saver.directory, best);
     w->saver.continues = true;
     const bool saved = kill_save(w, false, false);
-    EXPECT(saved, "%s, like call %d: the next save fails: %s", what, views[k].copy, w->t.run.store.result->error);
+    EXPECT(saved, "%s, like call %d: the next save fails: %s", what, views[k].copy, w->t.run.store->result->error);
     if (!w->rank) {
       KillPath newest;
       kill_newest(out, newest, &s);
@@ -413,7 +413,7 @@ static inline void kill_scene(KillWorld *w, const KillScene *scene, uint64_t *kn
   const bool saved = kill_save(w, scene->background, scene->best);
   kill_disarm();
   MPI_Barrier(w->comm);
-  EXPECT(saved, "%s: %s", scene->what, w->t.run.store.result->error);
+  EXPECT(saved, "%s: %s", scene->what, w->t.run.store->result->error);
   states[*knowns] = kill_state_hash(&w->t);
   if (!w->rank) {
     KillEvent *events = kill_events(plan.log, &count);
@@ -470,7 +470,7 @@ TEST_MPI(kill_ends_one_rank_at_every_call, 1,
   kill_path(found, "%s/fresh", test_tmp());
   kill_world_open(&fresh, MPI_COMM_WORLD, found, kill_shapes, "--optimizer sgd");
   train_step(&w.t, false);
-  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store.result->error);
+  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store->result->error);
   const uint64_t older = kill_state_hash(&w.t);
   kill_copy(ckpt, kept);
   train_step(&w.t, false);
@@ -631,13 +631,13 @@ TEST_MPI(kill_two_ranks_save_and_load, 2, "two ranks save, train, save, and load
   kill_path(second, "%s/ckpt/step_00000002", out);
   kill_world_open(&w, MPI_COMM_WORLD, out, kill_shapes, "--keep 0 --optimizer sgd");
   train_step(&w.t, false);
-  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store.result->error);
+  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store->result->error);
   const uint64_t older = kill_state_hash(&w.t);
   train_step(&w.t, false);
   const uint64_t newer = kill_state_hash(&w.t);
   plan.die_at = w.rank == rank ? call : 0;
   kill_arm(plan, w.rank);
-  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store.result->error);
+  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store->result->error);
   kill_disarm();
   kill_load(&w, first);
   EXPECT(kill_state_hash(&w.t) == older, "the first checkpoint has another state");
@@ -700,7 +700,7 @@ static inline bool kill_save_fails(KillWorld *w, bool background, int rank, Kill
   KillPath found = "", newest = "", was = "";
   KillEvent failed;
   Start s;
-  kill_path(was, "%s", w->t.run.store.result->error);
+  kill_path(was, "%s", w->t.run.store->result->error);
   if (!w->rank) kill_newest(w->t.opt.out, found, &s);
   const uint64_t before = w->rank ? 0 : kill_checkpoint_hash(found), state = kill_state_hash(&w->t);
   if (!again) w->t.run.step++;
@@ -715,16 +715,16 @@ static inline bool kill_save_fails(KillWorld *w, bool background, int rank, Kill
   snprintf(what, sizeof what, "rank %d, %s %s", rank, kill_ops[failed.op], failed.path);
   EXPECT(all == any, "%s: one rank says that it worked, another that it did not", what);
   EXPECT(kill_state_hash(&w->t) == state, "%s: the state in memory is another", what);
-  if (!failed.path[0]) { EXPECT(ok, "without a fault: %s", w->t.run.store.result->error); return false; }
+  if (!failed.path[0]) { EXPECT(ok, "without a fault: %s", w->t.run.store->result->error); return false; }
   const bool harmless = kill_is_harmless(&failed);
   EXPECT(harmless == (ok != 0) || plan.fails_on, "%s: the save %s", what, ok ? "worked" : "failed");
   if (!ok) {
-    snprintf(reason, sizeof reason, "%s", w->t.run.store.result->error);
+    snprintf(reason, sizeof reason, "%s", w->t.run.store->result->error);
     snprintf(prefix, sizeof prefix, "rank %d: ", rank);
     EXPECT(!strncmp(reason, prefix, strlen(prefix)) && strstr(reason, strerror(plan.fault)) &&
            strstr(reason, w->t.opt.out), "%s: the reason is '%s'", what, reason);
     MPI_Bcast(reason, sizeof reason, MPI_CHAR, 0, w->comm);
-    EXPECT(!strcmp(reason, w->t.run.store.result->error), "%s: rank %d has another reason", what, w->rank);
+    EXPECT(!strcmp(reason, w->t.run.store->result->error), "%s: rank %d has another reason", what, w->rank);
   }
   if (!w->rank) {
     kill_newest(w->t.opt.out, newest, &s);
@@ -734,7 +734,7 @@ static inline bool kill_save_fails(KillWorld *w, bool background, int rank, Kill
     EXPECT(ok || plan.fails_on || !kill_hidden(w->t.opt.out), "%s: something hidden is left", what);
   }
   if (!ok && !plan.fails_on && plan.fail_at % 4) return true;    // the next save belongs to the next call
-  EXPECT(kill_save(w, false, false), "%s: the next save fails: %s", what, w->t.run.store.result->error);
+  EXPECT(kill_save(w, false, false), "%s: the next save fails: %s", what, w->t.run.store->result->error);
   if (!w->rank) EXPECT(!kill_hidden(w->t.opt.out), "%s: the next save leaves something hidden", what);
   return true;
 }
@@ -745,7 +745,7 @@ static inline void kill_fail_every_call(bool background, bool again, bool fails_
   kill_path(out, "%s/out", test_tmp());
   kill_world_open(&w, MPI_COMM_WORLD, out, kill_shapes, "--keep 1 --save_async --optimizer sgd");
   train_step(&w.t, false);
-  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store.result->error);
+  EXPECT(kill_save(&w, false, false), "%s", w.t.run.store->result->error);
   for (int rank = 0; rank < 2; rank++) {
     int calls = 1;
     KillPlan plan = {};
@@ -760,7 +760,7 @@ static inline void kill_fail_every_call(bool background, bool again, bool fails_
   KillPath found = "";
   Start s;
   const double loss = train_step(&w.t, false).loss;
-  EXPECT(isfinite(loss) && kill_save(&w, false, false), "then: loss %g, %s", loss, w.t.run.store.result->error);
+  EXPECT(isfinite(loss) && kill_save(&w, false, false), "then: loss %g, %s", loss, w.t.run.store->result->error);
   const uint64_t state = kill_state_hash(&w.t);
   if (!w.rank) kill_newest(out, found, &s);
   MPI_Bcast(found, sizeof found, MPI_CHAR, 0, w.comm);
@@ -813,7 +813,7 @@ TEST_MPI(kill_the_order_of_a_save_is_durable, 3,
     train_step(&w.t, false);
     MPI_Barrier(w.comm);
     if (i) kill_arm(plan, w.rank);
-    EXPECT(kill_save(&w, false, false), "%s", w.t.run.store.result->error);
+    EXPECT(kill_save(&w, false, false), "%s", w.t.run.store->result->error);
   }
   kill_disarm();
   MPI_Barrier(w.comm);
@@ -873,7 +873,7 @@ static inline void kill_damage_open(KillDamage *d, MPI_Comm comm) {
   kill_world_open(&d->w, comm, out, kill_wide, "--keep 0");
   for (int i = 0; i < 2; i++) {
     train_step(&d->w.t, false);
-    EXPECT(kill_save(&d->w, false, false), "%s", d->w.t.run.store.result->error);
+    EXPECT(kill_save(&d->w, false, false), "%s", d->w.t.run.store->result->error);
   }
   MPI_Barrier(comm);
   kill_newest(out, d->checkpoint, &s);
@@ -896,7 +896,7 @@ static inline void kill_load_tensors(KillDamage *d, Error *error) {
   StoreLoad l = {};
   l.map = &d->map;
   l.checksums = d->checksums;
-  store_load(&d->w.t.run.store, l, STATES_ALL, error, log_load_progress, &d->w.t);
+  store_load(d->w.t.run.store, l, STATES_ALL, error, log_load_progress);
 }
 // The ranks that refuse, one bit each, if a rank's error names the file, a tensor and `reason`. Collective.
 static inline int kill_refusals(KillDamage *d, int file, const char *reason, const char *what) {
@@ -1194,7 +1194,7 @@ TEST_MPI(kill_a_damaged_header_is_refused, 1,
   kill_path(out, "%s/bigger", test_tmp());
   kill_world_open(&bigger, MPI_COMM_WORLD, out, kill_wide, "--n_embd 96");
   train_step(&bigger.t, false);
-  EXPECT(kill_save(&bigger, false, false), "%s", bigger.t.run.store.result->error);
+  EXPECT(kill_save(&bigger, false, false), "%s", bigger.t.run.store->result->error);
   kill_newest(out, found, &s);
   kill_path(out, "%s/model.safetensors", found);
   free(all);

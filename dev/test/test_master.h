@@ -201,7 +201,7 @@ TEST_MPI(checkpoints_have_whole_masters, 4,
       ckpt_begin(&t, &saver, &corpus, comm, kept, i ? row.saving : "", i ? "halves" : "whole");
       saver_save(&saver, &log, t.opt.save_async, false);
       if (t.opt.save_async) train_step(&t, false);                 // a snapshot is of the step before
-      EXPECT(saver_finish(&saver, &log), "%s: %s", kept, t.run.store.result->error);
+      EXPECT(saver_finish(&saver, &log), "%s: %s", kept, t.run.store->result->error);
       trainer_close(&t);
       MPI_Comm_free(&comm);
     }

@@ -4,6 +4,7 @@
 #include "launch/launch.h"
 #include "data/data.h"
 #include "data/models/models.h"
+#include "version.h"
 
 // ---- what this program asks of the trainer --------------------------------------------------------------------------
 // It alone knows its model and can run it: main hands its table down, and all options have it.
@@ -11,14 +12,15 @@ struct RunView;                                  // run/report/report.h
 struct Device;
 struct DryWatch;
 struct Options;
+enum { TIMED_MICROBATCHES = 4 };
 struct TrainerTable {
   const ParamTable *params;                      // what the model is
   // Plans rank `rank` of `world`, per_host consecutive ones a host, none of which need be there: without MPI, data or
   // memory. o: resolved. Until plan_close.
   RunView *(*plan_open)(const Options *o, const Device *device, int rank, int world, int per_host, int threads);
   void (*plan_close)(RunView *run);
-  // Runs a training step of a planned rank once more, dry, and watched. Returns how many microbatches it had: at most
-  // TIMED_MICROBATCHES.
+  // Runs a training step of a planned rank once more, dry, and watched. Returns how many microbatches it had, at most
+  // TIMED_MICROBATCHES: the first overwrites sums, those of the last go back to all replicas, two between repeat.
   int64_t (*plan_step)(const RunView *run, DryWatch *watch);
   // Writes where a training step's buffers lie, as a member of a JSON object (fsdp/memory_map.h).
   void (*memory_map)(const RunView *run, FILE *to);
@@ -28,8 +30,6 @@ struct TrainerTable {
 #include "option_table.h"
 
 // ---- option_values.h ------------------------------------------------------------------------------------------------
-// --gpu_head_chunk_bytes of checkpoints up to 0.6.0, which do not say.
-static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 // choices: a|b|...; words: those of an enum, one behind the other, each ended by a zero.
 struct OptionSpec {
   const char *name;
@@ -42,7 +42,7 @@ struct OptionSpec {
 };
 extern const OptionSpec option_specs[OPTION_COUNT];                // by OptionId
 enum { OPTION_NAME_BYTES = 128 };
-// What the program was called with, and one of the commands that it may be (main's table).
+// What the program was called with.
 struct Call {
   const TrainerTable *trainer;
   int argc;
@@ -51,9 +51,6 @@ struct Call {
   Options o;                                     // of argv
   Error error;                                   // what is wrong with them
 };
-enum CommandNeeds { NEEDS_NOTHING, NEEDS_OPTIONS, NEEDS_MPI };
-// run: returns the exit code; -1: this was not asked for.
-struct Command { const char *name; CommandNeeds needs; int (*run)(Call *call); };
 // Whether the run trains, or only evaluates or samples.
 static inline bool run_trains(const Options *o) { return !o->eval_only && !o->sample_only && !o->show_chats; }
 // The file of OUT that texts go into at the end; NULL: none are made.
@@ -98,15 +95,6 @@ bool param_groups(const Options *o, Param *param, int params, Error *error);
 void param_lists_trim(Options *o);
 
 // ---- program.h ------------------------------------------------------------------------------------------------------
-// Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
-// begin in different gradient slots where a microbatch has an odd number of reductions.
-enum { DRY_MICROBATCHES = 3 };
-// A step that is timed has one more: between the first, which overwrites sums, and the last, whose sums go back to all
-// replicas, lie two of those that repeat.
-enum { TIMED_MICROBATCHES = DRY_MICROBATCHES + 1 };
-// And of the batches of an evaluation, or the tokens of a sample, which all follow each other in one pass: the second
-// finds what the one before has left gathered, and so do all later ones.
-enum { DRY_BATCHES = 2 };
 // The shape that resolved options describe.
 ModelShape shape_of(const Options *o);
 // The loss of pairs that resolved options describe.
@@ -118,8 +106,7 @@ void options_of_shape(Options *o, const ModelShape *s);
 // What backward recomputes of a block. Each level adds to the one before: GELU; both LayerNorms; the MLP's first matrix
 // multiply; all the rest, so that only the stream entering the block is kept (Chen et al. 2016).
 enum Recompute { RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_NORM, RECOMPUTE_MLP, RECOMPUTE_BLOCK, RECOMPUTE_LEVELS };
-// Of one of the --*_dtype.
-Dtype option_dtype(const Options *o, OptionId id);
+Dtype option_dtype(const Options *o, OptionId id);                // of one of the --*_dtype
 // --recompute auto becomes a level. On a CPU, recomputing LayerNorms and GELUs takes no longer than reading their
 // results from memory (dev/results/2026-11-22-recompute.md); no GPU has been measured.
 void recompute_choose(Options *o, const Ops *ops);
@@ -135,8 +122,6 @@ FsdpConfig sharding_config(const Options *o, int first_backward, CommKind comm);
 const char *strategy_name(const Options *o);
 // "RxS". False: it has another form.
 bool mesh_parse(const char *text, int *replicas, int *shards);
-// The mesh of resolved options.
-MeshShape mesh_shape_of(const Options *o);
 
 // ---- sm_margin.h ----------------------------------------------------------------------------------------------------
 // Multiprocessors of a GPU that --sm_margin leaves to NCCL. One line in `error` where it has no more than that.
@@ -145,15 +130,13 @@ int sm_margin_for(const Options *o, const char *name, int major, int minor, int 
 // ---- resolve.h ------------------------------------------------------------------------------------------------------
 // What a preset says, for options that have no value: a list of NAME=VALUE. Values are known to be good.
 void preset_fill(Options *o, const char *list);
-// A tuning's sequences are as long as its longest conversation, and not too short for a sample; the preset's length is
-// the most. Every rank has the corpus, and decides the same.
-void tuning_fit_length(Options *o, const Corpus *corpus);
-// A tuning on conversations has TUNING_EPOCHS, or with whole weights TUNING_EPOCHS_WHOLE at a rate of 1e-5, and a step
-// of about TUNING_CONVERSATIONS, in whole sequences, unless these were given: chosen by an experiment
-// (docs/results.md). What a step has depends on no number of ranks: those without sequences compute empty ones
-// (--fill_step). Call tuning_fit_length first; every rank decides the same.
+// A tuning on conversations has sequences as long as the longest, not too short for a sample; the preset's length is
+// the most. It has TUNING_EPOCHS, or with whole weights TUNING_EPOCHS_WHOLE at a rate of 1e-5, and a step of about
+// TUNING_CONVERSATIONS, in whole sequences: chosen by an experiment (docs/results.md), unless these were given. What a
+// step has depends on no number of ranks: those without sequences compute empty ones (--fill_step). Every rank has the
+// corpus, and decides the same.
 enum { TUNING_EPOCHS = 3, TUNING_EPOCHS_WHOLE = 5, TUNING_CONVERSATIONS = 8, TUNING_STEPS_FEW = 20 };
-void tuning_fit_step(Options *o, const Corpus *corpus, int world);
+void options_fit_corpus(Options *o, const Corpus *corpus, int world);
 // "A:B", steps A to B with 1 <= A <= B, at most a million. False: it is none.
 bool trace_steps_parse(const char *text, int64_t *first, int64_t *last);
 // Refuses steps to trace that a run of `steps` steps does not have. False with one line in `error`.
@@ -165,7 +148,3 @@ bool options_resolve(Options *o, int world, int ranks_per_host, Error *error);
 // ---- option_help.h --------------------------------------------------------------------------------------------------
 // The commands --help and --version.
 int options_answer(Call *call);
-
-// ---- version.h ------------------------------------------------------------------------------------------------------
-#include "version.h"
-

@@ -151,7 +151,7 @@ static void tuning_resolve(Options *o, int world, int ranks_per_host) {
   if (!o->global_batch) o->global_batch = o->batch_size * world;
   if (o->global_batch % world == 0 || o->fill_step) o->batch_size = 0;         // auto
 }
-void tuning_fit_length(Options *o, const Corpus *corpus) {
+static void tuning_fit_length(Options *o, const Corpus *corpus) {
   enum { LENGTH_LEAST = 256, LENGTH_STEP = 64 };
   int64_t longest = 0;
   if (!o->tuning || o->given[OPT_seq_len] || o->pack != OPT_pack_whole) return;
@@ -159,7 +159,7 @@ void tuning_fit_length(Options *o, const Corpus *corpus) {
   const int64_t length = max64(LENGTH_LEAST, round_up(longest - 1, LENGTH_STEP));
   if (longest && length < o->seq_len) o->seq_len = length, o->longest = longest;
 }
-void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
+static void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
   const Split *train = &corpus->split[SPLIT_TRAIN];
   if (!o->tuning || !train->documents) return;
   const bool whole = !o->lora && o->loss == PREFERENCE_NONE;
@@ -183,6 +183,10 @@ void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
   if (o->batch_auto) return;                     // decided by what fits
   o->batch_size = 1;
   o->grad_accum = (o->global_batch + world - 1) / world;
+}
+void options_fit_corpus(Options *o, const Corpus *corpus, int world) {
+  tuning_fit_length(o, corpus);
+  tuning_fit_step(o, corpus, world);
 }
 
 // --batch_size auto: what a step is must not depend on memory.

@@ -240,7 +240,8 @@ static bool sharding_resolve(Options *o, int world, int ranks_per_host, Error *e
          sharding_check_params(o, error);
 }
 
-MeshShape mesh_shape_of(const Options *o) {
+// The mesh of resolved options.
+static MeshShape mesh_shape_of(const Options *o) {
   MeshShape m = {};
   const int reshard = reshard_of(o);
   m.replicas = o->replicas, m.shards = o->shards;

@@ -258,7 +258,7 @@ static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
 static inline void world_plan_classes(WorldPlan *w) {
   const Options *o = &w->opt;
   const int world = (int)o->world, per_host = (int)o->ranks_per_host;
-  const MeshShape mesh = mesh_shape_of(o);
+  const MeshShape mesh = sharding_config(o, 0, comm_kind(o, world)).mesh;
   int *threads = (int *)malloc(sizeof(int) * (size_t)(2 * per_host));          // of a full host, of the last one
   const int left = world % per_host;
   const bool along = plan_goes_along(o);

@@ -182,7 +182,7 @@ static void log_plans(Log *log, const RunView *run) {
 // The progress line after a step.
 static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   const double rate = (double)run->opt->global_batch * (double)run->model.T / log->step_ms * 1e3;
-  const int64_t saved = __atomic_load_n(&run->store.bytes_done, __ATOMIC_RELAXED);
+  int64_t saved, to_save;
   Progress p = {run->step, run->steps_total, {"bar"}};
   enum { BYTES = PROGRESS_BYTES };
   char eta[32], line[PROGRESS_FIELDS * BYTES];
@@ -202,9 +202,8 @@ static void log_draw(const Log *log, const RunView *run, const StepResult *r) {
   if (r->skipped) snprintf(p.text[PROGRESS_SKIPPED], BYTES, overflow ? "skipped: overflow" : "not finite");
   else if (r->untrained == run->opt->global_batch * run->model.T)
     snprintf(p.text[PROGRESS_SKIPPED], BYTES, "nothing to train on");
-  if (run->store.phase != STORE_IDLE)
-    snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%",
-             (long long)(100 * saved / max64(1, run->store.bytes_total)));
+  if (store_progress(run->store, &saved, &to_save))
+    snprintf(p.text[PROGRESS_SAVING], BYTES, "saving %lld %%", (long long)(100 * saved / max64(1, to_save)));
   progress_line(line, sizeof line, &p, terminal.out ? terminal_columns() : 0);
   if (terminal.out) line_draw(line, false);
   else say("%s\n", line);

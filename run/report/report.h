@@ -56,7 +56,8 @@ struct RunView {
   Device device;
   const Corpus *corpus;                          // owned by the caller; NULL in plans
   Packing packing[SPLIT_COUNT];
-  Store store;
+  Store *store;
+  uint64_t base_hash, reference_hash;            // of the weights: see Saved
   MemoryPlan plan;
   const Cores *cores;                            // NULL in plans and in tests that take none
   bool crowded;                                  // ranks or threads outnumber the cores that this rank may use

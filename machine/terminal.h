@@ -17,8 +17,8 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include "launch.h"
 #include "machine.h"
+#include "gpus.h"
 
 Terminal terminal = {false, false, false, false, STDOUT_FILENO, 0};
 

@@ -16,8 +16,8 @@
 // none. Memory is placed by first touch: the ops that use it write it first, on all threads of their rank, and a rank's
 // part of shared memory is zeroed by its threads alternately, 2 MiB each. Without /sys cores are asked of the CPU.
 #pragma once
-#include "launch.h"
 #include "machine.h"
+#include "gpus.h"
 #include "kernels/cpu/threads.h"
 #include "terminal.h"
 
@@ -63,7 +63,7 @@ static inline void cores_read(CoreTable *t, hwloc_topology_t topology) {
   t->nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
   cores_read_kinds(t);
 }
-static inline void cores_free(CoreTable *t) {
+void cores_free(CoreTable *t) {
   for (int i = 0; i < t->count; i++) hwloc_bitmap_free(t->core[i].cpus), hwloc_bitmap_free(t->core[i].nodes);
   free(t->core);
   if (t->topology) hwloc_topology_destroy(t->topology);

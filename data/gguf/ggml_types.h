@@ -3,7 +3,7 @@
 // NF4 is in this table although no GGUF has it: its block, the scale of 64 numbers and their bytes together, is what
 // --base_dtype nf4 makes. Files of bitsandbytes have the scales in tensors of their own (nf4.h).
 #pragma once
-#include "tensors.h"
+#include "gguf.h"
 #include "kernels/ops.h"
 
 

@@ -3,10 +3,9 @@
 //
 // Limits of all groups above the process's own count as well. `root` goes before every path: "" except in tests.
 #pragma once
-#include "launch.h"
+#include "machine.h"
 
-// The number after `key` at the beginning of a line of a small file; SIZE_MAX: there is none.
-static inline size_t file_number(const char *path, const char *key) {
+size_t file_number(const char *path, const char *key) {
   FILE *f = fopen(path, "r");
   char line[256];
   size_t value = SIZE_MAX;

@@ -8,9 +8,7 @@
 // Files are not trusted: reading ends in a table in which every value lies inside the header, or in one line. Memory is
 // a small multiple of the header's bytes, time is O(n log n).
 #pragma once
-#include "files.h"
-#include "file_kinds.h"
-#include "disk.h"
+#include "gguf.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

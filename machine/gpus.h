@@ -1,6 +1,6 @@
-// machine.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
+// gpus.h: what this machine can run, and which of its GPUs a rank takes. (Its cores: launch/cores.h.)
 #pragma once
-#include "launch.h"
+#include "machine.h"
 #include "cgroup.h"
 #include "kernels/ops.h"
 #include <dirent.h>

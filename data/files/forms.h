@@ -1,7 +1,7 @@
 // forms.h: which container a file of data is, from its name and its first bytes. What reads a file and what refuses it
 // ask here, so that nothing is trained on as something else. Which form its records have, records.h knows.
 #pragma once
-#include "chat.h"
+#include "files.h"
 
 
 bool form_is_chat_key(const char *key) {
