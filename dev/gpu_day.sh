@@ -8,7 +8,7 @@
 #     ranks      1, 2 and 4 ranks on one GPU over mpi, NCCL with one, graph on and off: equal losses, text by text
 #     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh): one round
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
-#     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
+#     gpus       2, 4 and 8 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
 #     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
 #     test       the other CUDA tests on the GPU alone, then with DEVICE=cuda those that run the program
 #     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
@@ -510,7 +510,8 @@ part_sanitize() {
 }
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------
-train_options=(--device cuda --model gpt2 --data random --batch_size 2 --global_batch 8 --max_steps 20 --sample_tokens 0
+train_options=(--device cuda --model gpt2 --data random --batch_size 2 --global_batch 16 --max_steps 20
+  --sample_tokens 0
   --eval_every -1 --save_every -1)
 # train ITEM RANKS REFERENCE OPTION...: a run, and a line on whether its losses and norms are REFERENCE's, as text.
 # Where ITEM itself is REFERENCE there is nothing to compare with.
@@ -863,13 +864,13 @@ part_kernels() {
 part_gpus() {
   local no_mpirun=0 dtype np mode name words
   local modes=("grad-op-2|2|--strategy shard_grad_op" "no-shard-2|2|--strategy no_shard" "native-2|2|--reduce native"
-    "mesh-4|4|--mesh 2x2" "reshard-4|4|--reshard_after_forward 2" "dim0-4|4|--shard dim0")
+    "mesh-4|4|--mesh 2x2" "reshard-4|4|--reshard_after_forward 2" "dim0-4|4|--shard dim0" "mesh-8|8|--mesh 2x4")
   [ "$gpus" -ge 2 ] || { skipped gpus 2; return 0; }
   need_program || return 1
   introduce_train "" "one rank; with --reduce native, which sums in NCCL's order, only speed and memory count"
   for dtype in bf16 fp32; do
     train ranks/$dtype-self 1 ranks/$dtype-self --param_dtype $dtype --comm self --graph off
-    for np in 2 4; do
+    for np in 2 4 8; do
       [ "$gpus" -ge $np ] || { skipped gpus/$dtype-$np $np; continue; }
       train gpus/$dtype-$np $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph off
       train gpus/$dtype-$np-graph $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph on

@@ -287,6 +287,7 @@ struct DeviceInfo {
   char uuid[40];                                 // of what has this memory: a GPU, or an instance of one
   int major, minor, multiprocessors;
   bool wgmma;                                    // can run attention_wgmma.cuh in this build
+  bool integrated;                               // its memory is the host's
   size_t memory_bytes;
   double peak_flops[3];                          // dense, by Dtype F32, BF16, F16; 0: unknown
   double peak_tf32_flops;

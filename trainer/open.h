@@ -202,7 +202,7 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   t.ctx.ops->memory_left(&t.ctx, &device_free, &total);
   trainer_plan_close(&t);
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, node);
-  fits = host <= host_bytes && to_take <= device_free / 10 * 9;
+  fits = host <= host_bytes && to_take + (device.integrated ? host : 0) <= device_free / 10 * 9;
   MPI_Allreduce(MPI_IN_PLACE, &fits, 1, MPI_INT, MPI_MIN, comm);
   return fits;
 }

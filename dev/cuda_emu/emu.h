@@ -25,6 +25,10 @@ EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
 EMU_CALL void emu_set_capability(int capability);                  // 90: compute capability 9.0, with clusters (80)
+// The architecture of the PTX that all kernels were compiled from; 0: the device's own.
+EMU_CALL void emu_set_built_for(int capability);
+// The device's memory is the host's, and the host's page cache holds so many bytes of it; 0: memory of its own.
+EMU_CALL void emu_set_integrated(size_t cached_bytes);
 EMU_CALL void emu_set_devices(int count);                          // 8
 // Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);

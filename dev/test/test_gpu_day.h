@@ -219,9 +219,13 @@ TEST(gpu_day_says_what_is_wrong,
   cli_free(&r);
   gpu_day_says("ln -s make bin/mpirun");
   gpu_day_run(&r, 0, "FAKE_GPUS=2", "gpus");
-  EXPECT(cli_count(r.text, ": equal") == 7 && cli_count(r.text, "SKIPPED: ") == 5 &&
+  EXPECT(cli_count(r.text, ": equal") == 7 && cli_count(r.text, "SKIPPED: ") == 8 &&
          cli_count(r.text, "SKIPPED: gpus/mesh-4 needs 4 GPUs; GPUs here: 2") == 1 &&
          cli_count(r.text, "further options: --tune --reduce_dtype bf16") == 1, "two GPUs:\n%.6000s", r.text);
+  cli_free(&r);
+  gpu_day_run(&r, 0, "FAKE_GPUS=8", "gpus");
+  EXPECT(cli_count(r.text, ": equal") == 12 && cli_count(r.text, "SKIPPED: ") == 0 &&
+         cli_count(r.text, "fp32-8-graph: ranks 8, ") == 1, "eight GPUs:\n%.6000s", r.text);
   cli_free(&r);
   gpu_day_says("rm -f out/*.md");
   gpu_day_run(&r, 1, "", "quarter");             // no tests of attention, nor of those kinds; gelu failed
