@@ -336,8 +336,10 @@ struct DeviceProbe {
   X(graph_close,     (Ctx *c, void *graph)) \
   X(range_begin,     (Ctx *c, const char *name)) \
   X(range_end,       (Ctx *c)) \
-  X(plans_tune,      (Ctx *c)) \
-  X(plans_text,      (Ctx *c, char *to, size_t bytes))
+  X(plans_tune,      (Ctx *c, bool any, char *list, size_t list_bytes)) \
+  X(plans_text,      (Ctx *c, char *to, size_t bytes)) \
+  X(plans_algorithms, (Ctx *c, char *to, size_t bytes)) \
+  X(plans_use,       (Ctx *c, const char *text, Error *error))
 
 // NCCL, if the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.
 enum { NCCL_ID_BYTES = 128 };

@@ -100,6 +100,7 @@ static void check_device_options(const Options *o, const char *why, Error *error
                      : o->fp8 == FP8_MATMUL ? "fp8 matmul"
                      : o->graph == OPT_graph_on ? "graph on"
                      : o->tune != OPT_tune_off ? "tune"
+                     : o->plans[0] ? "plans"
                      : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
                      : o->given[OPT_attention] && o->attention != OPT_attention_auto ? "attention"
                      : o->comm == OPT_comm_nccl ? "comm nccl"

@@ -123,6 +123,7 @@ struct Saved {
   SavedPart part;
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
   const char *chat;                              // what renders its chats, JSON (chat.h); or NULL
+  const char *algorithms;                        // of matrix multiplies (plans_algorithms of ops.h); or NULL
 };
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]);

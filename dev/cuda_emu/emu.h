@@ -58,6 +58,8 @@ EMU_CALL void emu_set_nccl_version(int version);
 
 // What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
+// Algorithms that the emulated heuristic returns for aligned operands; the one that tuning finds is behind the eighth.
+enum { EMU_LT_CANDIDATES = 10 };
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);
 // From now on the algorithm that tuning finds, with the bits of the heuristic's first, has another last bit in this

@@ -66,7 +66,7 @@ struct RunView {
   StepState *state, *state_on_device;            // what changes from step to step
   const cJSON *published;                        // what came with the weights (models.h), rank 0's; NULL: nothing
   const char *chat;                              // what renders its chats (chat.h), rank 0's; NULL: nothing
-  const char *name;                              // of the model, for people; NULL: its preset's
+  const char *name, *algorithms;                 // of the model, NULL: its preset's; of GEMMs that the run keeps
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 // A device that needs no choice: the CPU, or the only GPU.
