@@ -37,7 +37,8 @@ EMU_CALL void emu_set_instances(int of_a_gpu);
 struct Ctx;
 EMU_CALL void emu_probe(Ctx *c, int what, void *to, const void *from);
 
-struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
+// multiplies: of tensor cores; loads: bytes that cp.async reads of device memory.
+struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped, multiplies, loads; };
 EMU_CALL EmuCounters emu_counters();             // run so far; for graphs and waits: requested so far
 
 // Small programs, right and wrong, that show what the emulation detects: the name of the i-th, NULL after the last; and

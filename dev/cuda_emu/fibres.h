@@ -13,6 +13,7 @@
 // Divergence: when no thread can run and some thread waits, the block is stuck. The process ends and reports who waits
 // where. A thread that has ended does not count as arrived anywhere, which is stricter than sm_70 and later.
 #pragma once
+#include "emu.h"
 #include "intrinsics.h"
 #include <sys/mman.h>
 
@@ -101,6 +102,7 @@ static size_t emu_static_used, emu_static_bytes;
 static EmuDynamic emu_dynamic;
 static int emu_capability_now = 80;              // ten times major, and minor
 static int emu_built_for_now;
+static EmuCounters emu_count;
 static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }

@@ -472,8 +472,8 @@ TEST(cuda_matmul_tuned_to_any,
       else others += bits != own || strstr(line, "split-k 2");
     }
     const int all = 3 * EMU_LT_CANDIDATES - (t == BF16 ? 3 : 0);   // three of them have no GELU'
-    EXPECT(lines == all && equal == 3 && others == lines - 6, "%d lines, not %d, %d equal, %d others", lines, all, equal,
-           others);
+    EXPECT(lines == all && equal == 3 && others == lines - 6, "%d lines, not %d, %d equal, %d others", lines, all,
+           equal, others);
     op_free_all();
   }
 }

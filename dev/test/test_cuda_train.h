@@ -390,8 +390,8 @@ TEST_MPI(cuda_tune_any_belongs_to_the_run, 2,
 }
 
 TEST_MPI(cuda_algorithms_that_do_not_fit, 1,
-         "a checkpoint's algorithms: rejected on a CPU and with --tune on, dropped by --tune off, rejected beside a FILE "
-         "of others; a FILE that is not there is for --tune any alone") {
+         "a checkpoint's algorithms: rejected on a CPU and with --tune on, dropped by --tune off, rejected beside a "
+         "FILE of others; a FILE that is not there is for --tune any alone") {
   static Corpus corpus;
   static Trainer t;
   static char text[ALGORITHMS_BYTES];

@@ -102,8 +102,9 @@ static inline void machine_of_gpu(Machine *m, const MachineRow *row, Dtype dtype
 }
 // The kernels that attention has for these tensors on m: as attention_cuda.cuh chooses.
 static inline AttentionKind attention_kind(const Machine *m, Dtype dtype, int64_t head_dim, int64_t tokens) {
-  if (!m->gpu || dtype == F32 || head_dim % 8 || head_dim > 128) return ATTENTION_PLAIN;
-  return m->attention[ATTENTION_WGMMA].forward > 0 && tokens >= 128 && head_dim > 32 ? ATTENTION_WGMMA : ATTENTION_MMA;
+  if (!m->gpu || dtype == F32 || head_dim % 8 || head_dim > 256) return ATTENTION_PLAIN;
+  const bool wgmma = m->attention[ATTENTION_WGMMA].forward > 0 && tokens >= 128 && head_dim > 32 && head_dim <= 128;
+  return wgmma ? ATTENTION_WGMMA : ATTENTION_MMA;
 }
 // What of the peaks is reached, once all figures are there.
 static inline void machine_reaches(Machine *m, const MachineRow *row) {
