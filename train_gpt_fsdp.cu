@@ -1264,7 +1264,7 @@ static int train(Call *call) {
   restarts_batch(o->global_batch, o->batch_size);
   trainer_open(&t, o, s.corpus, MPI_COMM_WORLD, s.device, s.threads);
   run_trace_check(run, &t.run);
-  if (o->tune == OPT_tune_on) trainer_tune(&t);
+  if (run_trains(o)) trainer_choose_algorithms(&t, run_algorithms(run));
   run_ready(run);
   const bool stopped = trainer_reference(&t, run) != STOP_NOT;          // the reference's log probabilities (DPO)
   const int code = stopped ? run_stop(run, STOP_END) : trainer_run(&t, run, answers);

@@ -31,6 +31,10 @@
 // Reading alone: microbatches of token files in the order of an epoch, without a step between them, once to warm the
 // page cache and once timed: tokens/s and GB/s of the files' bytes.
 //
+//   build/bench_ops candidates --model gpt2 --batch_size 32 --param_dtype bf16 --data random
+// Every algorithm that cuBLASLt returns for the matrix multiplies of a step, on GPU 0: milliseconds, a hash of the
+// bits of its result, whether these are those of the heuristic's first, tile, split and workspace.
+//
 //   build/bench_ops gpu
 // Attention, rope, norms, cross entropy and optimizer alone on a GPU, in TFLOP/s and GB/s (dev/gpu_ops.h).
 #include "dev/program.h"
@@ -231,6 +235,14 @@ static void bench_blocks(Trainer *t) {
 #undef X
     }
 }
+static void bench_candidates(Trainer *t) {
+  enum { BYTES = 1 << 22 };
+  char *list = (char *)calloc(1, BYTES);
+  trainer_plan_products(t);
+  t->ctx.ops->plans_tune(&t->ctx, false, list, BYTES);
+  fputs(list, stdout);
+  free(list);
+}
 static void bench_update(Trainer *t, int updates) {
   double ms[64], slowest;
   train_step(t, 0);                              // makes the gradients that all updates take
@@ -363,13 +375,14 @@ int main(int argc, char **argv) {
   const bool muon = argc > 1 && !strcmp(argv[1], "muon"), update = argc > 1 && !strcmp(argv[1], "update");
   const bool peaks = argc > 1 && !strcmp(argv[1], "peaks"), blocks = argc > 1 && !strcmp(argv[1], "blocks");
   const bool reading = argc > 1 && !strcmp(argv[1], "reading");
-  const bool whole = !muon && !update && !peaks && !reading && !blocks;        // whole steps
+  const bool candidates = argc > 1 && !strcmp(argv[1], "candidates");
+  const bool whole = !muon && !update && !peaks && !reading && !blocks && !candidates;       // whole steps
   if (!whole) argv[1] = argv[0], argc--, argv++;
   options_parse(&o, &trainer_table, argc, argv, &error);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  o.device = OPT_device_cpu;
+  o.device = candidates ? OPT_device_cuda : OPT_device_cpu;
   const int steps = !o.max_steps ? 8 : o.trace[0] ? (int)o.max_steps : (int)min64(o.max_steps, 64);
   o.max_steps = steps + 1;
   if (!error.text[0]) options_resolve(&o, world, world, &error);
@@ -399,6 +412,7 @@ int main(int argc, char **argv) {
   if (o.trace[0] || !whole) {
     if (muon) bench_muon(&t);
     else if (blocks) bench_blocks(&t);
+    else if (candidates) bench_candidates(&t);
     else if (update) bench_update(&t, steps);
     else bench_trace(&t, steps);
     MPI_Finalize();

@@ -8,7 +8,7 @@
 #     ranks      1, 2 and 4 ranks on one GPU over mpi, NCCL with one, graph on and off: equal losses, text by text
 #     bench      tokens/s and MFU of gpt2 and gpt2-xl in bf16, in turns with PyTorch (dev/bench.sh): one round
 #     profile    the GPU's measured peaks (dev/gpu_peaks.cu), and ncu: each kernel of a step against them
-#     gpus       2 and 4 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
+#     gpus       2, 4 and 8 GPUs over NCCL: equal losses, modes, tokens/s. A machine with fewer skips it and says so
 #     modes      every sharding mode, offloading and recomputation included: the losses of the plain run, speed, memory
 #     test       the other CUDA tests on the GPU alone, then with DEVICE=cuda those that run the program
 #     sanitize   the CUDA op tests under compute-sanitizer: memcheck, then racecheck
@@ -18,11 +18,13 @@
 #                                        named alone too, and sanitize with racecheck of a few ops
 #     ahead      starts compiling PyTorch's gpt2-xl, beside all that comes before part torch
 #     attention  hardware_wgmma and the tests of attention, 8 at a time
-#     ops        build/bench_ops gpu: attention, rope, norms, cross entropy, optimizer, in TFLOP/s and GB/s
-#     plans      the command PLANS, else what --tune chooses for four models
-#     models     tokens/s of gpt2-xl with batches of 8 and 16, smollm2-135m, qwen3-0.6b (MODEL_OPTIONS: --tune)
+#     ops        build/bench_ops gpu: attention by shape, rope, norms, cross entropy, optimizer, in TFLOP/s and GB/s;
+#                PyTorch's attention kernels for these shapes (dev/bench_attention.py)
+#     plans      the command PLANS, else every matrix multiply algorithm for the shapes of four models, with its time
+#     models     tokens/s of gpt2 (batch 32), gpt2-xl (8, 16), smollm2-135m (16), qwen3-0.6b (8), with logits in fp32
+#                and in bf16 (MODEL_OPTIONS: --tune=any, its algorithms kept for the second)
 #     kernels    ncu over the first 400 kernels of two blocks of gpt2-xl, smollm2-135m, qwen3-0.6b
-#     torch      gpt2-xl and gpt2 beside PyTorch with cuDNN's attention
+#     torch      the same five by PyTorch with cuDNN's attention, and a table of both
 #     nccl       two ranks on the GPU over NCCL (2.30 or later; THIN_NCCL: a directory of such a libnccl.so.2)
 #     chosen     of the tests that run the program 40, of all kinds, 8 at a time
 #   dev/gpu_day.sh carry DIR             where apt-get has a network: unpacks OpenMPI, hwloc, cJSON, OpenSSL into DIR,
@@ -510,7 +512,8 @@ part_sanitize() {
 }
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------
-train_options=(--device cuda --model gpt2 --data random --batch_size 2 --global_batch 8 --max_steps 20 --sample_tokens 0
+train_options=(--device cuda --model gpt2 --data random --batch_size 2 --global_batch 16 --max_steps 20
+  --sample_tokens 0
   --eval_every -1 --save_every -1)
 # train ITEM RANKS REFERENCE OPTION...: a run, and a line on whether its losses and norms are REFERENCE's, as text.
 # Where ITEM itself is REFERENCE there is nothing to compare with.
@@ -684,9 +687,9 @@ show() {
 part_ops() {
   [ -x build/bench_ops ] || missing "build/bench_ops is not built" || return 1
   show ops/table 20 120 build/bench_ops gpu
+  show ops/torch 20 60 "$PYTHON" dev/bench_attention.py
 }
-model_options=${MODEL_OPTIONS---tune}
-quarter_models=("gpt2-xl 8" "gpt2-xl 16" "smollm2-135m 16" "qwen3-0.6b 8")
+quarter_models=("gpt2 32" "gpt2-xl 8" "gpt2-xl 16" "smollm2-135m 16" "qwen3-0.6b 8")
 part_plans() {
   local line
   need_program || return 1
@@ -694,20 +697,22 @@ part_plans() {
     show plans/command 20 200 bash -c "$PLANS"
     return
   fi
-  for line in "gpt2 32" "${quarter_models[0]}" "${quarter_models[@]:2}"; do
+  for line in "${quarter_models[@]:0:2}" "${quarter_models[@]:3}"; do
     set -- $line
-    # shellcheck disable=SC2016  # for the shell that runs it
-    show "plans/$1" 10 60 bash -c '"${@:2}" >"$1.txt" && sed -n "/matmul_plans/s/\",\"/\n/gp" "$1/metrics.jsonl"' - \
-      "$work/plans-$1" ./train_gpt_fsdp --device cuda --comm self --model "$1" --batch_size "$2" --param_dtype bf16 \
-      --data random --tune --max_steps 1 --sample_tokens 0 --eval_every -1 --save_every -1 --out "$work/plans-$1"
+    show "plans/$1" 10 60 build/bench_ops candidates --model "$1" --batch_size "$2" --seq_len 1024 --param_dtype bf16 \
+      --data random
   done
 }
 part_models() {
-  local line
+  local line dtype options
   need_program || return 1
   for line in "${quarter_models[@]}"; do
     set -- $line
-    bench "models/$1-$2" 15 120 "$1" BATCH="$2" STEPS=8 PYTHON=false PROGRAM_OPTIONS="$model_options"
+    options=${MODEL_OPTIONS-"--tune=any --plans $work/plans-$1-$2"}
+    for dtype in fp32 bf16; do
+      bench "models/$1-$2-$dtype" 15 120 "$1" BATCH="$2" STEPS=8 PYTHON=false \
+        PROGRAM_OPTIONS="--logits_dtype $dtype $options"
+    done
   done
 }
 # The process compiles and makes its first steps, and waits for the gate before those that count.
@@ -720,14 +725,37 @@ part_ahead() {
     >"$work/ahead.json" 2>"$work/ahead.err" &
   ahead=$!
 }
+# PyTorch alone; its tokens/s are the item's value.
+torch_alone() {
+  local model=$1 batch=$2 item=torch/$1-$2 item_start
+  shift 2
+  want "$item" 20 200 || return 0
+  item_start=$(now)
+  run 200 "${item//\//-}" "$@"
+  code "$(squeeze 10 <"$work/${item//\//-}.log")"
+  finish "$item" "$(sed -n 's/.*"tokens_per_s": *\([0-9.]*\).*/\1/p' "$work/${item//\//-}.log" | tail -n 1)"
+}
 part_torch() {
+  local line fp32 bf16 torch
   need_program || return 1
   [ -n "${ended[torch/gpt2-xl-8]:-}" ] || part_ahead
   # shellcheck disable=SC2016  # for the shell that runs it
-  show torch/gpt2-xl-8 20 200 bash -c 'touch "$2/gate"; while kill -0 "$1"; do sleep 0.2; done 2>/dev/null
+  torch_alone gpt2-xl 8 bash -c 'touch "$2/gate"; while kill -0 "$1"; do sleep 0.2; done 2>/dev/null
     tail -n 3 "$2/ahead.err"; cat "$2/ahead.json"; [ -s "$2/ahead.json" ]' - "${ahead:-0}" "$work"
-  bench torch/gpt2-32 50 200 gpt2 BATCH=32 STEPS=12 FORM="bf16 params" ATTENTION=cudnn \
-    PROGRAM_OPTIONS="$model_options"
+  for line in "${quarter_models[@]}"; do
+    set -- $line
+    [ "$line" = "gpt2-xl 8" ] || torch_alone "$1" "$2" "$PYTHON" dev/bench_pytorch.py --device cuda --model "$1" \
+      --dtype bf16 --compile --form "bf16 params" --attention cudnn --seq_len 1024 --global_batch "$2" --steps 12
+  done
+  [ ${#intro[@]} -eq 0 ] || return 0
+  code "$(printf '%-14s %5s %11s %11s %11s %6s %6s\n' model batch "logits fp32" "logits bf16" PyTorch ratio ratio
+    for line in "${quarter_models[@]}"; do
+      set -- $line
+      fp32=${value[models/$1-$2-fp32]:-} bf16=${value[models/$1-$2-bf16]:-} torch=${value[torch/$1-$2]:-}
+      echo "$1 $2 ${fp32%% *} ${bf16%% *} $torch"
+    done | awk '{ printf "%-14s %5d %11s %11s %11s", $1, $2, $3, $4, $5
+      if ($5 + 0) printf " %6.2f %6.2f", $3 / $5, $4 / $5
+      print "" }')"
 }
 
 # ---- profile ---------------------------------------------------------------------------------------------------------
@@ -863,13 +891,13 @@ part_kernels() {
 part_gpus() {
   local no_mpirun=0 dtype np mode name words
   local modes=("grad-op-2|2|--strategy shard_grad_op" "no-shard-2|2|--strategy no_shard" "native-2|2|--reduce native"
-    "mesh-4|4|--mesh 2x2" "reshard-4|4|--reshard_after_forward 2" "dim0-4|4|--shard dim0")
+    "mesh-4|4|--mesh 2x2" "reshard-4|4|--reshard_after_forward 2" "dim0-4|4|--shard dim0" "mesh-8|8|--mesh 2x4")
   [ "$gpus" -ge 2 ] || { skipped gpus 2; return 0; }
   need_program || return 1
   introduce_train "" "one rank; with --reduce native, which sums in NCCL's order, only speed and memory count"
   for dtype in bf16 fp32; do
     train ranks/$dtype-self 1 ranks/$dtype-self --param_dtype $dtype --comm self --graph off
-    for np in 2 4; do
+    for np in 2 4 8; do
       [ "$gpus" -ge $np ] || { skipped gpus/$dtype-$np $np; continue; }
       train gpus/$dtype-$np $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph off
       train gpus/$dtype-$np-graph $np ranks/$dtype-self --param_dtype $dtype --comm nccl --graph on
@@ -950,7 +978,7 @@ if [ "${1:-}" = quarter ] && [ $# -eq 1 ]; then
   parts=("${quarter_parts[@]}")
   TOOLS=racecheck JOBS=14
   SANITIZE=${SANITIZE:-cuda_cross_entropy cuda_layernorm_forward cuda_layernorm_backward cuda_matmul_reference cuda_norm
-    cuda_rope cuda_embedding cuda_muon cuda_attention_fp32 cuda_optimizers}
+    cuda_rope cuda_embedding cuda_muon cuda_attention_fp32 cuda_attention_bf16 cuda_attention_bits cuda_optimizers}
 fi
 for part in "${parts[@]}"; do
   [[ " ${all_parts[*]} ${quarter_parts[*]} " == *" ${part%%=*} "* && $part =~ ^[a-z]+(=[1-9][0-9]*)?$ ]] ||

@@ -4,7 +4,7 @@ measured. Ends with 1 if a property is lost that speed depends on:
 
   no spills      no kernel but those of SPILLS keeps registers in local memory
   in flight      what is read for the next row of a loop is not touched before the loop's end (IN_FLIGHT)
-  tensor cores   kernels of TENSOR have HMMA instructions
+  tensor cores   kernels of TENSOR have HMMA instructions, those of WARPGROUP have HGMMA (on sm_90a alone)
   read once      kernels of READ_ONCE copy a row into shared memory 16 bytes at a time, and read none again
   batched        each loop of BATCHED's kernels that reads 16 bytes at a time asks for 64 before it looks at any
   wavefronts     a kernel of WAVES has an instance with at most so many wavefronts of shared memory for an HMMA
@@ -15,16 +15,18 @@ measured. Ends with 1 if a property is lost that speed depends on:
 
 Needs cuobjdump, of the CUDA Toolkit or from PyPI (nvidia-cuda-cuobjdump); CUOBJDUMP names another one.
 Columns: registers a thread; local: loads and stores of spilled registers; shared: bytes of static shared memory;
-tensor: HMMA; lds: reads of shared memory (LDS, LDSM); ldg: reads of global memory, and how many are of 16 bytes;
-stg: writes; bar: barriers. All are counted in the code, not in what runs.
+tensor: HMMA and HGMMA; lds: reads of shared memory (LDS, LDSM); ldg: reads of global memory, and how many are of 16
+bytes; stg: writes; bar: barriers. All are counted in the code, not in what runs.
 
 The second table is a prediction from counts, of attention on an H100 or H200 SXM; no GPU was asked. For each tile that
 a warp computes, from the loop that has the tensor instructions: HMMA; wavefronts of shared memory, 128 bytes each, that
 the warp reads (LDSM.x4: 4; LDS of 4, 8, 16 bytes: 1, 2, 4) and its share of what cp.async writes (4 each); EX2. A
 multiprocessor of Hopper does an HMMA a cycle at the dense peak (4096 FLOP), of which mma.sync reaches at most MMA_SYNC
-by others' measurements; it moves one wavefront and 16 results of EX2 a cycle. The slowest of the three bounds the tile;
-per cent of peak is what the HMMAs take at the dense peak, divided by that. What is not in it, and makes it less: other
-instructions, waits, tiles on the diagonal, of which half is in vain. blocks: that registers let a multiprocessor hold.
+by others' measurements. An HGMMA of 64 x N x 16, of four warps together, is N / 2 of them and reads operands by itself:
+its line is a tile of a warpgroup, whose wavefronts are those of cp.async alone. A multiprocessor moves one wavefront
+and 16 results of EX2 a cycle. The slowest of the three bounds the tile; per cent of peak is what the HMMAs take at the
+dense peak, divided by that. What is not in it, and makes it less: other instructions, waits, tiles on the diagonal, of
+which half is in vain. blocks: that registers let a multiprocessor hold.
 """
 import glob
 import os
@@ -39,7 +41,8 @@ HOT = ['layernorm_forward_kernel<bf16, 8, 1>', 'layernorm_backward_warps_kernel<
        'cross_entropy_forward_kernel<4>', 'adamw_kernel<bf16, low16, true, 4>', 'adamw_kernel<bf16, float, true, 4>',
        'accumulate_kernel<bf16, 4>', 'norm_kernel<4, true, float>', 'norm_kernel<4, false, float>',
        'attention_forward_kernel<bf16, 64', 'attention_dq_kernel<bf16, 64', 'attention_dkv_kernel<bf16, 64',
-       'attention_forward_kernel<bf16, 128', 'attention_dq_kernel<bf16, 128', 'attention_dkv_kernel<bf16, 128']
+       'attention_forward_kernel<bf16, 128', 'attention_dq_kernel<bf16, 128', 'attention_dkv_kernel<bf16, 128',
+       'attention_forward_wgmma_kernel<bf16', 'attention_dq_wgmma_kernel<bf16', 'attention_dkv_wgmma_kernel<bf16']
 IN_FLIGHT = ['layernorm_backward_warps_kernel<bf16, ', 'layernorm_backward_warps_kernel<fp16, ',
              'layernorm_backward_kernel<bf16, 8, 1>', 'layernorm_backward_kernel<fp16, 8, 1>']
 # The forms of cross entropy (kernels/cross_entropy.cuh): 0 reads a row twice, 1 keeps it, 2 keeps it in a cluster.
@@ -51,12 +54,14 @@ BATCHED += ['cross_entropy_forward_kernel<4>']
 FLAT = ['adamw_kernel<', 'sgd_kernel<', 'accumulate_kernel<', 'convert_kernel<', 'fill_kernel<', 'master_kernel<',
         'norm_kernel<', 'muon_momentum_kernel<', 'muon_update_kernel<', 'cross_entropy_']
 MMA_SYNC = 0.65
+WARPGROUP = ['attention_forward_wgmma_kernel<', 'attention_dq_wgmma_kernel<', 'attention_dkv_wgmma_kernel<']
 TENSOR = ['attention_forward_kernel<bf16', 'attention_dq_kernel<bf16', 'attention_dkv_kernel<bf16']
 # Smaller tiles are for multiprocessors with less shared memory, so the best instance counts.
 WAVES = {'attention_dkv_kernel<bf16, 64, ': 1.3, 'attention_dkv_kernel<bf16, 80, ': 2.2,
          'attention_dkv_kernel<bf16, 128, ': 2.3, 'attention_dq_kernel<bf16, 64, ': 1.2}
-# No spill: one thread of a block has an array of digits there, which it indexes once.
-SPILLS = ['muon_divide_kernel<']
+# No spill: one thread of a block has an array of digits there, which it indexes once. dk and dv of 128 columns by wgmma
+# have no register left: they keep some 6 (with dropout 65) in local memory, and did 350 TFLOP/s with 9 (30).
+SPILLS = ['muon_divide_kernel<', 'attention_dkv_wgmma_kernel<bf16, 128', 'attention_dkv_wgmma_kernel<fp16, 128']
 
 
 def tool():
@@ -103,6 +108,12 @@ def kernels(cuobjdump, path):
 
 def count(code, pattern):
     return sum(bool(re.match(r'(?:@!?U?P\d+ )?' + pattern, text)) for _, text in code)
+
+
+def tensor_of(code):
+    """Tensor instructions, in units of an HMMA: 4096 FLOP."""
+    wide = sum(int(n) // 2 for _, text in code for n in re.findall(r'\bHGMMA\.64x(\d+)x16\.F32', text))
+    return count(code, 'HMMA') + wide
 
 
 def registers(operands):
@@ -194,18 +205,21 @@ def predicted(name, regs, code):
         match = re.search(r'\bBRA (?:U?P\d+, )?(0x[0-9a-f]+)', text)
         if match and int(match[1], 16) < end:
             loop = [(a, t) for a, t in code if int(match[1], 16) <= a <= end]
-            if count(loop, 'HMMA'):
+            if tensor_of(loop):
                 spans.append(loop)
     if not spans:
         return None
-    loop = max(spans, key=lambda x: count(x, 'HMMA'))
-    twice = 2 if 'dkv' in name else 1            # with and without dropout: the code is there twice
-    tensor, exponentials = count(loop, 'HMMA'), count(loop, r'MUFU\.EX2') // twice
+    loop = max(spans, key=tensor_of)
+    warps = 4 if count(loop, 'HGMMA') else 1
+    twice = 2 if 'dkv' in name and warps == 1 else 1               # with and without dropout: the code is there twice
+    tensor, exponentials = tensor_of(loop), count(loop, r'MUFU\.EX2') // twice * warps
     plain = count(loop, r'LDS\.128') * 4 + count(loop, r'LDS\.64') * 2 + count(loop, r'LDS (?!.*RZ)')
     waves = 4 * count(loop, r'LDSM\S*\.4\b') + plain // twice + 4 * count(loop, 'LDGSTS')
-    cycles = {'tensor cores': tensor / MMA_SYNC, 'shared memory': waves, 'EX2': exponentials * 2}
+    waves *= warps
+    cycles = {'tensor cores': tensor / (1 if warps > 1 else MMA_SYNC), 'shared memory': waves, 'EX2': exponentials * 2}
     bound = max(cycles, key=cycles.get)
-    blocks = 65536 // (128 * ((regs + 7) // 8 * 8))
+    groups = int(name.split(', ')[3]) if warps > 1 else 1          # warpgroups of a block
+    blocks = 65536 // (128 * groups * ((regs + 7) // 8 * 8))
     line = '%6d %10d %5d %6d  %-13s %3.0f %%  %s' % (tensor, waves, exponentials, blocks, bound,
                                                   100 * tensor / cycles[bound], name)
     return line, waves / tensor
@@ -225,7 +239,10 @@ def main(arguments):
     print('regs local  shared tensor   lds   ldg (16 bytes)  stg  bar  target   kernel')
     for target, name, (regs, shared), code in sorted(all_of, key=lambda k: (k[1], k[0])):
         local = count(code, r'(LDL|STL)')
-        tensor = count(code, 'HMMA')
+        tensor = count(code, 'HG?MMA')
+        warpgroup = target == 'sm_90a' and any(name.startswith(s) for s in WARPGROUP)
+        if warpgroup and not count(code, 'HGMMA'):
+            lost.append('%s on %s has no tensor instructions of a warpgroup' % (name, target))
         if local and not any(name.startswith(s) for s in SPILLS):
             lost.append('%s on %s has %d loads and stores of spilled registers' % (name, target, local))
         if not tensor and any(name.startswith(s) for s in TENSOR):
@@ -240,12 +257,14 @@ def main(arguments):
             lost.append('%s on %s: fewer than 64 bytes asked for at once (%s)' % (name, target, ', '.join(where)))
         if any(name.startswith(s) for s in FLAT) and (where := neighbours(code)):
             lost.append('%s on %s: a thread takes two neighbouring pieces (%s)' % (name, target, ', '.join(where[:4])))
-        if target == 'sm_90a' and any(name.startswith(s) for s in TENSOR) and (found := predicted(name, regs, code)):
+        shown_here = target == 'sm_90a' and (warpgroup or any(name.startswith(s) for s in TENSOR))
+        if shown_here and 'fp16' not in name and (found := predicted(name, regs, code)):
             attention.append(found[0])
             for kernel in WAVES:
                 if name.startswith(kernel):
                     least[kernel] = min(found[1], least.get(kernel, found[1]))
-        if pattern in name if pattern else any(name.startswith(s) for s in HOT):
+        empty = target != 'sm_90a' and any(name.startswith(s) for s in WARPGROUP)
+        if not empty and (pattern in name if pattern else any(name.startswith(s) for s in HOT)):
             shown += 1
             print('%4d %5d %7d %6d %5d %5d %10d %4d %4d  %-7s  %s' % (
                 regs, local, shared, tensor, count(code, r'LDSM?\b'), count(code, 'LDG'), count(code, r'LDG\S*\.128'),

@@ -4,7 +4,7 @@
 //   wgmma          attention_wgmma.cuh: bf16 and fp16 on Hopper, sequences of at least 128 tokens, head sizes that are
 //                  multiples of 8 from 40 to 128. Instances for 64 and 128.
 //   tensor cores   attention_tensorcore.cuh: bf16 and fp16 everywhere else, and by --attention mma; head sizes that are
-//                  multiples of 8 up to 128. Instances for 32, 64, 80, 96 and 128. In both families a size in between
+//                  multiples of 8 up to 256. Instances for 32, 64, 80, 96, 128, 256. In both families a size in between
 //                  runs the next larger instance, its missing columns zero in shared memory.
 //   plain          attention_plain.cuh: fp32, and the two-byte types at every other head size: tiles of 64 x 64 in
 //                  fp32 FMA.
@@ -57,7 +57,13 @@
 //
 // Documents: with starts (ops.h), forward and dq begin at the tile of the first key that a block's first query sees;
 // what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document of a
-// block's last key.
+// block's last key. What is looked up in starts comes after the first loads; wgmma masks only tiles at the border of a
+// document.
+//
+// Heads of more than 128 columns (instance 256): M = 1 and N = 32 everywhere; a warp's 16 rows of sums take 128
+// registers. dk and dv, which would take 256, have a launch each: dv of S^T and dout, dk of S^T, dP^T and Q. Of dk and
+// of dq shared memory holds one streamed tile, without a place for the next: the other block of the multiprocessor
+// computes meanwhile, where there is room for two. All take 99 KiB.
 //
 // Padding rows (at or beyond T) are zero in shared memory. As queries they are never stored and add nothing to dk and
 // dv; as keys they are in the future of every real query.
@@ -70,15 +76,17 @@
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 // Head size, then M, N, KEEP and BLOCKS of forward, of dk and dv, and of dq. M and N are the largest that compile
-// without spills for every architecture and fit in shared memory; KEEP is set where registers are left. BLOCKS is the
-// number of blocks that the 65536 registers of a multiprocessor hold: two blocks of 128 threads with up to 255 each.
+// without spills (dk and dv of 80 columns: some bytes) and fit in shared memory; KEEP is set where registers are left.
+// BLOCKS is the number of blocks that the 65536 registers of a multiprocessor hold: two blocks of 128 threads with up
+// to 255 each.
 //   HS   forward            dk and dv         dq
 #define ATTENTION_TILES(X) \
   X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
   X(64,  2, 64, true,  2,   2, 16, true,  2,  2, 32, true,  2) \
   X(80,  2, 64, false, 2,   2, 16, false, 2,  2, 32, false, 2) \
   X(96,  2, 32, false, 2,   1, 32, true,  2,  2, 32, false, 2) \
-  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2)
+  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2) \
+  X(256, 1, 32, false, 2,   1, 32, false, 2,  1, 32, false, 2)
 
 // The same for multiprocessors of 100 KiB. Where no tiles are small enough they are those of ATTENTION_TILES.
 #define ATTENTION_SMALL(X) \
@@ -86,7 +94,8 @@
   X(64,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
   X(80,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
   X(96,  1, 32, true,  2,   1, 32, true,  2,  2, 32, false, 2) \
-  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2)
+  X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2) \
+  X(256, 1, 32, false, 2,   1, 32, false, 2,  1, 32, false, 2)
 
 static AttentionShape attention_shape(Tensor out, Tensor qkv, int n_head) {
   const int hs = (int)(out.shape[2] / n_head), group = n_head / (int)attention_kv_heads(out, qkv, n_head);
@@ -128,10 +137,13 @@ enum { ATTENTION_SHARED_MAX = 99 << 10 };
 static constexpr size_t attention_forward_bytes(int HS, int M, int N) {
   return attention_row_bytes(HS, 64 * M + 4 * N);
 }
-static constexpr size_t attention_dkv_bytes(int HS, int M, int N) {
-  return attention_row_bytes(HS, 2 * 64 * M + 4 * attention_stage(N)) + 4 * (size_t)attention_stage(N) * sizeof(float);
+static constexpr size_t attention_dkv_bytes(int HS, int M, int N, int places = 2, int own = 2) {
+  const size_t stats = HS <= 128 ? (size_t)(2 * places * attention_stage(N)) * sizeof(float) : 0;
+  return attention_row_bytes(HS, own * 64 * M + 2 * places * attention_stage(N)) + stats;
 }
-static constexpr size_t attention_dq_bytes(int HS, int M, int N) { return attention_row_bytes(HS, 2 * 64 * M + 4 * N); }
+static constexpr size_t attention_dq_bytes(int HS, int M, int N, int places = 2) {
+  return attention_row_bytes(HS, 2 * 64 * M + 2 * places * N);
+}
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
   static_assert(HS > 96 || attention_forward_bytes(HS, F_M, F_N) <= 49 << 10, "no room for a second block"); \
   static_assert(HS > 80 || (attention_dkv_bytes(HS, KV_M, KV_N) <= 49 << 10 && \
@@ -184,6 +196,13 @@ static void attention_dot(Ctx *c, float *dot, const T *dout, const T *out, Atten
   const int64_t blocks = (rows * ATTENTION_DOT_LANES + ATTENTION_DOT_THREADS - 1) / ATTENTION_DOT_THREADS;
   LAUNCH(attention_dot_kernel<T>, dim3((unsigned)blocks), ATTENTION_DOT_THREADS, 0, STREAM(c), dot, dout, out, s, rows);
 }
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES, int GRADIENTS>
+static void attention_dkv(Ctx *c, AttentionBackward<T> a, int64_t B) {
+  constexpr size_t bytes = attention_dkv_bytes(HS, M, N, PLACES, GRADIENTS & ATTENTION_DK ? 2 : 1);
+  static_assert(bytes <= ATTENTION_SHARED_MAX, "too much shared memory");
+  LAUNCH((attention_dkv_kernel<T, HS, M, N, KEEP, BLOCKS, PLACES, GRADIENTS>),
+         attention_grid(a.s, B, attention_shared_heads(a.s), 64 * M), ATTENTION_THREADS, bytes, STREAM(c), a);
+}
 template <class T>
 static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *out, float *dot, int64_t B) {
   if constexpr (sizeof(T) == 2) {
@@ -196,12 +215,14 @@ static void attention_backward_typed(Ctx *c, AttentionBackward<T> a, const T *ou
   } else {
 #define X(HS, F_M, F_N, F_KEEP, F_BLOCKS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, Q_M, Q_N, Q_KEEP, Q_BLOCKS) \
   if (a.s.hs % 8 == 0 && a.s.hs <= HS) { \
-    constexpr size_t kv_bytes = attention_dkv_bytes(HS, KV_M, KV_N), q_bytes = attention_dq_bytes(HS, Q_M, Q_N); \
-    static_assert(kv_bytes <= ATTENTION_SHARED_MAX && q_bytes <= ATTENTION_SHARED_MAX, "too much shared memory"); \
-    LAUNCH((attention_dkv_kernel<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS>), \
-           attention_grid(a.s, B, attention_shared_heads(a.s), 64 * KV_M), ATTENTION_THREADS, kv_bytes, STREAM(c), a); \
-    LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS>), attention_grid(a.s, B, a.s.n_head, 64 * Q_M), \
-           ATTENTION_THREADS, q_bytes, STREAM(c), a); \
+    constexpr int PLACES = HS > 128 ? 1 : 2, FIRST = HS > 128 ? ATTENTION_DV : ATTENTION_DK | ATTENTION_DV; \
+    attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 2, FIRST>(c, a, B); \
+    if constexpr (HS > 128) \
+      attention_dkv<T, HS, KV_M, KV_N, KV_KEEP, KV_BLOCKS, 1, ATTENTION_DK>(c, a, B); \
+    constexpr size_t q_bytes = attention_dq_bytes(HS, Q_M, Q_N, PLACES); \
+    static_assert(q_bytes <= ATTENTION_SHARED_MAX, "too much shared memory"); \
+    LAUNCH((attention_dq_kernel<T, HS, Q_M, Q_N, Q_KEEP, Q_BLOCKS, PLACES>), \
+           attention_grid(a.s, B, a.s.n_head, 64 * Q_M), ATTENTION_THREADS, q_bytes, STREAM(c), a); \
     return; \
   }
     if (attention_roomy(c)) { ATTENTION_TILES(X) } else { ATTENTION_SMALL(X) }

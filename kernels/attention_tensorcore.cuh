@@ -206,7 +206,6 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k;
   const int behind = (s.ld - s.C) / 2;           // elements from k to v: a second pointer would take two registers
-  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const uint32_t step = attention_step(a.d);
   T *own = q + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows;
@@ -217,6 +216,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_fo
     w.sum[i / 2][i % 2] = 0.0f;
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
+  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
   attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();
@@ -290,7 +290,7 @@ __device__ static inline void attention_mask_queries_behind(float (*p)[N / 8][4]
 // S^T becomes the dropped P^T, dP^T becomes ds^T. A lane's columns, the queries of lse and dot, come in pairs.
 template <int M, int N, bool DROP>
 __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], float (*dp)[N / 8][4], const float *lse,
-                                                      const float *dot, float scale2, float factor,
+                                                      const float *dot, int stride, float scale2, float factor,
                                                       const uint32_t *word, int first_query) {
   const int lane = attention_anew((int)threadIdx.x) % WARP;
   UNROLL for (int n = 0; n < N / 8; n++)
@@ -300,7 +300,7 @@ __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], floa
       // first_query is a multiple of 32, and lanes count modulo 32. Without it the N / 4 lanes are the same for every
       // tile, and the compiler gives each a register.
       if (DROP) keep = __shfl_sync(FULL_WARP, word[n / 4], first_query + column) >> lane / 4;
-      const float log_sum = lse[column], d = dot[column];
+      const float log_sum = lse[column * stride], d = dot[column * stride];
       UNROLL for (int i = 0; i < 2 * M; i++) {
         float *score = &p[i / 2][n][i % 2 * 2 + e], *y = &dp[i / 2][n][i % 2 * 2 + e];
         const bool kept = DROP ? keep >> (i * 8) & 1 : true;
@@ -323,14 +323,21 @@ __device__ static inline float attention_stat(const AttentionBackward<T> &a, int
 // of keys run from the first, which all queries see, to the last. Queries arrive in tiles of attention_stage(N) and are
 // computed N at a time: with N = 16 their sums leave registers for K and V. One of V's pieces of 16 columns is then
 // read again for each 16 queries, because with all of them kept a few registers spill.
-template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
+// PLACES: tiles of queries in shared memory, 2: one is computed while the next one lands. GRADIENTS: heads of more than
+// 128 columns lack the registers for the sums of dk and of dv, and have a launch for each. lse (base 2) and D of a tile
+// lie apart, behind all tiles, or of such heads, which take all of shared memory, behind each row of Q: in the 16 bytes
+// between rows.
+enum { ATTENTION_DK = 1, ATTENTION_DV = 2 };
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES = 2,
+          int GRADIENTS = ATTENTION_DK | ATTENTION_DV>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dkv_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, k);
   constexpr int KEPT = KEEP ? HS / 16 : 0, KEPT_V = KEEP && N < 32 ? KEPT - 1 : KEPT;
   constexpr int STAGE = attention_stage(N), TILE = STAGE * (HS + 8), ROWS = 16 * M;
   constexpr int OWN = ATTENTION_WARPS * ROWS * (HS + 8);
-  T *v = k + OWN, *qd = v + OWN;                 // Q, dout of the even tiles, Q, dout of the odd ones
-  float *stats = (float *)(qd + 4 * TILE);       // lse (base 2), D of the even tiles, lse, D of the odd ones
+  constexpr bool DK = GRADIENTS & ATTENTION_DK, DV = GRADIENTS & ATTENTION_DV, APART = HS <= 128;
+  constexpr int STRIDE = APART ? 1 : (HS + 8) / 2;               // from one query's lse to the next; T has two bytes
+  T *v = k + OWN, *qd = DK ? v + OWN : v;        // Q, dout of each place; dv alone needs no V
   const AttentionShape &s = a.s;
   const int thread = (int)threadIdx.x, warp = thread / WARP;
   const int block = (int)blockIdx.x * ATTENTION_WARPS * ROWS, first = block + warp * ROWS;
@@ -342,29 +349,40 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
   AttentionRows<M, KEPT_V> rows_v;
   float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
   const int begin = block / STAGE * STAGE;
-  const int end = attention_queries_end(a.starts, s, begin, block + ATTENTION_WARPS * ROWS - 1, STAGE);
   attention_load<ATTENTION_WARPS * ROWS, HS>(k, a.qkv + at.k, s.ld, block, s);
-  attention_load<ATTENTION_WARPS * ROWS, HS>(v, a.qkv + at.v, s.ld, block, s);
+  if (DK) attention_load<ATTENTION_WARPS * ROWS, HS>(v, a.qkv + at.v, s.ld, block, s);
   cp_async_commit();
   attention_load<STAGE, HS>(qd, in, s.ld, begin, s);
   attention_load<STAGE, HS>(qd + TILE, dout, s.C, begin, s);
   cp_async_commit();
   float stat = attention_stat<STAGE>(a, at.stat, begin);
+  const int end = attention_queries_end(a.starts, s, begin, block + ATTENTION_WARPS * ROWS - 1, STAGE);
   cp_async_wait<1>();
   __syncthreads();
   attention_keep_rows<M, HS, KEPT>(&rows_k, own_k);
-  attention_keep_rows<M, HS, KEPT_V>(&rows_v, own_v);
+  if (DK) attention_keep_rows<M, HS, KEPT_V>(&rows_v, own_v);
   int next_tile, next_turn;                      // turn: of the heads of q that share k and v
   for (int turn = 0, tile = begin, odd = 0; turn < s.group; turn = next_turn, tile = next_tile, odd ^= 1) {
     const bool same = tile + STAGE < end;
     next_tile = same ? tile + STAGE : begin;
     next_turn = same ? turn : turn + 1;
-    const T *q = qd + odd * 2 * TILE, *d = q + TILE;
-    const float *lse = stats + odd * 2 * STAGE;
-    if (thread < 2 * STAGE) stats[odd * 2 * STAGE + thread] = thread < STAGE ? stat * 1.44269504f : stat;
+    T *const place = qd + (PLACES > 1 ? odd * 2 * TILE : 0);
+    const T *q = place, *d = q + TILE;
+    if (PLACES == 1 && (turn || tile > begin)) {
+      __syncthreads();                           // nobody reads the tile before any more
+      attention_load<STAGE, HS>(place, in + turn * s.hs, s.ld, tile, s);
+      attention_load<STAGE, HS>(place + TILE, dout + turn * s.hs, s.C, tile, s);
+      cp_async_commit();
+      stat = attention_stat<STAGE>(a, at.stat + (int64_t)turn * s.len, tile);
+    }
+    float *const lse = APART ? (float *)(qd + 4 * TILE) + odd * 2 * STAGE : (float *)(place + HS);
+    if (thread < 2 * STAGE) {
+      float *to = APART ? lse + thread : lse + thread % STAGE * STRIDE + thread / STAGE;
+      *to = thread < STAGE ? stat * 1.44269504f : stat;
+    }
     cp_async_wait<0>();
     __syncthreads();
-    if (next_turn < s.group) {
+    if (PLACES > 1 && next_turn < s.group) {
       T *next = qd + (odd ^ 1) * 2 * TILE;
       const int me = attention_anew(thread);
       attention_load<STAGE, HS>(next, in + next_turn * s.hs, s.ld, next_tile, s, me);
@@ -381,17 +399,15 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
       if (query + N <= first) continue;
       float p[M][N / 8][4] = {}, dp[M][N / 8][4] = {};
       attention_dot_rows<M, N, HS, KEPT>(p, &rows_k, own_k, q);
-      attention_dot_rows<M, N, HS, KEPT_V>(dp, &rows_v, own_v, d);
+      if (DK) attention_dot_rows<M, N, HS, KEPT_V>(dp, &rows_v, own_v, d);
       if (query < first + ROWS) attention_mask_queries<M, N>(p, first, query);
       if (a.starts) attention_mask_queries_behind<M, N>(p, a.starts, s, first, query);
-      if (a.d.drop.p > 0.0f) {
-        attention_transposed_ds<M, N, true>(p, dp, lse + column, lse + STAGE + column, s.scale2, a.d.factor, word,
-                                            column);
-      } else {
-        attention_transposed_ds<M, N, false>(p, dp, lse + column, lse + STAGE + column, s.scale2, 1.0f, NULL, 0);
-      }
-      attention_weigh_rows<M, N, HS>(dv, p, d);
-      attention_weigh_rows<M, N, HS>(dk, dp, q);
+      const float *l = lse + column * STRIDE, *dot = l + (APART ? STAGE : 1);
+      if (a.d.drop.p > 0.0f)
+        attention_transposed_ds<M, N, true>(p, dp, l, dot, STRIDE, s.scale2, a.d.factor, word, column);
+      else attention_transposed_ds<M, N, false>(p, dp, l, dot, STRIDE, s.scale2, 1.0f, NULL, 0);
+      if (DV) attention_weigh_rows<M, N, HS>(dv, p, d);
+      if (DK) attention_weigh_rows<M, N, HS>(dk, dp, q);
     }
   }
   float k_factor[M][2], v_factor[M][2];
@@ -400,14 +416,14 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dk
     v_factor[i / 2][i % 2] = a.d.factor;
   }
   const int64_t to = (int64_t)first * s.ld;
-  attention_store<M, HS>(a.dqkv + at.k + to, s.ld, s.len - first, s.hs, own_k, dk, k_factor);
-  attention_store<M, HS>(a.dqkv + at.v + to, s.ld, s.len - first, s.hs, own_v, dv, v_factor);
+  if (DK) attention_store<M, HS>(a.dqkv + at.k + to, s.ld, s.len - first, s.hs, own_k, dk, k_factor);
+  if (DV) attention_store<M, HS>(a.dqkv + at.v + to, s.ld, s.len - first, s.hs, DK ? own_v : own_k, dv, v_factor);
 }
 
 // dq of 64*M queries per block; blocks run from the last queries to the first, as in attention_forward_kernel. The loop
 // is over tiles of N keys and values, of which shared memory holds this one and the next. p holds S, then dS. KEEP: Q's
 // and dout's fragments stay in registers for all tiles.
-template <class T, int HS, int M, int N, bool KEEP, int BLOCKS>
+template <class T, int HS, int M, int N, bool KEEP, int BLOCKS, int PLACES = 2>
 __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq_kernel(AttentionBackward<T> a) {
   SHARED_DYNAMIC(T, q);
   constexpr int KEPT = KEEP ? HS / 16 : 0;
@@ -420,7 +436,6 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const T *const k_in = a.qkv + at.k;
   const int behind = (s.ld - s.C) / 2;           // elements from k to v: a second pointer would take two registers
-  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const uint32_t step = attention_step(a.d);
   T *own_q = q + warp * ROWS * (HS + 8), *own_d = d + warp * ROWS * (HS + 8);
   AttentionRows<M, KEPT> rows_q, rows_d;
@@ -433,6 +448,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
   }
   attention_load<ATTENTION_WARPS * ROWS, HS>(q, a.qkv + at.q, s.ld, block, s);
   attention_load<ATTENTION_WARPS * ROWS, HS>(d, a.dout + at.out, s.C, block, s);
+  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
   attention_load<N, HS>(kv, k_in, s.ld, begin, s);
   attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, begin, s);
   cp_async_commit();
@@ -443,10 +459,16 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS, BLOCKS) attention_dq
     attention_keep_rows<M, HS, KEPT>(&rows_d, own_d);
   }
   for (int key = begin, odd = 0; key < end; key += N, odd ^= 1) {
-    const T *k = kv + odd * 2 * TILE, *v = k + TILE;
+    const T *k = kv + (PLACES > 1 ? odd * 2 * TILE : 0), *v = k + TILE;
+    if (PLACES == 1 && key > begin) {
+      __syncthreads();                           // nobody reads the tile before any more
+      attention_load<N, HS>(kv, k_in, s.ld, key, s);
+      attention_load<N, HS>(kv + TILE, k_in + behind, s.ld, key, s);
+      cp_async_commit();
+    }
     cp_async_wait<0>();
     __syncthreads();
-    if (key + N < end) {
+    if (PLACES > 1 && key + N < end) {
       T *next = kv + (odd ^ 1) * 2 * TILE;
       attention_load<N, HS>(next, k_in, s.ld, key + N, s);
       attention_load<N, HS>(next + TILE, k_in + behind, s.ld, key + N, s);

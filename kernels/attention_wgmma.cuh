@@ -134,6 +134,15 @@ __device__ static inline int attention_next(int place) { return place + 1 < ATTE
 // The block's warp, as a number that the compiler knows to be the same for all lanes.
 __device__ static inline int attention_warp() { return __shfl_sync(FULL_WARP, (int)threadIdx.x / WARP, 0); }
 
+// attention_mask_keys_before with the rows' starts in registers.
+template <int N>
+__device__ static inline void attention_mask_keys_before(float (*p)[4], const int start[2], int first_key) {
+  const int column = first_key + attention_anew((int)threadIdx.x) % 4 * 2;
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 4; e++)
+      if (n * 8 + e % 2 < start[e / 2] - column) p[n][e] = -INFINITY;
+}
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 // attention_softmax with a maximum that is raised only by scores more than 2^8 above it: probabilities are relative to
 // whatever it is, so only their scale changes, and earlier sums are seldom multiplied (Zadouri et al. 2026,
@@ -178,18 +187,21 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS, first = block + warp * 16;
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const int behind = (s.ld - s.C) / 2;           // elements from k to v
-  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const int end = attention_min(block + ROWS, s.len);
   const int mine = attention_min(block + (group + 1) * WARPGROUP_ROWS, s.len);
   const uint32_t step = DROP ? attention_step(a.d) : 0;
   const uint64_t own = wgmma_tile(q + group * WARPGROUP_ROWS * 128), place0 = wgmma_tile(kv, N * 128);
-  const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   AttentionSoftmax<1> w = {{{-FLT_MAX, -FLT_MAX}}, {{0.0f, 0.0f}}};
   float out[HS / 8][4] = {}, p[1][N / 8][4];
   uint32_t packed[N / 16][4];
   attention_load_tile<ROWS>(copy, q, attention_copy_from(copy, a.qkv + at.q, s.ld, block), s.ld, s.len - block);
+  const int begin = attention_start(a.starts, s, block) / N * N;   // of the keys that the block's first query sees
+  const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   attention_load_keys<N>(copy, kv, &k, behind, s, begin, end);
   attention_load_keys<N>(copy, kv + 2 * TILE, &k, behind, s, begin + N, end);
+  const int border = attention_start(a.starts, s, first + 15);     // no document begins later
+  int start[2];
+  UNROLL for (int i = 0; i < 2; i++) start[i] = attention_start(a.starts, s, first + i * 8 + lane / 4);
   attention_arrived<1>();
   wgmma_pin<HS>(out[0]);
   wgmma_fence();
@@ -200,7 +212,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     wgmma_pin<HS>(out[0]);
     attention_load_keys<N>(copy, kv + free * 2 * TILE, &k, behind, s, key + 2 * N, end);
     if (key + N > first) attention_mask_keys<1, N>(p, first, key);
-    if (a.starts) attention_mask_keys_before<1, N>(p, a.starts, s, first, key);
+    if (key < border) attention_mask_keys_before<N>(p[0], start, key);
     attention_softmax_seldom<N, HS>(&w, p[0], out, s.scale2);
     if (DROP) {
       uint32_t keep[1][2][N / 32];
@@ -275,31 +287,44 @@ __device__ static inline void attention_keep_transposed(uint32_t kept[N / 64], c
     kept[i / 16] |= ((keys & 1) | (keys >> 8 & 1) << 2) << (i / 2 * 4 + i % 2) % 32;
   }
 }
-// The next tile of queries to be copied: of which head of those that share k and v, from which query on, this thread's
-// parts of Q and dout, and its lse or D (attention_stat), which goes into shared memory when the tile has landed.
-template <class T> struct AttentionQueries { int turn, tile; const T *q, *dout; float stat; };
+// The next tile of queries to be copied: of which head of those that share k and v, from which query on, and of the one
+// before it this thread's lse or D (attention_stat), which goes into shared memory when the tile has landed.
+struct AttentionQueries { int turn, tile; float stat; };
 template <int N, int HS, int THREADS, class T>
-__device__ static inline void attention_load_queries(AttentionCopy<HS, THREADS> c, unsigned char *to,
-                                                     AttentionQueries<T> *n, const AttentionBackward<T> &a,
-                                                     AttentionPlace at, int begin, int end) {
+__device__ static inline void attention_ask_queries(AttentionCopy<HS, THREADS> c, unsigned char *to,
+                                                    AttentionQueries *n, const AttentionBackward<T> &a,
+                                                    AttentionPlace at) {
   const AttentionShape &s = a.s;
   if (n->turn < s.group) {
-    attention_load_tile<N>(c, to, n->q, s.ld, s.len - n->tile);
-    attention_load_tile<N>(c, to + N * HS * 2, n->dout, s.C, s.len - n->tile);
+    const int64_t head = (int64_t)n->turn * s.hs;
+    attention_load_tile<N>(c, to, attention_copy_from(c, a.qkv + at.q + head, s.ld, n->tile), s.ld, s.len - n->tile);
+    attention_load_tile<N>(c, to + N * HS * 2, attention_copy_from(c, a.dout + at.out + head, s.C, n->tile), s.C,
+                           s.len - n->tile);
     n->stat = attention_stat<N>(a, at.stat + (int64_t)n->turn * s.len, n->tile);
-    n->q += (int64_t)N * s.ld;
-    n->dout += (int64_t)N * s.C;
-    if ((n->tile += N) >= end) {
-      n->tile = begin, n->turn++;
-      n->q = attention_copy_from(c, a.qkv + at.q + (int64_t)n->turn * s.hs, s.ld, begin);
-      n->dout = attention_copy_from(c, a.dout + at.out + (int64_t)n->turn * s.hs, s.C, begin);
-    }
   }
   cp_async_commit();
+}
+template <int N> __device__ static inline void attention_next_queries(AttentionQueries *n, int begin, int end) {
+  if ((n->tile += N) >= end) n->tile = begin, n->turn++;
+}
+template <int N, int HS, int THREADS, class T>
+__device__ static inline void attention_load_queries(AttentionCopy<HS, THREADS> c, unsigned char *to,
+                                                     AttentionQueries *n, const AttentionBackward<T> &a,
+                                                     AttentionPlace at, int begin, int end) {
+  attention_ask_queries<N>(c, to, n, a, at);
+  attention_next_queries<N>(n, begin, end);
 }
 template <int N> __device__ static inline void attention_keep_stat(float *stats, float stat) {
   const int thread = (int)threadIdx.x;
   if (thread < 2 * N) stats[thread] = thread < N ? stat * 1.44269504f : stat;
+}
+// Scores of queries that do not see a row's key become -INFINITY. Rows are keys, which queries from stop on do not see.
+template <int N>
+__device__ static inline void attention_mask_queries_behind(float (*p)[4], const int stop[2], int first_query) {
+  const int column = first_query + attention_anew((int)threadIdx.x) % 4 * 2;
+  UNROLL for (int n = 0; n < N / 8; n++)
+    UNROLL for (int e = 0; e < 4; e++)
+      if (n * 8 + e % 2 >= stop[e / 2] - column) p[n][e] = -INFINITY;
 }
 // dk and dv of 64 keys per warpgroup. Rows are keys: scores hold S^T, p holds P^T, then dS^T; dp holds dP^T.
 template <class T, int HS, int N, int GROUPS, int BLOCKS, bool DROP>
@@ -315,19 +340,26 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   const AttentionCopy<HS, THREADS> copy = attention_copy<HS, THREADS>(s);
   const int warp = attention_warp(), block = (int)blockIdx.x * ROWS, first = block + warp * 16;
   const AttentionPlace at = attention_place(s, (int)blockIdx.y * s.group);
-  const int begin = block / N * N, end = attention_queries_end(a.starts, s, begin, block + ROWS - 1, N);
+  const int begin = block / N * N;
   const uint32_t step = DROP ? attention_step(a.d) : 0;
   const uint64_t own_k = wgmma_tile(k + warp / 4 * WARPGROUP_ROWS * 128), own_v = wgmma_step(own_k, OWN);
   const uint64_t place0 = wgmma_tile(qd, N * 128);
   const T *own = attention_copy_from(copy, a.qkv + at.k, s.ld, block);
-  AttentionQueries<T> load = {0, begin, attention_copy_from(copy, a.qkv + at.q, s.ld, begin),
-                              attention_copy_from(copy, a.dout + at.out, s.C, begin), 0.0f};
+  AttentionQueries load = {0, begin, 0.0f};
   float dk[HS / 8][4] = {}, dv[HS / 8][4] = {}, scores[1][N / 8][4], dp[N / 8][4];
   float apart[N / 8][4], (*p)[4] = AHEAD ? apart : scores[0];
   uint32_t packed_p[N / 16][4], packed_ds[N / 16][4];
   attention_load_tile<ROWS>(copy, k, own, s.ld, s.len - block);
   attention_load_tile<ROWS>(copy, v, own + (s.ld - s.C) / 2, s.ld, s.len - block);
-  attention_load_queries<N>(copy, qd, &load, a, at, begin, end);
+  attention_ask_queries<N>(copy, qd, &load, a, at);
+  // What is searched for in `starts` comes when the first tiles are on their way.
+  const int end = attention_queries_end(a.starts, s, begin, block + ROWS - 1, N);
+  int stop[2];                                   // of this lane's keys: the first query that does not see it
+  UNROLL for (int i = 0; i < 2; i++) {
+    const int key = first + i * 8 + (int)threadIdx.x % WARP / 4;
+    stop[i] = attention_queries_end(a.starts, s, key, key, 1);
+  }
+  attention_next_queries<N>(&load, begin, end);
   attention_keep_stat<N>(stats, load.stat);
   attention_load_queries<N>(copy, qd + 2 * TILE, &load, a, at, begin, end);
   attention_arrived<1>();
@@ -351,7 +383,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
       attention_load_queries<N>(copy, qd + free * 2 * TILE, &load, a, at, begin, end);
     }
     if (tile < first + 16) attention_mask_queries<1, N>(scores, first, tile);
-    if (a.starts) attention_mask_queries_behind<1, N>(scores, a.starts, s, first, tile);
+    if (a.starts && __any_sync(FULL_WARP, tile + N > stop[0])) attention_mask_queries_behind<N>(scores[0], stop, tile);
     attention_transposed_p<N>(p, scores[0], lse, s.scale2);
     attention_pack<T, N>(packed_p, p);
     uint32_t kept[N / 64];
@@ -426,19 +458,22 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
   const int block = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS, first = block + warp * 16;
   const AttentionPlace at = attention_place(s, (int)blockIdx.y);
   const int behind = (s.ld - s.C) / 2;           // elements from k to v
-  const int begin = attention_start(a.starts, s, block) / N * N;   // tile of the first key that the block attends to
   const int end = attention_min(block + ROWS, s.len);
   const int mine = attention_min(block + (group + 1) * WARPGROUP_ROWS, s.len);
   const uint32_t step = DROP ? attention_step(a.d) : 0;
   const uint64_t own_q = wgmma_tile(q + group * WARPGROUP_ROWS * 128), own_d = wgmma_step(own_q, OWN);
   const uint64_t place0 = wgmma_tile(kv, N * 128);         // descriptors: own rows of Q, of dout; K of the first place
-  const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   float dq[HS / 8][4] = {}, p[1][N / 8][4], dp[N / 8][4], lse[2], dot[2];
   uint32_t packed_ds[N / 16][4];
   attention_load_tile<ROWS>(copy, q, attention_copy_from(copy, a.qkv + at.q, s.ld, block), s.ld, s.len - block);
   attention_load_tile<ROWS>(copy, d, attention_copy_from(copy, a.dout + at.out, s.C, block), s.C, s.len - block);
+  const int begin = attention_start(a.starts, s, block) / N * N;
+  const T *k = attention_copy_from(copy, a.qkv + at.k, s.ld, begin);
   attention_load_keys<N>(copy, kv, &k, behind, s, begin, end);
   attention_load_keys<N>(copy, kv + 2 * TILE, &k, behind, s, begin + N, end);
+  const int border = attention_start(a.starts, s, first + 15);
+  int start[2];
+  UNROLL for (int i = 0; i < 2; i++) start[i] = attention_start(a.starts, s, first + i * 8 + lane / 4);
   // D = sum over a row of dout * out, by four lanes per row: each starts to load its parts of out here, before it
   // waits, and reads its parts of dout from shared memory below.
   Pack<T> parts[2][HS / 32];
@@ -474,7 +509,7 @@ __global__ static void __launch_bounds__(GROUPS *WARPGROUP, BLOCKS)
     attention_arrived_scores<N, 1>(p[0]);
     attention_load_keys<N>(copy, kv + free * 2 * TILE, &k, behind, s, key + 2 * N, end);
     if (key + N > first) attention_mask_keys<1, N>(p, first, key);
-    if (a.starts) attention_mask_keys_before<1, N>(p, a.starts, s, first, key);
+    if (key < border) attention_mask_keys_before<N>(p[0], start, key);
     UNROLL for (int i = 0; i < N / 2; i++)
       p[0][i / 4][i % 4] = fast_exp2(fmaf(p[0][i / 4][i % 4], s.scale2, -lse[i % 4 / 2]));
     wgmma_wait<0>();

@@ -261,7 +261,7 @@ static inline CrossEntropyParts cross_entropy_parts(int64_t columns) {
 template <class X> static inline CrossEntropyForm cross_entropy_form(const CudaDevice *d, CrossEntropyParts p) {
   const size_t own = 2048;                       // more than the kernel's other shared memory and the system's 1 KiB
   if (p.columns % CROSS_ENTROPY_WIDE<X>) return CROSS_ENTROPY_TWICE;
-  if (d->major >= 9 && p.parts == CROSS_ENTROPY_PARTS && own + sizeof(X) * (size_t)p.each <= d->shared_most)
+  if (d->clusters && p.parts == CROSS_ENTROPY_PARTS && own + sizeof(X) * (size_t)p.each <= d->shared_most)
     return CROSS_ENTROPY_CLUSTER;
   return own + sizeof(X) * (size_t)p.columns <= d->shared_most ? CROSS_ENTROPY_KEPT : CROSS_ENTROPY_TWICE;
 }

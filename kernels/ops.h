@@ -287,6 +287,7 @@ struct DeviceInfo {
   char uuid[40];                                 // of what has this memory: a GPU, or an instance of one
   int major, minor, multiprocessors;
   bool wgmma;                                    // can run attention_wgmma.cuh in this build
+  bool integrated;                               // its memory is the host's
   size_t memory_bytes;
   double peak_flops[3];                          // dense, by Dtype F32, BF16, F16; 0: unknown
   double peak_tf32_flops;
@@ -335,8 +336,10 @@ struct DeviceProbe {
   X(graph_close,     (Ctx *c, void *graph)) \
   X(range_begin,     (Ctx *c, const char *name)) \
   X(range_end,       (Ctx *c)) \
-  X(plans_tune,      (Ctx *c)) \
-  X(plans_text,      (Ctx *c, char *to, size_t bytes))
+  X(plans_tune,      (Ctx *c, bool any, char *list, size_t list_bytes)) \
+  X(plans_text,      (Ctx *c, char *to, size_t bytes)) \
+  X(plans_algorithms, (Ctx *c, char *to, size_t bytes)) \
+  X(plans_use,       (Ctx *c, const char *text, Error *error))
 
 // NCCL, if the device has it. Counts are bytes or elements of one rank; everything runs on c's stream.
 enum { NCCL_ID_BYTES = 128 };

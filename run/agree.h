@@ -100,6 +100,7 @@ static void check_device_options(const Options *o, const char *why, Error *error
                      : o->fp8 == FP8_MATMUL ? "fp8 matmul"
                      : o->graph == OPT_graph_on ? "graph on"
                      : o->tune != OPT_tune_off ? "tune"
+                     : o->plans[0] ? "plans"
                      : o->given[OPT_sm_margin] && strcmp(o->sm_margin, "0") ? "sm_margin"
                      : o->given[OPT_attention] && o->attention != OPT_attention_auto ? "attention"
                      : o->comm == OPT_comm_nccl ? "comm nccl"
@@ -226,6 +227,7 @@ static Device agree_on_device(Options *o, MPI_Comm comm, MPI_Comm node) {
   agree_no_error(comm, error.text, EXIT_MISSING);
   const DeviceInfo *gpu = &p.device[g.index];
   d.multiprocessors = gpu->multiprocessors;
+  d.integrated = gpu->integrated;
   d.sm_margin = sm_margin_for(o, gpu->name, gpu->major, gpu->minor, gpu->multiprocessors, &error);
   agree_no_error(comm, error.text, EXIT_USAGE);
   agree_on_attention(o, gpu, comm);
@@ -286,6 +288,11 @@ void agree_on_memory(const RunView *run) {
   if (libraries)
     snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
              run->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
+  if (run->device.integrated && to_take <= device_free && to_take + host > device_free)
+    fail(&error, "the memory plan of this host's %d rank%s is %.2f GiB of the host and %.2f GiB of the GPU%s, which has "
+         "no memory of its own, but %.2f GiB are available to both: lower --batch_size or --seq_len, choose "
+         "--recompute block or a smaller --model", ranks, ranks > 1 ? "s" : "", (double)host / 0x1p30,
+         (double)to_take / 0x1p30, took, (double)device_free / 0x1p30);
   if (to_take > device_free)
     fail(&error, "the memory plan of this GPU's %d rank%s is %.2f GiB%s, but %.2f of %.2f GiB are free: lower "
          "--batch_size or --seq_len, choose --recompute block, --strategy full_shard, --offload or a smaller --model, "

@@ -72,6 +72,7 @@ void run_ready(Run *r) {
     options_save(&r->asked, r->opt, fsdp_world(view->fsdp), r->start.resume ? r->start.path : "");
   report_old_runs(view, r->start.path);
 }
+const char *run_algorithms(const Run *r) { return start_algorithms(&r->start); }
 const char *run_goes_on(const Run *r, uint64_t *reference) {
   if (!r->start.resume) return NULL;
   json_hex(cJSON_GetObjectItemCaseSensitive(r->start.json, "reference"), "hash", reference);

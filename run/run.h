@@ -66,6 +66,8 @@ void run_check(Run *r, Error *error);
 void run_trace_check(Run *r, RunView *view);
 // Says what runs on what, loads the weights, and with --resume all else, and opens the files of OUT.
 void run_ready(Run *r);
+// The matrix multiplies' algorithms that a resumed run continues with (plans_algorithms of kernels/ops.h). NULL: none.
+const char *run_algorithms(const Run *r);
 // The directory of the checkpoint whose run this one goes on with; NULL: it begins. reference: becomes the hash of the
 // weights that preferences were compared with, if it is recorded.
 const char *run_goes_on(const Run *r, uint64_t *reference);

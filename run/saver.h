@@ -46,7 +46,8 @@ static Saved saved_of(RunView *run) {
                o->loss_scale != 0, option_word(o, OPT_buffer_dtype), run->device.words, PROGRAM_VERSION, build_id,
                run->state, run->state_on_device, log_config, o,
                fsdp_has_adapters(run->fsdp) ? SAVED_ADAPTERS : SAVED_ALL, run->published,
-               strcmp(o->chat_template, "auto") ? run->chat : NULL, run->base_hash, run->reference_hash};
+               strcmp(o->chat_template, "auto") ? run->chat : NULL, run->base_hash, run->reference_hash,
+               run->algorithms};
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------

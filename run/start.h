@@ -617,6 +617,9 @@ static void start_options_of_base(Start *s, Options *o) {
                  : "quantized weights of %.900s are dequantized as they are read, and kept in --param_dtype",
                  from->path);
 }
+static const char *start_algorithms(const Start *s) {
+  return s->resume ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(s->json, "matmul_algorithms")) : NULL;
+}
 // What the model is called at the start: weights of another program by their family and where they came from, also when
 // a run on them is resumed. NULL: by the preset.
 static const char *start_model_name(const Start *s, const Options *o) {

@@ -4,6 +4,7 @@
 // A dry run of each pass, which computes nothing, records the live range of each buffer (fsdp/record.h); a placement
 // gives the buffers their addresses before any memory is taken.
 #pragma once
+#include "base/newfile/newfile.h"
 #include "run/run.h"
 
 // Of a step's microbatches a dry run has at most this many. Later ones repeat the second and the third in turn, which
@@ -207,7 +208,7 @@ static bool batch_fits(const Options *o, const Corpus *corpus, Device device, in
   t.ctx.ops->memory_left(&t.ctx, &device_free, &total);
   trainer_plan_close(&t);
   MPI_Allreduce(&mine, &host, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, node);
-  fits = host <= host_bytes && to_take <= device_free / 10 * 9;
+  fits = host <= host_bytes && to_take + (device.integrated ? host : 0) <= device_free / 10 * 9;
   MPI_Allreduce(MPI_IN_PLACE, &fits, 1, MPI_INT, MPI_MIN, comm);
   return fits;
 }
@@ -396,6 +397,7 @@ static void trainer_close(Trainer *t) {
   if (t->graph) c->ops->graph_close(c, t->graph);
   trace_close(&t->run);
   liveness_device(NULL);
+  free((void *)t->run.algorithms);
   free(t->order);                                // of the training sequences (sampler)
   for (Packing &p : t->run.packing) packing_free(&p);
   store_close(t->run.store);
@@ -405,10 +407,8 @@ static void trainer_close(Trainer *t) {
   memset(t, 0, sizeof *t);
 }
 
-// --tune: autotunes matrix multiplies. Of the algorithms whose results are bitwise identical each rank takes those that
-// are fastest on its own GPU. First microbatches of zeros are computed, and their results dropped, so that every shape
-// of a step's matrix multiplies has its plan. Collective.
-static void trainer_tune(Trainer *t) {
+// Microbatches whose results are dropped: every matrix multiply of a step has its plan afterwards. Collective.
+static void trainer_plan_products(Trainer *t) {
   Ctx *c = &t->ctx;
   const int B = (int)t->opt.batch_size, T = (int)t->model.T;
   trainer_carve(t, B, T, PASS_TRAIN);
@@ -423,7 +423,69 @@ static void trainer_tune(Trainer *t) {
   fsdp_reduce_wait(t->fsdp);
   fsdp_returns_wait(t->fsdp);                   // for reduced gradients that the last replica broadcasts (HSDP)
   c->ops->sync(c);
-  c->ops->plans_tune(c);
   fsdp_step_end(t->fsdp);
   fsdp_set_traffic(t->fsdp, Traffic{});
+}
+// The algorithms that --plans or the resumed checkpoint (saved; NULL: none) names, in `text`; "" if neither does. On
+// rank 0, the error too.
+enum { ALGORITHMS_BYTES = 1 << 18 };
+static void trainer_named_algorithms(const Trainer *t, const char *saved, char *text, Error *error) {
+  const Options *o = &t->opt;
+  int64_t length = 0;
+  if (o->given[OPT_tune] && o->tune == OPT_tune_off) saved = NULL;
+  if (saved && !t->ctx.ops->nccl)
+    fail(error, "the checkpoint's run has GPU algorithms of --tune any, and this run computes on the CPU: "
+             "continue with --tune off");
+  else if (saved && o->tune == OPT_tune_on)
+    fail(error, "the checkpoint's run has algorithms of --tune any: leave out --tune on, or give "
+             "--tune off");
+  if (saved) snprintf(text, ALGORITHMS_BYTES, "%s", saved);
+  if (error->text[0] || !o->plans[0]) return;
+  char *file = file_get(o->plans, ALGORITHMS_BYTES - 1, &length);
+  if (file && saved && strcmp(file, saved))
+    fail(error, "--plans %.300s has other algorithms than the checkpoint, which its run continues with: "
+             "leave out --plans", o->plans);
+  else if (file) snprintf(text, ALGORITHMS_BYTES, "%s", file);
+  else if (!saved && o->tune != OPT_tune_any)
+    fail(error, "--plans %.300s cannot be read: %s; with --tune any it is written", o->plans,
+             strerror(errno));
+  free(file);
+}
+// Chooses the matrix multiplies' algorithms. Those that --plans or the resumed checkpoint names; with --tune the
+// fastest of equal bits, each rank for its own GPU, or the fastest that rank 0 finds. What is named or is rank 0's is
+// the run's from then on (RunView.algorithms). Collective.
+static void trainer_choose_algorithms(Trainer *t, const char *saved) {
+  Ctx *c = &t->ctx;
+  const int rank = fsdp_rank(t->fsdp);
+  const MPI_Comm comm = fsdp_comm(t->fsdp);
+  Error error = {}, why = {};
+  char *text = (char *)calloc(1, ALGORITHMS_BYTES);
+  CHECK(text, "no memory for %d bytes of algorithms", (int)ALGORITHMS_BYTES);
+  if (!rank) trainer_named_algorithms(t, saved, text, &error);
+  agree_no_error(comm, error.text, EXIT_MISSING);
+  MPI_Bcast(text, ALGORITHMS_BYTES, MPI_CHAR, 0, comm);
+  const bool named = text[0];
+  if (named) c->ops->plans_use(c, text, &why);
+  for (int pass = 0; named && pass < 2; pass++) {
+    if (why.text[0])
+      fail(&error, "%s: the algorithms do not fit this run: %s", t->opt.plans[0] ? "--plans" :
+           "--resume (--tune off continues with others)", why.text);
+    agree_no_error(comm, error.text, EXIT_MISSING);
+    if (!pass) trainer_plan_products(t), c->ops->plans_use(c, text, &why);
+  }
+  if (!named && t->opt.tune != OPT_tune_off) {
+    const bool any = t->opt.tune == OPT_tune_any;
+    trainer_plan_products(t);
+    if (!any || !rank) c->ops->plans_tune(c, any, NULL, 0);
+    if (any && !rank) c->ops->plans_algorithms(c, text, ALGORITHMS_BYTES);
+    MPI_Bcast(text, ALGORITHMS_BYTES, MPI_CHAR, 0, comm);
+    if (any && rank) c->ops->plans_use(c, text, &why);
+    if (why.text[0]) fail(&error, "--tune any: rank 0's algorithms: %s", why.text);
+    FILE *f = any && !rank && t->opt.plans[0] ? file_make_stream(t->opt.plans) : NULL;
+    if (any && !rank && t->opt.plans[0] && (!f || fputs(text, f) < 0 || fclose(f)))
+      fail(&error, "--plans %.300s cannot be written: %s", t->opt.plans, strerror(errno));
+    agree_no_error(comm, error.text, EXIT_MISSING);
+  }
+  if (text[0]) t->run.algorithms = text;
+  else free(text);
 }

@@ -81,6 +81,7 @@ struct Saved {
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
   const char *chat;                              // what renders its chats, JSON (chat.h); or NULL
   uint64_t base_hash, reference_hash;            // of what adapters are for; preferences are compared with; or 0
+  const char *algorithms;                        // of matrix multiplies (plans_algorithms of ops.h); or NULL
 };
 // Headers of the checkpoint in `directory` and the places of all its tensors. header: malloc'ed, one a file.
 void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, char *header[CHECKPOINT_FILES]);

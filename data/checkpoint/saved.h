@@ -111,6 +111,11 @@ void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, Checkpoi
   if (published) fprintf(f, "\"published\":%s,\n", published);
   cJSON_free(published);
   if (saved->chat) fprintf(f, "\"chat\":%s,\n", saved->chat);
+  if (saved->algorithms) {
+    fprintf(f, "\"matmul_algorithms\":");
+    json_text(f, saved->algorithms);
+    fprintf(f, ",\n");
+  }
   fprintf(f, "\"config\":{");
   saved->write_config(f, saved->options);
   fprintf(f, "},\n");

@@ -246,11 +246,11 @@ emu_lt_check(const EmuLtMatmul &o, const EmuLtLayout &a, const EmuLtLayout &b, c
 // ---- algorithms ----------------------------------------------------------------------------------------------------
 enum EmuLtOrder { EMU_LT_ASCENDING, EMU_LT_DESCENDING, EMU_LT_EVEN_ODD, EMU_LT_SPLIT };
 // align: of pointers and leading dimensions, in bytes. steps: stream operations per GEMM, which is what events measure
-// here. The heuristic's first algorithm is not the fastest, so that tuning has something to find: the seventh has the
-// bits of the third and is faster; the last has them too, but says that it splits the sum.
+// here. The heuristic's first algorithm is not the fastest, so that tuning has something to find: the last but one has
+// the bits of the third and is faster; the last has them too, but says that it splits the sum.
 struct EmuLtAlgo { uint32_t magic, id, tile, stages, splits, scheme, align, order, fused, steps; };
 enum : uint32_t { EMU_LT_MAGIC = 0x654c7421 };
-enum { EMU_LT_FASTER_TILE = 24 };                // the seventh's
+enum { EMU_LT_FASTER_TILE = 24 };                // the last but one's
 static const EmuLtAlgo emu_lt_algos[] = {
     {EMU_LT_MAGIC, 21, 15, 8, 3, CUBLASLT_REDUCTION_SCHEME_INPLACE, 16, EMU_LT_SPLIT, 1, 5},
     {EMU_LT_MAGIC, 24, 18, 12, 2, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 16, EMU_LT_SPLIT, 1, 5},
@@ -258,6 +258,10 @@ static const EmuLtAlgo emu_lt_algos[] = {
     {EMU_LT_MAGIC, 31, 23, 9, 3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_SPLIT, 1, 2},
     {EMU_LT_MAGIC, 66, 11, 5, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, EMU_LT_ASCENDING, 1, 3},
     {EMU_LT_MAGIC, 2, 5, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, EMU_LT_DESCENDING, 0, 1},
+    {EMU_LT_MAGIC, 2, 6, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_DESCENDING, 0, 1},
+    {EMU_LT_MAGIC, 2, 7, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_DESCENDING, 0, 1},
+    {EMU_LT_MAGIC, 66, 12, 5, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_ASCENDING, 1, 3},
+    {EMU_LT_MAGIC, 66, 13, 5, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_ASCENDING, 1, 3},
     {EMU_LT_MAGIC, 6, EMU_LT_FASTER_TILE, 14, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 16, EMU_LT_EVEN_ODD, 1, 2},
     {EMU_LT_MAGIC, 33, 23, 9, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 16, EMU_LT_EVEN_ODD, 1, 1}};
 
@@ -302,7 +306,7 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cubla
   const cublasStatus_t s = emu_lt_check(*o, *a, *b, *c, *d);
   if (s != CUBLAS_STATUS_SUCCESS) return s;
   const bool swap = (d->rows / 8 + d->cols / 8 + (o->multiprocessors ? 1 : 0)) % 2;
-  const int order[] = {0, 1, swap ? 3 : 2, swap ? 2 : 3, 4, 5, 6, 7};
+  const int order[] = {0, 1, swap ? 3 : 2, swap ? 2 : 3, 4, 5, 6, 7, 8, 9, 10, 11};
   for (int i : order) {
     const EmuLtAlgo &g = emu_lt_algos[i];
     if (*count == wanted || (g.scheme && !(g.scheme & p->schemes)) || emu_lt_workspace(g, *d) > p->workspace) continue;
@@ -314,6 +318,22 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cubla
     r->wavesCount = 1.0f;
   }
   return *count ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+EMU(cublasStatus_t)
+cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
+                        cublasLtMatmulHeuristicResult_t *result) {
+  EmuLtAlgo g;
+  const uint32_t whole[] = {256, 256, 256, 256};
+  EMU_LT_NEED(h && h->open && algo && result, INVALID_VALUE, "no handle, algorithm or result");
+  memcpy(&g, algo, sizeof g);
+  const cublasStatus_t s = emu_lt_check(*o, *a, *b, *c, *d);
+  if (s != CUBLAS_STATUS_SUCCESS) return s;
+  memset(result, 0, sizeof *result);
+  memcpy(&result->algo, &g, sizeof g);
+  result->state = emu_lt_runs(g, *o, *a, *b, *c, *d, whole);
+  result->workspaceSize = emu_lt_workspace(g, *d);
+  return result->state;
 }
 EMU(cublasStatus_t)
 cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t a, void *to,
@@ -568,11 +588,12 @@ static const EmuLtRule emu_lt_rule_list[] = {
 };
 enum { EMU_LT_RULES = sizeof emu_lt_rule_list / sizeof *emu_lt_rule_list };
 
+enum { EMU_LT_OFFERED = 16 };                    // at most
 // The number of algorithms that the heuristic offers for a problem.
 EMU(int) emu_lt_offered(EmuLtProblem *q, cublasLtMatmulHeuristicResult_t *r, cublasStatus_t *status) {
   int n = 0;
   EmuLtHandle h = {true};
-  *status = cublasLtMatmulAlgoGetHeuristic(&h, &q->o, &q->a, &q->b, &q->c, &q->d, &q->p, 8, r, &n);
+  *status = cublasLtMatmulAlgoGetHeuristic(&h, &q->o, &q->a, &q->b, &q->c, &q->d, &q->p, EMU_LT_OFFERED, r, &n);
   return n;
 }
 EMU(EmuLtProblem) emu_lt_problem() {
@@ -585,7 +606,7 @@ EMU(EmuLtProblem) emu_lt_problem() {
 }
 // No offered algorithm breaks a preference.
 EMU(bool) emu_lt_preferences_hold() {
-  cublasLtMatmulHeuristicResult_t r[8];
+  cublasLtMatmulHeuristicResult_t r[EMU_LT_OFFERED];
   cublasStatus_t status;
   EmuLtProblem q = emu_lt_problem();
   const int all = emu_lt_offered(&q, r, &status);
@@ -621,7 +642,7 @@ bool emu_lt_rule_holds(int i) {
            cublasLtMatmulPreferenceSetAttribute(&q.p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &x, 4) ==
                CUBLAS_STATUS_INVALID_VALUE;
   }
-  cublasLtMatmulHeuristicResult_t r[8];
+  cublasLtMatmulHeuristicResult_t r[EMU_LT_OFFERED];
   cublasStatus_t status;
   emu_lt_rule_list[i].change(&q);
   const int n = emu_lt_offered(&q, r, &status);

@@ -86,6 +86,8 @@ void emu_skip_waits(const char *event, const char *stream) {
 void emu_set_device_bytes(size_t bytes) { emu_device_bytes_now = bytes; }
 void emu_set_shared_limit(size_t bytes) { emu_shared_limit_now = bytes; }
 void emu_set_capability(int capability) { emu_capability_now = capability; }
+void emu_set_built_for(int capability) { emu_built_for_now = capability; }
+void emu_set_integrated(size_t cached_bytes) { emu_cached_bytes = cached_bytes; }
 void emu_set_devices(int count) { emu_devices_now = count; }
 void emu_set_instances(int of_a_gpu) { emu_instances_now = of_a_gpu; }
 EmuCounters emu_counters() { return emu_count; }

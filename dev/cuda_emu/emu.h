@@ -25,6 +25,10 @@ EMU_CALL void emu_skip_waits(const char *event, const char *stream);
 EMU_CALL void emu_set_device_bytes(size_t bytes);                  // memory (16 GiB)
 EMU_CALL void emu_set_shared_limit(size_t bytes);                  // shared memory of a block after opt-in (99 KiB)
 EMU_CALL void emu_set_capability(int capability);                  // 90: compute capability 9.0, with clusters (80)
+// The architecture of the PTX that all kernels were compiled from; 0: the device's own.
+EMU_CALL void emu_set_built_for(int capability);
+// The device's memory is the host's, and the host's page cache holds so many bytes of it; 0: memory of its own.
+EMU_CALL void emu_set_integrated(size_t cached_bytes);
 EMU_CALL void emu_set_devices(int count);                          // 8
 // Devices are instances (MIG) of a GPU, that many on each: one PCI bus id, UUIDs of their own. 1: whole GPUs.
 EMU_CALL void emu_set_instances(int of_a_gpu);
@@ -33,7 +37,8 @@ EMU_CALL void emu_set_instances(int of_a_gpu);
 struct Ctx;
 EMU_CALL void emu_probe(Ctx *c, int what, void *to, const void *from);
 
-struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped; };
+// multiplies: of tensor cores; loads: bytes that cp.async reads of device memory.
+struct EmuCounters { int64_t kernels, copies, graphs, waits, waits_skipped, multiplies, loads; };
 EMU_CALL EmuCounters emu_counters();             // run so far; for graphs and waits: requested so far
 
 // Small programs, right and wrong, that show what the emulation detects: the name of the i-th, NULL after the last; and
@@ -54,6 +59,8 @@ EMU_CALL void emu_set_nccl_version(int version);
 
 // What the emulated cuBLASLt refuses from now on: GELU' epilogues; operands or leading dimensions that are not 16-byte
 // aligned; everything. The program's own kernels then do that work. 0: it refuses nothing.
+// Algorithms that the emulated heuristic returns for aligned operands; the one that tuning finds is behind the eighth.
+enum { EMU_LT_CANDIDATES = 10 };
 enum { EMU_LT_WITHOUT_FUSED = 1, EMU_LT_WITHOUT_UNALIGNED = 2, EMU_LT_WITHOUT_ALL = 4 };
 EMU_CALL void emu_lt_without(unsigned what);
 // From now on the algorithm that tuning finds, with the bits of the heuristic's first, has another last bit in this

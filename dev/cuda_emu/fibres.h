@@ -13,6 +13,7 @@
 // Divergence: when no thread can run and some thread waits, the block is stuck. The process ends and reports who waits
 // where. A thread that has ended does not count as arrived anywhere, which is stricter than sm_70 and later.
 #pragma once
+#include "emu.h"
 #include "intrinsics.h"
 #include <sys/mman.h>
 
@@ -100,6 +101,8 @@ static char *emu_static, *emu_dynamic_end;       // of the cluster's first block
 static size_t emu_static_used, emu_static_bytes;
 static EmuDynamic emu_dynamic;
 static int emu_capability_now = 80;              // ten times major, and minor
+static int emu_built_for_now;
+static EmuCounters emu_count;
 static size_t emu_shared_limit_now = 99 << 10;   // the limit of every architecture since sm_80, by opting in
 
 EMU(size_t) emu_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -341,7 +344,9 @@ EMU(int) __syncthreads_and(int p) { return emu_barrier(p != 0, "__syncthreads_an
 
 // The cluster's barrier, in two steps: cluster_arrive and cluster_wait of kernels/cuda/gpu.h. A thread waits with
 // waits_in alone; the last to arrive makes those that already wait ready again.
+EMU(int) emu_built_for() { return emu_built_for_now ? emu_built_for_now : emu_capability_now; }
 EMU(void) emu_cluster_arrive() {
+  if (emu_built_for() < 90) emu_fail("a cluster in code that was compiled for a GPU without");
   if (emu_cluster_arrived[emu_thread->index]++ != emu_cluster_phase)
     emu_fail("a thread arrives twice at one barrier of its cluster");
   if (++emu_cluster_here < emu_thread_count) return;

@@ -137,7 +137,7 @@ EMU(cudaError_t) cudaFreeHost(void *p) {
 }
 EMU(cudaError_t) cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
   *total_bytes = emu_device_bytes_now;
-  *free_bytes = emu_device_bytes_now - emu_device_bytes_used;
+  *free_bytes = emu_device_bytes_now - std::min(emu_device_bytes_now, emu_device_bytes_used + emu_cached_bytes);
   return cudaSuccess;
 }
 
@@ -228,6 +228,7 @@ EMU(cudaError_t) cudaGetDeviceProperties(cudaDeviceProp *p, int i) {
   p->major = emu_capability_now / 10;
   p->minor = emu_capability_now % 10;
   p->multiProcessorCount = EMU_MULTIPROCESSORS;
+  p->integrated = emu_cached_bytes > 0;
   p->warpSize = 32;
   p->maxThreadsPerBlock = EMU_MAX_THREADS;
   p->maxThreadsPerMultiProcessor = 2048;

@@ -74,7 +74,6 @@ static std::vector<EmuStream *> emu_streams;     // open, or destroyed and not y
 static unsigned emu_streams_made;
 static std::vector<unsigned> emu_order;          // positions in emu_streams; the first that can run goes next
 static cudaError_t emu_last_error;
-static EmuCounters emu_count;
 static uint64_t emu_progress;                    // operations and graph nodes finished
 static std::vector<EmuWait> emu_wait_pairs;
 static std::string emu_skip_event, emu_skip_stream;

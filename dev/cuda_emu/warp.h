@@ -94,6 +94,7 @@ template <class T> static inline void emu_mma_16816(float d[4], const uint32_t a
   EmuMma m = {d, a, b};
   emu_whole_warp("mma");
   emu_meet(0xffffffffu, &m, emu_mma_op<T>, "mma");
+  emu_count.multiplies += 16 * 8 * 16 / 32;
 }
 
 struct EmuLdmatrix { uint32_t *r; const void *row; bool trans; };
@@ -130,6 +131,7 @@ EMU(void) emu_cp_async16(void *to, const void *from, bool ok) {
   if (((uintptr_t)to | (ok ? (uintptr_t)from : 0)) % 16) emu_fail("cp.async: an address is not 16-byte aligned");
   if (!emu_is_shared(to)) emu_fail("cp.async: the destination is not in shared memory");
   memset(to, 0xff, 16);
+  emu_count.loads += ok ? 16 : 0;
   emu_copies[emu_thread->index].push_back({to, ok ? from : NULL, emu_copy_group[emu_thread->index]});
 }
 EMU(void) emu_cp_async_commit() { emu_copy_group[emu_thread->index]++; }

@@ -192,6 +192,7 @@ template <class T, int N> __attribute__((noinline)) static void emu_wgmma(float 
   EmuRead *mine = &t->read[t->reads++];
   *mine = {a, {}, t->committed, tile_a, tile_b, 0, N};
   if (a) memcpy(mine->was, a, 16);
+  emu_count.multiplies += 64 * N * 16 / 128;
   if (++meeting->here < 128) { emu_wait("wgmma"); return; }
   meeting->here = 0;
   static uint16_t a_bits[64 * 16], b_bits[16 * N];

@@ -443,10 +443,10 @@ static Tensor block_expanded(Tensor qkv, int64_t H, int64_t KV, int64_t hs) {
   }
   return all;
 }
-struct BlockHeads { int64_t B, T, H, KV, hs; float p; };
+struct BlockHeads { int64_t B, T, H, KV, hs; float p; int64_t window; };
 static void block_check_heads(Dtype dtype, BlockHeads k) {
   const int64_t C = k.H * k.hs, ld = C + 2 * k.KV * k.hs, group = k.H / k.KV, rows = k.B * k.T;
-  const AttentionCase all = {k.B, k.T, k.H, k.hs, k.p};
+  const AttentionCase all = {k.B, k.T, k.H, k.hs, k.p, k.window};
   const Dropout drop = attention_test_drop(&all);
   Tensor qkv = op_random_tensor(7, 1.0, dtype, k.B, k.T, ld), dout = op_random_tensor(8, 1.0, dtype, k.B, k.T, C);
   Tensor expanded = block_expanded(qkv, k.H, k.KV, k.hs), first = {};
@@ -476,13 +476,15 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
     else op_state.in.step = drop.step;
     Tensor t[] = {qkv, expanded, dout, out, lse, op_tensor(dtype, k.B, k.T, C), op_tensor(F32, k.B, k.H, k.T),
                   op_tensor(dtype, k.B, k.T, C), op_tensor(F32, k.B, k.H, k.T), op_tensor(dtype, k.B, k.T, ld),
-                  op_tensor(dtype, k.B, k.T, 3 * C)};
+                  op_tensor(dtype, k.B, k.T, 3 * C), op_tensor(I32, k.B, k.T)};
+    for (int64_t j = 0; j < rows; j++) ((int32_t *)t[11].data)[j] = (int32_t)max64(0, j % k.T - k.window + 1);
     const int H = (int)k.H;
-    block_call(&p, t, 11, [=](Ctx *c, Tensor *x) {
-      attention_forward(c, x[5], x[6], x[0], H, drop);
-      attention_forward(c, x[7], x[8], x[1], H, drop);
-      attention_backward(c, x[9], x[2], x[0], x[3], x[4], H, drop);
-      attention_backward(c, x[10], x[2], x[1], x[3], x[4], H, drop);
+    block_call(&p, t, 12, [=](Ctx *c, Tensor *x) {
+      const Tensor starts = k.window ? x[11] : Tensor{};
+      attention_forward(c, x[5], x[6], x[0], H, drop, starts);
+      attention_forward(c, x[7], x[8], x[1], H, drop, starts);
+      attention_backward(c, x[9], x[2], x[0], x[3], x[4], H, drop, starts);
+      attention_backward(c, x[10], x[2], x[1], x[3], x[4], H, drop, starts);
     });
     op_expect_same_bits(block_where("attention with shared heads, out", &p, dtype), t[5], t[7]);
     op_expect_same_bits(block_where("attention with shared heads, lse", &p, dtype), t[6], t[8]);
@@ -509,13 +511,16 @@ static void block_check_heads(Dtype dtype, BlockHeads k) {
   op_free_all();
 }
 TEST(block_heads_share_k_and_v,
-     "attention with 1, 2, 3 heads of k and v for several of q: out, lse and dq have the bits of "
-     "k and v copied to every head; dk and dv are their sums, within rounding of fp64") {
-  static const BlockHeads cases[] = {{2, 37, 4, 2, 8, 0.0f}, {1, 70, 3, 1, 24, 0.2f}, {1, 40, 6, 3, 5, 0.0f},
-                                     {1, 300, 2, 1, 64, 0.0f}, {2, 33, 4, 1, 80, 0.1f}};
+     "attention with 1, 2, 3 heads of k and v for several of q, with and without a window: out, lse and dq have the "
+     "bits of k and v copied to every head; dk and dv are their sums, within rounding of fp64") {
+  static const BlockHeads cases[] = {{2, 37, 4, 2, 8, 0.0f, 0}, {1, 70, 3, 1, 24, 0.2f, 9}, {1, 40, 6, 3, 5, 0.0f, 0},
+                                     {1, 300, 2, 1, 64, 0.0f, 0}, {2, 33, 4, 1, 80, 0.1f, 0},
+                                     {1, 150, 4, 2, 128, 0.0f, 40}, {1, 70, 4, 2, 256, 0.1f, 40}};
   for (BlockHeads k : cases) for (Dtype dtype : {F32, BF16, F16}) block_check_heads(dtype, k);
   device_on_hopper(true);
-  for (BlockHeads k : {BlockHeads{1, 140, 4, 2, 64, 0.1f}, BlockHeads{1, 130, 3, 1, 128, 0.0f}})
+  static const BlockHeads hopper[] = {{1, 140, 4, 2, 64, 0.1f, 0}, {1, 130, 3, 1, 128, 0.0f, 0},
+                                      {1, 260, 4, 2, 128, 0.0f, 70}, {1, 200, 3, 1, 128, 0.1f, 33}};
+  for (BlockHeads k : hopper)
     for (Dtype dtype : {BF16, F16}) block_check_heads(dtype, k);
   device_on_hopper(false);
 }

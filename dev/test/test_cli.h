@@ -55,6 +55,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--graph on --comm mpi", 2,
        "--graph on does not go with --comm mpi: the host waits for copies inside the step, which cannot be captured"},
       {0, "--tune --device cpu", 2, "--tune needs --device cuda"},
+      {0, "--plans x --tune on --device cuda", 2,
+       "--plans x has algorithms from --tune any: it does not go with --tune on"},
       {2, "--sm_margin 16 --device cpu", 2, "--sm_margin needs --device cuda; this run computes on the CPU"},
       {0, "--attention mma --device cpu", 2, "--attention needs --device cuda; this run computes on the CPU"},
       {0, "--sm_margin 1", 2, "--sm_margin 1: two kernels of NCCL run at once..."},
@@ -70,7 +72,8 @@ TEST(cli_refuses_bad_options, "each wrong option: one clear line, once for all r
       {2, "--device cuda", 2,
        "--device cuda: this build has no CUDA kernels (..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: this build..."},
-      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA..."}};
+      {2, "--tune", 2, "--tune needs --device cuda; this run computes on the CPU: this build has no CUDA..."},
+      {2, "--plans x", 2, "--plans needs --device cuda; this run computes on the CPU: this build has no CUDA..."}};
   const CliRefusal no_driver[] = {
       {2, "--device cuda", 3, "--device cuda: no NVIDIA driver..."},
       {2, "--reduce native", 2, "--reduce native needs --device cuda; this run computes on the CPU: no NVIDIA..."},

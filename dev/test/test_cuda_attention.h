@@ -14,7 +14,8 @@
 static const AttentionCase cuda_attention_cases[] = {
   {2, 1, 2, 16, 0.0f},  {2, 5, 3, 8, 0.25f},   {1, 63, 2, 24, 0.0f},  {1, 64, 1, 32, 0.1f},   {2, 65, 1, 40, 0.0f},
   {1, 130, 2, 64, 0.1f}, {1, 200, 1, 64, 0.0f}, {1, 130, 1, 80, 0.0f}, {1, 65, 1, 96, 0.2f},   {1, 130, 1, 96, 0.0f},
-  {1, 65, 2, 128, 0.1f}, {1, 131, 1, 128, 0.0f}, {1, 63, 1, 136, 0.2f}, {1, 65, 2, 20, 0.1f},  {2, 66, 1, 7, 0.0f}};
+  {1, 65, 2, 128, 0.1f}, {1, 131, 1, 128, 0.0f}, {1, 63, 1, 136, 0.2f}, {1, 65, 2, 20, 0.1f},  {2, 66, 1, 7, 0.0f},
+  {1, 130, 1, 256, 0.1f}, {1, 33, 1, 264, 0.0f}};
 static const int cuda_attention_case_count = (int)(sizeof cuda_attention_cases / sizeof cuda_attention_cases[0]);
 // The same for Hopper's, which take sequences of at least 128: one and several tiles, with ends of one row and of all
 // but one; blocks of which a warpgroup has no row.
@@ -383,7 +384,7 @@ TEST(chat_attention_apart,
     for (int64_t hs : {12, 40}) for (int table = 0; const Ops *ops = op_table(table); table++)
       chat_attention(ops, false, hs, dtype);
   for (int table = 0; const Ops *ops = device_table(table); table++) {
-    for (int64_t hs : {32, 64, 80, 96, 128}) chat_attention(ops, true, hs, BF16);
+    for (int64_t hs : {32, 64, 80, 96, 128, 256}) chat_attention(ops, true, hs, BF16);
     for (int64_t hs : {20, 72}) chat_attention(ops, true, hs, F16);
     for (int64_t hs : {20, 80}) chat_attention(ops, true, hs, F32);
   }
@@ -395,6 +396,52 @@ TEST(chat_attention_apart,
   device_on_hopper(false);
 }
 
+TEST(cuda_attention_of_documents_is_cheap,
+     "documents of 256 tokens in a sequence of 1024: attention's kernels on tensor cores compute and load at most 40 % "
+     "of what one document of 1024 takes, forward and backward; shorter documents take less") {
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  enum { T = 1024 };
+  const struct { bool hopper; int64_t hs; } families[] = {{false, 64}, {false, 256}, {true, 64}, {true, 128}};
+  for (const auto &f : families) {
+    const AttentionCase k = {1, T, 1, f.hs, 0.0f};
+    EmuCounters took[3][2];
+    device_on_hopper(f.hopper);
+    AttentionTensors t = attention_tensors(&k, BF16);
+    Ctx c = cuda_attention_ctx(&ops_cuda_emulated, &k, BF16);
+    Tensor out = device_tensor(&c, BF16, 1, T, f.hs), lse = device_tensor(&c, F32, 1, 1, T);
+    Tensor starts = op_tensor(I32, 1, T);
+    Tensor qkv = device_upload(&c, t.qkv), dout = device_upload(&c, t.dout);
+    Tensor dqkv = device_tensor(&c, BF16, 1, T, 3 * f.hs);
+    for (int way = 0; way < 3; way++) {          // one document; four; of 1, 2, 3, ... tokens
+      for (int i = 0, at = 0, n = 1; i < T; i++) {
+        if (way == 2 && i == at + n) at = i, n++;
+        ((int32_t *)starts.data)[i] = way == 0 ? 0 : way == 1 ? i / 256 * 256 : at;
+      }
+      const Tensor first = device_upload(&c, starts);
+      for (int pass = 0; pass < 2; pass++) {
+        const EmuCounters before = emu_counters();
+        if (!pass) attention_forward(&c, out, lse, qkv, 1, Dropout{}, first);
+        else attention_backward(&c, dqkv, dout, qkv, out, lse, 1, Dropout{}, first);
+        c.ops->sync(&c);
+        took[way][pass] = emu_counters();
+        took[way][pass].multiplies -= before.multiplies, took[way][pass].loads -= before.loads;
+      }
+    }
+    for (int pass = 0; pass < 2; pass++) {
+      const EmuCounters *all = &took[0][pass], *four = &took[1][pass], *many = &took[2][pass];
+      EXPECT(all->multiplies >= (int64_t)T * T / 2 * f.hs * (pass ? 5 : 2) &&
+             10 * four->multiplies <= 4 * all->multiplies && 10 * four->loads <= 4 * all->loads &&
+             many->multiplies < four->multiplies && many->loads < four->loads,
+             "%s, head size %lld, %s: %lld multiplies of %lld, %lld bytes of %lld; of many %lld and %lld",
+             f.hopper ? "wgmma" : "mma", (long long)f.hs, pass ? "backward" : "forward", (long long)four->multiplies,
+             (long long)all->multiplies, (long long)four->loads, (long long)all->loads, (long long)many->multiplies,
+             (long long)many->loads);
+    }
+    device_done(&c);
+    op_free_all();
+  }
+  device_on_hopper(false);
+}
 TEST(chat_attention_windows,
      "attention with a sliding window over several documents in one sequence is, forward and backward, that of each "
      "alone with that window by the fp64 formula: each CPU table, all families of CUDA kernels") {
@@ -402,11 +449,12 @@ TEST(chat_attention_windows,
     for (int table = 0; const Ops *ops = op_table(table); table++)
       for (Dtype dtype : {F32, BF16}) chat_attention(ops, false, 12, dtype, window);
     for (int table = 0; const Ops *ops = device_table(table); table++) {
-      chat_attention(ops, true, 64, BF16, window);
+      for (int64_t hs : {64, 256}) chat_attention(ops, true, hs, BF16, window);
       chat_attention(ops, true, 20, F32, window);
     }
     device_on_hopper(true);
-    for (int table = 0; const Ops *ops = device_table(table); table++) chat_attention(ops, true, 64, BF16, window);
+    for (int table = 0; const Ops *ops = device_table(table); table++)
+      for (int64_t hs : {64, 128}) chat_attention(ops, true, hs, BF16, window);
     device_on_hopper(false);
   }
 }

@@ -398,7 +398,7 @@ TEST(cuda_matmul_tuned_bits,
                        {}}, y = x;
       matmul_tuned_run(&c, &d, &x);
       EXPECT(matmul_lines(&c, before, sizeof before) == 3, "plans:\n%s", before);
-      ops->plans_tune(&c);
+      ops->plans_tune(&c, false, NULL, 0);
       const Tensor kept[] = {x.out, x.din, x.dweight, d.in, d.weight, d.pre};
       for (int k = 0; k < 6; k++) device_expect_same_bits("operands after tuning", &c, kept[k], x.host[k]);
       device_expect_same_bits("a bias after tuning", &c, d.bias, d.host.bias);
@@ -416,6 +416,67 @@ TEST(cuda_matmul_tuned_bits,
       op_free_all();
     }
 }
+TEST(cuda_matmul_tuned_to_any,
+     "tuning to any bits takes the fastest of all; its list has every candidate, with equal hashes exactly where bits "
+     "are equal; the algorithms as text, given to another device, give the tuned bits; those of another GPU, or that "
+     "lack a multiply, are refused") {
+  static char list[1 << 15], text[4096], again[4096], algorithms[1 << 14], other[1 << 14];
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  const Ops *ops = &ops_cuda_emulated;
+  matmul_set_without(ops, 0);
+  for (Dtype t : {F32, BF16}) {
+    MatmulTuned x[3];
+    Error error = {};
+    for (int run = 0; run < 3; run++) {          // tuned; given its algorithms before it multiplies, and afterwards
+      Ctx c = matmul_device_ctx(ops);
+      const MatmulDeviceCase d = matmul_device_case(&c, matmul_case(MatmulShape{64, 96, 80}, t));
+      x[run] = {device_tensor(&c, t, 64, 80), device_tensor(&c, t, 64, 96), device_tensor(&c, F32, 80, 96), {}};
+      if (run == 1) ops->plans_use(&c, algorithms, &error);
+      if (run != 1) matmul_tuned_run(&c, &d, &x[run]);
+      if (run == 2) ops->plans_use(&c, algorithms, &error);
+      if (!run) ops->plans_tune(&c, true, list, sizeof list);
+      matmul_tuned_run(&c, &d, &x[run]);
+      ops->plans_algorithms(&c, run ? other : algorithms, sizeof algorithms);
+      matmul_lines(&c, run ? again : text, sizeof text);
+      EXPECT(!error.text[0] && (!run || (!strcmp(text, again) && !strcmp(algorithms, other))), "%s became\n%s: %s", text,
+             again, error.text);
+      if (run == 2) {
+        snprintf(other, sizeof other, "%s", algorithms);
+        memcpy(strstr(other, "emulated"), "imitated", 8);
+        ops->plans_use(&c, other, &error);
+        EXPECT(strstr(error.text, "they are of 'cuBLASLt ") && strstr(error.text, ", imitated, 4 multiprocessors, 0 of them"),
+               "another GPU's: '%s'", error.text);
+        error.text[0] = 0, *strstr(algorithms, "\n") = 0;
+        strcat(algorithms, "\n");
+        Ctx fresh = matmul_device_ctx(ops);
+        const MatmulDeviceCase e = matmul_device_case(&fresh, matmul_case(MatmulShape{64, 96, 80}, t));
+        matmul_run_once(&fresh, &e);
+        ops->plans_use(&fresh, algorithms, &error);
+        EXPECT(strstr(error.text, "they lack matmul_forward 64x80x96 "), "without lines: '%s'", error.text);
+        device_done(&fresh);
+      }
+      device_done(&c);
+    }
+    for (int k = 0; k < 6; k++)
+      for (int run = 1; run < 3; run++) op_expect_same_bits("given", x[run].host[k], x[0].host[k]);
+    EXPECT(strstr(text, "bias: algorithm 2 tile 5 "), "not the fastest, of one step:\n%s", text);
+    int lines = 0, equal = 0, others = 0;
+    unsigned long long own = 0, bits;
+    char word[16], *save = NULL;
+    for (char *line = strtok_r(list, "\n", &save); line; line = strtok_r(NULL, "\n", &save), lines++) {
+      float ms;
+      REQUIRE(sscanf(line, "%f ms bits %llx %15s", &ms, &bits, word) == 3 && strstr(line, ": algorithm "), "'%s'",
+              line);
+      if (!strcmp(word, "heuristic")) own = bits;
+      else if (!strcmp(word, "equal")) equal += bits == own ? 1 : 1000;
+      else others += bits != own || strstr(line, "split-k 2");
+    }
+    const int all = 3 * EMU_LT_CANDIDATES - (t == BF16 ? 3 : 0);   // three of them have no GELU'
+    EXPECT(lines == all && equal == 3 && others == lines - 6, "%d lines, not %d, %d equal, %d others", lines, all,
+           equal, others);
+    op_free_all();
+  }
+}
 // X X^T, whose operands are one; a GEMM that adds another matrix, which is an operand too.
 TEST(cuda_matmul_tuned_bits_of_every_element,
      "tuning refuses an algorithm that differs in the last bit of one element, whichever it is: the first, one in the "
@@ -431,7 +492,7 @@ TEST(cuda_matmul_tuned_bits_of_every_element,
       matmul_run_once(&c, &d);
       matmul_lines(&c, before, sizeof before);
       emu_lt_differ(differs);
-      c.ops->plans_tune(&c);
+      c.ops->plans_tune(&c, false, NULL, 0);
       emu_lt_differ(-1);
       matmul_lines(&c, text, sizeof text);
       EXPECT(!strcmp(text, before) == (differs >= 0), "%s, element %lld: %s became\n%s", dtype_name(t),
@@ -449,7 +510,7 @@ TEST(cuda_matmul_tuned_bits_of_one_operand, "tuning changes no bit where operand
     Tensor gram = device_tensor(&c, t, 64, 64), out = device_tensor(&c, t, 64, 96), host[2][2];
     Tensor scratch = device_tensor(&c, I32, (int64_t)newton_schulz_work_bytes(64, 96, t) / 4);
     for (int tuned = 0; tuned < 2; tuned++) {
-      if (tuned) ops->plans_tune(&c);
+      if (tuned) ops->plans_tune(&c, false, NULL, 0);
       matmul_forward(&c, gram, in, in, MatmulEpilogue{});
       newton_schulz(&c, out, in, scratch, 5);
       host[tuned][0] = device_download(&c, gram), host[tuned][1] = device_download(&c, out);
@@ -585,7 +646,7 @@ TEST(cuda_matmul_fp8_plans,
     device_expect_same_bits("the same product again", &c, matmul_fp8_run(&c, &d), first);
     EXPECT(matmul_lines(&c, text, sizeof text) == 2, "plans of one shape and two dtypes:\n%s", text);
     EXPECT(strstr(text, "matmul_forward 64x80x96 fp8 to bf16, bias: algorithm "), "%s", text);
-    ops->plans_tune(&c);
+    ops->plans_tune(&c, false, NULL, 0);
     matmul_lines(&c, again, sizeof again);
     if (ops == &ops_cuda_emulated) EXPECT(strcmp(strstr(text, " fp8 "), strstr(again, " fp8 ")), "not tuned: %s", text);
     device_expect_same_bits("tuned", &c, matmul_fp8_run(&c, &d), first);
@@ -1046,7 +1107,7 @@ TEST(sm_margin_reaches_cublaslt, "cuBLASLt plans for the multiprocessors that --
     EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_input for %d", margin, emu_lt_multiprocessors());
     matmul_backward_weight(&c, dweight, Tensor{}, d.dout, d.in, OVERWRITE);
     EXPECT(emu_lt_multiprocessors() == want, "margin %d: backward_weight for %d", margin, emu_lt_multiprocessors());
-    if (tuned) c.ops->plans_tune(&c);
+    if (tuned) c.ops->plans_tune(&c, false, NULL, 0);
     EXPECT(emu_lt_multiprocessors() == want, "margin %d: tuning for %d", margin, emu_lt_multiprocessors());
     EXPECT(matmul_lines(&c, text, sizeof text) == 3, "%s", text);
     device_done(&c);

@@ -117,6 +117,30 @@ TEST(cuda_memory, "device and pinned memory come zeroed, are counted and freed; 
   }
 }
 
+TEST(cuda_memory_of_the_host,
+     "a GPU whose memory is the host's: what the page cache holds of it counts as free, on others it does not exist") {
+  if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
+  const Ops *ops = &ops_cuda_emulated;
+  const size_t whole = 256 << 20;
+  emu_set_device_bytes(whole);
+  for (size_t cached : {(size_t)0, whole - (96 << 20)}) {
+    size_t left = 0, total = 0, host = host_available_bytes();
+    emu_set_integrated(cached);
+    Ctx c = cuda_runtime_ctx(ops);
+    ops->memory_left(&c, &left, &total);
+    DeviceProbe *p = (DeviceProbe *)calloc(1, sizeof *p);
+    ops->device_probe(NULL, p);
+    EXPECT(p->device[0].integrated == (cached > 0), "%zu bytes in the page cache: integrated %d", cached,
+           p->device[0].integrated);
+    // The cache leaves 96 MiB, and cuBLASLt takes some: more must be what the host says it has, where it has more.
+    EXPECT(left <= total && total == whole && (!cached || host < 2 * whole || left == whole),
+           "%zu bytes in the page cache: %zu free of %zu", cached, left, total);
+    ops->device_close(&c);
+    free(p);
+  }
+  emu_set_integrated(0);
+  emu_set_device_bytes((size_t)16 << 30);
+}
 TEST(cuda_memory_limit, "on a device that fills up, requests that fit succeed and others get NULL, again and again") {
   if (!&ops_cuda_emulated) SKIP("the emulated kernels are not linked");
   const Ops *ops = &ops_cuda_emulated;
@@ -279,7 +303,15 @@ TEST(cuda_known_devices, "a device's peak is found by its name, never a neighbou
       {"NVIDIA GeForce RTX 3090", 71e12},     {"NVIDIA GeForce RTX 4090", 165.2e12},
       {"NVIDIA GeForce RTX 5090", 209.5e12},  {"NVIDIA RTX 6000 Ada Generation", 364.2e12},
       {"NVIDIA H200 NVL", 835e12},            {"NVIDIA GeForce RTX 3090 Ti", 80e12},
-      {"NVIDIA GeForce RTX 4090 D", 0},       {"NVIDIA GeForce RTX 4090 Laptop GPU", 0},
+      {"NVIDIA GeForce RTX 4090 D", 147.1e12}, {"NVIDIA GeForce RTX 4090 Laptop GPU", 0},
+      {"NVIDIA GeForce RTX 4070", 58.3e12},   {"NVIDIA GeForce RTX 4070 Ti SUPER", 88.2e12},
+      {"NVIDIA GeForce RTX 4060", 30.2e12},   {"NVIDIA GeForce RTX 3060", 25.5e12},
+      {"NVIDIA GeForce RTX 3080", 59.5e12},   {"NVIDIA GeForce RTX 3080 Ti", 68.2e12},
+      {"NVIDIA GeForce RTX 5070", 61.7e12},   {"NVIDIA GeForce RTX 5060", 38.4e12},
+      {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8e12},
+      {"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9e12},
+      {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 480e12},
+      {"NVIDIA GB10", 125e12},                {"NVIDIA GeForce RTX 5070 Laptop GPU", 0},
       {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", 0}, {"NVIDIA A10G", 0},                 {"NVIDIA H1000", 0},
       {"Tesla V100-SXM2-16GB", 0},            {"", 0}};
   for (const auto &k : known) {

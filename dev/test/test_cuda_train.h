@@ -323,7 +323,8 @@ TEST_MPI(cuda_tune_changes_no_bits, 2,
         test_options(&o, 2, "%s --param_dtype bf16 %s", schedule_shapes, extra);
         o.comm = OPT_comm_mpi;
         trainer_open(&t, &o, &corpus, MPI_COMM_WORLD, device_of(ops), 1);
-        if (tuned) trainer_tune(&t);
+        t.opt.tune = tuned ? OPT_tune_on : OPT_tune_off;
+        trainer_choose_algorithms(&t, NULL);
         before[tuned] = weights_hash(t.fsdp);
         r[tuned] = train_step(&t, false);
         after[tuned] = weights_hash(t.fsdp);
@@ -336,6 +337,103 @@ TEST_MPI(cuda_tune_changes_no_bits, 2,
              r[1].grad_norm, r[0].loss, r[0].grad_norm);
       if (ops == &ops_cuda_emulated && *extra) EXPECT(strcmp(text[0], text[1]), "nothing was tuned:\n%s", text[0]);
     }
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST_MPI(cuda_tune_any_belongs_to_the_run, 2,
+         "--tune any: other bits than without; a run on another number of ranks that is given them, by the checkpoint "
+         "or by the FILE of --plans that the first wrote, has the same; trainer.json has them") {
+  static Corpus corpus;
+  static Trainer t;
+  if (!&ops_cuda_emulated) SKIP("this test program was linked without dev/cuda_emu");
+  schedule_corpus(&corpus);
+  char path[512], json[1 << 16] = "";
+  static char saved[1 << 16];
+  snprintf(path, sizeof path, "%s/plans-%d", test_tmp(), 1);
+  MPI_Bcast(path, sizeof path, MPI_CHAR, 0, MPI_COMM_WORLD);
+  enum { WITHOUT, ANY, SAVED, FROM_FILE, WAYS };
+  StepResult r[WAYS];
+  uint64_t after[WAYS];
+  for (int way = 0; way < WAYS; way++) {
+    Options o;
+    const int world = way == SAVED ? 1 : 2;
+    test_options(&o, world, "%s --param_dtype bf16 --n_embd 32 --n_head 4 --seq_len 8", schedule_shapes);
+    o.comm = world > 1 ? OPT_comm_mpi : OPT_comm_self;
+    trainer_open(&t, &o, &corpus, world > 1 ? MPI_COMM_WORLD : MPI_COMM_SELF, device_of(&ops_cuda_emulated), 1);
+    if (way == ANY) t.opt.tune = OPT_tune_any;
+    if (way == ANY || way == FROM_FILE) snprintf(t.opt.plans, sizeof t.opt.plans, "%s", path);
+    trainer_choose_algorithms(&t, way == SAVED ? saved : NULL);
+    r[way] = train_step(&t, false);
+    after[way] = weights_hash(t.fsdp);
+    EXPECT((t.run.algorithms != NULL) == (way != WITHOUT), "run %d keeps algorithms: %d", way,
+           t.run.algorithms != NULL);
+    if (way == ANY) {
+      snprintf(saved, sizeof saved, "%s", t.run.algorithms);
+      FILE *f = fmemopen(json, sizeof json - 1, "w");
+      const Saved all = saved_of((RunView *)&t.run);
+      checkpoint_write_head(f, &all, 0, CheckpointQuality{});
+      fclose(f);
+      strcat(json, "\"end\":0}");
+      cJSON *parsed = cJSON_Parse(json);
+      const char *there = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(parsed, "matmul_algorithms"));
+      EXPECT(there && !strcmp(there, saved), "trainer.json has '%.200s'", there ? there : json);
+      cJSON_Delete(parsed);
+    }
+    trainer_close(&t);
+  }
+  EXPECT(r[ANY].loss != r[WITHOUT].loss || after[ANY] != after[WITHOUT], "--tune any changes nothing: loss %.17g",
+         r[ANY].loss);
+  for (int way : {SAVED, FROM_FILE})
+    EXPECT(r[way].loss == r[ANY].loss && after[way] == after[ANY], "way %d: loss %.17g, not %.17g", way, r[way].loss,
+           r[ANY].loss);
+  free((void *)corpus.split[SPLIT_TRAIN].tokens);
+}
+
+TEST_MPI(cuda_algorithms_that_do_not_fit, 1,
+         "a checkpoint's algorithms: rejected on a CPU and with --tune on, dropped by --tune off, rejected beside a "
+         "FILE of others; a FILE that is not there is for --tune any alone") {
+  static Corpus corpus;
+  static Trainer t;
+  static char text[ALGORITHMS_BYTES];
+  char path[512];
+  schedule_corpus(&corpus);
+  snprintf(path, sizeof path, "%s/algorithms", test_tmp());
+  FILE *f = fopen(path, "w");
+  fputs("others\n", f);
+  fclose(f);
+  enum { NOT_GIVEN = -1 };
+  const struct { bool gpu; int tune; const char *saved, *plans, *text, *said; } cases[] = {
+      {false, NOT_GIVEN, NULL, "", "", ""},
+      {false, NOT_GIVEN, "saved\n", "", "saved\n", "and this run computes on the CPU: continue with --tune off"},
+      {false, OPT_tune_off, "saved\n", "", "", ""},
+      {true, NOT_GIVEN, "saved\n", "", "saved\n", ""},
+      {true, OPT_tune_any, "saved\n", "", "saved\n", ""},
+      {true, OPT_tune_on, "saved\n", "", "saved\n", "leave out --tune on, or give --tune off"},
+      {true, OPT_tune_off, "saved\n", "", "", ""},
+      {true, NOT_GIVEN, NULL, path, "others\n", ""},
+      {true, NOT_GIVEN, "saved\n", path, "saved\n", "has other algorithms than the checkpoint"},
+      {true, NOT_GIVEN, "others\n", path, "others\n", ""},
+      {true, NOT_GIVEN, NULL, "/none/there", "", "--plans /none/there cannot be read: No such file or directory; with "
+       "--tune any it is written"},
+      {true, OPT_tune_any, NULL, "/none/there", "", ""}};
+  for (const auto &k : cases) {
+    const Ops *ops = k.gpu ? &ops_streams : &ops_avx2;
+    Options o;
+    Error error = {};
+    if (!ops) continue;
+    test_options(&o, 1, "%s", schedule_shapes);
+    o.given[OPT_tune] = k.tune != NOT_GIVEN;
+    if (o.given[OPT_tune]) o.tune = (Choice_tune)k.tune;
+    snprintf(o.plans, sizeof o.plans, "%s", k.plans);
+    Ctx c = {};
+    c.ops = ops;
+    t.opt = o, t.ctx = c;
+    text[0] = 0;
+    trainer_named_algorithms(&t, k.saved, text, &error);
+    EXPECT(!strcmp(text, k.text) && strstr(error.text, k.said) && !error.text[0] == !k.said[0],
+           "%s, --tune %d, --plans '%s': '%s', '%s'", k.gpu ? "cuda" : "cpu", k.tune, k.plans, text, error.text);
+  }
+  memset(&t, 0, sizeof t);
   free((void *)corpus.split[SPLIT_TRAIN].tokens);
 }
 

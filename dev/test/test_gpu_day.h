@@ -219,17 +219,28 @@ TEST(gpu_day_says_what_is_wrong,
   cli_free(&r);
   gpu_day_says("ln -s make bin/mpirun");
   gpu_day_run(&r, 0, "FAKE_GPUS=2", "gpus");
-  EXPECT(cli_count(r.text, ": equal") == 7 && cli_count(r.text, "SKIPPED: ") == 5 &&
+  EXPECT(cli_count(r.text, ": equal") == 7 && cli_count(r.text, "SKIPPED: ") == 8 &&
          cli_count(r.text, "SKIPPED: gpus/mesh-4 needs 4 GPUs; GPUs here: 2") == 1 &&
          cli_count(r.text, "further options: --tune --reduce_dtype bf16") == 1, "two GPUs:\n%.6000s", r.text);
+  cli_free(&r);
+  gpu_day_run(&r, 0, "FAKE_GPUS=8", "gpus");
+  EXPECT(cli_count(r.text, ": equal") == 12 && cli_count(r.text, "SKIPPED: ") == 0 &&
+         cli_count(r.text, "fp32-8-graph: ranks 8, ") == 1, "eight GPUs:\n%.6000s", r.text);
   cli_free(&r);
   gpu_day_says("rm -f out/*.md");
   gpu_day_run(&r, 1, "", "quarter");             // no tests of attention, nor of those kinds; gelu failed
   EXPECT(cli_count(r.text, ": equal") == 3 && cli_count(r.text, "a stand-in's op 7.0 us") == 1 &&
-         cli_count(r.text, "900, \"peak_gib\"") == 1 && cli_count(r.text, "Failed: attention sanitize chosen.") == 1 &&
-         cli_count(r.text, "kernels: 3 items well") == 1 &&
-         cli_count(r.text, "models: 4 items well") == 1 && cli_count(r.text, "plans: 4 items well") == 1,
+         cli_count(r.text, "900, \"peak_gib\"") == 5 && cli_count(r.text, "Failed: attention sanitize chosen.") == 1 &&
+         cli_count(r.text, "kernels: 3 items well") == 1 && cli_count(r.text, "a stand-in's attention 7.0 us") == 1 &&
+         cli_count(r.text, "a stand-in's algorithm") == 4 && cli_count(r.text, "torch: 5 items well") == 1 &&
+         cli_count(r.text, "models: 10 items well") == 1 && cli_count(r.text, "plans: 4 items well") == 1,
          "a quarter of an hour:\n%s", r.text);
+  cli_free(&r);
+  gpu_day_expect("the table", "grep -cE '^ +(gpt2|gpt2-xl|smollm2-135m|qwen3-0.6b) +[0-9]+ +1[0-9]+ +1[0-9]+ +900 +1' "
+                 "out/*.md", "5");
+  gpu_day_run(&r, 0, "AGAIN='plans/*'", "plans");
+  EXPECT(cli_count(r.text, "a stand-in's algorithm") == 4 && cli_count(r.text, "plans: 4 items well") == 1,
+         "a part alone:\n%.3000s", r.text);
   cli_free(&r);
   static const struct { const char *environment, *parts, *line; } wrong[] = {
       {"", "build none", "gpu_day: parts are build first short ranks bench profile gpus modes test sanitize rounds "

@@ -21,7 +21,7 @@ static const OptionClass option_classes[] = {
             "weight_decay no_decay lr_scale beta1 beta2 eps momentum muon_momentum muon_nesterov muon_adjust clip "
             "reduce accumulate lora_dropout logits_dtype"},
     {"OOO", "grad_accum tokenizer encode document_token cache strategy mesh reshard_after_forward gather_slots "
-            "shard wrap offload recompute comm between_hosts shm device no_cuda graph tune isa rdzv nnodes "
+            "shard wrap offload recompute comm between_hosts shm device no_cuda graph tune plans isa rdzv nnodes "
             "node_rank nproc_per_node rdzv_token preflight threads timeout flight restarts restart_wait eval_only "
             "verbose sample_only prompt prompt_as prompts stop interactive eval eval_style "
             "out log_every log_layers report trace trace_steps "

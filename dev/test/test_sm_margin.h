@@ -3,7 +3,7 @@
 
 TEST(sm_margin_table,
      "--sm_margin auto: Hopper with NVSwitch 16, H100 PCIe 8, all others and instances 0; two kernels of NCCL fit into "
-     "any margin") {
+     "any margin, and without one into any GPU") {
   const struct { int major, minor, multiprocessors, margin; } cases[] = {
       {9, 0, 132, 16}, {9, 0, 114, 8}, {9, 0, 16, 0}, {9, 0, 78, 0}, {10, 0, 148, 0}, {10, 3, 160, 0}, {8, 0, 108, 0},
       {8, 6, 84, 0},   {8, 9, 128, 0}, {12, 0, 170, 0}};
@@ -12,11 +12,11 @@ TEST(sm_margin_table,
     EXPECT(row && row->margin == k.margin && row->why[0], "sm_%d%d x %d: %d", k.major, k.minor, k.multiprocessors,
            row ? row->margin : -1);
   }
-  EXPECT(sm_margin_blocks(0) == 0, "no margin, no limit");
-  for (int margin = 2; margin <= SM_MARGIN_MAX; margin++) {
-    const int blocks = sm_margin_blocks(margin);
-    EXPECT(blocks >= 1 && 2 * blocks <= margin && !(blocks & (blocks - 1)) && (blocks == 32 || 4 * blocks > margin),
-           "margin %d: %d blocks", margin, blocks);
+  for (int both = 2; both <= SM_MARGIN_MAX; both++) {
+    const int blocks = nccl_blocks(both, 132), all = nccl_blocks(0, both + 1);
+    EXPECT(blocks >= 1 && 2 * blocks <= both && !(blocks & (blocks - 1)) && (blocks == 64 || 4 * blocks > both),
+           "margin %d: %d blocks", both, blocks);
+    EXPECT(all == blocks, "no margin on %d multiprocessors: %d blocks, not %d", both + 1, all, blocks);
   }
 }
 TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of the GPU; all else is refused") {
@@ -30,7 +30,7 @@ TEST(sm_margin_is_read, "--sm_margin: auto, or a number that leaves something of
        "--sm_margin 132 leaves nothing for matrix multiplies: GPU has 132 multiprocessors; give fewer, or auto"},
       {"1", 132, 0,
        "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: give 2 or more, "
-       "or 0 for no limits"},
+       "or 0 to reserve none"},
       {"16x", 132, 0, "--sm_margin '16x' is neither auto nor a number of multiprocessors, like 16"},
       {"-2", 132, 0, "--sm_margin '-2' is neither auto nor a number of multiprocessors, like 16"},
       {"99999", 132, 0, "--sm_margin '99999' is neither auto nor a number of multiprocessors, like 16"}};
@@ -109,9 +109,8 @@ TEST_MPI(sm_margin_ranks_change_no_bit, 4,
       if (!margin && k.world != 2) continue;
       if (!schedule_run(&r, &corpus, &ops_cuda_emulated, k.world, "nccl", k.extra)) continue;
       schedule_expect(&r, alone, "margin %d, N=%d, %s", margin, k.world, k.extra);
-      const int want = margin ? margin : 2 * 64;
-      EXPECT(schedule_nccl_blocks == want, "margin %d, N=%d, %s: NCCL may have %d blocks at once, not %d", margin,
-             k.world, k.extra, schedule_nccl_blocks, want);
+      EXPECT(schedule_nccl_blocks == 2, "margin %d, N=%d, %s: NCCL may have %d blocks at once on 4 multiprocessors",
+             margin, k.world, k.extra, schedule_nccl_blocks);
     }
   }
   schedule_variant = ScheduleVariant{};

@@ -68,7 +68,9 @@ void graph_launch_impl(Ctx *c, void *) { CHECK(0, "%s captures no graphs", c->op
 void graph_close_impl(Ctx *, void *) {}
 void range_begin_impl(Ctx *, const char *) {}
 void range_end_impl(Ctx *) {}
-void plans_tune_impl(Ctx *) {}
+void plans_tune_impl(Ctx *, bool, char *list, size_t) { if (list) *list = 0; }
+void plans_algorithms_impl(Ctx *, char *to, size_t bytes) { if (bytes) *to = 0; }
+void plans_use_impl(Ctx *, const char *, Error *) {}
 void plans_text_impl(Ctx *, char *to, size_t bytes) { if (bytes) *to = 0; }
 
 const Ops CPU_TABLE_NAME(ISA) = OPS_TABLE(IMPL_STRING(ISA), NULL);

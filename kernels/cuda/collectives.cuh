@@ -17,8 +17,8 @@
 //   broadcast       data = root's `bytes`, in place
 //
 // Everything is queued on c's stream and may be captured in a graph. Bytes travel as ncclUint8; the caller knows what
-// they mean. Kernels of two communicators may start in different orders on two ranks. That is no deadlock while both
-// fit on the GPU at once, which two of at most 64 blocks do on 128 multiprocessors; two are in flight (comm_split).
+// they mean. Kernels of two communicators may start in different orders on two ranks. That is no deadlock because both
+// fit on the GPU at once (nccl_blocks); two are in flight (comm_split).
 // NCCL_LAUNCH_ORDER_IMPLICIT would keep them in the order of the calls, but not in graphs: with NCCL 2.28.9 and driver
 // 580 a segmentation fault in cudaGraphUpload (dev/results/2026-11-26-H100-80GB-HBM3.md).
 //
@@ -31,6 +31,7 @@
 // to do what it needs.
 #pragma once
 #include "kernels/ops.h"
+#include "cuda_device.h"
 #include "cuda_libraries.h"
 #include "nvidia.h"
 #include <sched.h>
@@ -85,7 +86,7 @@ static void collectives_environment() {
 static ncclConfig_t collectives_config(const Ctx *c) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (c->sm_margin) config.maxCTAs = sm_margin_blocks(c->sm_margin);
+  config.maxCTAs = nccl_blocks(c->sm_margin, DEVICE(c)->multiprocessors);
   config.splitShare = collectives_version() >= NCCL_SPLIT_SHARES;
   return config;
 }

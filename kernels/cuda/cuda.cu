@@ -45,6 +45,7 @@ static void probe_device(DeviceInfo *d, int index) {
   d->major = prop.major;
   d->minor = prop.minor;
   d->wgmma = gpu_has_wgmma(&prop);
+  d->integrated = prop.integrated;
   gpu_uuid(d->uuid, sizeof d->uuid, index, &prop);
   d->multiprocessors = prop.multiProcessorCount;
   d->memory_bytes = prop.totalGlobalMem;
@@ -124,7 +125,8 @@ void device_open_impl(Ctx *c, int index) {
   if (e != cudaSuccess)
     die_missing("GPU %d, %s, cannot be opened: %s, %s (in exclusive use by another process?)", index, prop.name,
                 cudaGetErrorName(e), cudaGetErrorString(e));
-  e = kernel_loads(nothing_kernel);
+  int built_for = 0;
+  e = kernel_loads(nothing_kernel, &built_for);
   if (e != cudaSuccess)
     die_missing("GPU %d, %s: %s, %s: this program was built for other GPUs; build it on this machine, or with "
                 "make ARCHS=\"-gencode arch=compute_%d%d%s,code=sm_%d%d%s\"", index, prop.name, cudaGetErrorName(e),
@@ -136,6 +138,8 @@ void device_open_impl(Ctx *c, int index) {
   d->major = prop.major;
   d->minor = prop.minor;
   d->multiprocessors = prop.multiProcessorCount;
+  d->clusters = prop.major >= 9 && built_for >= 90;
+  d->integrated = prop.integrated;
   d->wgmma = gpu_has_wgmma(&prop);
   d->shared_most = prop.sharedMemPerBlockOptin;
   d->shared_all = prop.sharedMemPerMultiprocessor;
@@ -194,8 +198,21 @@ void memory_pin_impl(Ctx *, void *p, size_t bytes) {
                 bytes, cudaGetErrorName(e), cudaGetErrorString(e));
 }
 void memory_unpin_impl(Ctx *, void *p) { CUDA(cudaHostUnregister(p)); }
-void memory_left_impl(Ctx *, size_t *free_bytes, size_t *total_bytes) {
+static size_t host_memory_available() {
+  FILE *f = fopen("/proc/meminfo", "r");
+  char line[128];
+  size_t kb = 0;
+  while (f && !kb && fgets(line, sizeof line, f)) sscanf(line, "MemAvailable: %zu", &kb);
+  if (f) fclose(f);
+  return kb * 1024;
+}
+// Where the GPU's memory is the host's, the driver's number leaves out what the kernel's page cache holds and gives
+// back when it is asked for (GB10: "Known Issues" of the DGX Spark's user guide).
+void memory_left_impl(Ctx *c, size_t *free_bytes, size_t *total_bytes) {
   CUDA(cudaMemGetInfo(free_bytes, total_bytes));
+  if (!DEVICE(c)->integrated) return;
+  const size_t host = host_memory_available();
+  if (host > *free_bytes) *free_bytes = host < *total_bytes ? host : *total_bytes;
 }
 void memory_opened_impl(Ctx *c, size_t *bytes) { *bytes = DEVICE(c)->opened_bytes; }
 

@@ -10,6 +10,8 @@ struct MatmulPlans;                              // matmul_plans.h: GEMMs alread
 struct CudaDevice {
   int index;                                     // of the device among those this process sees
   int major, minor, multiprocessors;
+  bool clusters;                                 // the GPU has clusters of blocks, and this build has code for them
+  bool integrated;                               // its memory is the host's
   bool wgmma;                                    // the GPU has warpgroup multiplies, and this build has code for them
   size_t shared_most, shared_all;                // shared memory: of a block at most; of a multiprocessor
   cublasLtHandle_t blas;

@@ -77,9 +77,12 @@ static inline void gpu_uuid_bytes(char to[16], int index, const cudaDeviceProp *
   else if (((int (*)(char *, int))entry)(uuid, index) == 0) memcpy(to, uuid, 16);
 }
 // Whether this build has code for the current device.
-static inline cudaError_t kernel_loads(void (*kernel)()) {
-  cudaFuncAttributes a;
-  return cudaFuncGetAttributes(&a, kernel);
+// built_for: the architecture of the PTX that the kernel's code was made from, as 90; what __CUDA_ARCH__ was there.
+static inline cudaError_t kernel_loads(void (*kernel)(), int *built_for) {
+  cudaFuncAttributes a = {};
+  const cudaError_t e = cudaFuncGetAttributes(&a, kernel);
+  *built_for = a.ptxVersion;
+  return e;
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   do { \
@@ -87,7 +90,7 @@ static inline cudaError_t kernel_loads(void (*kernel)()) {
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__); \
     CUDA(cudaGetLastError()); \
   } while (0)
-// cluster: blocks of a cluster, neighbours in x. Only where the device has compute capability 9.0 or later.
+// cluster: blocks of a cluster, neighbours in x. Only where CudaDevice.clusters says so.
 #define LAUNCH_CLUSTER(kernel, cluster, grid, block, shared_bytes, in, ...) \
   do { \
     ALLOW_SHARED(kernel, shared_bytes); \
@@ -237,8 +240,8 @@ template <class T, int N> __device__ static inline void wgmma_weigh(float *d, co
 }
 // A barrier of all threads of a cluster, in two steps: what a thread wrote before it arrived is seen by all that have
 // waited. A block may be written into when it has arrived once, for which it needs no fence: cluster_begin. It must not
-// end before nobody writes into it any more. Whole warps call these. Targets before sm_90 have no clusters: a kernel of
-// theirs that asks for one ends in a trap.
+// end before nobody writes into it any more. Whole warps call these. Code for targets before sm_90 has no clusters,
+// also where a later GPU runs it (PTX): there a kernel that asks for one ends in a trap.
 __device__ static inline void cluster_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -336,7 +339,10 @@ __device__ static inline float fast_exp2(float x) {
 #define RANGE_END() (void)0
 #define DEVICE_NAME_STREAM(stream, name) emu_name_stream((void *)(stream), name)
 #define DEVICE_NAME_EVENT(event, name) emu_name_event((void *)(event), name)
-static inline cudaError_t kernel_loads(void (*)()) { return cudaSuccess; }
+static inline cudaError_t kernel_loads(void (*)(), int *built_for) {
+  *built_for = emu_built_for();
+  return cudaSuccess;
+}
 static inline int64_t device_clock_ns() {        // ahead of the host's clock by a day, as real ones have their own zero
   return now_ns() + (int64_t)86400 * 1000000000;
 }

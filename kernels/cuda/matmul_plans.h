@@ -2,16 +2,16 @@
 //
 //   1 GEMM       what the ops of matmul.cuh ask for, in one form
 //   2 plans      matmul_plan: the plan of a GEMM, made at its first use; matmul_library: runs it
-//   3 tuning     plans_tune: the fastest algorithm that gives the plan's bits
-//   4 text       plans_text
+//   3 tuning     plans_tune: the fastest algorithm that gives the plan's bits, or of all
+//   4 text       plans_text; plans_algorithms, plans_use: the algorithms, to be computed with again
 //
 // Every GEMM is out(i,j) = sum over s of a(i,s) b(j,s) with i < I, j < J, s < S. cuBLASLt is column-major: a row-major
 // (I,J) matrix is its J x I matrix with leading dimension J, so our b is its A and our a its B.
 //
 // Order of sums: cuBLASLt's, fixed by its version, the GPU model, the shape and the algorithm (its manual, "Results
 // reproducibility": the same bits in every run if the user provides the workspace). The algorithm is the heuristic's
-// first, which all ranks find alike, or one with its bits. Two schemes
-// of splitting S are refused, in place and in the output's type, because both round partial sums to the dtype of `out`.
+// first, which all ranks find alike, one with its bits, or with --tune any what rank 0 found fastest. Two schemes of
+// splitting S are refused, in place and in the output's type, because both round partial sums to the dtype of `out`.
 // The remaining schemes add fp32 partial sums in a fixed order. Unlike on the CPU, a row may depend on M; M is constant
 // within a run.
 #pragma once
@@ -56,15 +56,22 @@ struct MatmulPlan {
   bool described;                                // descriptors exist
   cublasLtMatmulDesc_t desc;
   cublasLtMatrixLayout_t a, b, out;              // a, b: our names; cuBLASLt's B and A
+  bool given;                                    // the algorithm is plans_use's
   MatmulProduct last;                            // operands of the latest use, for plans_tune
   MatmulPlan *next;
 };
-struct MatmulPlans { MatmulPlan *first, **end; };
+struct MatmulPlans {
+  MatmulPlan *first, **end;
+  char *given, name[256];                        // plans_use's text, or NULL; the GPU's name
+};
 
 void matmul_open(Ctx *c) {
   MatmulPlans *plans = (MatmulPlans *)calloc(1, sizeof *plans);
   CHECK(plans, "no memory for %zu bytes of matmul plans", sizeof *plans);
   plans->end = &plans->first;
+  cudaDeviceProp prop = {};
+  CUDA(cudaGetDeviceProperties(&prop, DEVICE(c)->index));
+  snprintf(plans->name, sizeof plans->name, "%s", prop.name);
   DEVICE(c)->plans = plans;
   BLAS(cublasLtCreate(&DEVICE(c)->blas));
 }
@@ -83,6 +90,7 @@ void matmul_close(Ctx *c) {
     matmul_undescribe(plan);
     free(plan);
   }
+  free(plans->given);
   free(plans);
   BLAS(cublasLtDestroy(DEVICE(c)->blas));
 }
@@ -143,7 +151,9 @@ static void matmul_describe(const Ctx *c, MatmulPlan *plan, const MatmulProduct 
   plan->described = true;
 }
 // The heuristic's algorithms for a described plan, best first; returns their number.
-enum { MATMUL_CANDIDATES = 8 };
+// MATMUL_CANDIDATES: more than are worth timing. MATMUL_FIRST: those that tuning looks at even when its TUNE_SECONDS
+// are over.
+enum { MATMUL_CANDIDATES = 128, MATMUL_FIRST = 8, TUNE_SECONDS = 20 };
 static int matmul_candidates(Ctx *c, MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *found, int wanted) {
   const MatmulKey *k = &plan->key;
   cublasLtMatmulPreference_t pref;
@@ -277,6 +287,51 @@ static void matmul_choose(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
               "is needed; train without fp8 GEMMs", (long long)p->I, (long long)p->J, (long long)p->S,
               DEVICE(c)->major, DEVICE(c)->minor);
 }
+// A plan's line in plans_algorithms: its key, its way, the bytes of its workspace and its algorithm, as hexadecimal
+// numbers that a space ends; for people, matmul_line behind them.
+enum { MATMUL_HEX_BYTES = 2 * (int)(sizeof(MatmulKey) + sizeof(cublasLtMatmulAlgo_t)) + 32 };
+static int matmul_hex(char *to, const void *from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) snprintf(to + 2 * i, 3, "%02x", ((const unsigned char *)from)[i]);
+  to[2 * bytes] = ' ', to[2 * bytes + 1] = 0;
+  return (int)(2 * bytes) + 1;
+}
+static const char *matmul_unhex(const char *from, void *to, size_t bytes) {
+  unsigned x;
+  for (size_t i = 0; i < bytes; i++, from += 2) {
+    if (!isxdigit((unsigned char)from[0]) || sscanf(from, "%2x", &x) != 1) return NULL;
+    ((unsigned char *)to)[i] = (unsigned char)x;
+  }
+  return *from == ' ' ? from + 1 : NULL;
+}
+// Gives a plan what plans_use's text says of it. False where the text does not name it.
+static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) {
+  char key[2 * sizeof(MatmulKey) + 2], at[2 * sizeof(MatmulKey) + 3] = "\n";
+  const char *text = DEVICE(c)->plans->given;
+  if (!text) return false;
+  matmul_hex(key, &plan->key, sizeof plan->key);
+  strcat(at, key);
+  text = strstr(text, at);
+  if (!text) return false;
+  uint8_t way = MATMUL_OWN;
+  uint64_t workspace = 0;
+  text = matmul_unhex(text + strlen(at), &way, 1);
+  if (text) text = matmul_unhex(text, &workspace, sizeof workspace);
+  if (text) text = matmul_unhex(text, &plan->algo, sizeof plan->algo);
+  bool taken = text && matmul_may(p, (MatmulWay)way) && way != MATMUL_OWN;
+  if (taken) {
+    cublasLtMatmulHeuristicResult_t found = {};
+    matmul_undescribe(plan);
+    plan->way = (MatmulWay)way, plan->workspace_bytes = workspace, plan->given = true;
+    matmul_describe(c, plan, p);
+    taken = cublaslt()->cublasLtMatmulAlgoCheck(DEVICE(c)->blas, plan->desc, plan->b, plan->a, plan->out, plan->out,
+                                                &plan->algo, &found) == CUBLAS_STATUS_SUCCESS &&
+            found.workspaceSize <= workspace && workspace <= matmul_library_workspace_bytes(c);
+  }
+  if (!taken) die_missing("cuBLASLt does not take the algorithm that was chosen for matmul %lldx%lldx%lld when its "
+                          "run began (--tune any, --plans): continue with --tune off", (long long)p->I,
+                          (long long)p->J, (long long)p->S);
+  return true;
+}
 // The plan of a GEMM, ready to run.
 static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   MatmulPlans *plans = DEVICE(c)->plans;
@@ -284,7 +339,7 @@ static MatmulPlan *matmul_plan(Ctx *c, const MatmulProduct *p) {
   MatmulPlan *plan = matmul_plan_of(plans, &key);
   if (!plan) {
     plan = matmul_plan_new(plans, &key);
-    matmul_choose(c, plan, p);
+    if (!matmul_take_given(c, plan, p)) matmul_choose(c, plan, p);
   }
   plan->last = *p;
   return plan;
@@ -414,8 +469,9 @@ static bool matmul_splits_alike(const cublasLtMatmulAlgo_t *a, const cublasLtMat
 }
 // Median time of one algorithm on the operands of a trial. Four GEMMs per sample, so that an event's own cost is small
 // beside them.
+// An algorithm whose first sample is far above `best` is not timed again.
 static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulAlgo_t *algo, size_t workspace_bytes,
-                         cudaEvent_t from, cudaEvent_t to) {
+                         cudaEvent_t from, cudaEvent_t to, float best) {
   enum { SAMPLES = 5, PRODUCTS = 4 };
   float ms[SAMPLES];
   matmul_library(c, plan, &plan->last, algo, workspace_bytes);
@@ -425,28 +481,49 @@ static float matmul_time(Ctx *c, MatmulPlan *plan, const cublasLtMatmulAlgo_t *a
     CUDA(cudaEventRecord(to, STREAM(c)));
     CUDA(cudaEventSynchronize(to));
     CUDA(cudaEventElapsedTime(&ms[i], from, to));
+    if (!i && ms[0] > 1.25f * best) return ms[0];
     for (int k = i; k > 0 && ms[k] < ms[k - 1]; k--) { const float t = ms[k]; ms[k] = ms[k - 1]; ms[k - 1] = t; }
   }
   return ms[SAMPLES / 2];
 }
+// What plans_tune does: any: of other bits too; list: where not NULL, gets a line for each candidate, all of which are
+// timed then. until_ms: when the plan's share of the time is over.
+struct MatmulTuning { bool any; char *list; size_t list_bytes; cudaEvent_t from, to; double until_ms; };
+static void matmul_list(MatmulTuning *t, const MatmulPlan *plan, const cublasLtMatmulAlgo_t *algo, size_t workspace,
+                        float ms, const MatmulDigest *result, const char *word) {
+  char line[MATMUL_LINE_BYTES];
+  MatmulPlan shown = *plan;
+  MatmulDigest all = 0;
+  if (!t->list) return;
+  shown.algo = *algo, shown.workspace_bytes = workspace;
+  matmul_line(&shown, line);
+  for (int i = 0; i < MATMUL_DIGESTS; i++) all += matmul_digest(result[i] ^ (MatmulDigest)i);
+  const size_t used = strlen(t->list);
+  snprintf(t->list + used, t->list_bytes - used, "%9.4f ms  bits %016llx %-9s %s\n", (double)ms / 4, all, word, line);
+}
 // A gain below 1 % is noise: the plan's algorithm stays.
-static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t to) {
-  cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES] = {};
+static void matmul_tune(Ctx *c, MatmulPlan *plan, MatmulTuning *t) {
+  static cublasLtMatmulHeuristicResult_t found[MATMUL_CANDIDATES];
   MatmulTrial x;
   matmul_trial_open(c, &x, &plan->last);
   matmul_point(plan, &plan->last);
   const int n = matmul_candidates(c, plan, found, MATMUL_CANDIDATES);
   matmul_trial_run(c, &x, plan, &plan->algo, plan->workspace_bytes, x.want);
-  const float own_ms = matmul_time(c, plan, &plan->algo, plan->workspace_bytes, from, to);
-  float best_ms = own_ms;
+  const float own_ms = matmul_time(c, plan, &plan->algo, plan->workspace_bytes, t->from, t->to, INFINITY);
+  float best_ms = 0.99f * own_ms;
   int best = -1;
-  for (int i = 0; i < n; i++) {
+  matmul_list(t, plan, &plan->algo, plan->workspace_bytes, own_ms, x.want, "heuristic");
+  for (int i = 0; i < n && (i < MATMUL_FIRST || t->list || now_ms() < t->until_ms); i++) {
     if (!memcmp(&found[i].algo, &plan->algo, sizeof plan->algo)) continue;
-    if (!matmul_splits_alike(&found[i].algo, &plan->algo)) continue;
+    bool equal = matmul_splits_alike(&found[i].algo, &plan->algo);
+    if (!equal && !t->any && !t->list) continue;
     matmul_trial_run(c, &x, plan, &found[i].algo, found[i].workspaceSize, x.got);
-    if (memcmp(x.got, x.want, sizeof x.want)) continue;
-    const float ms = matmul_time(c, plan, &found[i].algo, found[i].workspaceSize, from, to);
-    if (ms < best_ms && ms < 0.99f * own_ms) best = i, best_ms = ms;
+    equal = equal && !memcmp(x.got, x.want, sizeof x.want);
+    if (!equal && !t->any && !t->list) continue;
+    const float ms = matmul_time(c, plan, &found[i].algo, found[i].workspaceSize, t->from, t->to,
+                                 t->list ? INFINITY : best_ms);
+    matmul_list(t, plan, &found[i].algo, found[i].workspaceSize, ms, x.got, equal ? "equal" : "other");
+    if ((equal || t->any) && ms < best_ms) best = i, best_ms = ms;
   }
   matmul_trial_close(c, &x);
   if (best < 0) return;
@@ -454,14 +531,21 @@ static void matmul_tune(Ctx *c, MatmulPlan *plan, cudaEvent_t from, cudaEvent_t 
   plan->workspace_bytes = found[best].workspaceSize;
 }
 // Leaves all operands as they were, which for the time it takes are on the host, those of one GEMM at a time.
-void plans_tune_impl(Ctx *c) {
-  cudaEvent_t from, to;
-  CUDA(cudaEventCreate(&from));
-  CUDA(cudaEventCreate(&to));
-  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next)
-    if (plan->way != MATMUL_OWN) matmul_tune(c, plan, from, to);
-  CUDA(cudaEventDestroy(from));
-  CUDA(cudaEventDestroy(to));
+void plans_tune_impl(Ctx *c, bool any, char *list, size_t list_bytes) {
+  MatmulTuning t = {any, list, list_bytes, NULL, NULL, 0};
+  const double end_ms = now_ms() + TUNE_SECONDS * 1e3;
+  int left = 0;
+  if (list) *list = 0;
+  CUDA(cudaEventCreate(&t.from));
+  CUDA(cudaEventCreate(&t.to));
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) left += plan->way != MATMUL_OWN;
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
+    if (plan->way == MATMUL_OWN) continue;
+    t.until_ms = now_ms() + (end_ms - now_ms()) / left--;
+    matmul_tune(c, plan, &t);
+  }
+  CUDA(cudaEventDestroy(t.from));
+  CUDA(cudaEventDestroy(t.to));
 }
 
 // ================================================================================================ 4 text
@@ -476,5 +560,48 @@ void plans_text_impl(Ctx *c, char *to, size_t bytes) {
     if (used + (size_t)n + 1 >= bytes) return;
     memcpy(to + used, line, (size_t)n + 2);
     used += (size_t)n + 1;
+  }
+}
+// The first line of plans_algorithms: what decides whether an algorithm means the same.
+static void matmul_made_by(const Ctx *c, char *to, size_t bytes) {
+  const CudaDevice *d = DEVICE(c);
+  snprintf(to, bytes, "cuBLASLt %d, %s, %d multiprocessors, %d of them for NCCL", (int)cublaslt()->cublasLtGetVersion(),
+           d->plans->name, d->multiprocessors, c->sm_margin);
+}
+void plans_algorithms_impl(Ctx *c, char *to, size_t bytes) {
+  char made[384], line[MATMUL_HEX_BYTES + MATMUL_LINE_BYTES];
+  matmul_made_by(c, made, sizeof made);
+  size_t used = (size_t)snprintf(to, bytes, "%s\n", made);
+  for (MatmulPlan *plan = DEVICE(c)->plans->first; plan; plan = plan->next) {
+    const uint8_t way = (uint8_t)plan->way;
+    const uint64_t workspace = plan->workspace_bytes;
+    if (plan->way == MATMUL_OWN) continue;
+    int n = matmul_hex(line, &plan->key, sizeof plan->key);
+    n += matmul_hex(line + n, &way, 1);
+    n += matmul_hex(line + n, &workspace, sizeof workspace);
+    n += matmul_hex(line + n, &plan->algo, sizeof plan->algo);
+    n += matmul_line(plan, line + n);
+    CHECK(used + (size_t)n + 2 <= bytes, "%zu bytes are too few for all matrix multiplies", bytes);
+    used += (size_t)snprintf(to + used, bytes - used, "%s\n", line);
+  }
+}
+// Plans that exist must be in the text.
+void plans_use_impl(Ctx *c, const char *text, Error *error) {
+  MatmulPlans *plans = DEVICE(c)->plans;
+  char made[384], line[MATMUL_LINE_BYTES];
+  const int first = (int)strcspn(text, "\n");
+  matmul_made_by(c, made, sizeof made);
+  if ((int)strlen(made) != first || strncmp(made, text, (size_t)first)) {
+    fail(error, "they are of '%.*s', this is '%s'", first < 200 ? first : 200, text, made);
+    return;
+  }
+  char *kept = strdup(text);
+  CHECK(kept, "no memory for %zu bytes of matmul plans", strlen(text));
+  free(plans->given);
+  plans->given = kept;
+  for (MatmulPlan *plan = plans->first; plan && !error->text[0]; plan = plan->next) {
+    if (plan->way == MATMUL_OWN || plan->given || matmul_take_given(c, plan, &plan->last)) continue;
+    matmul_line(plan, line);
+    fail(error, "they lack %.250s", line);
   }
 }

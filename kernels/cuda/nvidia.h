@@ -4,8 +4,10 @@
 //
 // Peaks are FLOP/s of dense GEMMs (data sheets quote twice as much, for 2:4 sparsity) with fp32 sums, which GeForce
 // cards run at half the rate of fp16 sums. Sources: NVIDIA's data sheets of A100, A10, A30, A40, H100, H200,
-// GH200, L4, L40, L40S, RTX A6000, RTX 6000 Ada, HGX and GB200/GB300; whitepapers GA102 (RTX 30), Ada (RTX 40) and
-// RTX Blackwell (RTX 50), tables "Peak BF16 Tensor TFLOPS with FP32 Accumulate".
+// GH200, L4, L40, L40S, RTX A6000, RTX 6000 Ada, HGX and GB200/GB300; whitepapers GA102 (RTX 30), Ada (RTX 40), RTX
+// Blackwell (RTX 50) and RTX Blackwell PRO, tables "Peak BF16 Tensor TFLOPS with FP32 Accumulate". GeForce cards that
+// they leave out: twice fp32, which is 2 x cores x boost clock, as on all that they list. GB10: an eighth of the 1000
+// TFLOP/s of sparse FP4 that NVIDIA states, the ratio of RTX PRO 6000's two figures; fp32 from its 6144 cores.
 #pragma once
 #include "kernels/device.h"
 
@@ -28,8 +30,20 @@ static const GpuPeak gpu_peaks[] = {
     {"B300", NULL, 2250, 1125, 75},        {"GB300", NULL, 2500, 1250, 80},
     {"L4", "", 121, 60, 30.3},             {"L40", "", 181, 90.5, 90.5},
     {"L40S", "", 362, 183, 91.6},          {"RTX 6000 Ada Generation", "", 364.2, 182.1, 91.1},
+    {"RTX PRO 6000 Blackwell", "Max-Q", 438.9, 219.5, 109.7},
+    {"RTX PRO 6000 Blackwell", "Server", 480, 240, 120},
+    {"RTX PRO 6000 Blackwell", NULL, 503.8, 251.9, 126},          {"GB10", "", 125, 62.5, 31},
+    {"GeForce RTX 3060", "", 25.5, 12.7, 12.7},   {"GeForce RTX 3060 Ti", "", 32.4, 16.2, 16.2},
+    {"GeForce RTX 3070", "", 40.6, 20.3, 20.3},   {"GeForce RTX 3070 Ti", "", 43.5, 21.7, 21.7},
+    {"GeForce RTX 3080", "", 59.5, 29.8, 29.8},   {"GeForce RTX 3080 Ti", "", 68.2, 34.1, 34.1},
     {"GeForce RTX 3090", "", 71, 35.6, 35.6},     {"GeForce RTX 3090 Ti", "", 80, 40, 40},
-    {"GeForce RTX 4080", "", 97.5, 48.7, 48.7},   {"GeForce RTX 4090", "", 165.2, 82.6, 82.6},
+    {"GeForce RTX 4060", "", 30.2, 15.1, 15.1},   {"GeForce RTX 4060 Ti", "", 44.1, 22.1, 22.1},
+    {"GeForce RTX 4070", "", 58.3, 29.1, 29.1},   {"GeForce RTX 4070 SUPER", "", 71, 35.5, 35.5},
+    {"GeForce RTX 4070 Ti", "", 80.2, 40.1, 40.1}, {"GeForce RTX 4070 Ti SUPER", "", 88.2, 44.1, 44.1},
+    {"GeForce RTX 4080", "", 97.5, 48.7, 48.7},   {"GeForce RTX 4080 SUPER", "", 104.4, 52.2, 52.2},
+    {"GeForce RTX 4090", "", 165.2, 82.6, 82.6},  {"GeForce RTX 4090 D", "", 147.1, 73.5, 73.5},
+    {"GeForce RTX 5060", "", 38.4, 19.2, 19.2},   {"GeForce RTX 5060 Ti", "", 47.4, 23.7, 23.7},
+    {"GeForce RTX 5070", "", 61.7, 30.9, 30.9},   {"GeForce RTX 5070 Ti", "", 87.9, 43.9, 43.9},
     {"GeForce RTX 5080", "", 112.6, 56.3, 56.3},  {"GeForce RTX 5090", "", 209.5, 104.8, 104.8},
 };
 
@@ -96,10 +110,12 @@ static inline const SmMargin *sm_margin_row(int major, int minor, int multiproce
 }
 // The most blocks of one kernel of NCCL (config.maxCTAs; a block takes a multiprocessor for itself, NCCL issue 689).
 // Gathers have buffers of their own, all other communicators share theirs and run one after another (collectives.cuh),
-// so two kernels run at once. A power of two, because NCCL rounds the channels of sends and receives up to one
-// (ncclTopoComputeP2pChannels, src/graph/paths.cc). 0: as many as NCCL likes.
-static inline int sm_margin_blocks(int margin) {
-  int blocks = margin ? 1 : 0;
-  while (blocks && 4 * blocks <= margin && blocks < 32) blocks *= 2;
+// so two kernels run at once. They fit into the margin, or where there is none on the GPU: kernels that start in
+// different orders on two ranks would else wait for each other for ever. A power of two, because NCCL rounds the
+// channels of sends and receives up to one (ncclTopoComputeP2pChannels, src/graph/paths.cc); 64 is NCCL's own limit.
+static inline int nccl_blocks(int margin, int multiprocessors) {
+  const int both = margin ? margin : multiprocessors - 1;
+  int blocks = 1;
+  while (4 * blocks <= both && blocks < 64) blocks *= 2;
   return blocks;
 }

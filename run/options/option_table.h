@@ -210,7 +210,9 @@ enum { LAYERS_MAX = 1000 };
   CHOICE(device, auto, (auto, cpu, cuda), OWN, "where to compute") \
   FLAG(no_cuda, OWN, "the same as --device cpu") \
   CHOICE(graph, auto, (auto, on, off), OWN, "cuda: capture a step once, then replay it (not with --comm mpi)") \
-  CHOICE(tune, off, (off, on), OWN, "cuda: time GEMM algorithms at start") \
+  CHOICE(tune, off, (off, on, any), OWN, \
+      "cuda: time GEMM algorithms at start; any: of other bits too, which checkpoints keep") \
+  TEXT(plans, "", NULL, OWN, "cuda: GEMM algorithms of FILE; with --tune any, write FILE") \
   TEXT(sm_margin, "0", "0|auto|...", TAKES, "cuda: multiprocessors that GEMMs leave to NCCL; auto: by GPU model") \
   CHOICE(attention, auto, (auto, wgmma, mma), TAKES, \
       "cuda: Hopper's kernels, or every GPU's (auto: Hopper's where all have it)") \

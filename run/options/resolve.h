@@ -222,7 +222,11 @@ static bool report_refuse(const Options *o, Error *error) {
   int64_t first, last;
   const bool tunes = o->tune != OPT_tune_off;
   REJECT(o->device == OPT_device_cpu && tunes, "--tune needs --device cuda");
-  static const OptionId paths[] = {OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
+  REJECT(o->plans[0] && o->given[OPT_tune] && o->tune != OPT_tune_any, "--plans %.200s has algorithms from --tune any: "
+         "it does not go with --tune %s", o->plans, option_word(o, OPT_tune));
+  REJECT(o->plans[0] && !run_trains(o), "--plans is of a training step: it does not go with --%s",
+         o->eval_only ? "eval_only" : "sample_only");
+  static const OptionId paths[] = {OPT_plans, OPT_trace, OPT_out, OPT_resume, OPT_init_from, OPT_export_hf, OPT_config};
   for (OptionId path : paths)
     REJECT(o->given[path] && !*((const char *)o + option_specs[path].offset), "--%s needs a path",
            option_specs[path].name);

@@ -19,7 +19,7 @@ static inline bool sm_margin_refuse(const Options *o, Error *error) {
   REJECT(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",
          o->sm_margin);
   REJECT(margin == 1, "--sm_margin 1: two kernels of NCCL run at once, a gather and a reduction, and each needs one: "
-         "give 2 or more, or 0 for no limits");
+         "give 2 or more, or 0 to reserve none");
   return true;
 }
 int sm_margin_for(const Options *o, const char *name, int major, int minor, int multiprocessors, Error *error) {

@@ -4,6 +4,10 @@
 #include "plan.h"
 #include "kernels/cuda/nvidia.h"
 
+// The kernels that attention has (kernels/attention_cuda.cuh); of a CPU all are ATTENTION_PLAIN.
+enum AttentionKind { ATTENTION_PLAIN, ATTENTION_MMA, ATTENTION_WGMMA, ATTENTION_KINDS };
+static const char *const attention_kind_words[ATTENTION_KINDS] = {"plain", "mma", "wgmma"};
+struct AttentionRate { double forward, backward; };              // 0: the machine has no such kernels
 // What a rank has to itself. Units: FLOP/s, bytes/s, bytes, seconds.
 struct Machine {
   char name[32];
@@ -11,7 +15,8 @@ struct Machine {
   int major, minor, multiprocessors;             // major, minor: compute capability
   int sm_margin;                                 // of the multiprocessors, those not given to matrix multiplies
   double peak_flops;                             // dense, in the compute dtype: MFU refers to it
-  double product_flops, attention_flops;         // what matrix multiplies reach at best, and attention
+  double product_flops;                          // what matrix multiplies reach at best
+  AttentionRate attention[ATTENTION_KINDS];      // with all that their tiles compute
   double memory_rate, launch_s;                  // what streaming ops reach; from the end of a kernel to the next
   double inside, between;                        // bytes/s into a rank, from ranks of its host and of other hosts
   double base_s, inside_s, between_s;            // of a collective: its start, a hop inside a host, between hosts
@@ -27,20 +32,21 @@ struct Machine {
 // products: of the dense peak, at best: what cuBLAS was measured to reach for its best shape on an H100, a GH200 and an
 // A100 (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS"); assumed for the others. A shape
 // reaches less of it: product_fill.
-// attention: TFLOP/s of the FLOPs that causal attention needs, when sequences are long. For Hopper the middle of what
-// the instructions and shared-memory accesses of the compiled kernels allow (93 to 129 at 1024 tokens); the others by
-// multiprocessors times clock, at most half the dense peak.
+// wgmma, mma: TFLOP/s of attention's kernels, forward and backward, of what their tiles compute (ATTENTION_TILE): what
+// an H100 was measured to do (dev/results/2026-11-27-H100-attention.md, causal, head dims 64 and 128, 1024 and 4096
+// tokens, within 15 %). Others: the H100's mma by multiprocessors times clock, at most half the dense peak.
 struct MachineRow {
   const char *name, *gpu;
   int major, minor, multiprocessors;
-  double gib, memory, inside, reached, network, pcie, products, attention;
+  double gib, memory, inside, reached, network, pcie, products;
+  AttentionRate wgmma, mma;
 };
 static const MachineRow machine_rows[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 79, 3350, 450, 0.8, 50, 64, 0.8, 120},
-    {"h200", "NVIDIA H200", 9, 0, 132, 139.5, 4800, 450, 0.8, 50, 64, 0.83, 120},
-    {"b200", "NVIDIA B200", 10, 0, 148, 178, 8000, 900, 0.8, 50, 64, 0.8, 137},
-    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 79, 2039, 300, 0.77, 25, 32, 0.87, 76},
-    {"4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 23.5, 1008, 32, 0.5, 3.125, 32, 0.87, 82}};
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 79, 3350, 450, 0.8, 50, 64, 0.8, {410, 355}, {250, 200}},
+    {"h200", "NVIDIA H200", 9, 0, 132, 139.5, 4800, 450, 0.8, 50, 64, 0.83, {410, 355}, {250, 200}},
+    {"b200", "NVIDIA B200", 10, 0, 148, 178, 8000, 900, 0.8, 50, 64, 0.8, {}, {285, 228}},
+    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 79, 2039, 300, 0.77, 25, 32, 0.87, {}, {156, 131}},
+    {"4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 23.5, 1008, 32, 0.5, 3.125, 32, 0.87, {}, {82, 82}}};
 
 // Of memory bandwidth, by kernels that stream; of a network adapter, by messages.
 static const double MEMORY_REACHED = 0.8, NETWORK_REACHED = 0.9;
@@ -52,8 +58,11 @@ enum { P2P_CHANNELS = 32 };
 static const double RESERVE_GIB = 2;
 // A host's memory bandwidth and number of GPUs: of an offloaded optimizer (DGX H100: two sockets of eight channels).
 static const double HOST_GBS = 500, HOST_GPUS = 8;
-// FLOPs of attention above those of the causal half: tiles on the diagonal are computed whole.
-static const double ATTENTION_TILE = 128;
+// FLOPs of attention above those of the causal half: tiles on the diagonal are computed whole, and a block's first
+// loads and last stores take time, too. Fitted to that record.
+static const double ATTENTION_TILE = 256;
+// Of the peak of fp32, by attention without tensor cores (assumed).
+static const double ATTENTION_PLAIN_REACHED = 0.4;
 
 // Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2
 // (NEON: four units of four lanes) and on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles
@@ -91,10 +100,21 @@ static inline void machine_of_gpu(Machine *m, const MachineRow *row, Dtype dtype
   m->memory_bytes = row->gib * 0x1p30;
   m->reserve_bytes = RESERVE_GIB * 0x1p30;
 }
+// The kernels that attention has for these tensors on m: as attention_cuda.cuh chooses.
+static inline AttentionKind attention_kind(const Machine *m, Dtype dtype, int64_t head_dim, int64_t tokens) {
+  if (!m->gpu || dtype == F32 || head_dim % 8 || head_dim > 256) return ATTENTION_PLAIN;
+  const bool wgmma = m->attention[ATTENTION_WGMMA].forward > 0 && tokens >= 128 && head_dim > 32 && head_dim <= 128;
+  return wgmma ? ATTENTION_WGMMA : ATTENTION_MMA;
+}
 // What of the peaks is reached, once all figures are there.
-static inline void machine_reaches(Machine *m, const MachineRow *row, Dtype dtype) {
+static inline void machine_reaches(Machine *m, const MachineRow *row) {
   m->product_flops = m->peak_flops * (row ? row->products : CPU_REACHED);
-  m->attention_flops = row && dtype != F32 ? fmin(row->attention * 1e12, m->peak_flops / 2) : m->product_flops / 2;
+  const double plain = row ? gpu_peak(row->gpu).fp32 * ATTENTION_PLAIN_REACHED : m->product_flops / 2;
+  m->attention[ATTENTION_PLAIN] = AttentionRate{plain, plain};
+  if (row) {
+    m->attention[ATTENTION_MMA] = AttentionRate{row->mma.forward * 1e12, row->mma.backward * 1e12};
+    m->attention[ATTENTION_WGMMA] = AttentionRate{row->wgmma.forward * 1e12, row->wgmma.backward * 1e12};
+  }
   m->memory_rate *= MEMORY_REACHED;
   m->between *= NETWORK_REACHED;
 }
@@ -144,7 +164,7 @@ static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, dou
     key++;
     if (!machine_key_set(m, key, strcspn(key, ","), error)) return false;
   }
-  machine_reaches(m, row, dtype);
+  machine_reaches(m, row);
   if (!m->gpu && m->inside == 0) m->inside = m->memory_rate / 2;  // one rank's cores copy: a read and a write
   return true;
 }

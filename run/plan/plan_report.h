@@ -144,6 +144,11 @@ static const char *seconds_words(double s) {
   else snprintf(text[turn], sizeof text[0], "%.2f s", s);
   return text[turn];
 }
+static AttentionKind report_attention(const PlanReport *p) {
+  const Options *o = &p->plan.opt;
+  const int64_t head_dim = o->head_size ? o->head_size : o->n_embd / o->n_head;
+  return attention_kind(&p->plan.on.machine, option_dtype(o, OPT_buffer_dtype), head_dim, o->seq_len);
+}
 // Prints predicted times of the parts of a step. The lines of exposed all-gathers and reduce-scatters also say what all
 // of them take, including those hidden behind compute.
 static void report_print_times(const PlanReport *p) {
@@ -152,10 +157,13 @@ static void report_print_times(const PlanReport *p) {
   const double total = s->at[STEP_TOTAL];
   if (!p->plan.on.timed) return;
   say("\npredicted on %s\n", p->plan.opt.on);
-  start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention %.4g; streaming ops "
-             "%.4g GB/s%s", m->peak_flops * 1e-12, option_word(&p->plan.opt, OPT_buffer_dtype),
-             m->product_flops * 1e-12,
-             m->attention_flops * 1e-12, m->memory_rate * 1e-9, m->gpu ? "" : " (assumed, not measured)");
+  const AttentionKind kind = report_attention(p);
+  const AttentionRate *a = &m->attention[kind];
+  start_line("peaks", "%.4g TFLOP/s dense %s, of which matrix multiplies reach %.4g and attention (%s) %.4g forward, "
+             "%.4g backward; streaming ops %.4g GB/s%s", m->peak_flops * 1e-12,
+             option_word(&p->plan.opt, OPT_buffer_dtype), m->product_flops * 1e-12, attention_kind_words[kind],
+             a->forward * 1e-12, a->backward * 1e-12, m->memory_rate * 1e-9,
+             m->gpu ? "" : " (assumed, not measured)");
   if (m->sm_margin)
     start_line("margin", "matrix multiplies have %d of %d multiprocessors, NCCL the others (--sm_margin)",
                m->multiprocessors - m->sm_margin, m->multiprocessors);
@@ -262,9 +270,11 @@ static void report_json_rank(FILE *f, const PlanReport *p, const RankClass *c) {
 static void report_json_times(FILE *f, const PlanReport *p) {
   const Machine *m = &p->plan.on.machine;
   const StepTimes *s = report_times(p);
+  const AttentionRate *a = &m->attention[report_attention(p)];
   fprintf(f, ",\"predicted\":{\"on\":\"%s\"", m->name);
   const struct { const char *name; double value; } figures[] = {
-      {"peak_flops", m->peak_flops}, {"product_flops", m->product_flops}, {"attention_flops", m->attention_flops},
+      {"peak_flops", m->peak_flops}, {"product_flops", m->product_flops}, {"attention_flops", a->forward},
+      {"attention_backward_flops", a->backward},
       {"sm_margin", (double)m->sm_margin},
       {"memory_bytes_per_s", m->memory_rate}, {"inside_bytes_per_s", m->inside},
       {"between_bytes_per_s", m->between}, {"memory_bytes", m->memory_bytes}, {"reserve_bytes", m->reserve_bytes},

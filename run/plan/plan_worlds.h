@@ -126,6 +126,11 @@ static inline bool plan_resolve(Options *o, PlanDevice *d, Error *error) {
     return false;
   REJECT(d->timed && d->gpu && o->comm == OPT_comm_mpi && world > 1, "--on: what --comm mpi takes on GPUs is not "
          "predicted; leave --on out, or plan --comm nccl");
+  const bool has_wgmma = d->machine.attention[ATTENTION_WGMMA].forward > 0;
+  REJECT(d->timed && d->gpu && o->attention == OPT_attention_wgmma && !has_wgmma,
+         "--attention wgmma needs compute capability 9.0, %s has %d.%d", d->machine.name, d->machine.major,
+         d->machine.minor);
+  if (o->attention == OPT_attention_mma) d->machine.attention[ATTENTION_WGMMA] = AttentionRate{};
   DeviceInfo info = {};
   snprintf(info.name, sizeof info.name, "%s", d->machine.name);
   info.major = d->machine.major, info.minor = d->machine.minor;

@@ -156,6 +156,13 @@ static inline double product_seconds(const Machine *m, const OpTouch *w, double 
   const bool fp8 = w->op == OP_matmul_forward_fp8;
   return flops / (m->product_flops * (fp8 ? 2 : 1) * (m->gpu ? product_fill(m, w->arg[0].t) : 1));
 }
+static inline double attention_seconds(const Machine *m, const OpTouch *w, double flops) {
+  const bool forward = w->op == OP_attention_forward;
+  const Tensor out = w->arg[forward ? 0 : 3].t, lse = w->arg[forward ? 1 : 4].t;
+  const int64_t tokens = out.shape[1];
+  const AttentionRate r = m->attention[attention_kind(m, out.dtype, out.shape[2] / lse.shape[1], tokens)];
+  return flops * (1 + ATTENTION_TILE / (double)tokens) / (forward ? r.forward : r.backward);
+}
 static inline void timeline_op(Timeline *l, RecordStream stream, const OpTouch *w) {
   const OpKind *kind = op_kind(w->op);
   const Machine *m = l->m;
@@ -167,8 +174,7 @@ static inline void timeline_op(Timeline *l, RecordStream stream, const OpTouch *
     l->sum.at[STEP_PRODUCT_FLOPS] += flops;
   }
   if (kind->part == STEP_ATTENTION) {
-    const double T = (double)w->arg[0].t.shape[1];
-    seconds = fmax(seconds, flops * (1 + ATTENTION_TILE / T) / m->attention_flops);
+    seconds = fmax(seconds, attention_seconds(m, w, flops));
     l->sum.at[STEP_ATTENTION_FLOPS] += flops;
   }
   timeline_spend(l, host ? RECORD_MODEL : stream, host ? STEP_OPTIMIZER : kind->part, seconds);

@@ -11,15 +11,15 @@
 enum Stop { STOP_NOT, STOP_END, STOP_SAVE };     // STOP_SAVE: with a checkpoint
 // Where a rank computes: the ops, those of its host (for an offloaded optimizer), which of the host's GPUs and how many
 // ranks are on it, its dense peak in the compute dtype (0: unknown), a description for people, and the number of GPUs
-// over all ranks. sm_margin: of so many multiprocessors of the GPU, those left to NCCL (--sm_margin). comms_of_one: for
-// tests, see FsdpConfig.
+// over all ranks. integrated: the GPU's memory is the host's. sm_margin: of so many multiprocessors of the GPU, those
+// left to NCCL (--sm_margin). comms_of_one: for tests, see FsdpConfig.
 struct Device {
   const Ops *ops, *host_ops;
   int index, sharing;
   double peak_flops;
   char words[256];
   int gpus;
-  bool comms_of_one;
+  bool comms_of_one, integrated;
   int multiprocessors, sm_margin;
 };
 // Vp: the vocabulary in memory. FLOPs of a training step per token, as model_flops_per_token counts them.
@@ -67,7 +67,7 @@ struct RunView {
   StepState *state, *state_on_device;            // what changes from step to step
   const cJSON *published;                        // what came with the weights (models.h), rank 0's; NULL: nothing
   const char *chat;                              // what renders its chats (chat.h), rank 0's; NULL: nothing
-  const char *name;                              // of the model, for people; NULL: its preset's
+  const char *name, *algorithms;                 // of the model, NULL: its preset's; of GEMMs that the run keeps
   size_t device_free_bytes;                      // before anything but CUDA's context was allocated; 0 on a CPU
 };
 // A device that needs no choice: the CPU, or the only GPU.

@@ -262,9 +262,9 @@ static void ranks_words(FILE *to, const RunView *run) {
 // How multiprocessors are dealt between matrix multiplies and NCCL.
 static void sm_margin_words(FILE *to, const RunView *run) {
   const Device *d = &run->device;
+  const int blocks = nccl_blocks(d->sm_margin, d->multiprocessors);
   fprintf(to, "%d of %d multiprocessors for matrix multiplies; %d for NCCL: %d blocks for gathers, %d for all else",
-          d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, sm_margin_blocks(d->sm_margin),
-          sm_margin_blocks(d->sm_margin));
+          d->multiprocessors - d->sm_margin, d->multiprocessors, d->sm_margin, blocks, blocks);
 }
 // Cores of the first and the last rank.
 static void cores_short_words(FILE *to, const RunView *run) {

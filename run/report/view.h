@@ -5,7 +5,7 @@
 #include "trace_file.h"
 
 Device device_of(const Ops *ops) {
-  Device d = {ops, ops, 0, 1, 0, "", 1, false, 0, 0};
+  Device d = {ops, ops, 0, 1, 0, "", 1, false, false, 0, 0};
   snprintf(d.words, sizeof d.words, "%s", ops->name);
   return d;
 }
