@@ -325,7 +325,7 @@ static bool matmul_take_given(Ctx *c, MatmulPlan *plan, const MatmulProduct *p) 
     matmul_describe(c, plan, p);
     taken = cublaslt()->cublasLtMatmulAlgoCheck(DEVICE(c)->blas, plan->desc, plan->b, plan->a, plan->out, plan->out,
                                                 &plan->algo, &found) == CUBLAS_STATUS_SUCCESS &&
-            found.workspaceSize <= workspace && workspace <= matmul_library_workspace_bytes(c);
+            found.workspaceSize <= workspace && workspace <= matmul_library_bytes(DEVICE(c)->major);
   }
   if (!taken) die_missing("cuBLASLt does not take the algorithm that was chosen for matmul %lldx%lldx%lld when its "
                           "run began (--tune any, --plans): continue with --tune off", (long long)p->I,
