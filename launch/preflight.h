@@ -239,7 +239,8 @@ static inline void preflight_judge_pairs(const PreflightFound *f, PreflightFindi
       preflight_find_mtu(to, preflight_end(f, p->a)->host, preflight_end(f, p->b)->host);
   }
 }
-// Equal texts on all hosts, or who has what. `what` and `mend` are the words around it.
+// Compares a text of the facts, at byte `offset` of them, between host 0 and each other host. The first that differs
+// makes a finding of kind `kind`: "what: HOST has TEXT, HOST has TEXT: mend".
 static inline void preflight_judge_equal(const PreflightFound *f, PreflightFindings *to, PreflightKind kind,
                                          const char *what, size_t offset, const char *mend) {
   const char *first = (const char *)f->host[0].facts + offset;

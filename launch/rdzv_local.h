@@ -207,7 +207,8 @@ static inline void rdzv_add_strings(RdzvBytes *b, char *const *list, int count) 
   rdzv_add_number(b, count);
   for (int i = 0; i < count; i++) rdzv_add_block(b, list[i], strlen(list[i]) + 1);
 }
-// What a rank in this process's place needs: directory, cores, arguments, environment.
+// Appends what the rank that mpirun starts instead of this process needs to run as this process would: directory, cores
+// that it may use (none: unknown), arguments, environment.
 static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const RdzvEnv *env) {
   char here[4096];
   cpu_set_t *cores = CPU_ALLOC(8192);
@@ -220,7 +221,7 @@ static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const R
   rdzv_add_strings(b, env->entry, env->count);
   CPU_FREE(cores);
 }
-// Opens the places of `count` ranks from `first` on. False with one line in `error`.
+// Opens the seats (places) of `count` ranks from `first` on: a local socket for each. False with one line in `error`.
 static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, Error *error) {
   s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
   s->heard = RdzvHeard{};
@@ -231,7 +232,7 @@ static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first,
   }
   return true;
 }
-// Hears what a rank says. False: it has ended.
+// Reads the notes that the rank in seat x has sent. False: that rank has ended.
 static inline bool rdzv_seat_hear(RdzvSeats *s, const RdzvSeat *x) {
   RdzvNote note;
   ssize_t n;

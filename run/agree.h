@@ -330,17 +330,18 @@ int ranks_per_host(MPI_Comm comm) {
   return ends[0] == -ends[1] ? mine : 0;
 }
 // Open MPI 5 ends a rank by itself, and all others with it, when a connection to a rank that died breaks: often before
-// the heartbeats have said which rank that was. So it waits for some seconds, as Open MPI 4 does for ever. The variable
-// is that of its option opal_abort_delay, which can be set from outside only for MPI_Abort too.
+// the heartbeats have said which rank that was. So Open MPI 5 is made to wait for MPI_PATIENCE_S before it ends ranks
+// (Open MPI 4 waits forever): by the C variable of its option opal_abort_delay. The option itself would delay
+// MPI_Abort as well, so the variable is set here, and set back before MPI_Abort.
 enum { MPI_PATIENCE_S = 10 };
 // Changes it to `to` where it is `from`; what the user has chosen stays.
 static void mpi_abort_delay(int from, int to) {
   int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
   if (delay && *delay == from) *delay = to;
 }
-// What ends every rank once MPI is up: see die_hook.
+// The die_hook once MPI is up: ends every rank.
 static void die_everywhere(int code) {
   mpi_abort_delay(MPI_PATIENCE_S, 0);
-  liveness_leave(true);                          // why this rank ends was said
+  liveness_leave(true);                          // true: all ranks end, and this one has printed why
   MPI_Abort(MPI_COMM_WORLD, code);
 }

@@ -656,19 +656,21 @@ static bool start_options(Start *s, Options *o, Error *error) {
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;
 }
-// OUT/options.txt names the very checkpoint: a link like `latest`, or the directory of several, leads elsewhere later.
+// Has OUT/options.txt name the checkpoint itself: a link like `latest`, or a directory of several checkpoints, may lead
+// to another one later. `--resume auto` stays: it looks for the newest checkpoint of OUT at each start.
 static void start_exact(const Start *s, Options *asked) {
   const bool fits = s->kind == START_CHECKPOINT && strlen(s->path) < OPTION_TEXT_BYTES;
   if (fits && s->resume && strcmp(asked->resume, "auto")) strcpy(asked->resume, s->path);
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-// A resumed run must continue with the tokens it began with. Every rank returns the same.
+// A resumed run must continue with the tokens it began with: compares the hash of the corpus with the checkpoint's.
+// Every rank returns the same, since all have the same checkpoint text and corpus.
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, Error *error) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
   const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
-  if (o->eval_only && !fallback) return true;    // on other data, if it was named
+  if (o->eval_only && !fallback) return true;    // evaluations may be on other data that is named
   if (!checkpoint_state(s->path, s->json, &c, error)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");

@@ -349,8 +349,9 @@ enum OptionId {
 #define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
 #define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
 
-// The choices of each option, numbered in the table's order; where they are an enum's, this must be its order.
-enum { PRESET = -1 };
+// The choices of an option are numbered from 0 in the order of the table. Where the choices of an option are values of
+// an enum declared elsewhere (ENUM), the table must have them in the order of that enum: PAIR_CHECK.
+enum { PRESET = -1 };                            // not given: the preset decides
 #define OPTION_NOTHING(...)
 #define CHOICE_ID(name, choice) OPT_##name##_##choice,
 #define OPTION_CHOICES(name, def, choices, ...) \
@@ -364,9 +365,11 @@ enum { PRESET = -1 };
   CHOICES(PAIR_CHECK, name, pairs)
 OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_CHOICES, OPTION_PLACES, OPTION_NOTHING)
 
-enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };        // of a model, as files have them
+// The most matrices of a model as files have them, separately: 7 of a block (q, k, v, o; gate, up, down), and 3 outside
+// the blocks (token and position embedding, head).
+enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };
 struct Options {
-  const TrainerTable *trainer;                   // whose they are
+  const TrainerTable *trainer;                   // the trainer whose options these are
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
 #define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];

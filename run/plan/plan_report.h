@@ -284,7 +284,10 @@ static void report_json_times(FILE *f, const PlanReport *p) {
             (long long)(p->fit[k].value + p->fit[k].grain), p->fit[k].next);
   fprintf(f, "}");
 }
-// The report as JSON, with every figure.
+// The report as JSON, with every figure. mesh.kept: the size of a secondary group, 0: none. rank_kinds: a RankClass
+// each; needs_most: the first rank of the class whose memory plan is largest. worlds: the same run on other numbers of
+// ranks; refused: why training rejects one, or "". Times, and the bytes that a whole device needs (with the libraries',
+// as measured), are there only where --on names a machine.
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;

@@ -366,6 +366,7 @@ static inline double fit_needs(const Options *asked, int64_t grad_accum, FitOf o
   world_plan_free(&w);
   return needs;
 }
+// The smallest number whose multiples, times `other`, are multiples of `of`, a power of two.
 static inline int64_t fit_grain(int64_t other, int64_t of) {
   while (of > 1 && other % 2 == 0) other /= 2, of /= 2;
   return of;
@@ -378,7 +379,7 @@ static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of)
   const bool by16 = o->fp8 == FP8_MATMUL;   // FP8 matrix multiplies need microbatches of multiples of 16 tokens
   const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
-  int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not
+  int64_t low = 0, high = most / grain + 1;      // in grains: low fits; high does not, or is above what is tried
   double low_needs = 0, high_needs = 0, slope = 0;
   bool refused = false;
   for (int turn = 0; high - low > 1; turn++) {
