@@ -4,11 +4,11 @@
 //   DIR/train_gpt_fsdp.rdzv.NONCE.R   process R: its addresses
 //
 // Nobody can know beforehand which of host 0's interfaces leads to the other hosts. So host 0 (its process) first
-// writes its file without addresses; each other process R answers with its own addresses; host 0 asks its routing table which
-// of its interfaces leads to them, listens there, and writes its file again with what it listens on so far. A file that
-// an earlier start left does no harm: a process that reads it answers with that start's nonce, which host 0 does not
-// look for, and at its addresses nobody listens, or somebody with another token; the process reads again until host 0
-// has written. The files are for their owner only (0600), and those of other users are not read.
+// writes its file without addresses; each other process R answers with its own addresses; host 0 asks its routing table
+// which of its interfaces leads to them, listens there, and writes its file again with what it listens on so far. A
+// file that an earlier start left does no harm: a process that reads it answers with that start's nonce, which host 0
+// does not look for, and at its addresses nobody listens, or somebody with another token; the process reads again until
+// host 0 has written. The files are for their owner only (0600), and those of other users are not read.
 #pragma once
 #include "base/newfile/newfile.h"
 #include "launch.h"

@@ -495,7 +495,8 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
   s->updates = c.updates;
   const cJSON *config = cJSON_GetObjectItemCaseSensitive(json, "config");
   const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "buffer_dtype"));
-  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));    // versions < 0.4
+  // Programs before 0.4 had one dtype for both.
+  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));
   if (!saved->fixed_loss_scale && dtype && !strcmp(dtype, saved->buffer_dtype)) {  // a loss scale fits only its dtype
     s->good_steps = c.good_steps;
     *saved->loss_scale = s->loss_scale = c.loss_scale;

@@ -6,8 +6,8 @@
 //
 // Conventions
 //   - Token files are opened once and read by pread: never mapped, copied whole, or scanned. The page cache holds them,
-//     once for all processes of a host. A file that shrinks is a read that comes short, not a signal; one that is removed or
-//     replaced stays open as it was.
+//     once for all processes of a host. A file that shrinks is a read that comes short, not a signal; one that is
+//     removed or replaced stays open as it was.
 //   - Where a stream is cut into files makes no difference: token i is the same, and so is split_hash of the stream.
 //   - An id that is not below the vocabulary, or a read that fails, ends all ranks with a line that names the file.
 #pragma once
