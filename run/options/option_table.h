@@ -6,22 +6,23 @@
 
 // What a resumed run does with an option.
 enum OptionResume {
-  RESUME_OWN,      // each run has its own
-  RESUME_TAKES,    // takes the checkpoint's; another may be given, and a notice says so
-  RESUME_QUIET,    // the same without a notice: it changes what is reported or saved, not what is trained
+  RESUME_OWN,      // each run has its own value
+  RESUME_TAKES,    // takes the checkpoint's value; another may be given, with a notice
+  RESUME_QUIET,    // TAKES without a notice: the option changes what is reported or saved, not what is trained
   RESUME_STEP,     // TAKES if the run trains, else OWN
-  RESUME_ORDER,    // refuses another than the checkpoint's if the run trains, else TAKES
-  RESUME_STATE,    // refuses another if the run trains, else OWN
-  RESUME_SHAPE     // refuses another, even where only weights are taken from the checkpoint
+  RESUME_ORDER,    // rejects another value than the checkpoint's if the run trains, else TAKES
+  RESUME_STATE,    // rejects another value if the run trains, else OWN
+  RESUME_SHAPE     // rejects another value, even if only weights are taken from the checkpoint
 };
 
 // The options, in groups:
 //   INT, NUM (name, default, lowest, highest, RESUME_, help, also)
 //   CHOICE (name, default, choices, RESUME_, help, also)    o->name is one of OPT_name_choice
-//   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a room below
+//   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a module below
 //   TEXT (name, default, choices or NULL, RESUME_, help, also)      if choices end in ..., other values are allowed
 //   FLAG (name, RESUME_, help, also)                        off unless given
-// A default below the lowest value, `preset` or PRESET cannot be given: something else decides, mostly the preset.
+// A default that is below the lowest value, `preset` or PRESET means "not given", and cannot be typed: something else
+// decides then, mostly the preset.
 // also: names of the same option in other programs, if there are any; those with one dash are llm.c's, which are
 // explained but not taken.
 enum { LAYERS_MAX = 1000 };
@@ -378,16 +379,16 @@ struct Options {
 #define OPTION_FIELD_FLAG(name, ...) bool name;
   OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_ENUM,
           OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT];
+  bool given[OPTION_COUNT];                      // by the command line or the file of --config
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then
-  bool tuning;                                   // weights are there: options that were not given are a tuning's
-  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
-  double conversations;                          // of a step, where they decided global_batch; else 0
-  int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
-  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
-  uint8_t base_types[BASE_MATRICES_MAX];        // with --base_dtype file: of each matrix, in order of parameters
+  bool tuning;                                   // the run fine-tunes: options not given have other defaults
+  int64_t longest;                               // tokens of the longest conversation, if it decided seq_len; else 0
+  double conversations;                          // of a step, if they decided global_batch; else 0
+  int64_t vocab_size_asked;                      // --vocab_size; a tokenizer trained for it may have fewer tokens
+  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU computes at once; fixes a summation order
+  uint8_t base_types[BASE_MATRICES_MAX];        // --base_dtype file: quantization of each matrix, in order of params
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
-  int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments
+  int encode_at, encode_files;                   // words after --encode OUT: index of the first in argv; their number
 };
