@@ -14,7 +14,7 @@
 #include "kernels/workspace.h"
 
 // ================================================================================================ 1 options
-enum { PLAN_HOST_RANKS = 8 };
+enum { PLAN_HOST_RANKS = 8 };                    // default of --ranks_per_host on GPUs
 // The table of a GPU that is not here. Ctx.device is its compute capability's first number.
 static inline Ops plan_cuda_table() {
   Ops t = plan_table(true);
@@ -31,6 +31,7 @@ static inline Ops plan_cuda_table() {
 // memory of this host.
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
+// Rejects options that a plan cannot have. False with one line in `error`.
 static inline bool plan_refuses(const Options *o, Error *error) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
                                        OPT_eval, OPT_interactive};
@@ -71,8 +72,8 @@ static inline bool plan_choose_device(Options *o, Error *error) {
   o->device = on_cpu ? OPT_device_cpu : OPT_device_cuda;
   return true;
 }
-// This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
-// quota: in cores.
+// This machine's cores, read once: without --threads a planned host is taken to have the same cores. mask: cores that
+// this process may use; bind: whether ranks would be bound to cores; quota: the cgroup's, in cores.
 struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; Error error; };
 static inline const PlanHost *plan_host() {
   static PlanHost h;
@@ -162,6 +163,7 @@ static inline int ranks_within(int first, int stride, int size, int from, int to
   const int high = to <= first ? 0 : (to - first + stride - 1) / stride;
   return (high < size ? high : size) - (low < size ? low : size);
 }
+// The key of a rank, but for threads, owns, along and parts, which world_plan_classes fills in.
 static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   const int S = s.shards, R = s.replicas, K = s.secondary ? s.secondary : 1, from = rank / per_host * per_host;
   const int to = from + per_host < world ? from + per_host : world, me = rank / S, chain = rank % S;
@@ -194,6 +196,7 @@ static inline RankOwners rank_owners(const Options *o) {
   free(param);
   return w;
 }
+// RankKey.owns: different for each rank (1 + rank), or 1 + the number of matrices it owns; 0 without Muon.
 static inline int rank_owns(RankOwners w, int rank) {
   return !w.count ? 0 : w.world <= OWNERS_APART_MAX ? 1 + rank : 1 + w.count[rank];
 }
@@ -255,6 +258,7 @@ static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
     threads[i] = rank_threads;
   }
 }
+// Sorts the ranks into classes of equal keys.
 static inline void world_plan_classes(WorldPlan *w) {
   const Options *o = &w->opt;
   const int world = (int)o->world, per_host = (int)o->ranks_per_host;
