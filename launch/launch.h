@@ -1,8 +1,9 @@
-// launch.h: the door of launch/: how processes meet, become ranks and are started again; what hosts are, which GPU and
-// which cores a rank takes; where text goes.
+// launch.h: the public header of launch/: how processes meet, become ranks and are started again; what hosts are, which
+// GPU and which cores a rank takes; where printed text goes.
 //
-// A process that no launcher made a rank meets others in rdzv_main, or watches itself in restarts_supervise; both
-// return in the run. Everything that a rank prints goes through say and its like, which know of the line drawn over.
+// A process that no MPI launcher has started may meet others in rdzv_main, which starts the ranks, or start the run as
+// a child that it watches, in restarts_supervise. Everything that a rank prints goes through say and the functions
+// beside it, which know of the open (progress) line.
 #pragma once
 #include "base/net/net.h"
 #include "kernels/ops.h"
@@ -12,9 +13,9 @@
 #include <signal.h>
 
 // ---- packed.h -------------------------------------------------------------------------------------------------------
-// The archive's Open MPI was built for /usr: variables say where it lies, whatever else is installed or was named; its
-// mpirun comes first in PATH, for --rdzv. Where no openmpi/ is in the directory of the program, these variables, from
-// the mpirun of an archive, are taken back: this program's Open MPI is another.
+// For a program from an archive with its own Open MPI: sets the variables that say where that Open MPI is (it was built
+// for /usr), and puts its mpirun first in PATH, for --rdzv. For a program without openmpi/ in its directory: removes
+// these variables if the mpirun of an archive has set them, since this program has another Open MPI.
 void packed_open();
 
 // ---- cgroup.h -------------------------------------------------------------------------------------------------------
@@ -22,7 +23,8 @@ void packed_open();
 double cgroup_cores(const char *root);
 
 // ---- machine.h ------------------------------------------------------------------------------------------------------
-// Every table of CPU kernels; a program has those of its own processor. Of these, cpu_tables, a machine runs a prefix.
+// Every table of CPU kernels, of both processor families. cpu_tables: those of the program's own family, of which a
+// machine can run the first ones.
 struct CpuTable { const char *name; const Ops *ops; };
 static const CpuTable cpu_isas[CPU_ISAS] = {{"avx2", &ops_avx2}, {"avx512", &ops_avx512},
     {"avx512_bf16", &ops_avx512_bf16}, {"amx", &ops_amx}, {"neon", &ops_neon}, {"neon_bf16", &ops_neon_bf16}};
@@ -34,7 +36,7 @@ static inline int cpu_fast_table() { return processor_fast_isa(); }
 size_t host_available_bytes();
 // Watches whether this rank's threads get the cores they want: the kernel counts how long a thread ran and how long it
 // waited for a core (Documentation/scheduler/sched-stats.rst).
-struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };
+struct CoreWatch { double since_ms; uint64_t ran_ns, waited_ns; };     // time and counters as of the last result
 // At most every CORE_WATCH_MS: the share of the time since the last result, 0 to 1, that the threads waited for a core.
 // In between, and where the kernel does not count, -1.
 double core_watch(CoreWatch *w, double now_ms);
@@ -62,7 +64,7 @@ int terminal_columns();
 void line_end();
 // Opens or overwrites the open line, cut to the terminal's width. transient: it is erased when other text follows.
 void line_draw(const char *text, bool transient);
-// printf for whole lines.
+// Prints whole lines on stdout, like printf.
 __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...);
 // The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and another rank may print while rank 0
 // has a line open: then that line is erased.
@@ -74,11 +76,12 @@ bool terminal_lost();
 void terminal_end_line_at_once();                // ends the open line; may be called in a handler
 // From now on this signal ends the process, with the cursor at the start of a line. May be called in a handler.
 void terminal_last_signal(int signal_);
-// What stdout and stderr are. First of all.
+// Finds out what stdout and stderr are. Called before anything else of this header.
 void terminal_open();
 
 // ---- cores.h --------------------------------------------------------------------------------------------------------
-// cpus, nodes: owned by the table. atom: Intel calls it an efficient core; mhz: its highest frequency, 0: not known.
+// A core. cpus, nodes: its CPUs (hardware threads) and NUMA nodes, owned by the table; atom: one of Intel's E cores;
+// mhz: its highest frequency, 0: not known.
 struct Core { hwloc_bitmap_t cpus, nodes; int socket; bool atom; double mhz; };
 // known: hwloc found cores; else each CPU counts as one. real: it is this machine, not one that HWLOC_SYNTHETIC or
 // HWLOC_XMLFILE describes.
@@ -86,14 +89,14 @@ struct CoreTable { hwloc_topology_t topology; Core *core; int count, sockets, no
 // Reads this machine. Without hwloc's x86 part, which would move this thread over every CPU to ask it what Linux has
 // said already; with it where /sys is not there. False and one line in `error`.
 bool cores_read_machine(CoreTable *t, Error *error);
-// What the ranks of a host ask for. mask[r]: CPUs that rank r may use. threads: of a rank, 0: one a core. quota: cores'
-// worth of time that control groups leave all of them, INFINITY: no limit. bind: ranks keep to their shares.
+// What the ranks of a host ask for. mask[r]: CPUs that rank r may use. threads: per rank, 0: one per core. quota: the
+// CPU limit of control groups for all these ranks, in cores, INFINITY: none. bind: ranks are bound to their shares.
 struct CoreAsk { int rank, ranks, threads; double quota; bool bind; const hwloc_bitmap_t *mask; };
-// A rank's share. core: indices in the table, malloc'ed; cpus: of these cores, those that it may use (owned).
-// outnumbered: there are more ranks than cores, or than the quota has cores; then, and where nothing is bound, it has
-// all cores of its mask. overlaps: ranks with another mask may use some of these CPUs too. left_out: slower cores that
-// nobody takes. bound: the rank keeps to cpus. placed: each thread keeps to its core, where the kernel could do worse:
-// put two threads on one core, or one on another NUMA node than its memory.
+// A rank's share. core: indices in the table, malloc'ed; cpus: those of these cores that the rank may use (owned).
+// outnumbered: there are more ranks than cores, or than the quota has cores; then, and if nothing is bound, the rank
+// has all cores of its mask. overlaps: ranks with another mask may use some of these CPUs too. left_out: number of
+// slower cores that no rank gets. bound: the rank is bound to cpus. placed: each thread is bound to its core, because
+// the kernel could put two threads on one core, or a thread on another NUMA node than its memory.
 struct CoreShare {
   int threads, cores, *core, left_out;
   hwloc_bitmap_t cpus;
@@ -102,7 +105,7 @@ struct CoreShare {
 void cores_share_free(CoreShare *s);
 // The share of rank a->rank. A mask without any core of the table gives one thread (or a->threads), bound to nothing.
 CoreShare cores_deal(const CoreTable *t, const CoreAsk *a);
-// What rank 0 prints of each rank, and with which figures.
+// What rank 0 prints about the cores of each rank.
 struct CoreReport {
   char words[256], fault[64];                    // fault: why it could not be bound; ""
   int threads, cores, cpus, left_out;            // cpus: that its threads may use; 0: not known
@@ -111,40 +114,40 @@ struct CoreReport {
 };
 // This rank's share and, on rank 0 of the run, the reports of all ranks (malloc'ed; NULL elsewhere).
 struct Cores { CoreTable table; CoreShare share; CoreReport mine, *all; int world; };
-// The CPUs that this rank may use: its own mask; of a rank that mpirun bound by itself, the mask of mpirun or its
-// daemon. *bind: false where mpirun was told to bind nothing.
+// The CPUs that this rank may use: its own affinity mask; if mpirun has bound the rank without being asked to, the mask
+// of mpirun or its daemon. *bind: false if mpirun was told to bind nothing.
 hwloc_bitmap_t cores_mask(const CoreTable *t, bool *bind);
-// Takes this rank's cores and binds this thread to them; those of the pool follow when they start. threads: --threads,
-// 0: one a core. computes: ops run here, so this thread is thread 0 of the pool, and placed like the others. *c stays
-// where it is until cores_give_back. Collective over comm; node: the ranks of this host. Where hwloc fails, all ranks
-// end with one line, unless --threads says what to do without it.
+// Takes this rank's cores and binds this thread to them; threads of the pool are bound when they start. threads:
+// --threads, 0: one per core. computes: ops run on the CPU, so this thread is thread 0 of the pool, and placed like the
+// others. *c must not move until cores_give_back. Collective over comm; node: the ranks of this host. If hwloc fails,
+// all ranks end with one line, unless --threads gives their number.
 void cores_take(Cores *c, int threads, bool computes, MPI_Comm node, MPI_Comm comm);
 // On rank 0: whether it matters on some host which cores a rank has.
 bool cores_differ(const Cores *c);
 // Whether ranks or threads have to wait for each other's cores.
 bool cores_are_crowded(const Cores *c);
 void cores_give_back(Cores *c);                  // threads stay where they are
-// The reports of all ranks as notices, on rank 0: one a kind, with the first rank that it is about.
+// Prints notices about the cores of all ranks, on rank 0: one for each kind of problem, naming the first rank with it.
 void cores_print_notices(const Cores *c);
 
 // ---- preflight.h ----------------------------------------------------------------------------------------------------
-// What to look at: the build of this program, the directory of the run, the GPUs that were found (NULL: none was looked
-// for), how long a message may take.
+// What preflight checks: the build of this program, the directory --out, the GPUs that were found (NULL: none was
+// looked for), how long a message may take.
 struct PreflightAsk { const char *build, *out; const DeviceProbe *gpu; int64_t timeout_s; };
 
 // ---- preflight_net.h ------------------------------------------------------------------------------------------------
 // --preflight, on every rank of MPI_COMM_WORLD, before anything collective. Returns the exit code.
 int preflight_run(const PreflightAsk *ask);
-// Notices of what is wrong with hosts and their networks. Nothing is measured but clocks. Collective over comm, and
-// nothing for one rank.
+// Prints notices of what is wrong with hosts and their networks; measures only clocks. Does nothing for one rank.
+// Collective over comm.
 void preflight_start(const PreflightAsk *ask, MPI_Comm comm);
 
 // ---- rdzv_where.h ---------------------------------------------------------------------------------------------------
-// What is asked for. rdzv, token_file: options; NULL or "": not given. Numbers below 0: not given. options: a line for
-// each option that must be the same everywhere. mpi: MPI_Get_library_version. timeout_s: 0 waits for ever. restarts and
-// what follows: for launch/restart_rules.h. wait_s: --restart_wait; mesh: ranks that --mesh names, 0: any number;
-// resumes: --resume is given, so that a checkpoint may know other numbers than batch_size, global_batch and grad_accum
-// (0: not given) say. out: --out.
+// The options of a rendezvous. rdzv, token_file (--rdzv_token): NULL or "": not given. Numbers below 0: not given.
+// options: a line for each option that must be the same for all processes. mpi: MPI_Get_library_version. timeout_s: 0
+// waits forever. restarts and the fields after it are for launch/restart_rules.h: wait_s: --restart_wait; mesh: number
+// of ranks that --mesh has, 0: any; batch_size, global_batch, grad_accum: 0: not given; resumes: --resume is given, so
+// that a checkpoint may have other values of these three. out: --out.
 struct RdzvAsk {
   const char *rdzv, *token_file, *build, *mpi, *options;
   int64_t nnodes, node_rank, nproc_per_node, timeout_s;
@@ -154,28 +157,28 @@ struct RdzvAsk {
   bool resumes;
   const char *out;
 };
-// Whether all variables of env:// are there, for more than one process.
+// Whether all environment variables of --rdzv env:// are set, and for more than one process.
 bool rdzv_env_is_set();
 
 // ---- launchers.h ----------------------------------------------------------------------------------------------------
-// Whether MPI will find the other ranks; whether anything of MPI or Slurm has started this process.
+// Whether a launcher with PMIx (mpirun, srun --mpi=pmix) has started this process, so that MPI finds the other ranks.
 static inline bool launch_has_pmix() { return getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK"); }
-// Before MPI_Init. Beside a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp:
-// 0.1 s. Only MPI_Comm_spawn needs them. Without the daemon all such ranks of a user would share the directories,
-// and one that ends would remove them while another opens its own: so both are left out.
+// Call before MPI_Init. For a rank that no launcher started, Open MPI 4 starts a daemon and makes directories in /tmp,
+// which takes 0.1 s, and which only MPI_Comm_spawn needs. Without the daemon all such ranks of a user would share the
+// directories, and a rank that ends would remove them while another opens its own: so this turns both off.
 void launch_no_daemon();
-// Before MPI_Init. Open MPI's TCP listens at all interfaces, whether or not a rank elsewhere is to come. Ranks that are
-// all on one host reach each other by shared memory, so there it is left out, unless the user has chosen, or /dev/shm
-// is so small that TCP may have to stand in.
+// Call before MPI_Init. Open MPI's TCP listens at all interfaces, even if all ranks are on one host and reach each
+// other by shared memory. So in that case this turns TCP off, unless the user has chosen a transport, or /dev/shm is so
+// small that TCP may be needed.
 void launch_one_host();
 // Ends a process that a launcher started together with others, although MPI has one rank, unless --rdzv none; the first
 // of them prints the error. `before` MPI_Init only if nothing can make them ranks of one job: MPI_Init may fail there.
 void launch_refuse_alone(const char *rdzv, bool before);
-// srun --mpi=pmi2: an Open MPI that was not built for that ends in MPI_Init, with many lines about how to build Slurm.
-// So the first rank says before that what to type; an Open MPI that was built for it goes on.
+// srun --mpi=pmi2: an Open MPI that was not built for PMI2 fails in MPI_Init, with many lines about how to build Slurm.
+// So the first rank prints before MPI_Init what to type; an Open MPI that was built for PMI2 continues.
 void launch_notice_pmi();
-// Whether this process, which meets no others, is to be watched: `most` of --restarts. waits: --restart_wait was given.
-// One line in `error` where a launcher has started it.
+// Whether this process, which takes part in no rendezvous, is to watch its run (restarts_supervise). most: --restarts;
+// waits: --restart_wait was given. One line in `error` if a launcher has started the process.
 bool launch_watches(int64_t most, bool waits, const char *rdzv, Error *error);
 
 // ---- rdzv.h ---------------------------------------------------------------------------------------------------------
@@ -188,13 +191,14 @@ int rdzv_hidden(int argc, char **argv);
 struct RestartsAsk { int64_t most; const char *resume, *out; };   // how many restarts at most; --resume, --out
 // Hears of a rank that died, from the heartbeats' thread.
 void restarts_died(int rank);
-// What the watching parent is told, if there is one: that the run has begun, its batch (sequences a step and a
-// microbatch), its steps, its checkpoints and the directory of these.
+// Tell the process that would restart the run, if there is one: that the run has started; its batch (sequences per step
+// and per microbatch); the steps it has done; the steps that have a checkpoint; the directory of checkpoints, which has
+// only this run's.
 void restarts_open();
 void restarts_batch(int64_t sequences, int64_t batch);
 void restarts_step(int64_t step);
 void restarts_saved(int64_t step);
 void restarts_ours(const char *ckpt);
-// Returns in the run, which is a child of this process: whether it goes on from its own newest checkpoint (--resume
-// auto). Ends this process when the run has. Before MPI and threads are started.
+// Forks the run, as often as needed, and returns in the child, which is the run: whether it must resume from its own
+// newest checkpoint (--resume auto). The parent exits when the run has ended. Call before MPI and threads are started.
 bool restarts_supervise(const RestartsAsk *ask);
