@@ -213,7 +213,7 @@ static inline TraceEnded trace_leave(Trace *x, const Ctx *c) {
   trace_forget_asks(x);
   return TraceEnded{begin, end, end - begin - open->inner_ns};
 }
-// The sharding layer has asked whether what it waits for has come; `yes` is the answer. A wait ends with a yes.
+// The sharding layer has polled for what it waits for; yes: it has come. A wait ends with a yes.
 static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   if (!yes) {
     if (!x->ask[what].times++) x->ask[what].since_ns = now_ns();
@@ -347,7 +347,8 @@ static inline void trace_wait(Trace *x, NotePoint point, TraceWait what, int sta
   if (point == POINT_ARRIVED) trace_add(x, TRACE_WAIT, what, stage, x->ask[what].since_ns, at, 0, PART_OF_MODEL);
   x->ask[what].since_ns = at;
 }
-// Notes the time in Open MPI's calls, inside which messages move, except in a wait or an all-gather, which include it.
+// Records the time in Open MPI's calls, inside which messages move, except in a wait or an all-gather, whose events
+// include it.
 static const int64_t TRACE_MOVE_NS = 20000;
 static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
   const int64_t begin = x->moved_ns, end = x->moved_ns = now_ns();
@@ -448,8 +449,8 @@ static inline int64_t trace_resolved(const Trace *x, int64_t number) {
   const int64_t ns = trace_to_rank0(&x->device_clock[0], &x->device_clock[1], x->stamp[number]);
   return ns < x->host_begin_ns ? x->host_begin_ns : ns > x->host_end_ns ? x->host_end_ns : ns;
 }
-// Gives this step's events the times that the device has written, on this rank's clock, and adds up what was exposed.
-// The step is over.
+// After a step: gives its events the times that the device has written, converted to this rank's clock, and adds up the
+// exposed parts.
 static inline void trace_resolve(Trace *x) {
   for (int64_t i = x->step_count; i < x->count; i++) {
     TraceEvent *e = &x->event[i];
