@@ -7,7 +7,7 @@
 //   3 forward       embeddings, blocks, head in chunks of rows
 //   4 backward      the same, in reverse
 //   5 update        microbatches, exact norm, clipping, learning rate, AdamW, SGD or Muon
-//   6 eval, sample  every token of a split once; trainer/ has text from prompts, tasks, talk
+//   6 eval, sample  every token of a split once; trainer/ has generation, benchmarks (--eval), conversation
 //   7 loop          steps, evaluations, saves; a sample and files at the end
 //   8 commands      the table of what the program does; the life of a run
 //
@@ -23,14 +23,14 @@
 #include "run/plan/plan.h"
 
 // ================================================================================================ 1 model
-// The one table of parameters: name, rows and columns, initialisation, decay, and which models have it. Units, memory
-// plan, and names in files and tests follow from it; a parameter that a choice leaves out is nowhere.
+// The one table of parameters: name, rows and columns, initialisation, decay, and which architectures have the
+// parameter. Units, memory plan, and names in files and tests follow from it.
 enum RootParam { WTE, WPE, LN_F_W, LN_F_B, LM_HEAD, ROOT_PARAMS };
 enum BlockParam {
   LN_1_W, LN_1_B, ATTN_W, ATTN_B, Q_NORM_W, K_NORM_W, ATTN_PROJ_W, ATTN_PROJ_B, ATTN_NORM_W, LN_2_W, LN_2_B, FC_W, FC_B,
   PROJ_W, PROJ_B, MLP_NORM_W, BLOCK_PARAMS
 };
-// Behind these, the factors A and B of the adapters of four of them.
+// After these parameters come the factors A and B of the adapters of four of them.
 static int lora_a(int matrix) { return BLOCK_PARAMS + 2 * matrix; }
 static int lora_b(int matrix) { return BLOCK_PARAMS + 2 * matrix + 1; }
 static const ParamSpec root_specs[ROOT_PARAMS] = {
@@ -65,19 +65,19 @@ static const ParamTable param_table = {root_specs, block_specs, ROOT_PARAMS, BLO
 struct Model {
   int L, H, KV;                                  // blocks; heads of q; heads of k and of v
   int64_t C, hs, F, T, P, V, Vp;                 // F: width of the MLP; P: learned positions, or T
-  ModelShape shape;                              // its choices, and what follows from them
+  ModelShape shape;                              // the options of the architecture, from which the numbers above follow
   ParamPlaces at;
   bool tied;
   float dropout;
-  int64_t head_chunk_bytes;
-  bool documents;                                // sequences hold several, which do not see each other
-  PreferenceArgs preference;                     // the loss of pairs of documents; else it is of tokens
-  bool dlogits_apart;                            // from logits of another dtype, in memory of their own
-  Dtype logits_dtype;                            // in training; other passes have fp32
+  int64_t head_chunk_bytes;                      // the most fp32 logits that exist at once
+  bool documents;                                // a sequence holds several, which do not attend to each other
+  PreferenceArgs preference;                     // a loss of pairs of documents; .loss 0: the loss is of tokens
+  bool dlogits_apart;                            // the gradient of logits has memory of its own if its dtype differs
+  Dtype logits_dtype;                            // of training; other passes have fp32
   Recompute recompute[LAYERS_MAX];
   bool e4m3_products;                            // the blocks' forward matrix multiplies take E4M3
 };
-// fp32 logits that exist at once on a CPU. A GPU has the memory for more (gpu_head_chunk_bytes of its options).
+// Bytes of fp32 logits that exist at once on a CPU. A GPU has memory for more (gpu_head_chunk_bytes of the options).
 enum { HEAD_CHUNK_BYTES = 64 << 20 };
 
 // A model of this shape on sequences of T tokens.
@@ -93,7 +93,7 @@ static Model model_of_shape(const ModelShape *s, int64_t T) {
   m.at = param_places(&param_table, s);
   return m;
 }
-// The numbers of parameters; -1: this model has none.
+// The index of a parameter; -1: this model does not have it.
 static int root_param(const Model *m, RootParam k) { return m->at.root[k]; }
 static int block_param(const Model *m, int l, int k) {
   return m->at.block[k] < 0 ? -1 : m->at.roots + l * m->at.blocks + m->at.block[k];
@@ -108,7 +108,8 @@ static int64_t model_numel(const Model *m) {
   return n;
 }
 
-// The lowest block whose backward is needed: the lowest with something to train, 0 where embeddings train, L for none.
+// The lowest block that backward must reach: the lowest with a parameter that trains, 0 if an embedding trains, L if
+// nothing below the final norm does.
 static int first_backward_of(const Model *m, const Param *param, int params) {
   int first = m->L;
   for (int i = 0; i < params; i++) {
@@ -120,13 +121,12 @@ static int first_backward_of(const Model *m, const Param *param, int params) {
 }
 
 // Floating-point operations of a training step per token: 6 for each weight of a matrix multiply (two forward, four
-// backward; the head counts, embedding look-ups do not), and 12 H hs T a block for attention, not halved for causality,
-// or with a window as many times as a token sees tokens. PaLM (Chowdhery et al. 2022, appendix B) counts in the same
-// way, so figures can be compared.
+// backward; the head counts, embedding look-ups do not), and per block 12 H hs min(T, window) for attention, not halved
+// for causality. PaLM (Chowdhery et al. 2022, appendix B) counts in the same way, so figures can be compared.
 static double model_flops_per_token(const Model *m) {
   const double C = (double)m->C, Q = (double)m->H * (double)m->hs;
   const double weights = C * (double)(model_qkv_rows(&m->shape) + model_fc_rows(&m->shape) + m->F) + C * Q;
-  double seen = 0;                               // tokens that one sees, over the blocks
+  double seen = 0;                               // sum over blocks of the tokens that a token attends to
   for (int l = 0; l < m->L; l++) {
     const int64_t window = layer_window(&m->shape.block, l);
     seen += (double)(window ? min64(window, m->T) : m->T);
@@ -139,30 +139,30 @@ static Model model_of(const Options *o) {
   Model m = model_of_shape(&shape, o->seq_len);
   m.head_chunk_bytes = HEAD_CHUNK_BYTES;
   m.logits_dtype = option_dtype(o, OPT_logits_dtype);
-  Error unused;                                  // options_resolve has looked at it
+  Error unused;                                  // options_resolve has rejected what is wrong
   recompute_parse(o, m.recompute, &unused);
   if (!o->sample_only) m.preference = preference_args(o);
-  m.documents = data_is_packed_whole(o) || m.preference.loss;                    // a run knows better, by its corpus
+  m.documents = data_is_packed_whole(o) || m.preference.loss;                    // decided anew with the corpus
   m.e4m3_products = o->fp8 == FP8_MATMUL;
   return m;
 }
 
 // ================================================================================================ 2 memory
-// What the model computes in one pass is declared here, each tensor once, and gets memory by its lifetime: what is
-// never alive at once may share (fsdp/placement.h). A tensor that an op changes in place is one buffer: the branch
-// that becomes the stream with it, ln_f and its gradient, on a CPU logits and theirs.
+// Each tensor of a pass is declared here once, and gets memory by its live range: tensors with disjoint live ranges may
+// share memory (fsdp/placement.h). A tensor that an op changes in place is one buffer: a branch and the residual stream
+// that it is added to, ln_f and its gradient, on a CPU logits and their gradient.
 //
 // Forward activations of one block. R = B T rows. Shapes in comments; F32 where noted, else compute dtype. Backward
-// finds a block's tensors kept, or recomputes them (--recompute). An op depends only on stored tensors, so recomputing
-// gives the same bits.
+// finds a block's tensors kept, or recomputes them (--recompute). The results of an op depend only on stored tensors,
+// so recomputed tensors are bitwise identical.
 struct BlockActs {
   Tensor residual;         // (B,T,C)  stream entering the block; before that, the branch that is added to it
   Tensor ln_1, qkv, att;   // (B,T,C) (B,T,(H+2KV)hs) (B,T,H hs)
-  Tensor qk;               // (B,T,(H+KV)hs) q and k before their norm; only with one
+  Tensor qk;               // (B,T,(H+KV)hs) q and k before their norm; only if q and k have a norm
   Tensor residual_2, ln_2; // (B,T,C)  stream after attention; before that, the branch that is added to it
-  Tensor branch[2], branch_rstd[2], dnormed;     // (B,T,C), F32 (B,T): attention's and the MLP's before the norm behind
-                                                 // them, where there is one, and the gradient of one of them
-  Tensor fc, act;          // (B,T,F) before and after GELU or another; with swiglu fc is gate and up, (B,T,2F)
+  Tensor branch[2], branch_rstd[2], dnormed;     // (B,T,C), F32 (B,T), (B,T,C): with post-norm the outputs of attention
+                                                 // and MLP before that norm, its rstd, the gradient of one output
+  Tensor fc, act;          // (B,T,F) before and after the activation; with a gated MLP fc is gate and up, (B,T,2F)
   Tensor mean_1, rstd_1, mean_2, rstd_2;         // F32 (B,T)
   Tensor lse;              // F32 (B,H,T)
   Tensor dfc, dact, dln_2, datt, dqkv, dln_1;    // gradients of fc, act, ln_2, att, qkv, ln_1; training only
@@ -171,22 +171,23 @@ struct BlockActs {
 };
 struct Acts {
   int B, T;
-  Tensor tokens, targets, starts;                // I32 (B,T), (B T); (B,T) where sequences hold documents (ops.h)
-  Tensor windows;                                // I32 (B,T) the same of blocks with a window shorter than a sequence
-  Tensor weights;                                // F32 (R) of tokens' gradients, preference.cuh; training on pairs only
+  Tensor tokens, targets, starts;                // I32 (B,T), (R), (B,T); starts: of each token's document (ops.h)
+  Tensor windows;                                // I32 (B,T) as starts, for blocks with a window shorter than T
+  Tensor weights;                                // F32 (R) factors of tokens' gradients, preference.cuh; pairs only
   BlockActs *block;
-  Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only with one
+  Tensor embedded, rstd_e, dembedded;            // the embedding before its norm; only if it has a norm
   Tensor residual_f, ln_f, mean_f, rstd_f;       // ln_f's gradient overwrites it, chunk by chunk
   Tensor dresidual, dbranch;                     // training only
   Tensor losses, correct;                        // F32, I32 (R)
-  Tensor in_e4m3, in_amax, in_scale;             // F8 (R,F or more), F32 (1): a GEMM's input, with --fp8 matmul
+  Tensor in_e4m3, in_amax, in_scale;             // F8 (R, widest input), F32 (1), F32 (1): of a GEMM with --fp8 matmul
   Tensor logits, dlogits;                        // F32 or BF16, compute dtype (head_rows, Vp)
-  // Of one adapter at a time: B spread (lora.cuh), its gradient (F32), the gradient of `low`, and as wide as its
-  // matrix's input what it reads after dropout, or the gradient of that.
+  // For one adapter at a time: factor B, spread to the whole matrix (lora.cuh); the gradient of that (F32); the
+  // gradient of `low`; the matrix's input after the adapter's dropout, or the gradient of that (R, columns of the
+  // input).
   Tensor spread, dspread, dlow, wide;
 };
 
-// Tensors of a memory one behind the other, in 256-byte steps; with base == NULL only the size is counted.
+// Places buffers one after the other in a memory, at multiples of 256 bytes; with base == NULL only counts the size.
 struct Arena { char *base; size_t at; };
 static char *arena_bytes(Arena *a, int64_t bytes) {
   const size_t at = a->at;
@@ -194,15 +195,16 @@ static char *arena_bytes(Arena *a, int64_t bytes) {
   return a->base ? a->base + at : NULL;
 }
 
-// Rows of the head's logits that exist at once: few enough that the whole (B T, V) never does, many enough that the
-// head's fp32 weight gradient is read and written only a few times. Chunks are about equal, because one of few rows
-// would cost much more per row. Depends only on shapes, kind of device and checkpoint: it fixes an order of sums.
+// Rows of the head's logits that exist at once: few enough that the whole (B T, V) never exists, many enough that the
+// head's fp32 weight gradient is read and written only a few times. Chunks are about equal, because a chunk of few rows
+// would cost much more per row. Depends only on shapes, kind of device and checkpoint, because it fixes a summation
+// order.
 static int64_t head_rows(const Model *m, int64_t rows) {
   const int64_t most = max64(32, m->head_chunk_bytes / (4 * m->Vp) / 32 * 32), chunks = (rows + most - 1) / most;
   return min64(rows, round_up((rows + chunks - 1) / chunks, 32));
 }
 
-// Columns of the adapters of a block's matrix, side by side; 0: it has none.
+// Columns of all adapters of a block's (fused) matrix, side by side: rank times parts with an adapter; 0: none.
 static int64_t lora_width(const Model *m, int matrix) {
   return m->shape.lora.rank * __builtin_popcount(m->shape.lora.parts[matrix]);
 }
@@ -238,8 +240,8 @@ static void block_declare(BlockActs *b, Declare *d, int l, const Model *m, Dtype
   b->dqkv = declare(d, "dqkv", l, dt, B, T, QKV);
   b->dln_1 = declare(d, "dln_1", l, dt, B, T, C);
 }
-// Declares what a pass over B x T tokens needs, with logits of `rows` rows.
-// cached: sequences of which k and v are kept for tokens to come; 0: none are.
+// Declares the activations of a pass over B x T tokens, with logits of `rows` rows at once. cached: sequences that have
+// a KV cache; 0: none.
 static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, int T, int64_t rows, bool training,
                          bool documents, int64_t cached) {
   const int64_t R = (int64_t)B * T, C = m->C;
@@ -281,8 +283,9 @@ static void acts_declare(Acts *x, Declare *d, const Model *m, Dtype dt, int B, i
     x->in_amax = declare(d, "in_amax", -1, F32, 1, 1);
     x->in_scale = declare(d, "in_scale", -1, F32, 1);
   }
-  // The gradient overwrites the logits; in 16 bits it begins one of its rows before fp32 ones (cross_entropy.cuh). That
-  // takes a call for each power of two of rows, and in the first ones a GPU would be idle.
+  // The gradient overwrites the logits. A 16-bit gradient of fp32 logits starts one row of its own before them
+  // (cross_entropy.cuh), which takes a call for each power of two of rows; a GPU would be idle in the small calls, so
+  // there the gradient has memory of its own (apart).
   const Dtype logits_dtype = training ? m->logits_dtype : F32;
   const bool apart = m->dlogits_apart && training && dt != logits_dtype;
   const int64_t before = dt == logits_dtype || apart ? 0 : 2 * m->Vp;
@@ -302,22 +305,23 @@ struct StepBuffers {
   Exchange *exchange;                            // this rank's, followed by its A losses
   char *exchange_all;                            // of all ranks
   double *losses;                                // [M] in order of microbatches
-  Tensor rope, rope_window;                      // F32 (positions, hs): what rope turns by; in blocks with a window
+  Tensor rope, rope_window;                      // F32 (T,hs) tables of RoPE's cosines and sines; of blocks with window
 };
-// The same on the host, pinned: the device reads and writes it asynchronously, so it must not move.
+// Inputs and results of a step on the host, pinned: the device reads and writes them asynchronously, so they must not
+// move.
 struct HostBuffers {
   StepInput *input;
   StepState *state;
   double *losses;                                // [M]
   int32_t *inputs, *targets, *starts;            // [A][B][T] of a step, or one batch of evaluation
-  float *weights;                                // the same of pairs, preference.cuh; else NULL
+  float *weights;                                // the same shape: reference sums of pairs, preference.cuh; else NULL
   float *row_losses, *logits;                    // evaluation: per token; sampling: (sequences,Vp)
   int32_t *row_correct;
   uint32_t *marks;                               // [MARKS] how far the device is: written by it, read at any time
 };
-struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: global number in its step of the first sequence
+struct Microbatch { int64_t sample0; PassKind pass; };     // sample0: number of its first sequence in the global step
 struct Trainer {
-  RunView run;                                   // what run/ knows of all this
+  RunView run;                                   // what run/ knows of the trainer
   Options opt;
   Model model;
   Dtype dtype;
@@ -325,29 +329,29 @@ struct Trainer {
   Fsdp *fsdp;
   Sampler sampler;
   Acts acts;
-  Microbatch at;                                 // that is computed
+  Microbatch at;                                 // the microbatch that is computed
   char *step_arena, *host_arena;
   size_t order_bytes, corpus_bytes;
   void *order;                                   // of the epoch's samples
   StepBuffers buffers;
   HostBuffers host;
-  PassKind carved;                               // the pass that acts is for
-  bool bare;                                     // a pass leaves the adapters out
-  int fills;                                     // the sequence of the cache that a sample's pass fills from its
-                                                 // beginning; -1: it adds one token to each
-  int64_t rows_max, head_rows;                   // head_rows: rows of logits at once
-  StepState before;                              // that the last step started from
+  PassKind carved;                               // the pass that `acts` is laid out for
+  bool bare;                                     // passes run with adapters disabled
+  int fills;                                     // the sequence whose KV cache a sample's pass fills from its start;
+                                                 // -1: the pass adds one token to each sequence
+  int64_t rows_max, head_rows;                   // most tokens of a batch; rows of logits at once in training
+  StepState before;                              // the state that the last step started from
   bool has_run;                                  // this process has run a step
   void *graph;                                   // the captured step; NULL before
   Traffic graph_traffic;                         // of one replay
 };
 
-// Texts that are continued at once on a rank.
+// The number of texts that a rank generates at once.
 static int64_t sample_sequences(const Trainer *t) {
   return t->opt.prompts[0] ? min64(t->opt.test_batch_size, t->model.P) : 1;
 }
-// Rows of logits of a batch of B x T. In passes other than training the size of a chunk changes no digit, so that it is
-// no larger than training's, which may be of bf16.
+// Rows of logits at once in a pass over B x T tokens. Outside training the number changes no result; it is chosen so
+// that fp32 logits take no more bytes than those of training, which may be bf16.
 static int64_t pass_head_rows(const Trainer *t, PassKind pass, int B, int T) {
   const int64_t wider = pass == PASS_EVAL ? 4 / (int64_t)dtype_bytes(t->model.logits_dtype) : 1;
   return pass == PASS_SAMPLE ? sample_sequences(t) : min64((t->head_rows + wider - 1) / wider, (int64_t)B * T);
@@ -360,13 +364,13 @@ static void trainer_declare_pass(Trainer *t, int B, int T, PassKind pass, bool a
   t->ctx.workspace = declare_workspace(d, t->ctx.workspace_bytes);
   t->carved = pass;
 }
-// The same for a real pass. The memory itself never moves.
+// Lays out the activations of a real pass, unless they are already. The memory itself never moves.
 static void trainer_carve(Trainer *t, int B, int T, PassKind pass) {
   if (t->acts.B == B && t->acts.T == T && t->carved == pass) return;
   trainer_declare_pass(t, B, T, pass);
 }
 
-// Numbers that a rank tells of each of its microbatches.
+// The number of doubles that a rank contributes to the exchange for each of its microbatches.
 static int trainer_values(const Trainer *t) { return t->model.preference.loss ? PREFERENCE_SUMS : 1; }
 static size_t trainer_exchange_bytes(const Trainer *t) {
   return exchange_bytes((int)t->opt.grad_accum * trainer_values(t));
@@ -404,7 +408,7 @@ static StepBytes trainer_carve_buffers(Trainer *t) {
 }
 
 // ================================================================================================ 3 forward
-// Dropout of one place in the network. Places are numbered: 0 for the embeddings, then three per block.
+// Places of the network that have dropout, each with random numbers of its own: 0 the embeddings, then three per block.
 enum DropoutPlace { DROP_EMBEDDING = 0, DROP_ATTENTION = 1, DROP_ATTN_PROJ = 2, DROP_MLP_PROJ = 3 };
 
 static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlace place) {
@@ -413,7 +417,7 @@ static Dropout dropout_at(const Trainer *t, Microbatch b, int layer, DropoutPlac
   return d;
 }
 static Tensor rows2d(Tensor t) { return reshaped(t, t.shape[0] * t.shape[1], t.shape[2]); }
-// A weight, or its gradient: without data where the model has none.
+// A weight, or its gradient; without data if the model does not have the parameter (p -1).
 static Tensor weight_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_weight(t->fsdp, p); }
 static Tensor grad_of(Trainer *t, int p) { return p < 0 ? Tensor{} : fsdp_grad(t->fsdp, p); }
 static Tensor block_weight(Trainer *t, int l, int k) { return weight_of(t, block_param(&t->model, l, k)); }
@@ -421,7 +425,7 @@ static QuantMatrix block_quant(Trainer *t, int l, int k) { return fsdp_quant(t->
 static Tensor root_weight(Trainer *t, RootParam k) { return weight_of(t, root_param(&t->model, k)); }
 static Tensor root_grad(Trainer *t, RootParam k) { return grad_of(t, root_param(&t->model, k)); }
 static float norm_eps(const Trainer *t) { return (float)t->model.shape.block.norm_eps; }
-// What rows of the embedding are multiplied by: rounded to their dtype, as transformers does.
+// The factor of embedded tokens: 1, or sqrt(C) rounded to the compute dtype, as in transformers.
 static float embedding_scale(const Trainer *t) {
   const float root = sqrtf((float)t->model.C);
   if (!t->model.shape.block.embedding_scaled) return 1.0f;
@@ -432,7 +436,8 @@ static float embedding_scale(const Trainer *t) {
   });
   return root;
 }
-// Rows of the embedding or the head that do not train have no gradient, so AdamW and SGD leave their bits.
+// With --train_rows, zeroes the gradients of the other rows of the embedding or head, so that AdamW and SGD leave those
+// rows unchanged.
 static void zero_other_rows(Trainer *t, RootParam k) {
   const Lora *l = &t->model.shape.lora;
   const Tensor g = root_grad(t, k);
@@ -449,11 +454,11 @@ static RootParam head_param(const Trainer *t) { return t->model.tied ? WTE : LM_
 // and evaluation have such batches; a sample's growing text is multiplied in the compute dtype, with the same E4M3
 // weights.
 static bool products_take_e4m3(const Trainer *t) { return t->model.e4m3_products && t->carved != PASS_SAMPLE; }
-// Whether matrices that are kept in blocks are multiplied as they lie (matmul_blocks.cuh) by `rows` rows of a sample's
-// pass: so few that expanding a matrix would cost more.
+// Whether quantized matrices are multiplied as they are stored (matmul_blocks.cuh): in a sample's pass with few rows,
+// where dequantizing a matrix would cost more.
 static bool reads_blocks(const Trainer *t, int64_t rows) { return t->carved == PASS_SAMPLE && rows <= 16; }
-// out = in weight^T + bias, of parameter p as it is kept; several matrices one beside the other. False: it is not in
-// blocks.
+// out = in weight^T + bias, by the quantized matrix or matrices of parameter p, whose results are side by side in out.
+// False: p is not quantized.
 static bool multiply_blocks(Trainer *t, Tensor out, Tensor in, int p, Tensor bias) {
   const Param *q = fsdp_param(t->fsdp, p);
   if (!param_in_blocks(q)) return false;
@@ -463,7 +468,7 @@ static bool multiply_blocks(Trainer *t, Tensor out, Tensor in, int p, Tensor bia
   return true;
 }
 // ---- adapters
-// Dropout of what adapter `matrix` of block l reads. Its places are numbered behind the network's.
+// Dropout of the input of adapter `matrix` of block l. Its places are numbered after those of the network.
 static Dropout lora_dropout(const Trainer *t, int l, int matrix) {
   Dropout d = dropout_at(t, t->at, 0, DROP_EMBEDDING);
   d.p = t->at.pass == PASS_TRAIN ? (float)t->model.shape.lora.dropout : 0.0f;
@@ -474,7 +479,7 @@ static LoraParts lora_parts_at(Trainer *t, int l, int matrix) {
   const int base = block_param(&t->model, l, param_table.lora[matrix]);
   return lora_parts_of(&t->model.shape, matrix, fsdp_param(t->fsdp, base));
 }
-// B of the adapters of a matrix, spread, times alpha / rank.
+// Factor B of the adapters of a matrix, spread to the rows of the fused matrix (lora.cuh), times alpha / rank.
 static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
   const LoraParts parts = lora_parts_at(t, l, matrix);
   int64_t rows = 0;
@@ -483,7 +488,7 @@ static Tensor lora_spread_b(Trainer *t, int l, int matrix) {
   lora_spread(&t->ctx, to, block_weight(t, l, lora_b(matrix)), parts);
   return to;
 }
-// What the adapters read of in (R,K): in itself, or with dropout in x->wide.
+// The input of the adapters, from the input `in` (R,K) of their matrix: `in` itself, or x->wide after dropout.
 static Tensor lora_input(Trainer *t, Tensor in, int l, int matrix) {
   const Acts *x = &t->acts;
   const Dropout drop = lora_dropout(t, l, matrix);
@@ -492,16 +497,16 @@ static Tensor lora_input(Trainer *t, Tensor in, int l, int matrix) {
   dropout(&t->ctx, wide, tensor_of(in.data, in.dtype, x->B, x->T, in.shape[1]), drop, OVERWRITE);
   return rows2d(wide);
 }
-// out += B A in alpha / rank, of the adapters of a matrix of block l.
+// out += alpha / rank in A^T B^T, by the adapters of a matrix of block l; low keeps in A^T.
 static void lora_forward(Trainer *t, Tensor out, Tensor in, int l, int matrix) {
   Tensor low = rows2d(t->acts.block[l].low[matrix]);
   matmul_forward(&t->ctx, low, lora_input(t, in, l, matrix), block_weight(t, l, lora_a(matrix)), MatmulEpilogue{});
   matmul_forward(&t->ctx, out, low, lora_spread_b(t, l, matrix), MatmulEpilogue{{}, {}, ADD});
 }
 
-// out (R, rows of the weight) = in weight^T + bias where there is one, and gelu = GELU(out) where given: one of block
-// l's four matrix multiplies, with its adapters. With --fp8 matmul the input is scaled by its own largest magnitude,
-// converted to E4M3 and multiplied by the gathered E4M3 weight.
+// One of block l's four matrix multiplies, with its adapters: out (R, rows of the weight) = in weight^T + bias (if the
+// model has it), and, if gelu has data, gelu = GELU(out). With --fp8 matmul the input is scaled by its own largest
+// magnitude, converted to E4M3 and multiplied by the gathered E4M3 weight.
 static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam weight, BlockParam bias, Tensor gelu) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -529,7 +534,8 @@ static void linear_forward(Trainer *t, Tensor out, Tensor in, int l, BlockParam 
   if (gelu.data) gelu_forward(c, gelu, out);
 }
 
-// Whether something is done to q and k of block l before attention, and how they turn.
+// Whether q and k of block l are rotated or normalised before attention; the table of the rotation, absent for a NoPE
+// layer.
 static bool block_has_rope(const Trainer *t, int l) {
   return layer_rotates(&t->model.shape.block, l) || t->model.shape.block.qk_norm != QK_NORM_OFF;
 }
@@ -541,7 +547,7 @@ static Tensor block_rope_table(const Trainer *t, int l) {
 static RopeArgs rope_args(const Trainer *t) {
   return RopeArgs{t->model.H, (int)t->model.hs, t->model.shape.block.qk_norm, norm_eps(t)};
 }
-// Between the MLP's matrices, where no matrix multiply has done it: what fc became, from fc.
+// The MLP's activation: act from fc.
 static void mlp_forward(Trainer *t, BlockActs *b) {
   Tensor act = rows2d(b->act), fc = rows2d(b->fc);
   const Mlp mlp = t->model.shape.block.mlp;
@@ -549,7 +555,7 @@ static void mlp_forward(Trainer *t, BlockActs *b) {
   else if (mlp_is_gated(mlp)) swiglu_forward(&t->ctx, act, fc, mlp_activation(mlp));
   else activation_forward(&t->ctx, act, fc, mlp_activation(mlp));
 }
-// fc and act of block l from ln_2; GELU as part of the matrix multiply.
+// fc and act of block l from ln_2; GELU is part of the matrix multiply.
 static void block_mlp_up(Trainer *t, int l) {
   BlockActs *b = &t->acts.block[l];
   const bool gelu = t->model.shape.block.mlp == MLP_GELU;
@@ -557,11 +563,12 @@ static void block_mlp_up(Trainer *t, int l) {
   if (!gelu) mlp_forward(t, b);
 }
 
-// Where the keys begin that tokens of block l see.
+// For each token the first key that it attends to in block l.
 static Tensor block_starts(const Trainer *t, int l) {
   return layer_window(&t->model.shape.block, l) && t->acts.windows.data ? t->acts.windows : t->acts.starts;
 }
-// att of block l from qkv. A sample's pass keeps k and v; one that adds a token to each text reads those before it.
+// att of block l from qkv. A sample's pass stores k and v in the KV cache; one that adds a token to each text attends
+// to the cache.
 static void block_attend(Trainer *t, int l, Microbatch mb) {
   BlockActs *b = &t->acts.block[l];
   const int n_head = t->model.H;
@@ -578,7 +585,7 @@ static void block_attend(Trainer *t, int l, Microbatch mb) {
   }
   attention_forward(&t->ctx, b->att, b->lse, b->qkv, n_head, dropout_at(t, mb, l, DROP_ATTENTION), block_starts(t, l));
 }
-// Norms of block l before (i = 0) attention and (1) the MLP, and what they read.
+// The pre-norm of attention (i = 0) or the MLP (1) of block l, and the residual stream that it reads.
 struct InputNorm { Tensor residual, out, mean, rstd, weight, bias; };
 static InputNorm input_norm(Trainer *t, int l, int i) {
   const BlockActs *b = &t->acts.block[l];
@@ -593,8 +600,8 @@ static void input_norm_forward(Trainer *t, int l, int i) {
   const InputNorm n = input_norm(t, l, i);
   if (norms_are_before(t)) layernorm_forward(&t->ctx, n.out, n.mean, n.rstd, n.residual, n.weight, n.bias, norm_eps(t));
 }
-// The stream that attention (i = 0) or the MLP of block l reads, where the branch is that joins it: this plus `from`.
-// And its norm, where there is one.
+// n.residual, which holds the branch that the block before has left, becomes branch (after dropout) + `from`: the
+// residual stream that attention (i = 0) or the MLP (1) of block l reads. Then its pre-norm, if there is one.
 static void block_join(Trainer *t, int l, int i, Tensor from, Dropout drop) {
   const InputNorm n = input_norm(t, l, i);
   if (norms_are_before(t)) {
@@ -605,7 +612,8 @@ static void block_join(Trainer *t, int l, int i, Tensor from, Dropout drop) {
   if (drop.p > 0.0f) dropout(&t->ctx, n.residual, n.residual, drop, OVERWRITE);
   dropout(&t->ctx, n.residual, from, Dropout{}, ADD);
 }
-// Where attention (i = 0) or the MLP of block l leaves its branch, which is to be in `to`; and the norm between.
+// Where attention (i = 0) or the MLP (1) of block l writes its output: with post-norm into a buffer of its own, which
+// branch_norm normalises into `to`; else into `to`.
 static Tensor branch_of(Trainer *t, int l, int i, Tensor to) {
   return norms_are_behind(t) ? t->acts.block[l].branch[i] : to;
 }
@@ -616,7 +624,7 @@ static void branch_norm(Trainer *t, int l, int i, Tensor to) {
     layernorm_forward(&t->ctx, to, Tensor{}, b->branch_rstd[i], b->branch[i], branch_norm_weight(t, l, i), Tensor{},
                       norm_eps(t));
 }
-// A block from its first norm's output to its second's.
+// Attention of block l: from ln_1, the output of its first norm, to ln_2, the output of its second.
 static void block_attention(Trainer *t, int l, Microbatch mb) {
   Ctx *c = &t->ctx;
   BlockActs *b = &t->acts.block[l];
@@ -633,8 +641,8 @@ static void block_attention(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(t->fsdp);
 }
 
-// residual <- previous block's stream + its MLP branch (block 0: the embeddings are already there), then one block up
-// to the branch of its MLP. The branch joins the stream in the next block's first norm, or in the final one.
+// Block l: its residual becomes the previous block's stream + MLP branch (block 0: the embeddings are there already),
+// then attention and MLP. The MLP's branch is added to the stream in the next block's first norm, or in the final norm.
 static void block_forward(Trainer *t, int l, Microbatch mb) {
   BlockActs *b = &t->acts.block[l];
   Tensor branch = l + 1 < t->model.L ? b[1].residual : t->acts.residual_f;
@@ -648,7 +656,7 @@ static void block_forward(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(t->fsdp);
 }
 
-// Recomputes what block l did not keep from what it kept.
+// Recomputes the activations of block l that were not kept (--recompute) from those that were.
 static void block_recompute(Trainer *t, int l, Microbatch mb) {
   BlockActs *b = &t->acts.block[l];
   const Recompute level = t->model.recompute[l];
@@ -660,7 +668,8 @@ static void block_recompute(Trainer *t, int l, Microbatch mb) {
   fsdp_poll(t->fsdp);
 }
 
-// From tokens to ln_f, the normalised stream that the head reads. Stage 0 stays gathered until the caller releases it.
+// Forward from tokens to ln_f, the normalised residual stream that the head reads. Stage 0 (the root's parameters)
+// stays gathered until the caller releases it.
 static void gpt_forward(Trainer *t, Microbatch mb) {
   Fsdp *f = t->fsdp;
   Acts *x = &t->acts;
@@ -703,18 +712,19 @@ static void head_logits(Trainer *t, Tensor logits, Tensor ln_f) {
     matmul_forward(&t->ctx, logits, ln_f, weight_of(t, head), MatmulEpilogue{}, fsdp_quant(t->fsdp, head));
   if (cap > 0) softcap_forward(&t->ctx, logits, cap);
 }
-// The gradient of a matrix multiply's input, of block l's weight. pre_gelu: see matmul_backward_input.
+// din, the gradient of the input of a matrix multiply by a weight of block l. pre_gelu: see matmul_backward_input.
 static void linear_backward_input(Trainer *t, Tensor din, Tensor dout, int l, BlockParam weight, Tensor pre_gelu) {
   matmul_backward_input(&t->ctx, din, dout, block_weight(t, l, weight), pre_gelu, block_quant(t, l, weight));
 }
-// The gradient of a weight and of its bias (data NULL: frozen, or none), from the matrix multiply's input and the
+// The gradients of a weight and its bias (data NULL: frozen, or not there), from the matrix multiply's input and the
 // gradient of its output.
 static void linear_backward_weight(Trainer *t, Tensor dweight, Tensor dbias, Tensor dout, Tensor in, Accumulate mode) {
   if (dweight.data || dbias.data) matmul_backward_weight(&t->ctx, dweight, dbias, dout, in, mode);
 }
 
-// The gradients of a matrix's adapters, from the gradient of its output and from its input; adds what goes through them
-// to din, the gradient of its input, which is there already. pre_gelu: see matmul_backward_input.
+// The gradients of the adapters of a matrix, from its input and the gradient of its output; adds the gradient through
+// the adapters to din, the gradient of the input, which has that through the matrix. pre_gelu: see
+// matmul_backward_input.
 static void lora_backward(Trainer *t, int l, int matrix, Tensor din, Tensor dout, Tensor in, Tensor pre_gelu,
                           Accumulate mode) {
   Ctx *c = &t->ctx;
@@ -752,8 +762,9 @@ static void head_forward(Trainer *t) {
                           tensor_of((int32_t *)x->targets.data + at, I32, n), t->model.V);
   }
 }
-// Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in its memory, the head's
-// weight gradient (written by the first chunk as `mode` says, added to by the others). The full (B T, V) never exists.
+// Head and loss, forward and backward, over chunks of rows: x->losses, the gradient of ln_f in the memory of ln_f, the
+// head's weight gradient (the first chunk overwrites or adds as `mode` says, the others add). The full (B T, V) never
+// exists.
 static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, float scale) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -775,7 +786,7 @@ static void head_forward_backward(Trainer *t, Tensor dhead, Accumulate mode, flo
   }
 }
 
-// dfc (R, rows of fc) of block l from the gradient of its MLP branch.
+// dfc (R, rows of fc's weight) of block l from the gradient of its MLP's output.
 static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumulate mode) {
   BlockActs *b = &t->acts.block[l];
   Tensor fc = rows2d(b->fc), dact = rows2d(b->dact);
@@ -785,8 +796,9 @@ static void block_mlp_back(Trainer *t, int l, Tensor dfc, Tensor dbranch, Accumu
   if (mlp_is_gated(mlp)) swiglu_backward(&t->ctx, dfc, dact, fc, mlp_activation(mlp));
   else if (mlp != MLP_GELU) activation_backward(&t->ctx, dfc, dact, fc, mlp_activation(mlp));
 }
-// Adds the gradient din of what attention (i = 0) or the MLP reads to the stream's, x->dresidual, through the norm
-// between where there is one. dbranch: becomes the gradient of the branch that joined the stream there; may be absent.
+// Adds din, the gradient of the input of attention (i = 0) or the MLP (1), through its pre-norm if there is one, to
+// x->dresidual, the gradient of the residual stream. dbranch becomes the gradient of the branch that was added to the
+// stream there (dropout's backward); it may be absent.
 static void input_norm_backward(Trainer *t, int l, int i, Tensor dbranch, Tensor din, const Tensor *dw, Dropout drop,
                                 Accumulate mode) {
   Ctx *c = &t->ctx;
@@ -800,7 +812,7 @@ static void input_norm_backward(Trainer *t, int l, int i, Tensor dbranch, Tensor
   dropout(c, x->dresidual, din, Dropout{}, ADD);
   if (dbranch.data && dbranch.data != x->dresidual.data) dropout(c, dbranch, x->dresidual, drop, OVERWRITE);
 }
-// The gradient of what attention (i = 0) or the MLP leaves, from x->dbranch, that of the branch, behind the norm.
+// The gradient of the output of attention (i = 0) or the MLP (1): x->dbranch, with post-norm through that norm.
 static Tensor branch_norm_backward(Trainer *t, int l, int i, const Tensor *dw, Accumulate mode) {
   const BlockActs *b = &t->acts.block[l];
   if (!norms_are_behind(t)) return rows2d(t->acts.dbranch);
@@ -809,9 +821,9 @@ static Tensor branch_norm_backward(Trainer *t, int l, int i, const Tensor *dw, A
                      b->branch[i], branch_norm_weight(t, l, i), Tensor{}, b->branch_rstd[i], Dropout{}, mode);
   return rows2d(b->dnormed);
 }
-// One block: x->dresidual (gradient of the stream after it) becomes the gradient of the stream before it; x->dbranch
-// holds the gradient of this block's MLP branch on entry and of the previous block's on return. Weight gradients go to
-// the stage's gradient buffer, as `mode` says.
+// Backward of block l. On entry x->dresidual is the gradient of the stream after the block, x->dbranch that of this
+// block's MLP branch; on return, of the stream before it, and of the previous block's MLP branch. Weight gradients go
+// to the stage's gradient buffer, overwritten or added as `mode` says.
 static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   Ctx *c = &t->ctx;
   Acts *x = &t->acts;
@@ -851,8 +863,9 @@ static void block_backward(Trainer *t, int l, Microbatch mb, Accumulate mode) {
   input_norm_backward(t, l, 0, l ? x->dbranch : none, dln_1, dw, before, mode);
 }
 
-// The loss of the a-th microbatch into this rank's exchange record, and x->losses, the head's gradients, that of ln_f:
-// of tokens their mean; of pairs a first pass over the head gives the sums that each token's gradient depends on.
+// The loss of the a-th microbatch, into this rank's exchange record, and the gradients of the head and of ln_f. The
+// loss is the mean over tokens. A loss of pairs takes a first pass over the head, for the log-probabilities on which
+// the factor of each token's gradient depends.
 static void loss_forward_backward(Trainer *t, int a, Accumulate mode) {
   Acts *x = &t->acts;
   double *to = (double *)(t->buffers.exchange + 1) + a * trainer_values(t);
@@ -863,9 +876,9 @@ static void loss_forward_backward(Trainer *t, int a, Accumulate mode) {
   head_forward_backward(t, root_grad(t, head_param(t)), mode, 1.0f / (float)((int64_t)x->B * x->T));
   if (!x->weights.data) loss_mean(&t->ctx, to, x->losses);
 }
-// Forward and backward of the a-th microbatch of this rank. On return its gradients are on their way to their owners,
-// unless they wait for the step's other microbatches, and the mean loss over its tokens is in this rank's exchange
-// record. Backward stops where nothing below is trained.
+// Forward and backward of the a-th microbatch of this rank. On return the reductions of its gradients have started
+// (with --accumulate local only those of the last microbatch), and its loss is in this rank's exchange record. Backward
+// stops at the lowest block with something to train.
 static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
   Fsdp *f = t->fsdp;
   Acts *x = &t->acts;
@@ -891,7 +904,8 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
     fsdp_grads_prepare(f, 1 + l);
     block_backward(t, l, mb, fsdp_grad_mode(f, 1 + l, a));
     fsdp_release(f, 1 + l);
-    // First: NCCL begins no collective before the one launched before it, and a reduction is many.
+    // Prefetch before the reduction: NCCL starts no collective before the one launched before it, and a reduction is
+    // many collectives.
     if (l > lowest) fsdp_prefetch(f, l, -1, 1 + lowest);
     fsdp_reduce(f, 1 + l, a, A);
   }
@@ -913,7 +927,7 @@ static void gpt_forward_backward(Trainer *t, Microbatch mb, int a) {
 }
 
 // ================================================================================================ 5 update
-// Learning rate of step `step` (from 0) of `total`: linear warm-up to opt->lr, then the schedule. Loshchilov & Hutter
+// Learning rate of step `step` (from 0) of `total`: linear warm-up to o->lr, then the schedule. Loshchilov & Hutter
 // 2017 (cosine), Hu et al. 2024 (wsd: warm-up, stable, decay), torch.optim.lr_scheduler.StepLR (step).
 static double learning_rate(const Options *o, int64_t step, int64_t total, int64_t steps_per_epoch) {
   const double warmup = o->warmup < 1 ? floor(o->warmup * (double)total) : o->warmup;
@@ -950,7 +964,7 @@ static void trainer_update(Trainer *t) {
   const bool dynamic_scale = t->dtype == F16 && t->opt.loss_scale == 0;
   fsdp_phase_begin(f, "update", MICROBATCH_NONE, MARK_UPDATE);
   fsdp_norm_accumulate(f, b->exchange->limbs);
-  c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, 2 * sizeof b->state->in.stop);      // and untrained
+  c->ops->copy(c, &b->exchange->stop, &b->state->in.stop, 2 * sizeof b->state->in.stop);      // stop and untrained
   fsdp_small_all_gather(f, b->exchange, b->exchange_all, trainer_exchange_bytes(t));
   step_decide(c, b->state, b->losses, b->exchange_all,
               StepRule{fsdp_world(f), A, (float)t->opt.beta1, (float)t->opt.beta2, t->opt.clip, dynamic_scale,
@@ -1021,7 +1035,7 @@ static void trainer_run_step(Trainer *t) {
   fsdp_set_traffic(t->fsdp, traffic_add(fsdp_traffic(t->fsdp), t->graph_traffic, 1));
 }
 
-// Pairs in the first `rows` sequences of t->host: half of the documents that have targets.
+// The number of pairs in the first `rows` sequences of t->host: half the number of documents that have targets.
 static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
   const int64_t T = t->model.T;
   int64_t documents = 0;
@@ -1033,8 +1047,8 @@ static int64_t trainer_pairs(const Trainer *t, int64_t rows) {
     }
   return documents / 2;
 }
-// One step: A microbatches on this rank, number a N + rank of the step's M, then the update. stop: what this rank was
-// asked for (enum Stop). Collective.
+// One step: the microbatches a N + rank, a < A, of the step's M = A N on this rank, then the update. stop: what a
+// signal has asked this rank for (enum Stop). Collective.
 static StepResult train_step(Trainer *t, int stop) {
   const int A = (int)t->opt.grad_accum, N = fsdp_world(t->fsdp), B = (int)t->opt.batch_size, T = (int)t->model.T;
   const int64_t epoch = t->run.step / t->run.steps_per_epoch, in_epoch = t->run.step % t->run.steps_per_epoch;
@@ -1048,7 +1062,7 @@ static StepResult train_step(Trainer *t, int stop) {
   for (int a = 0; a < A; a++) microbatch_read_ahead(&t->sampler, in_epoch + 1, a * N + fsdp_rank(t->fsdp));
   const double lr = learning_rate(&t->opt, t->run.step, t->run.steps_total, t->run.steps_per_epoch);
   t->before = *t->host.state;
-  for (int i = 0; i < MARKS && fsdp_device_sends(t->fsdp); i++) WORD_SET(&t->host.marks[i], 0u);   // of the last step
+  for (int i = 0; i < MARKS && fsdp_device_sends(t->fsdp); i++) WORD_SET(&t->host.marks[i], 0u);   // the last step's
   int64_t untrained = 0;
   for (int64_t i = 0; i < (int64_t)A * B * T; i++) untrained += t->host.targets[i] < 0;
   if (t->host.weights) untrained = (int64_t)A * B * T - trainer_pairs(t, A * B);         // the mean is over pairs
@@ -1064,7 +1078,7 @@ static StepResult train_step(Trainer *t, int stop) {
   const StepState *s = t->host.state;
   fsdp_host_touches(t->fsdp, false, s, sizeof *s);
   t->run.loss_scale = s->loss_scale;
-  const int64_t empty = ((int64_t)A * N * B - t->opt.global_batch) * T;          // targets of --fill_step
+  const int64_t empty = ((int64_t)A * N * B - t->opt.global_batch) * T;          // targets of --fill_step's sequences
   return StepResult{s->loss, s->grad_norm, lr, s->skip == SKIP_NOT_FINITE, (Stop)s->stop, s->untrained - empty,
                     {s->rewards[0], s->rewards[1], s->rewards[2]}};
 }
@@ -1076,7 +1090,7 @@ static Stop agree_on_stop(MPI_Comm comm) {
   MPI_Allreduce(MPI_IN_PLACE, &asked, 1, MPI_INT, MPI_MAX, comm);
   return (Stop)asked;
 }
-// A batch of E windows of T tokens, from t->host to t->host.
+// Enqueues the evaluation of E windows of T tokens: inputs from t->host, losses and correctness of tokens to t->host.
 static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   Acts *x = &t->acts;
   const int64_t R = (int64_t)E * T;
@@ -1087,10 +1101,10 @@ static void trainer_enqueue_eval(Trainer *t, int E, int T) {
   t->ctx.ops->copy(&t->ctx, t->host.row_losses, x->losses.data, sizeof(float) * (size_t)R);
   t->ctx.ops->copy(&t->ctx, t->host.row_correct, x->correct.data, sizeof(int32_t) * (size_t)R);
 }
-// Mean loss and next-token accuracy over every token of a split, or over its pairs. Windows of T tokens, E of them a
-// batch, batches dealt to the ranks in turn; per-window sums are added in order of windows, so the result depends on
-// neither N nor E (except with --fp8 matmul, which scales a batch's activations together). A signal to any rank ends it
-// before the next batch. Collective.
+// Mean loss and next-token accuracy over every token of a split, or loss and reward accuracy over its pairs. Batches of
+// E windows of T tokens go to the ranks in turn; per-window sums are added in order of windows, so the result depends
+// on neither N nor E (except with --fp8 matmul, which scales a batch's activations together). A signal to any rank ends
+// the evaluation before the next batch. Collective.
 static EvalResult trainer_eval(Trainer *t, const Split *split) {
   const double start = now_ms();
   const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
@@ -1140,7 +1154,8 @@ static EvalResult trainer_eval(Trainer *t, const Split *split) {
   free(all);
   return EvalResult{loss / tokens, correct / tokens, (int64_t)tokens, now_ms() - start, stop};
 }
-// Ends all ranks where what a run is for is not finite, though its weights are (start_load). Collective.
+// Ends all ranks with one line if `what`, the results that a run is for, are not finite. The weights are finite, as
+// start_check_finite has checked. Collective; `finite` is the same on all ranks.
 static void expect_finite(const Trainer *t, bool finite, const char *what) {
   Error error = {};
   if (finite) return;
@@ -1154,16 +1169,16 @@ static void expect_finite(const Trainer *t, bool finite, const char *what) {
 #include "trainer/preference.h"
 
 // ================================================================================================ 7 loop
-// A dynamic scale settles within 24 halvings; overflows that last longer have another cause, and so have steps that
-// --on_nan skip leaves out one after the other.
+// The most steps in a row without an update. A dynamic loss scale settles within 24 halvings; more overflows in a row
+// have another cause, and so have as many steps that --on_nan skip leaves out.
 enum { MAX_SKIPPED_IN_A_ROW = 50 };
 
-// Whether something that is done every `every` steps (0: every epoch; -1: never) and at the end is due after this step.
+// Whether an action is due after this step that is done every `every` steps (0: every epoch; -1: never) and at the end.
 static bool step_is_due(const Trainer *t, int64_t every) {
   if (every < 0) return false;
   return t->run.step == t->run.steps_total || t->run.step % (every ? every : t->run.steps_per_epoch) == 0;
 }
-// Whether a split has something to evaluate on.
+// Whether a split has targets to evaluate.
 static bool trainer_evaluates(const Trainer *t, int split) {
   const Packing *p = &t->run.packing[split];
   return t->run.corpus->split[split].tokens_numel > 0 && (!p->split || p->trained);
@@ -1174,8 +1189,8 @@ static EvalResult evaluate(Trainer *t, Run *run, int split) {
   run_evaluation(run, split, &e, began);
   return e;
 }
-// Evaluates the state after the last step if that is due and not done. Returns what a signal has asked for meanwhile:
-// the evaluation is due then as before, and a resumed run begins with it. Collective.
+// Evaluates the state after the last step if that is due and not done. Returns what a signal has asked for: then the
+// evaluation was ended, is still due, and a resumed run starts with it. Collective.
 static Stop trainer_evaluate(Trainer *t, Run *run) {
   if (!step_is_due(t, t->opt.eval_every) || run_is_validated(run)) return STOP_NOT;
   const EvalResult e = evaluate(t, run, SPLIT_VALID);
@@ -1187,7 +1202,7 @@ static void trainer_again(void *trainer, int a) { trainer_microbatch((Trainer *)
 // The last step, to be run again.
 static NotFiniteStep trainer_last_step(Trainer *t) {
   return NotFiniteStep{&t->run, t->before, t->host.losses, t->host.inputs, t->host.targets,
-                       (float *)t->buffers.losses,               // written by the decision, which does not come again
+                       (float *)t->buffers.losses,               // only step_decide writes it, which does not run
                        trainer_again_begin, trainer_again, t};
 }
 // The training loop. Returns the exit code if the run ends here, -1 if it trained to its end. Collective.
@@ -1210,7 +1225,7 @@ static int trainer_loop(Trainer *t, Run *run) {
     }
     stop = r.stop;
     if (stop) break;
-    if (step_is_due(t, o->save_every)) run_save(run);            // first: a kill loses no step
+    if (step_is_due(t, o->save_every)) run_save(run);            // before evaluating: a kill then loses no step
     stop = trainer_evaluate(t, run);
   }
   run_steps_end(run);
@@ -1248,7 +1263,7 @@ static int train(Call *call) {
   static Trainer t;
   RunStart s;
   Options *o = &call->o;
-  FILE *const answers = call->first ? talk_answers(o) : NULL;    // before any notice
+  FILE *const answers = call->first ? talk_answers(o) : NULL;    // before anything is printed
   Run *run = run_begin(call, &s);
   if (!s.rank) generate_check(o, s.corpus, s.chat, s.chat_why, &call->error);
   run_check(run, &call->error);

@@ -510,7 +510,8 @@ static inline bool corpus_check_tokenizer_fits(const Corpus *c, const CorpusOpti
                    o->tokenizer, c->tokenizer.vocab_size, o->vocab_size);
 }
 
-// Opens the token files of a split, and lays its sources out.
+// Opens the token files of a split. The sources of the training split follow each other in its stream: says where each
+// begins, at its first file, and how many tokens it has.
 static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int vocab_size, Error *e) {
   const DataNames *names = &f->tokens[split];
   s->file = (TokenFile *)calloc((size_t)names->count, sizeof(TokenFile));
@@ -519,8 +520,8 @@ static inline bool corpus_open_tokens(Split *s, const Found *f, int split, int v
   for (int i = 0; i < s->files; i++) data_format(s->file[i].path, DATA_PATH_BYTES, "%s", names->name[i]);
   if (!split_open_files(s, vocab_size, e)) return false;
   s->sources = split == SPLIT_TRAIN ? f->sources : 0;
-  for (int k = 0, i = 0; k < s->sources; i += f->source_files[k++]) {
-    s->source[k] = f->mixed[k];
+  for (int k = 0, i = 0; k < s->sources; i += f->source_files[k++]) {          // i: the first file of source k
+    s->source[k] = f->mixed[k];                  // its name and weight
     s->source[k].first = s->file[i].first;
     const int end = i + f->source_files[k];
     s->source[k].tokens_numel = (end < s->files ? s->file[end].first : s->tokens_numel) - s->file[i].first;

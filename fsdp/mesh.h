@@ -22,7 +22,7 @@ static inline bool mesh_shards_share_memory(const Mesh *m) {
   for (int r = 0; r < m->world; r++) near = near && m->peer[r].host == m->peer[r / S * S].host;
   return near;
 }
-// The group of the ranks first, first + stride, ..., of which `rank` is one. Free .rank.
+// The group of the `size` ranks first, first + stride, ..., of which `rank` is one. The caller frees .rank.
 static inline RankGroup rank_group(int first, int stride, int size, int rank) {
   RankGroup g = {size, (rank - first) / stride, (int *)malloc(sizeof(int) * (size_t)size)};
   for (int i = 0; i < size; i++) g.rank[i] = first + i * stride;
@@ -42,7 +42,8 @@ static inline void mesh_groups(Mesh *m, MeshShape shape, bool windows) {
   for (int r = 0; r < m->world; r++) m->hosts += m->peer[r].host == r;
   for (int i = 0; i < S; i++) m->remote += i != m->shard.me && !mesh_shares_memory(m, m->shard.rank[i]);
 }
-// Tests: the host that a rank is to be taken for, of those that are on one. NULL: hosts are as MPI finds them.
+// Tests only: the number of the host that a rank pretends to be on, which divides the ranks of one real host among
+// pretended hosts. NULL: hosts are as MPI finds them.
 static int (*mesh_pretended_host)(int rank);
 // Opens the mesh of the ranks of `comm`, of which there are shape.replicas x shape.shards. Collective.
 static inline void mesh_open(Mesh *m, MPI_Comm comm, MeshShape shape, bool windows) {

@@ -256,7 +256,8 @@ static inline void fsdp_wait_point(Fsdp *f) {
   const int newer = f->reduce.buffer_rounds[1] > f->reduce.buffer_rounds[0];
   for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grad_buffer_wait(f, i ^ newer);
 }
-// Zeroes the gaps between parameters in the gradient of stage s.
+// Zeroes the gaps between parameters where backward writes the gradient of stage s: in gradient buffer `buffer`, or, if
+// its home is GRADS_IN_SHARD, in the gradient shard (then `buffer` is not used).
 static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
   const int64_t b = (int64_t)fsdp_wire_bytes(f);
   EACH_PIECE_OF_STAGE(f, s, u, i) {
@@ -275,7 +276,7 @@ static inline void fsdp_zero_gaps(Fsdp *f, int s, int buffer) {
     if (piece_trains(c) && end > at) f->ctx->ops->zero(f->ctx, piece + at * b, (size_t)((end - at) * b));
   }
 }
-// Zeroes the padding between pieces in the shards of stage s; reductions write everything else.
+// Zeroes the padding after each piece in the gradient shards of stage s; reductions write everything else there.
 static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
   EACH_PIECE_OF_STAGE(f, s, u, i) {
     const Piece *c = &f->lay.unit[u].piece[i];
@@ -284,6 +285,9 @@ static inline void fsdp_zero_shard_gaps(Fsdp *f, int s) {
     if (piece_trains(c) && gap) f->ctx->ops->zero(f->ctx, end, (size_t)gap * sizeof(float));
   }
 }
+// Zeroes padding where other data may have been: in gradient shards whose memory other buffers reuse (shared.sums), and
+// in the gradient buffer, unless nobody but blocks of one layout writes to it (blocks_alike, and not shared.slot) or it
+// is whole, which has memory of its own.
 void fsdp_grads_prepare(Fsdp *f, int s) {
   const int buffer = f->reduce.buffer = fsdp_grad_buffer(f, s);
   const GradHome home = f->lay.stage[s].grads;
@@ -295,6 +299,7 @@ void fsdp_grads_prepare(Fsdp *f, int s) {
   if (grads_are_whole(home) || (f->lay.blocks_alike && !f->shared.slot[buffer])) return;
   fsdp_zero_gaps(f, s, buffer);
 }
+// Where backward writes the gradient: see GradHome. All offsets of pieces and parameters are in elements.
 Tensor fsdp_grad(Fsdp *f, int p) {
   const Param *q = &f->lay.param[p];
   const Unit *u = &f->lay.unit[q->unit];
@@ -310,6 +315,7 @@ Tensor fsdp_grad(Fsdp *f, int p) {
   }
   return tensor_of(data, dtype, q->padded_rows, q->ndim == 2 ? q->shape[1] : -1);
 }
+// Microbatch a > 0 adds where its gradient stays until the last microbatch: with --accumulate local, and in the shard.
 Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a) {
   return a && (f->cfg.local || f->lay.stage[s].grads == GRADS_IN_SHARD) ? ADD : OVERWRITE;
 }

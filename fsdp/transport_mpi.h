@@ -129,7 +129,9 @@ static inline void comm_mpi_gather_start(Fsdp *f, int s, GatherSlot *slot) {
     }
   }
 }
-// Copies the k-th rank's part of stage s to the slot; remote parts of a mirrored device come from their landing.
+// Copies the k-th rank's part of stage s to the slot: from this rank's own memory, from the window of a rank on this
+// host, or, of a remote rank, from the slot's landing. Only slots of a mirrored device (whose window is a copy in host
+// memory) have a landing; elsewhere messages of remote ranks arrive in the slot itself, and none are copied.
 static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource g, int k) {
   const int r = g.group->rank[k];
   const bool mine = r == f->mesh.rank, local = mine || mesh_shares_memory(&f->mesh, r);
@@ -142,7 +144,8 @@ static inline void comm_mpi_fetch(Fsdp *f, int s, GatherSlot *slot, GatherSource
     if (local && !mine) f->traffic.gather_bytes += (int64_t)p.bytes;
   }
 }
-// Secondary shards lie in this rank's window from here on, for its neighbours and for messages.
+// Stores the secondary shards of stage s; a mirrored device copies them to its window. After counter_publish the ranks
+// on this host may read them in the window, and messages may be sent from it.
 static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, true);
   fsdp_store_secondary(f, s, slot);
@@ -153,8 +156,8 @@ static inline void comm_mpi_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
   if (f->lay.mirrored) f->ctx->ops->sync(&f->gather_ctx);
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->secondary, f->gather.secondary_count);
 }
-// Shards of ranks on this host are copied here: their owners change them only between two barriers, and secondary
-// shards, after they have said that these are there, only in the next step.
+// Copies the shards of ranks on this host, and waits for messages of the others. Copying is safe: a rank changes its
+// shards only between two barriers, and a secondary shard that it has published only in the next step.
 static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   const GatherSource g = fsdp_source(f, slot->from_secondary);
   step_event_wait(&f->gather_ctx, &slot->released);

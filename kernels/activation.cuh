@@ -18,18 +18,18 @@ static inline void activation_check(const char *op, Tensor out, Tensor in) {
   CHECK(numel(out) == numel(in), "%s: %lld elements to %lld", op, (long long)numel(in), (long long)numel(out));
   CHECK_DTYPE(out, in.dtype);
 }
-// Overwrites out, which may be in's own memory.
+// Overwrites out, which may be the memory of `in`.
 void activation_forward(Ctx *c, Tensor out, Tensor in, Activation kind) {
   activation_check("activation_forward", out, in);
   CALL_OP(c, activation_forward, out, in, kind);
 }
-// in: what forward read. Overwrites din, which may be dout's own memory.
+// in: what forward read. Overwrites din, which may be the memory of dout.
 void activation_backward(Ctx *c, Tensor din, Tensor dout, Tensor in, Activation kind) {
   activation_check("activation_backward", din, in);
   activation_check("activation_backward", din, dout);
   CALL_OP(c, activation_backward, din, dout, in, kind);
 }
-// in (R,2F); overwrites out (R,F).
+// in (R,2F), a row its gate and then up; overwrites out (R,F).
 void swiglu_forward(Ctx *c, Tensor out, Tensor in, Activation kind) {
   CHECK_SHAPE(in, out.shape[0], 2 * out.shape[1]);
   CHECK_DTYPE(in, out.dtype);

@@ -286,6 +286,8 @@ template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
         "rope: a tensor of heads of %lld columns is not on 16 bytes", (long long)p.s.hs);
   p.lanes = WARP, p.back = back;
   while (wide && p.lanes > 1 && p.s.hs <= LANES * p.lanes) p.lanes /= 2;
+  // The first kernel that fits, by N, a lane's pairs of elements of a head: LANES neighbours (wide), or 1, 2, 4 or 16
+  // pairs that are WARP apart, with which a warp covers a head of at most 2 WARP N elements.
 #define ROPE_FORM(N, fits) \
   if (fits) { \
     if (back && (p.raw || p.partial)) LAUNCH((rope_backward_kernel<T, N>), runs, ROPE_THREADS, 0, STREAM(c), p); \
@@ -297,6 +299,7 @@ template <class T> static void rope_launch(Ctx *c, RopeCall<T> p, bool back) {
 #undef ROPE_PAIRS
 #undef ROPE_FORM
 }
+// The arguments of a launch; rope_launch sets the last two, lanes and back.
 template <class T>
 static RopeCall<T> rope_call(Tensor qkv, Tensor raw, Tensor table, Tensor q_weight, Tensor k_weight, float *partial,
                              RopeArgs a, const int32_t *starts = NULL) {
@@ -312,7 +315,7 @@ void rope_forward_impl(Ctx *c, Tensor qkv, Tensor raw, Tensor table, Tensor q_we
 }
 void rope_backward_impl(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor raw, Tensor table,
                         Tensor q_weight, Tensor k_weight, RopeArgs a, Accumulate mode) {
-  const bool sums = dq_weight.data || dk_weight.data;
+  const bool sums = dq_weight.data || dk_weight.data;            // else there is nothing to add up, nor to fold
   const int64_t runs = rope_runs(dqkv.shape[0] * dqkv.shape[1]);
   const size_t need = rope_partials_bytes(dqkv.shape[0] * dqkv.shape[1], rope_sums(a));
   CHECK(c->workspace_bytes >= need, "rope_backward: workspace of %zu bytes, needs %zu", c->workspace_bytes, need);

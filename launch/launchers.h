@@ -8,8 +8,8 @@
 #include "rdzv_host.h"
 #include <sys/statvfs.h>
 
-// The variables in which a launcher passes the number of its processes and their own, how to start as many ranks here,
-// and what starts them in a loop.
+// A launcher. size, rank: environment variables with the number of its processes, and this process's number; rank_too:
+// it counts only if `rank` is set as well; line: how to start as many ranks; loop: the same in a shell loop.
 struct Launcher { const char *size, *rank; bool rank_too; const char *name, *line, *loop; };
 static const Launcher launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", false, "mpirun", "mpirun -np %lld ./train_gpt_fsdp ...",

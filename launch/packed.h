@@ -12,7 +12,7 @@ void packed_open() {
   if (n <= 0) return;
   directory[n] = 0;
   *strrchr(directory, '/') = 0;
-  snprintf(path, sizeof path, "%s/openmpi/pmix", directory);     // no other Open MPI has its plugins there
+  snprintf(path, sizeof path, "%s/openmpi/pmix", directory);     // only a packed Open MPI has its plugins there
   const bool packed = !access(path, X_OK);
   const char *theirs = getenv("OPAL_PREFIX"), *plugins = getenv("PMIX_MCA_mca_base_component_path");
   if (!packed && (!theirs || !plugins || strncmp(theirs, plugins, strlen(theirs)))) return;

@@ -1,5 +1,5 @@
-// preflight.h: whether hosts, libraries and the network between them fit together: what is looked at, what follows from
-// it, and how it is printed. launch/preflight_net.h asks the network, and has --preflight itself.
+// preflight.h: whether hosts, libraries and the network between them fit together: the facts of a host, what is wrong
+// (findings), and how both are printed. launch/preflight_net.h measures the network, and has --preflight itself.
 #pragma once
 #include "launch.h"
 #include <dirent.h>
@@ -14,8 +14,9 @@
 // An address of an interface: text and bits of its network's prefix; mtu in bytes, mbps 0: not known.
 struct PreflightNet { char name[16], address[46], network[64]; int prefix, mtu, mbps; };
 enum { PREFLIGHT_NETS = 16 };
-// What a rank sees of its host. Byte counts; files and memlock are limits of the process, INT64_MAX: none. infiniband:
-// active ports. gpu_missing: why no GPU can be used, "" where one can or none was looked for.
+// The facts that a rank finds about its host. memory, shm_*: bytes; files, memlock: limits of the process (open files,
+// locked bytes), INT64_MAX: none. infiniband: number of active ports. gpu_missing: why no GPU can be used, "" if one
+// can or none was looked for.
 struct PreflightFacts {
   char host[64], boot[40], build[64], mpi[64], kernel[64], cpu[64], isa[16], gpu[64], gpu_missing[192], shm_dir[64];
   int rank, cores, cpus, gpus, driver, runtime, cublaslt, nccl, infiniband, nets;
@@ -66,7 +67,7 @@ static inline void preflight_link(PreflightNet *n) {           // MTU and speed,
   if (!ioctl(fd, SIOCETHTOOL, &r) && ethtool_cmd_speed(&c) < 1u << 30) n->mbps = (int)ethtool_cmd_speed(&c);
   close(fd);
 }
-// Addresses by which others may come.
+// The interfaces through which other hosts may connect.
 static inline void preflight_networks(PreflightFacts *p) {
   int count;
   NetInterface *all = net_interfaces(&count);
@@ -104,7 +105,7 @@ static inline void preflight_gpu(PreflightFacts *p, const DeviceProbe *g) {
   if (g->devices) snprintf(p->gpu, sizeof p->gpu, "%s", g->device[0].name);
   snprintf(p->gpu_missing, sizeof p->gpu_missing, "%.191s", g->missing);
 }
-// What this rank's host is. Asks neither MPI's network nor other hosts.
+// Fills in the facts of this rank's host. Sends nothing over a network.
 static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAsk *ask) {
   int length = 0;
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -144,15 +145,15 @@ static inline void preflight_look(PreflightFacts *p, int rank, const PreflightAs
 }
 
 // ---- findings -------------------------------------------------------------------------------------------------------
-// What the network between two ends was measured to be. fault: which message did not arrive.
+// What was measured between two ends (each a host, or a rank). fault: which message did not arrive.
 enum PreflightFault { PAIR_WORKS, PAIR_NO_MESSAGE, PAIR_NO_LARGE_MESSAGE, PAIR_NOT_TRIED };
 struct PreflightPair { int a, b, fault; double latency_us, bytes_per_s; };               // a, b: hosts, or ranks
-// A host: its first rank, how many, and what was asked of it over the network. clock_s: ahead of rank 0's host, within
-// clock_error_s. sees_out: -1: not asked.
+// A host. facts: of its first rank; ranks: how many it has; clock_s: by how much its clock is ahead of that of rank 0's
+// host, within clock_error_s; sees_out: whether it sees a file in --out that rank 0 made, -1: not asked.
 struct PreflightHost { const PreflightFacts *facts; int ranks, sees_out; double clock_s, clock_error_s; };
 struct PreflightFound {
   const PreflightFacts *facts;                   // [world], by rank; .host "" for one that was not heard of
-  int world, hosts, ends, pairs;
+  int world, hosts, ends, pairs;                 // numbers of ranks, hosts, ends, measured pairs of ends
   bool ends_are_ranks, network_chosen;           // network_chosen: mpirun was told which to use
   PreflightHost *host;                           // [hosts], in the order of their first ranks
   PreflightPair *pair;
@@ -183,7 +184,7 @@ static inline const char *preflight_end_words(const PreflightFound *f, int end, 
   else snprintf(to, bytes, "%s", p->host);
   return to;
 }
-// The first network that all hosts are in, as an index into rank 0's; -1: none.
+// preflight_common_network: the first network that all hosts are in, as an index into rank 0's networks; -1: none.
 static inline bool preflight_has_network(const PreflightFacts *p, const char *network) {
   for (int i = 0; i < p->nets; i++) if (!strcmp(p->net[i].network, network)) return true;
   return false;
@@ -237,7 +238,8 @@ static inline void preflight_judge_pairs(const PreflightFound *f, PreflightFindi
       preflight_find_mtu(to, preflight_end(f, p->a)->host, preflight_end(f, p->b)->host);
   }
 }
-// Equal texts on all hosts, or who has what. `what` and `mend` are the words around it.
+// Compares a text of the facts, at byte `offset` of them, between host 0 and each other host. The first that differs
+// makes a finding of kind `kind`: "what: HOST has TEXT, HOST has TEXT: mend".
 static inline void preflight_judge_equal(const PreflightFound *f, PreflightFindings *to, PreflightKind kind,
                                          const char *what, size_t offset, const char *mend) {
   const char *first = (const char *)f->host[0].facts + offset;
@@ -355,8 +357,7 @@ static inline double preflight_median(double *x, int n) {
   qsort(x, (size_t)n, sizeof *x, preflight_by_number);
   return n ? x[n / 2] : 0;
 }
-// Pairs that are much slower than half of the others. Those within a host are compared with each other, and those
-// between hosts.
+// Finds pairs that are much slower than the median. Pairs within hosts and pairs between hosts are compared separately.
 static inline void preflight_judge_speed(const PreflightFound *f, PreflightFindings *to) {
   double *x = (double *)malloc(sizeof(double) * (size_t)(f->pairs + 1));
   for (int far = 0; far < 2; far++) for (int by_bytes = 0; by_bytes < 2; by_bytes++) {
@@ -384,7 +385,7 @@ static inline void preflight_judge_speed(const PreflightFound *f, PreflightFindi
   }
   free(x);
 }
-// Everything that is to be said about what was found, what keeps a run from working first. to->finding: malloc'ed.
+// Makes all findings; those that keep a run from working come first. to->finding: malloc'ed.
 static inline void preflight_judge(const PreflightFound *f, PreflightFindings *to) {
   preflight_judge_pairs(f, to);
   preflight_judge_equal(f, to, PREFLIGHT_MEND, "build", offsetof(PreflightFacts, build),
@@ -406,8 +407,8 @@ static inline const PreflightFinding *preflight_first_to_mend(const PreflightFin
   return NULL;
 }
 
-// Ranks of one host: same name, same boot. Fills f->host (malloc'ed) from f->facts; ranks that were not heard of are on
-// none.
+// Groups ranks by host: the same name and boot id. Fills f->host (malloc'ed) from f->facts, without ranks that sent
+// nothing.
 static inline void preflight_group(PreflightFound *f) {
   f->host = (PreflightHost *)calloc((size_t)f->world + 1, sizeof(PreflightHost));
   f->hosts = 0;
@@ -460,7 +461,7 @@ static inline void preflight_rows(const PreflightFacts *p, PreflightRows row) {
   snprintf(row[5], n, "%s of %s", shm, p->shm_dir);
   snprintf(row[6], n, "%s open files, %s of locked memory", files, locked);
 }
-// Row k: the value of all hosts, or each value with who has it, marked with an asterisk.
+// Prints row k: the value that all hosts have, or, marked with an asterisk, each value and the hosts that have it.
 static inline void preflight_row(const PreflightFound *f, const PreflightRows *rows, int k) {
   bool *told = (bool *)calloc(2 * (size_t)f->hosts + 2, sizeof(bool)), *same = told + f->hosts + 1, differs = false;
   char *line = NULL;
@@ -505,7 +506,7 @@ static inline void preflight_print_pair(const PreflightFound *f, const Preflight
         "no message arrives" : "large messages do not arrive");
 }
 enum { PREFLIGHT_PAIRS_SHOWN = 28 };
-// Every pair where they are few; else least, median and most of them, and those that do not work.
+// Prints every pair if there are few; else least, median and most of all pairs, and the pairs that do not work.
 static inline void preflight_print_pairs(const PreflightFound *f) {
   double *us = (double *)malloc(sizeof(double) * 2 * (size_t)(f->pairs + 1)), *rate = us + f->pairs + 1;
   int n = 0;

@@ -172,7 +172,8 @@ static inline void preflight_ask_clocks(PreflightFound *f, double limit_ms) {
   }
 }
 // Writes a file into OUT, or the nearest directory above it that is there, and asks the first rank of each other host
-// for it. Its name is made of this host's boot and process, so nobody sees an old one.
+// for it. Its name is made of this host's boot id and this process's id, so that no rank finds a file that an earlier
+// preflight has left.
 static inline void preflight_ask_out(PreflightFound *f, const char *out, double limit_ms) {
   struct stat st;
   struct statvfs s;
@@ -196,11 +197,12 @@ static inline void preflight_ask_out(PreflightFound *f, const char *out, double 
   }
   if (fd >= 0) close(fd), unlink(c.text);
 }
-// The partner of `end` in a round of a tournament of an even number of ends: every two meet once in ends - 1 rounds
-// (the circle method: the last end stays, the others turn).
+// The partner of `end` in a round of a tournament of `ends` participants, an even number (an end of a pair is a rank or
+// a host, see ends_are_ranks): every two meet once in ends - 1 rounds (circle method: the last one stays, the others
+// rotate).
 static inline int preflight_partner(int end, int round, int ends) {
   const int n = ends - 1;
-  if (end == n) return round * (n + 1) / 2 % n;  // 2 p = round modulo n, which is odd
+  if (end == n) return round * (n + 1) / 2 % n;  // the p with 2 p = round modulo n: n is odd, 1/2 is (n + 1) / 2
   const int other = ((round - end) % n + n) % n;
   return other == end ? n : other;
 }

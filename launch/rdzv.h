@@ -55,15 +55,15 @@ static inline bool rdzv_describe(const RdzvAsk *ask, const RdzvWhere *w, RdzvInf
   return true;
 }
 
-// Host 0: one start, from the meeting to the end. restart: NULL without --restarts. Returns the exit code; *goes_on:
-// there is another start.
+// Host 0: one start, from waiting for the processes to the end of the ranks. restart: NULL without --restarts. Returns
+// the exit code; *goes_on: there is another start.
 static inline int rdzv_host_start_once(RdzvHost *h, RestartState *restart, int signals, bool *goes_on) {
   Error error = {};
   const RdzvAsk *ask = h->ask;
   RdzvWhere *w = h->where;
   h->restart = restart;
   h->signals = signals;
-  const NetAddresses at = h->offer.at;          // of listeners that are open already
+  const NetAddresses at = h->offer.at;          // addresses of sockets that listen already
   if (w->members > 1 && w->kind == RDZV_FILE) {
     if (!rdzv_file_offer(w, &h->offer, h->job, &error)) rdzv_host_end(h, EXIT_USAGE, "%s", error.text);
     h->offer.at = at;

@@ -3,10 +3,12 @@
 //   DIR/train_gpt_fsdp.rdzv           host 0: the nonce of this start, a token, and where it listens
 //   DIR/train_gpt_fsdp.rdzv.NONCE.R   process R: its addresses
 //
-// Nobody can know beforehand which of host 0's interfaces leads to the others, so these come first: each puts its
-// addresses into a file, and host 0 asks its routing table. A file of an earlier start does no harm: its nonce leads
-// to no files that host 0 looks for, and nobody listens, or somebody who does not know its token; who read it reads
-// again until a fresh one is there. The files are for their owner only (0600), and those of other users are not read.
+// Nobody can know beforehand which of host 0's interfaces leads to the other hosts. So host 0 (its process) first
+// writes its file without addresses; each other process R answers with its own addresses; host 0 asks its routing table
+// which of its interfaces leads to them, listens there, and writes its file again with what it listens on so far. A
+// file that an earlier start left does no harm: a process that reads it answers with that start's nonce, which host 0
+// does not look for, and at its addresses nobody listens, or somebody with another token; the process reads again until
+// host 0 has written. The files are for their owner only (0600), and those of other users are not read.
 #pragma once
 #include "base/newfile/newfile.h"
 #include "launch.h"
@@ -16,13 +18,13 @@
 enum { RDZV_FILE_MAX = 4096 };
 static const char RDZV_FILE_NAME[] = "train_gpt_fsdp.rdzv";
 static const char RDZV_FILE_HEAD[] = "train_gpt_fsdp rendezvous 1\n";
-// What host 0 says: job: the nonce; token: in hexadecimal; at: where it listens, so far.
+// What host 0's file says: job: the nonce; token: in hexadecimal; at: the addresses that host 0 listens on so far.
 struct RdzvOffer { char job[RDZV_JOB_BYTES], token[65]; NetAddresses at; };
 
 static inline bool rdzv_is_hex(const char *text, size_t n) {
   return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
-// Reads host 0's file, n bytes and a zero. False: it is none.
+// Reads the text of host 0's file, which is changed. False: the text is not that of such a file.
 static inline bool rdzv_offer_parse(RdzvOffer *o, char *text) {
   char *line, *rest = text;
   *o = RdzvOffer{};

@@ -1,9 +1,9 @@
-// rdzv_host.h: host 0 of a rendezvous. It waits for all processes, says who is missing or differs, gives each its
+// rdzv_host.h: host 0 of a rendezvous. It waits for all processes, prints which are missing or differ, gives each its
 // ranks, and runs mpirun, whose daemons on other hosts it has the processes there start.
 //
-// It trusts nobody who has not proved the token: such a connection may say 64 bytes within ten seconds, and when there
-// are too many the oldest goes of the address that has most: after the plan there is room for those few who come too
-// late. Its own table decides who may come, once each.
+// Host 0 trusts no connection that has not proved the token: such a connection may send 64 bytes within ten seconds. If
+// there are too many of them, the oldest one of the address that has most is closed; after the plan only a few are
+// kept, for processes that come too late. Each process of host 0's table may connect once.
 #pragma once
 #include "launch.h"
 #include "restart_rules.h"
@@ -15,8 +15,10 @@
 enum { RDZV_NOTICE_MS = 10000, RDZV_AGAIN_MS = 60000, RDZV_READY_MS = 60000, RDZV_GONE_MS = 5000,
        RDZV_SPARE_CLIENTS = 128, RDZV_LATE_CLIENTS = 8, RDZV_REPEAT_MS = 10000, RDZV_LINGER_MS = 30000 };
 
-// One that is expected. client: its connection; NULL: it is this process, or not there. lead: it runs the daemon of
-// its machine, whose number is `machine`, -1: no rank of this start is in its place. offers: ranks it was started for.
+// A process that is expected. here: it is there; ready: its seats are open; client: its connection; NULL: it is this
+// process, or not there. lead: it runs the daemon of its machine, whose number is `machine`, -1: it has no rank in this
+// start. ranks, first: how many ranks it has in this start, and the first one; offers: how many ranks it was started
+// for.
 struct RdzvClient;
 struct RdzvMember {
   bool here, ready, lead;
@@ -24,9 +26,10 @@ struct RdzvMember {
   int64_t ranks, offers, first, pid, died;       // died: as of RdzvInfo
   int machine;
   char before[RDZV_JOB_BYTES];
-  char host[65], machine_id[200], label[80];     // label: its machine's name for mpirun, where it leads
+  char host[65], machine_id[200], label[80];     // label: the machine's name for mpirun, if lead
 };
-// A connection. member: -1 until it has said who it is. until: when it is closed unless it has by then.
+// A connection. member: the number of its process, -1: not known yet; until: the time at which it is closed if that is
+// still not known.
 struct RdzvClient { int fd; RdzvLink link; size_t used; double until; int64_t member; bool closes; NetGuest guest; };
 struct RdzvHost {
   const RdzvAsk *ask;
@@ -43,7 +46,7 @@ struct RdzvHost {
   bool planned, over, said;
   int code;
   char daemon_gone[600];
-  double daemon_gone_ms;                         // since when a daemon is not there any more; 0: all are
+  double daemon_gone_ms;                         // when a daemon was lost (described by daemon_gone); 0: none was
   char text[1024];
   int last_signal;
   int64_t last_signal_from;
@@ -52,11 +55,11 @@ struct RdzvHost {
   uint64_t came;                                 // connections so far
   RestartState *restart;                         // of --restarts; NULL: nothing is started again
   RdzvPlan own;                                  // this process's
-  bool stopped, lost_one, goes_on;               // a user's signal came; a process that had ranks has gone; decided
+  bool stopped, lost_one, goes_on;               // a user's signal came; a process with ranks was lost; starts again
   bool agent_left;                               // mpirun's remote agent did not wait for its answer
 };
 
-// How a process is called in messages: "node 1 (host, pid 7)", in env:// "RANK 1 (host, pid 7)".
+// The name of a process in messages: "node 1 (host, pid 7)", with env:// "RANK 1 (host, pid 7)".
 static inline const char *rdzv_name(const RdzvHost *h, int64_t index, const char *host, int64_t pid) {
   static char text[4][160];
   static int turn;
@@ -65,7 +68,7 @@ static inline const char *rdzv_name(const RdzvHost *h, int64_t index, const char
            host, (long long)pid);
   return to;
 }
-// Notes how it ends. The first reason counts.
+// Notes exit code and reason of the end of this start. The first reason counts.
 __attribute__((format(printf, 3, 4))) static inline void rdzv_host_end(RdzvHost *h, int code, const char *fmt, ...) {
   if (h->over) return;
   h->over = true;
@@ -80,7 +83,7 @@ static inline void rdzv_host_tell(RdzvHost *h) {
   if (h->text[0] && !h->said) rdzv_say("%s", h->text);
   h->said = true;
 }
-// Takes what this process is and how many are expected. listener: open sockets, which it owns now.
+// Prepares h for the processes that are expected. listener: open sockets, which h owns from here on.
 static inline void rdzv_host_open(RdzvHost *h, const RdzvAsk *ask, RdzvWhere *w, RdzvInfo *me,
                                   const int *listener, int listeners) {
   uint8_t nonce[RDZV_JOB_BYTES / 2];
@@ -107,7 +110,7 @@ static inline void rdzv_client_send(RdzvClient *c, int type, RdzvBytes *payload)
   if (payload) rdzv_bytes_free(payload);
   rdzv_send(c->fd, &c->link);
 }
-// Tells one process that it is over for it, or that it shall come again; its connection is closed once it knows.
+// Tells one process that it must end, or (again) that it must connect again; closes the connection when that is sent.
 static inline void rdzv_client_end(RdzvClient *c, bool again, int code, const char *text) {
   RdzvBytes b = {};
   rdzv_end_write(&b, code, text);
@@ -115,7 +118,7 @@ static inline void rdzv_client_end(RdzvClient *c, bool again, int code, const ch
   c->closes = true;
   c->until = now_ms() + rdzv_proof_ms;
 }
-// Closes connection i; what follows from that for the one behind it.
+// Closes connection i, and does what follows for its process.
 static inline void rdzv_client_close(RdzvHost *h, int i) {
   RdzvClient *c = h->client[i];
   RdzvMember *m = c->member >= 0 ? &h->member[c->member] : NULL;
@@ -128,7 +131,7 @@ static inline void rdzv_client_close(RdzvHost *h, int i) {
     rdzv_say("%s, which has no rank now, has ended or is out of reach", rdzv_name(h, c->member, m->host, m->pid));
     m->here = false;
   }
-  if (m && !h->planned) {                        // it may come again
+  if (m && !h->planned) {                        // the process may connect again
     *m = RdzvMember{};
     h->here--;
   }
@@ -141,7 +144,7 @@ static inline void rdzv_client_close(RdzvHost *h, int i) {
   free(c);
   h->client[i] = h->client[--h->clients];
 }
-// Closes one of those who have not said who they are, where they are too many. False: they are not.
+// Closes a connection of an unknown process if there are too many of these. False: there are not.
 static inline bool rdzv_host_make_room(RdzvHost *h) {
   const NetGuest **guest = (const NetGuest **)calloc((size_t)h->clients + 1, sizeof(NetGuest *));
   int *at = (int *)calloc((size_t)h->clients + 1, sizeof(int)), n = 0;
@@ -202,7 +205,7 @@ static inline bool rdzv_host_judge(RdzvHost *h, const RdzvInfo *i, bool *only, E
   REJECT(i->members != h->where->members, "%s has %s %lld, %s has %lld", who, count, (long long)i->members, us,
          (long long)h->where->members);
   REJECT(!known || i->ranks < 1 || i->ranks > 1 << 16, "%s is none of %lld", who, (long long)h->where->members);
-  // One that was lost is there until the next start is made; who comes in its place waits for that.
+  // With --restarts a process that was lost counts as not there; a process with its number waits for the next start.
   const bool there = m->here && (m->client || i->index == h->where->index || !h->planned || !h->restart);
   *only = there;
   REJECT(there && !strcmp(m->host, i->host) && m->pid == i->pid, "%s is there already", who);
@@ -222,7 +225,7 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
   bool only = false;
   Error why = {};
   const bool later = h->restart && h->restart->start > 0, judged = rdzv_host_judge(h, i, &only, &why);
-  if (judged && h->planned && h->restart) {        // its place is free
+  if (judged && h->planned && h->restart) {        // its number is free
     RdzvPlace *p = &h->restart->place[i->index];
     if (!p->waits)
       rdzv_say("%s came while the run goes on: it waits for the next start", rdzv_name(h, i->index, i->host, i->pid));
@@ -255,8 +258,8 @@ static inline void rdzv_host_take(RdzvHost *h, RdzvClient *c, const RdzvInfo *i)
 }
 
 // ---- signals --------------------------------------------------------------------------------------------------------
-// A signal that came to process `from`. Launchers send one to all their processes: what another one had within the
-// last ten seconds is the same request.
+// Handles a signal that process `from` got. Launchers send a signal to all their processes: the same signal to another
+// process within ten seconds is the same request.
 static inline void rdzv_host_signal(RdzvHost *h, int signal, int64_t from) {
   const double now = now_ms();
   const bool same = h->last_signal == signal && h->last_signal_from != from && now - h->last_signal_ms < RDZV_REPEAT_MS;
@@ -299,11 +302,11 @@ static inline void rdzv_host_frame(RdzvHost *h, RdzvClient *c, const RdzvFrame *
   } else if (f->type == RDZV_DAEMON_ENDED && m && rdzv_end_read(&end, f->payload, f->n)) {
     const char *who = rdzv_name(h, c->member, m->host, m->pid);
     if (end.code == RDZV_NEVER_STARTED) rdzv_host_end(h, EXIT_MISSING, "%s: %s", who, end.text);
-    else if (!h->daemon_gone_ms) {               // mpirun knows too; if not, this will end it
+    else if (!h->daemon_gone_ms) {               // mpirun ends by itself; if not, host 0 ends it later
       h->daemon_gone_ms = now_ms();
       snprintf(h->daemon_gone, sizeof h->daemon_gone, "%s: %.300s", who, end.text);
     }
-  } else c->closes = true, c->until = 0;         // it does not speak as it should
+  } else c->closes = true, c->until = 0;         // not a frame of the protocol
 }
 // Reads, answers and closes connection i as far as that goes now. False: it was closed.
 static inline bool rdzv_host_client(RdzvHost *h, int i, bool readable) {
@@ -342,7 +345,7 @@ static inline void rdzv_host_look(RdzvHost *h, double limit_ms) {
 }
 
 // ---- until all are there --------------------------------------------------------------------------------------------
-// Who is there, or who is not, at most eight of them.
+// Lists the processes that are there, or are not, at most eight of them.
 static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t room) {
   int64_t count = 0;
   to[0] = 0;
@@ -354,14 +357,15 @@ static inline void rdzv_host_list(const RdzvHost *h, bool here, char *to, size_t
   }
   if (count > 8) text_add(to, room, " and %lld more", (long long)count - 8);
 }
-// Whether all are there that are waited for: in a later start those of the one before, and who waits for it.
+// Whether all processes are there: in the first start all, in a later one those of the start before, and those that
+// wait for this one.
 static inline bool rdzv_host_all(const RdzvHost *h) {
   if (!h->restart || !h->restart->start) return h->here == h->where->members;
   for (int64_t i = 0; i < h->where->members; i++)
     if ((h->restart->place[i].here || h->restart->place[i].waits) && !h->member[i].here) return false;
   return true;
 }
-// Later starts: says who did not come, at most eight of them.
+// In later starts: prints which processes did not come, at most eight of them.
 static inline void rdzv_host_miss(const RdzvHost *h) {
   int64_t count = 0;
   for (int64_t i = 0; i < h->where->members; i++) {
@@ -372,7 +376,7 @@ static inline void rdzv_host_miss(const RdzvHost *h) {
   }
   if (count > 8) rdzv_say("and %lld more are left out", (long long)count - 8);
 }
-// Until all are there. False: it has ended before (h->code, h->text).
+// Waits until all processes are there. False: the start has ended before that (h->code, h->text).
 static inline bool rdzv_host_gather(RdzvHost *h) {
   const bool later = h->restart && h->restart->start > 0;
   const double begun = now_ms(), pause = later ? 1e3 * restart_pause_s(h->restart->fruitless) : 0;
@@ -403,7 +407,7 @@ static inline bool rdzv_host_gather(RdzvHost *h) {
   return !h->over;
 }
 // ---- starts after the first -----------------------------------------------------------------------------------------
-// After a start: what the next one must know of it.
+// After a start: stores in h->restart what the next one must know.
 static inline void rdzv_host_remember(RdzvHost *h) {
   RestartState *a = h->restart;
   const RdzvHeard *now = &h->seats.heard;
@@ -414,7 +418,7 @@ static inline void rdzv_host_remember(RdzvHost *h) {
   if (!a->start) a->first_world = h->world;
   snprintf(a->job, sizeof a->job, "%s", h->job);
 }
-// The same of processes, before they are forgotten.
+// Stores in h->restart what the next start must know of each process.
 static inline void rdzv_host_remember_places(RdzvHost *h) {
   for (int64_t i = 0; i < h->where->members; i++) {
     const RdzvMember *m = &h->member[i];
@@ -427,7 +431,7 @@ static inline void rdzv_host_remember_places(RdzvHost *h) {
     snprintf(p->host, sizeof p->host, "%s", m->host);
   }
 }
-// Takes the place of the rank that died in the start before from the process that it ran in, if that one came again.
+// If the process whose rank died in the start before has come again, it gets one rank fewer.
 static inline void rdzv_host_bury(RdzvHost *h) {
   RestartState *a = h->restart;
   int64_t died = a->heard.died;
@@ -449,7 +453,7 @@ static inline void rdzv_host_bury(RdzvHost *h) {
              last ? "host 0 keeps its last place" : "its place is left out");
   }
 }
-// Deals ranks to those who are there. False: it has ended.
+// Assigns ranks to the processes that are there. False: the job ends.
 static inline bool rdzv_host_deal(RdzvHost *h) {
   RestartState *a = h->restart;
   const RdzvAsk *k = h->ask;
@@ -491,7 +495,7 @@ static inline bool rdzv_host_deal(RdzvHost *h) {
   return true;
 }
 
-// The network interfaces that lead to the others, with commas between.
+// Sets h->interface: the network interfaces that lead to the other processes, separated by commas.
 static inline void rdzv_host_interfaces(RdzvHost *h) {
   for (int i = 0; i < h->listeners; i++) {
     sockaddr_storage here = {};
@@ -518,8 +522,8 @@ static inline void rdzv_label(const RdzvHost *h, RdzvMember *m) {
   else if (plain) snprintf(m->label, sizeof m->label, "%.*s", (int)n, m->host);
   else snprintf(m->label, sizeof m->label, "gptrdzv%d", m->machine);
 }
-// Numbers machines in the order of their first process, and ranks machine by machine. Tells everyone. Those who are not
-// there, or have no rank now, belong to no machine.
+// Numbers machines in the order of their first process, and ranks machine by machine, and sends each process its plan.
+// Processes that are not there, or have no rank in this start, belong to no machine.
 static inline bool rdzv_host_plan(RdzvHost *h) {
   const int64_t members = h->where->members;
   int64_t *ranks = (int64_t *)calloc((size_t)members, sizeof(int64_t));
@@ -582,7 +586,7 @@ static inline bool rdzv_host_ready(RdzvHost *h) {
 }
 
 // ---- mpirun ---------------------------------------------------------------------------------------------------------
-// What a program prints first, at most room - 1 bytes; false: it could not be run.
+// Runs a program and reads the start of its output, at most room - 1 bytes; false: it could not be run.
 static inline bool rdzv_output(char *const *words, const RdzvEnv *env, char *to, size_t room) {
   int out[2];
   size_t n = 0;
@@ -610,7 +614,7 @@ static inline const char *rdzv_mpirun() {
   const char *named = getenv("MPIRUN");
   return named && *named ? named : "mpirun";
 }
-// Of "Open MPI v4.1.4, package: ..." and "mpirun (Open MPI) 4.1.4" the version, "4.1.4"; "": it is another MPI.
+// The version, "4.1.4", in "Open MPI v4.1.4, package: ..." or "mpirun (Open MPI) 4.1.4"; "": it is another MPI.
 static inline void rdzv_mpi_version(char *to, size_t room, const char *text) {
   const char *at = strstr(text, "Open MPI");
   if (at) at += strcspn(at, "0123456789\n");
@@ -645,8 +649,8 @@ static inline int rdzv_hostfile(const RdzvHost *h, char *path, size_t room) {
   snprintf(path, room, "/proc/%d/fd/%d", (int)getpid(), fd);
   return fd;
 }
-// What mpirun must find in its environment: this process as its remote agent, no tree of daemons (who would start
-// those further down?), no look-up of names, no resource manager.
+// Makes mpirun's environment: `rdzv_hand` of this program as its remote agent; no tree of daemons (nobody would start
+// those further down); no look-up of host names; no resource manager.
 static inline void rdzv_mpirun_env(const RdzvHost *h, RdzvEnv *env) {
   char agent[120];
   snprintf(agent, sizeof agent, "/proc/%d/exe rdzv_hand %s", (int)getpid(), h->job);
@@ -668,7 +672,7 @@ static inline void rdzv_mpirun_env(const RdzvHost *h, RdzvEnv *env) {
   for (const auto &s : set) rdzv_env_set(env, s.name, s.value);
   rdzv_env_network(env, h->machines > 1 ? h->interface : "");
 }
-// Starts mpirun. False: it has ended.
+// Starts mpirun. False: the start has ended.
 static inline bool rdzv_host_start(RdzvHost *h) {
   RdzvEnv env;
   char hosts[64], ranks[24], version[32];
@@ -696,8 +700,8 @@ static inline bool rdzv_host_start(RdzvHost *h) {
   rdzv_env_free(&env);
   return !h->over;
 }
-// What mpirun's remote agent brings: a host's name and a daemon. It goes to that host's first process. Other users can
-// see the socket's name too: they get no word, and nobody hears of them.
+// Takes what mpirun's remote agent brings, a host's name and a daemon's command, and sends the command to that host's
+// first process. Other users can see the name of the socket, too: their connections are closed without a word.
 static inline void rdzv_host_hand(RdzvHost *h) {
   const timeval limit = {5, 0};
   RdzvBytes b = {};
@@ -732,7 +736,7 @@ static inline void rdzv_host_hand(RdzvHost *h) {
   }
   close(fd);
 }
-// mpirun from its start to its end.
+// Runs the job: from mpirun's start until it and all ranks have ended.
 static inline void rdzv_host_run(RdzvHost *h) {
   double ended = 0;
   if (!rdzv_host_start(h)) return;
@@ -754,14 +758,14 @@ static inline void rdzv_host_run(RdzvHost *h) {
     rdzv_child_end(&h->mpirun, 0);
     return;
   }
-  // Open MPI 5's mpirun has ended with 0 after one of its daemons was killed, and all ranks with it.
+  // mpirun of Open MPI 5 may end with 0 although one of its daemons was killed, and all ranks with it.
   for (const double begun = now_ms(); !h->mpirun.code && !h->seats.heard.done && !rdzv_seats_ended(&h->seats) &&
                                            now_ms() - begun < 2000;) rdzv_host_look(h, 50);
   if (!h->mpirun.code && !h->seats.heard.done && !h->over)
     rdzv_host_end(h, 1, "mpirun has ended with exit code 0, but rank 0 has not");
   rdzv_host_end(h, h->mpirun.code, "%s", "");
 }
-// A checkpoint that got its name, but was not told any more.
+// Notes a checkpoint that got its name right before the end, so that no rank reported it.
 static inline void rdzv_host_find(RdzvHost *h) {
   char ckpt[1100];
   RdzvHeard *now = &h->seats.heard;
@@ -770,7 +774,7 @@ static inline void rdzv_host_find(RdzvHost *h) {
   if (newest >= now->saved) now->saved = newest + 1;
   if (newest > now->step) now->step = newest;
 }
-// Whether there is another start after this one, which has ended: notes how for it.
+// Whether there is another start after this one, which has ended; notes for it how this one ended.
 static inline bool rdzv_host_goes_on(RdzvHost *h) {
   RestartState *a = h->restart;
   rdzv_host_tell(h);
@@ -792,8 +796,8 @@ static inline bool rdzv_host_goes_on(RdzvHost *h) {
   a->blames = restart_blames_rank(h->code) && !h->mpirun.killed && !h->daemon_gone_ms && !h->lost_one;
   return h->goes_on = a->start < a->most && !tired;
 }
-// Tells everyone, ends what is left here, gives all back. Listeners stay open where there is another start. Returns the
-// exit code.
+// Tells all processes how the start ended, ends ranks that are left here, and frees everything. Listeners stay open if
+// there is another start. Returns the exit code.
 static inline int rdzv_host_close(RdzvHost *h) {
   char again[300] = "";
   rdzv_host_tell(h);

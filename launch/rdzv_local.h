@@ -32,7 +32,7 @@ static inline int rdzv_env_find(const RdzvEnv *e, const char *name) {
   for (int i = 0; i < e->count; i++) if (!strncmp(e->entry[i], name, n) && e->entry[i][n] == '=') return i;
   return -1;
 }
-// Sets or replaces one; value NULL removes it.
+// Sets or replaces a variable; value NULL removes it.
 static inline void rdzv_env_set(RdzvEnv *e, const char *name, const char *value) {
   const int at = rdzv_env_find(e, name);
   if (!value && at < 0) return;
@@ -72,7 +72,7 @@ static inline void rdzv_env_free(RdzvEnv *e) {
   *e = RdzvEnv{};
 }
 // Has Open MPI use the network interface that leads to the other hosts, and no other, unless the user has chosen. ""
-// leaves the choice to Open MPI: all ranks are on one host. 5: also PRRTE's names of Open MPI 5.
+// leaves the choice to Open MPI: all ranks are on one host. PRTE_*: the names of Open MPI 5.
 static inline void rdzv_env_network(RdzvEnv *e, const char *interface) {
   static const struct { const char *set, *instead; } names[] = {
       {"OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_oob_tcp_if_exclude"},
@@ -85,8 +85,8 @@ static inline void rdzv_env_network(RdzvEnv *e, const char *interface) {
 }
 
 // ---- children -------------------------------------------------------------------------------------------------------
-// The signals that a process of a rendezvous hears by rdzv_signals_open's file. Those that were ignored when it was
-// started, as nohup does, stay so.
+// The signals that a process of a rendezvous reads from rdzv_signals_open's file. Signals that were ignored when the
+// process was started (nohup) stay ignored.
 static inline void rdzv_signal_set(sigset_t *set) {
   sigemptyset(set);
   for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD}) {
@@ -108,7 +108,7 @@ static inline int rdzv_signal_next(int fd) {
   return read(fd, &s, sizeof s) == sizeof s ? (int)s.ssi_signo : 0;
 }
 
-// pid 0: not running. code: exit code, or 128 + the signal that ended it (killed).
+// A child process. pid 0: not running. code: exit code, or 128 + the signal that ended it (then killed is true).
 struct RdzvChild { pid_t pid; int code; bool killed; };
 // Starts a program found by PATH in a session of its own, with no input: Ctrl-C reaches it only through us, and ranks
 // that yield give way to each other, not to other programs of this terminal or shell (Linux' autogroups). It gets
@@ -157,7 +157,7 @@ static inline bool rdzv_child_ended(RdzvChild *c) {
   }
   return !c->pid;
 }
-// Waits until it has ended: after wait_ms with SIGTERM, after three seconds more with SIGKILL for its whole group.
+// Waits until the child has ended: after wait_ms sends SIGTERM, after three seconds more SIGKILL to its whole group.
 static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
   for (int turn = 0; turn < 3 && c->pid; turn++) {
     const double begun = now_ms(), limit = turn == 0 ? wait_ms : turn == 1 ? 3000 : 1e9;
@@ -167,17 +167,19 @@ static inline void rdzv_child_end(RdzvChild *c, double wait_ms) {
 }
 
 // ---- places of ranks ------------------------------------------------------------------------------------------------
-// A rank's place: where it comes for what it needs, then the connection that lasts as long as it lives.
+// A rank's seat (place) in the process that it replaces. listener: a local socket to which the rank connects for what
+// it needs; fd: then the connection, which lasts as long as the rank lives, -1: none; pid: the rank's.
 struct RdzvSeat { int listener, fd; pid_t pid; };
-// What ranks say over that connection (restarts.h), and what was heard. Rank 0 says a: the step that it has done;
-// the one whose checkpoint is whole; sequences a step and (b) a microbatch; at its end its exit code; that OUT/ckpt is
-// this run's from now on. Any rank: rank a has died; Open MPI's number of the job.
+// What ranks report over that connection (restarts.h). From rank 0: NOTE_STEP: step a is done; NOTE_SAVED: step a has a
+// whole checkpoint; NOTE_BATCH: a sequences per step, b per microbatch; NOTE_END: its exit code a; NOTE_OURS: OUT/ckpt
+// has only checkpoints of this run. From any rank: NOTE_DIED: rank a has died; NOTE_JOB: Open MPI's job number a.
 enum RdzvNoteKind { NOTE_STEP = 1, NOTE_SAVED, NOTE_BATCH, NOTE_DIED, NOTE_JOB, NOTE_END, NOTE_OURS };
 struct RdzvNote { int64_t kind, a, b; };
-// All zero: nothing. saved: 1 + the step of the newest checkpoint; died: 1 + a rank; done: rank 0 has ended with 0;
-// ours: what lies in OUT/ckpt is of this run.
+// What was reported so far; all zero: nothing. step: the last step done; saved: 1 + the step of the newest checkpoint;
+// sequences, batch: per step, per microbatch; died: 1 + the rank that died; done: rank 0 has ended with exit code 0;
+// ours: OUT/ckpt has only checkpoints of this run.
 struct RdzvHeard { int64_t step, saved, sequences, batch, died, job; bool done, ours; };
-// came: ranks that have taken a place.
+// came: number of ranks that have connected; needs: the bytes that each of them gets.
 struct RdzvSeats { RdzvSeat *seat; int count, came; RdzvBytes needs; RdzvHeard heard; };
 // Rank 0 hears all ranks, the others hear only rank 0: when it says that another one has died, that one was the first.
 static inline void rdzv_hear_died(int64_t *died, int64_t rank) {
@@ -207,7 +209,8 @@ static inline void rdzv_add_strings(RdzvBytes *b, char *const *list, int count) 
   rdzv_add_number(b, count);
   for (int i = 0; i < count; i++) rdzv_add_block(b, list[i], strlen(list[i]) + 1);
 }
-// What a rank in this process's place needs: directory, cores, arguments, environment.
+// Appends what the rank that mpirun starts instead of this process needs to run as this process would: directory, cores
+// that it may use (none: unknown), arguments, environment.
 static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const RdzvEnv *env) {
   char here[4096];
   cpu_set_t *cores = CPU_ALLOC(8192);
@@ -220,7 +223,7 @@ static inline void rdzv_needs_write(RdzvBytes *b, int argc, char **argv, const R
   rdzv_add_strings(b, env->entry, env->count);
   CPU_FREE(cores);
 }
-// Opens the places of `count` ranks from `first` on. False with one line in `error`.
+// Opens the seats (places) of `count` ranks from `first` on: a local socket for each. False with one line in `error`.
 static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first, int count, Error *error) {
   s->seat = (RdzvSeat *)calloc((size_t)count + 1, sizeof(RdzvSeat));
   s->heard = RdzvHeard{};
@@ -231,15 +234,15 @@ static inline bool rdzv_seats_open(RdzvSeats *s, const char *job, int64_t first,
   }
   return true;
 }
-// Hears what a rank says. False: it has ended.
+// Reads the notes that the rank in seat x has sent. False: that rank has ended.
 static inline bool rdzv_seat_hear(RdzvSeats *s, const RdzvSeat *x) {
   RdzvNote note;
   ssize_t n;
   while ((n = recv(x->fd, &note, sizeof note, MSG_DONTWAIT)) == sizeof note) rdzv_hear(&s->heard, &note);
   return n != 0;
 }
-// Gives a rank that has come what it needs, hears what ranks say, and notes those that have ended. Never waits longer
-// than a rank needs to read.
+// Gives ranks that have connected what they need, reads what ranks report, and closes seats of ranks that have ended.
+// Waits at most for a rank to read.
 static inline void rdzv_seats_look(RdzvSeats *s) {
   for (int i = 0; i < s->count; i++) {
     RdzvSeat *x = &s->seat[i];
@@ -261,13 +264,13 @@ static inline void rdzv_seats_look(RdzvSeats *s) {
     else close(fd), x->pid = 0;
   }
 }
-// Whether every place had its rank, and all of them have ended.
+// Whether every seat has had its rank, and all ranks have ended.
 static inline bool rdzv_seats_ended(const RdzvSeats *s) {
   bool alive = s->came < s->count;
   for (int i = 0; i < s->count; i++) alive = alive || s->seat[i].fd >= 0;
   return !alive;
 }
-// Files to poll for rdzv_seats_look: 2 for each place.
+// Fills in the files to poll for rdzv_seats_look, one for each seat; returns their number.
 static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
   int n = 0;
   for (int i = 0; i < s->count; i++) {
@@ -276,8 +279,8 @@ static inline int rdzv_seats_poll(const RdzvSeats *s, pollfd *p) {
   }
   return n;
 }
-// Removes the shared memory of a job's ranks on this host, which Open MPI leaves where mpirun or a daemon was killed:
-// vader_segment.HOST.USER.JOB.RANK (Open MPI 5: sm_segment). Its ranks have ended.
+// Removes the shared memory of a job's ranks on this host, which Open MPI leaves if mpirun or a daemon was killed:
+// vader_segment.HOST.USER.JOB.RANK (Open MPI 5: sm_segment). The job's ranks must have ended.
 static inline void rdzv_remove_segments(int64_t job) {
   char part[64];
   snprintf(part, sizeof part, ".%u.%x.", (unsigned)getuid(), (unsigned)job);
@@ -287,7 +290,7 @@ static inline void rdzv_remove_segments(int64_t job) {
         strstr(e->d_name, part)) unlinkat(dirfd(dir), e->d_name, 0);
   if (dir) closedir(dir);
 }
-// Ends ranks that still live wait_ms later, and closes all places. What was heard stays.
+// Waits wait_ms for ranks to end, kills those that are left, and closes all seats. s->heard stays.
 static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
   bool alive = true;
   for (const double begun = now_ms(); alive; usleep(5000)) {
@@ -298,7 +301,7 @@ static inline void rdzv_seats_close(RdzvSeats *s, double wait_ms) {
       alive = alive || s->seat[i].fd >= 0;
       if (late && s->seat[i].fd >= 0 && s->seat[i].pid > 1) kill(s->seat[i].pid, SIGKILL);
     }
-    if (now_ms() - begun > wait_ms + 3000) break;           // it is in a call that cannot be interrupted
+    if (now_ms() - begun > wait_ms + 3000) break;           // a rank is in an uninterruptible call
   }
   for (int i = 0; i < s->count; i++) {
     if (s->seat[i].listener >= 0) close(s->seat[i].listener);

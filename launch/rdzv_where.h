@@ -1,7 +1,7 @@
 // rdzv_where.h: where host 0 of a rendezvous is, who is expected there, and what is sent to it.
 //
-// Processes that are all on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE) meet at a local socket
-// without a file: the kernel says whose process the other one is, so they need no token. Everybody else does.
+// If all processes are on one machine (a loopback address, or LOCAL_WORLD_SIZE = WORLD_SIZE), they meet at a local
+// socket without a file: the kernel says which user the other process belongs to, so no token is needed. Else one is.
 #pragma once
 #include "launch.h"
 #include "rdzv_wire.h"
@@ -26,9 +26,9 @@ struct RdzvWhere {
 static const char RDZV_TOKEN_VARIABLE[] = "RDZV_TOKEN";
 
 
-static double rdzv_proof_ms = 10000;             // a connection has proved the token by then, or is closed
+static double rdzv_proof_ms = 10000;             // a connection that has not proved the token by then is closed
 
-// A whole number of at most nine digits; -1: it is none.
+// Reads a whole number of at most nine digits; -1: the text is not one.
 static inline int64_t rdzv_number(const char *text) {
   const size_t n = text ? strspn(text, "0123456789") : 0;
   return n && n < 10 && !text[n] ? strtoll(text, NULL, 10) : -1;
@@ -114,7 +114,7 @@ static inline bool rdzv_env(RdzvWhere *w, Error *error) {
   REJECT(strlen(getenv("MASTER_ADDR")) >= sizeof w->host || strpbrk(w->host, " \t\r\n/"), "--rdzv env://: "
          "MASTER_ADDR=%.100s is no host", w->host);
   w->local = value[3] == value[1] || rdzv_is_loopback(w->host);
-  const char *taken = getenv("TORCHELASTIC_USE_AGENT_STORE");    // torchrun itself listens at MASTER_PORT
+  const char *taken = getenv("TORCHELASTIC_USE_AGENT_STORE");    // then torchrun itself listens at MASTER_PORT
   w->port = (int)value[0] + (!w->local && taken && !strcmp(taken, "True"));
   REJECT(w->port > 65535, "--rdzv env://: torchrun listens at MASTER_PORT=65535, and the next port is taken for "
               "this: choose a lower one");

@@ -1,12 +1,12 @@
-// rdzv_wire.h: what processes of a rendezvous say to each other, and how each proves that it knows the job's token.
+// rdzv_wire.h: what processes of a rendezvous send each other, and how each proves that it knows the job's token.
 // No sockets and no MPI here: bytes in, bytes out (base/net/net.h carries them).
 //
 // Frames: type and length (4 bytes each, little-endian), payload, and, once the token is proved, 32 bytes of
 // HMAC-SHA-256 (RFC 2104) under a key of this connection and direction, over the frame's number and the frame. So
-// nothing can be put in, left out, repeated or changed; it can be read.
+// frames cannot be inserted, dropped, repeated or changed; they can be read.
 //
-// The token is proved by the handshake of base/net/prove.h; the hello has a magic before its nonce. From its HMACs a
-// weak token can be guessed by whoever listens, so short ones are refused.
+// The token is proved by the handshake of base/net/prove.h; the hello has a magic number before its nonce. Whoever
+// reads the handshake's HMACs could find a weak token by trying, so short tokens are rejected.
 #pragma once
 #include "launch.h"
 #include <openssl/crypto.h>
@@ -16,8 +16,8 @@ enum { RDZV_TOKEN_LEAST = 16, RDZV_JOB_BYTES = 33, RDZV_WORDS_MAX = 64 };
 static const uint8_t rdzv_magic[8] = {'G', 'P', 'T', 'R', 'D', 'Z', 'V', '1'};
 
 // ---- bytes ----------------------------------------------------------------------------------------------------------
-// A growing buffer: n bytes at p, before which lie `gone` that were removed; room: for how many bytes there is memory
-// from p on. All zero: empty.
+// A growing buffer: n bytes at p; gone: bytes before p that were removed; room: bytes of memory from p on. All zero:
+// empty.
 struct RdzvBytes { uint8_t *p; size_t n, room, gone; };
 // Adds n bytes. What is there moves only when memory ends, at most half of it, or memory grows.
 static inline void rdzv_add(RdzvBytes *b, const void *bytes, size_t n) {
@@ -99,16 +99,16 @@ static inline ProveKey rdzv_token_key(const void *token, size_t n) {
 
 // ---- a connection ---------------------------------------------------------------------------------------------------
 enum RdzvType { RDZV_INFO = 16,    // who this process is                        client to server
-                RDZV_TAKEN,        // it is counted                              server to client
-                RDZV_PLAN,         // its ranks; from now on nobody else comes   server to client
-                RDZV_READY,        // its ranks may come                         client to server
-                RDZV_DAEMON,       // start this                                 server to client
+                RDZV_TAKEN,        // the process takes part                     server to client
+                RDZV_PLAN,         // its ranks; all processes are there         server to client
+                RDZV_READY,        // the seats of its ranks are open            client to server
+                RDZV_DAEMON,       // start this daemon                          server to client
                 RDZV_DAEMON_ENDED, // code, text                                 client to server
                 RDZV_SIGNAL,       // this signal came here                      client to server
                 RDZV_END,          // code, text: it is over                     server to client
                 RDZV_AGAIN };      // code, text: come again (--restarts)        server to client
 // Smaller types are of the handshake (ProveKind).
-// One end. in: received, not read yet; out: to be sent.
+// One end of a connection. in: bytes received and not read yet; out: bytes to be sent.
 struct RdzvLink {
   Prove prove;
   ProveKey key_in, key_out;
@@ -129,7 +129,7 @@ static inline void rdzv_frame_mac(uint8_t to[PROVE_MAC], const ProveKey *key, ui
   const ProvePart parts[] = {{at, sizeof at}, {frame, n}};
   prove_hmac(to, key, parts, 2);
 }
-// Puts a frame into what is to be sent, with its HMAC once the link is open.
+// Appends a frame to k->out, with its HMAC once the link is open.
 static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, size_t n) {
   uint8_t head[RDZV_HEAD], mac[PROVE_MAC];
   const size_t at = k->out.n;
@@ -141,7 +141,7 @@ static inline void rdzv_link_send(RdzvLink *k, int type, const void *payload, si
   rdzv_frame_mac(mac, &k->key_out, k->number_out++, k->out.p + at, k->out.n - at);
   rdzv_add(&k->out, mac, sizeof mac);
 }
-// Begins a connection as the one that connected, or as the one that was connected to.
+// Starts the handshake as the end that has connected, or as the one that has accepted.
 static inline void rdzv_link_open(RdzvLink *k, const ProveKey *token, bool connects) {
   uint8_t hello[sizeof rdzv_magic + PROVE_NONCE];
   *k = RdzvLink{};
@@ -159,7 +159,7 @@ static inline void rdzv_link_close(RdzvLink *k) {
   OPENSSL_cleanse(k, sizeof *k);
   k->prove.phase = PHASE_BROKEN;
 }
-// One frame before the link is open.
+// Takes one frame of the handshake.
 static inline void rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size_t n) {
   const bool connects = k->prove.phase == PHASE_WELCOME;
   const size_t magic = k->prove.phase == PHASE_HELLO ? sizeof rdzv_magic : 0;
@@ -170,8 +170,8 @@ static inline void rdzv_link_prove(RdzvLink *k, int type, const uint8_t *p, size
   prove_derive(&k->prove, "to server", connects ? k->key_out.bytes : k->key_in.bytes);
   prove_derive(&k->prove, "to client", connects ? k->key_in.bytes : k->key_out.bytes);
 }
-// Reads on in what was received. 1: `frame` holds one; 0: more bytes are needed; -1: the other end does not speak as
-// it should, or does not know the token; nothing more is read.
+// Takes the next frame of the bytes received. 1: `frame` has it; 0: more bytes are needed; -1: the other end violates
+// the protocol, or does not know the token; nothing more is read.
 static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
   for (rdzv_drop(&k->in, *used), *used = 0; k->prove.phase != PHASE_BROKEN;) {
     const bool open = k->prove.phase == PHASE_OPEN;
@@ -198,10 +198,10 @@ static inline int rdzv_link_next(RdzvLink *k, RdzvFrame *frame, size_t *used) {
 }
 
 // ---- payloads -------------------------------------------------------------------------------------------------------
-// A process that was started, as it tells host 0. index: its number of `members` that were started (--node_rank of
-// --nnodes, or RANK of WORLD_SIZE); ranks: how many ranks run in its place. machine: the same for processes that share
-// a kernel, its network and its process ids. options: a line for each, in one order. before: the nonce of the start
-// that it took part in last, "" for none; died: 1 + the rank that died in it, as far as its ranks know, or 0.
+// What a process tells host 0 about itself. index: its number of `members` processes (--node_rank of --nnodes, or RANK
+// of WORLD_SIZE); ranks: how many ranks replace it. machine: equal for processes that share a kernel, its network and
+// its process ids. options: a line for each, in a fixed order. before: the nonce of the start that it took part in
+// last, "": none; died: 1 + the rank that died in that start, as far as its ranks know, or 0.
 struct RdzvInfo {
   int64_t index, members, ranks, pid;
   char host[65], machine[200], build[80], mpi[80], program[1024];
@@ -230,11 +230,11 @@ static inline bool rdzv_info_read(RdzvInfo *i, const uint8_t *p, size_t n) {
   i->died = rdzv_take_number(&r);
   return !r.bad && !r.n && i->died >= 0 && i->died <= 1 << 24;
 }
-// What host 0 tells a process when all are there. Ranks first to first + ranks - 1 of world run in its place; here:
-// ranks on its machine; machines: hosts of the job; lead: it is the first process of its machine; job: the nonce of
-// this start; host: host 0's name. A start after the first (launch/restart_rules.h) has its number in `start`, may
-// leave a process without ranks, and says what its ranks are told: resume: to go on from the newest checkpoint;
-// sequences and accum: --global_batch and --grad_accum, 0: as they were given.
+// What host 0 tells a process when all are there. Ranks first to first + ranks - 1 of `world` replace the process;
+// here: number of ranks on its machine; machines: hosts of the job; lead: it is the first process of its machine; job:
+// the nonce of this start; host: host 0's name. A start after the first (launch/restart_rules.h) has its number in
+// `start`, may leave a process without ranks, and changes options of the ranks: resume: --resume from the newest
+// checkpoint; sequences, accum: --global_batch and --grad_accum, 0: as the user gave them.
 struct RdzvPlan {
   int64_t first, ranks, world, here, machines, lead;
   char job[RDZV_JOB_BYTES], host[65];
@@ -261,7 +261,7 @@ static inline bool rdzv_plan_read(RdzvPlan *q, const uint8_t *p, size_t n) {
                     q->ranks <= q->world && q->start >= 0 && q->sequences >= 0 && q->accum >= 0;
   return !r.bad && !r.n && hex && fits && q->first <= q->world - q->ranks;
 }
-// How it ended, or the daemon did. RDZV_NEVER_STARTED: the daemon was refused or could not be started.
+// How the start ended, or a daemon. RDZV_NEVER_STARTED: the code of a daemon that was rejected or could not be started.
 enum { RDZV_NEVER_STARTED = 127 };
 struct RdzvEnd { int64_t code; char text[1024]; };
 static inline void rdzv_end_write(RdzvBytes *b, int64_t code, const char *text) {
@@ -330,8 +330,8 @@ static inline bool rdzv_param_takes(const RdzvParam *q, const char *value) {
   if (q->is) return !strcmp(q->is, value);
   return *value && strlen(value) < 65536 && strspn(value, q->bytes) == strlen(value);
 }
-// Why the words are not the command of Open MPI's daemon, argument by argument: a name of rdzv_daemons without a
-// directory, then parameters of its list, each once, with values of their form. NULL: they are one. The text is static.
+// Checks that the words are a command of Open MPI's daemon: a name of rdzv_daemons without a directory, then parameters
+// of its list, each once, with values of their form. NULL: they are; else why not, in a static text.
 static inline const char *rdzv_daemon_refused(const RdzvWords *w) {
   static char why[300];
   const RdzvDaemon *d = NULL;
@@ -356,7 +356,7 @@ static inline const char *rdzv_daemon_refused(const RdzvWords *w) {
   }
   return NULL;
 }
-// The value of a word that mpirun quoted for a shell: without its double quotes.
+// Copies a word that mpirun quoted for a shell, without its double quotes.
 static inline void rdzv_unquote(char *to, size_t room, const char *word) {
   const size_t n = strlen(word);
   const bool quoted = n > 1 && word[0] == '"' && word[n - 1] == '"';

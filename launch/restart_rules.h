@@ -1,30 +1,32 @@
-// restart_rules.h: --restarts K: what is started again, with how many ranks, and from where. Of ranks that meet by
-// --rdzv:
-//
+// restart_rules.h: --restarts K for ranks that meet by --rdzv: when they start again, how many, and from where.
 // restarts.h, which watches a run that was started alone, follows the same rules.
 //
-// Host 0 decides. After a start that was lost it tells all processes to come again, and meets those that do, at most K
-// times: with a nonce of its own, and for file:// a token of its own. It waits --restart_wait seconds for those that do
-// not come, then goes on without them; who comes later is asked to wait for the next start.
+// Host 0 decides. When a start has failed it tells all processes to connect again, and starts the ranks again with
+// those that do, at most K times: each time with a new nonce, and for file:// a new token. It waits --restart_wait
+// seconds for processes that do not come, then continues without them; a process that comes later is told to wait for
+// the next start.
 //
-// A rank that died takes its place with it; a host that was out of reach, or a daemon or mpirun that was killed, takes
-// none, if its process comes again. Of the ranks that are left as many run as divide the microbatches of a step,
-// filling hosts in their order, since sums are by microbatch: the bits are those of any other number. Host 0's own
-// process keeps at least one place, and when it dies all ends.
+// A rank that died is not replaced: its process can run one rank fewer. A host that was out of reach, or a daemon or
+// mpirun that was killed, loses no ranks if its process connects again. Of the ranks that are left, the largest number
+// that divides the microbatches of a step runs, filling hosts in their order: gradients are summed by microbatch, so
+// results do not depend on that number. Host 0's own process always keeps at least one rank; when that process dies the
+// job ends.
 //
-// Every start but the first goes on from the newest whole checkpoint in OUT if this run has written one, else from
-// where the first began. A start after one that reached no new checkpoint waits, longer each time; after three such
-// starts in a row there is no other.
+// Every start but the first resumes from the newest whole checkpoint in OUT if this run has written one, else it starts
+// as the first did. After a start that has reached no new checkpoint the next one waits, longer each time; after three
+// such starts in a row there is no further one.
 #pragma once
 #include "launch.h"
 #include "rdzv_local.h"
 
-// What host 0 remembers of a process from start to start. here: it took part in the last one. dead: ranks that died in
-// its place; first, ranks: what it had in the last start. waits: one has come since that started.
+// What host 0 remembers of a process from one start to the next. here: it took part in the last start. dead: how many
+// of its ranks have died; first, ranks: its first rank and number of ranks in the last start. waits: a process with its
+// number has connected since that start, and waits for the next.
 struct RdzvPlace { bool here, waits; int64_t pid, dead, first, ranks; char host[65]; };
-// start: starts before this one; fruitless: the last of these that reached no new checkpoint. heard: of all starts;
-// died only of the last. job: the last one's nonce. blames: that start ended as one does whose rank died. first_world:
-// ranks of the first start. ended: how the last one did.
+// start: the number of starts before this one; fruitless: how many of the last ones, in a row, have reached no new
+// checkpoint. heard: what ranks reported, over all starts (died: in the last one only). job: the nonce of the last
+// start; blames: its exit code is that of a start whose rank died; ended: how it ended, in words. first_world: number
+// of ranks of the first start.
 struct RestartState {
   int64_t most, wait_s, start, fruitless, first_world;
   RdzvHeard heard;
@@ -33,13 +35,14 @@ struct RestartState {
   RdzvPlace *place;                              // [members]
 };
 
-// What a start from a checkpoint costs, in words: the steps that are done again.
+// In words: how many steps a start from a checkpoint does again.
 static inline const char *steps_again(char *to, size_t bytes, int64_t steps) {
   snprintf(to, bytes, "%lld step%s done again", (long long)steps, steps == 1 ? " is" : "s are");
   return to;
 }
-// Exit codes that would come again, or were asked for: 0, a wrong request, something missing, a loss that is not
-// finite, saved and stopped by a signal; what users and schedulers send are HUP, INT, QUIT and TERM.
+// Whether a start that ended with this exit code is worth another one. Not so: success, exit codes that would come
+// again (a wrong request, something missing, a loss that is not finite), and runs that were ended by a user or
+// scheduler (saved or stopped by a signal; killed by HUP, INT, QUIT, TERM).
 static inline bool restart_is_worth(int code) {
   for (int ends : {0, 2, 3, 5, 85, 130, 128 + SIGHUP, 128 + SIGQUIT, 128 + SIGTERM}) if (code == ends) return false;
   return true;
@@ -66,7 +69,7 @@ static inline int64_t restart_newest(const char *ckpt) {
   if (dir) closedir(dir);
   return newest;
 }
-// Whether a rank's own death ends mpirun with this code: 4, or that of a signal.
+// Whether mpirun's exit code may be that of a rank that died on its own: 4, or 128 + a signal.
 static inline bool restart_blames_rank(int code) { return code == 4 || (code > 128 && code < 128 + 65); }
 // The largest number of ranks, at most `most`, that divides the microbatches of a step.
 static inline int64_t restart_ranks(int64_t microbatches, int64_t most) {

@@ -1,16 +1,16 @@
 // restarts.h: --restarts K: a run that ended without being asked to starts again from its newest checkpoint, at most K
 // times.
 //
-// A process that crashed cannot start itself again, so it is watched by one that does nothing else: no MPI, no threads,
-// no GPU. It passes on what signals ask and ends with the run's exit code.
+// A process that crashed cannot start itself again, so the run is a child of a process that only watches it: without
+// MPI, threads or GPU. The parent passes signals on to the run, and exits with the run's exit code.
 //
-// Started again is what a signal killed (a crash, the kernel out of memory), and exit codes 1 and 4: a fault, a rank
-// lost or stuck. A wrong request, a missing file or a loss that is not finite would come again, and so would what ended
-// three starts in a row before a new checkpoint.
+// A run is started again if a signal killed it (a crash, the kernel out of memory), or after exit codes 1 and 4 (a
+// fault, a rank lost or stuck). Not so after a wrong request, a missing file or a loss that is not finite, which would
+// come again, nor after three starts in a row without a new checkpoint.
 //
-// Ranks that meet by --rdzv are started again by host 0 (launch/restart_rules.h); they tell it here what it must know.
-// Ranks that a launcher of MPI started end with it, and only its user can start them again: refused, with the loop to
-// type.
+// Ranks that meet by --rdzv are started again by host 0 (launch/restart_rules.h); functions of this file tell host 0
+// what it must know. Ranks of an MPI launcher end with it, and only its user can start them again: --restarts is
+// rejected there, with the shell loop to type.
 #pragma once
 #include "launch.h"
 #include "restart_rules.h"
@@ -18,12 +18,12 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-// Shared by a run and who watches it. saved: the last step that has a checkpoint of this run, -1: none. ckpt: where all
-// checkpoints are of this run; "": it has not saved yet.
+// Memory shared by a run and its watching parent. step: the last step done; saved: the last step that has a checkpoint
+// of this run, -1: none; ckpt: the directory of checkpoints, which has only this run's; "": the run has not saved yet.
 struct RestartsShared { int64_t step, saved; char ckpt[4096]; };
 static RestartsShared restarts_alone = {0, -1, ""}, *restarts_shared = &restarts_alone;
-static int restarts_seat = -1;                   // a rank that met others: the connection to its place
-static bool restarts_first;                      // it is rank 0
+static int restarts_seat = -1;                   // of a rank of a rendezvous: the connection to the process it replaces
+static bool restarts_first;                      // this is rank 0
 static inline void restarts_tell(int64_t kind, int64_t a, int64_t b) {
   const RdzvNote note = {kind, a, b};
   if (restarts_seat >= 0 && send(restarts_seat, &note, sizeof note, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
@@ -32,7 +32,7 @@ void restarts_died(int rank) {
   if (restarts_first) restarts_tell(NOTE_STEP, WORD_GET(&flight.step) - 1, 0);
   restarts_tell(NOTE_DIED, rank, 0);
 }
-// Of exit and main's end; a rank that is killed says nothing.
+// Reports the exit code, at exit or the end of main; a rank that is killed reports none.
 static inline void restarts_ended(int code, void *) { restarts_tell(NOTE_END, code, 0); }
 void restarts_open() {
   const char *seat = getenv("TRAIN_GPT_FSDP_RDZV") ? getenv("TRAIN_GPT_FSDP_SEAT") : NULL;
@@ -45,8 +45,8 @@ void restarts_open() {
   const char *job = getenv("PMIX_NAMESPACE");    // of Open MPI 4; 5 has a text there (restarts_job)
   if (job) restarts_tell(NOTE_JOB, (int64_t)strtoull(job, NULL, 10), 0);
 }
-// The job's number in the name of a rank's shared memory, sm_segment.HOST.USER.JOB.RANK, among what a process has
-// mapped; 0: there is none. Open MPI 5 says it nowhere else.
+// The number of the MPI job, from /proc/self/maps: it is in the name of a rank's shared memory,
+// sm_segment.HOST.USER.JOB.RANK; 0: there is none. Open MPI 5 has it nowhere else.
 static inline int64_t restarts_job(const char *maps) {
   char line[1024];
   uint64_t job = 0;
@@ -86,19 +86,19 @@ static volatile sig_atomic_t restarts_child;     // its PID; 0: none
 static inline void restarts_pass_on(int signal, siginfo_t *from, void *) {
   if (restarts_child && from->si_code <= 0) kill((pid_t)restarts_child, signal);
 }
-// The exit code of what ended so.
+// The exit code for a child's wait status.
 static inline int restarts_code(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
-// A checkpoint that got its name, but was not told any more.
+// Notes a checkpoint that got its name right before the run was killed, so that the run could not report it.
 static inline void restarts_find() {
   RestartsShared *s = restarts_shared;
   const int64_t newest = s->ckpt[0] ? restart_newest(s->ckpt) : -1;
   if (newest > s->saved) s->saved = newest;
   if (newest > s->step) s->step = newest;
 }
-// The notice before a start. number: of this start. fruitless: starts in a row that reached no new checkpoint. False:
-// there are too many of them.
+// Prints the notice before start `number`. fruitless: starts in a row that reached no new checkpoint. False: there are
+// too many of these, and no further start.
 static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t number, int64_t fruitless) {
   const RestartsShared *s = restarts_shared;
   char ended[64], again[64], waits[40] = "", from[256] = "the beginning";
@@ -118,7 +118,7 @@ static inline bool restarts_say(const RestartsAsk *ask, int status, int64_t numb
             waits, (long long)number, (long long)ask->most, from);
   return true;
 }
-// Waits before a start. One of the signals, which are blocked, ends that, and is passed on to the run once it is there.
+// Waits before a start. One of the signals, which are blocked, ends the wait, and is passed on to the run when it runs.
 static inline void restarts_pause(double seconds, const sigset_t *signals) {
   const timespec t = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
   const int s = seconds > 0 ? sigtimedwait(signals, NULL, &t) : -1;

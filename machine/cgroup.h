@@ -15,7 +15,8 @@ size_t file_number(const char *path, const char *key) {
   return value;
 }
 
-// Where a controller's files of this process's group lie: `dir`, and the directories above it down to `top` bytes.
+// The directory of this process's group in a controller's hierarchy. Groups above it are the parents of `dir`, up to
+// its first `top` bytes, the mount point. v2: cgroup version 2.
 struct CgroupPlace { char dir[2048]; size_t top; bool v2; };
 
 static inline bool cgroup_lists(const char *names, const char *name) {           // "cpu" in "cpu,cpuacct"
@@ -41,8 +42,8 @@ static inline bool cgroup_path(const char *root, const char *controller, bool v2
   if (f) fclose(f);
   return found;
 }
-// The place where they are mounted, from /proc/self/mountinfo: "31 23 0:28 ROOT POINT rw - cgroup cgroup rw,cpu". A
-// container may see its own group only: then ROOT is that group, seen from the host.
+// Finds where the controller is mounted, from /proc/self/mountinfo: "31 23 0:28 ROOT POINT rw - cgroup cgroup rw,cpu".
+// In a container that sees only its own group, ROOT is that group's path on the host.
 static inline bool cgroup_mount(const char *root, const char *controller, bool v2, const char *path, CgroupPlace *p) {
   char line[4096], from[1024], point[1024], type[64], with[1024];
   snprintf(line, sizeof line, "%s/proc/self/mountinfo", root);
@@ -105,7 +106,8 @@ double cgroup_cores(const char *root) {
   } while (cgroup_up(&p));
   return least;
 }
-// Inactive page cache does not count as used: the kernel frees it when memory is needed.
+// Bytes that the memory limits of this process's groups leave, SIZE_MAX: no limit. Inactive page cache does not count
+// as used: the kernel frees it when memory is needed.
 static inline size_t cgroup_memory_left(const char *root) {
   CgroupPlace p;
   size_t least = SIZE_MAX;

@@ -1,20 +1,21 @@
 // cores.h: which cores of its host a rank takes, and which core each of its threads.
 //
-// Words. A CPU is what Linux numbers (taskset, lscpu): a hardware thread. A core has one or two. A core is dealt whole.
+// Words. A CPU is what Linux numbers (taskset, lscpu): a hardware thread. A core has one or two CPUs, which are never
+// divided between ranks.
 //
-// How cores are dealt. Every rank knows what all ranks of its host may use. Ranks that may use the same n cores share
-// them: the r-th of R takes cores r n / R to (r + 1) n / R, in hwloc's order, which goes socket by socket and NUMA node
-// by NUMA node. So neighbours in rank are neighbours on the machine, and no share spans two sockets that need not:
-// Linux numbers CPUs in another order on most machines, first one CPU of each core of all sockets, then the others.
-// Shares are equal because ranks wait for each other; a rank has a thread for each of its cores.
+// How cores are assigned. Every rank knows which CPUs all ranks of its host may use. Ranks that may use the same n
+// cores share them: the r-th of R takes cores r n / R to (r + 1) n / R, in hwloc's order, which goes socket by socket
+// and NUMA node by NUMA node. So consecutive ranks are neighbours on the machine, and no share spans two sockets unless
+// it must. (Linux numbers CPUs in another order on most machines: first one CPU of each core of all sockets, then the
+// others.) Shares are equal because ranks wait for each other; a rank has a thread for each of its cores.
 //
-// Slower cores (Intel's E cores) are left out where faster ones suffice: work is divided evenly, and all would wait for
-// the slowest. They are taken where --threads or the number of ranks asks for more threads than there are fast cores.
+// Slower cores (Intel's E cores) are not used if the faster ones suffice: work is divided evenly, and all would wait
+// for the slowest. They are used if --threads or the number of ranks asks for more threads than there are fast cores.
 //
-// Threads are bound, each to its core, where the kernel could choose badly: where cores have several CPUs, or the rank
-// several NUMA nodes. They are not where a rank has fewer threads than cores (--threads, a quota), nor after --bind-to
-// none. Memory is placed by first touch: the ops that use it write it first, on all threads of their rank, and a rank's
-// part of shared memory is zeroed by its threads alternately, 2 MiB each. Without /sys cores are asked of the CPU.
+// Each thread is bound to its core if the kernel could choose badly: cores have several CPUs, or the rank several NUMA
+// nodes. Threads are not bound if a rank has fewer threads than cores (--threads, a quota), nor after --bind-to none.
+// Memory is placed by first touch: the ops that use it write it first, on all threads of their rank, and a rank's part
+// of shared memory is zeroed by its threads alternately, 2 MiB each. Without /sys cores are asked of the CPU.
 #pragma once
 #include "machine.h"
 #include "gpus.h"
@@ -22,7 +23,7 @@
 #include "terminal.h"
 
 // ---- the machine ----------------------------------------------------------------------------------------------------
-// Cores of hybrid CPUs by kind: hwloc reads /sys/devices/cpu_atom and the frequencies.
+// Fills in atom and mhz of the cores, from hwloc, which reads /sys/devices/cpu_atom and the frequencies.
 static inline void cores_read_kinds(CoreTable *t) {
 #if HWLOC_API_VERSION >= 0x00020400 && HWLOC_API_VERSION < 0x00030000
   hwloc_bitmap_t of_kind = hwloc_bitmap_alloc();
@@ -119,9 +120,9 @@ static inline int cores_usable(const CoreTable *t, hwloc_const_bitmap_t mask, in
   for (int i = 0; i < count; i++) if (!core_is_slow(&t->core[to[i]], fastest)) to[fast++] = to[i];
   return fast;
 }
-// Of what is usable, the number of threads that the quota leaves to ranks that may use `mask`: their part of it by
-// cores, rounded up. `docker --cpus=1.5` gives two threads, which are stopped together at times; one thread would leave
-// half a core unused.
+// How many threads the ranks that may use `mask` can have together: `usable`, the number of their cores, or their part
+// of the quota, in proportion to cores and rounded up, if that is less. `docker --cpus=1.5` gives two threads, which
+// the kernel stops together at times; one thread would leave half a core unused.
 static inline int cores_of_quota(const CoreTable *t, const CoreAsk *a, hwloc_const_bitmap_t mask, int usable) {
   int group = 0, all = 0;
   for (int i = 0; i < t->count; i++) {
@@ -158,7 +159,7 @@ CoreShare cores_deal(const CoreTable *t, const CoreAsk *a) {
   s.core = (int *)malloc(sizeof(int) * ((size_t)t->count + 1));
   s.cpus = hwloc_bitmap_alloc();
   const int64_t n = cores_usable(t, mask, (int64_t)members * (a->threads ? a->threads : 1), s.core, &s.left_out);
-  const int64_t units = cores_of_quota(t, a, mask, (int)n);      // of threads, dealt as evenly as cores
+  const int64_t units = cores_of_quota(t, a, mask, (int)n);      // threads, divided among ranks as evenly as cores
   s.outnumbered = n && units < members;
   const int64_t begin = s.outnumbered ? 0 : units * place / members;
   const int64_t end = s.outnumbered ? units : units * (place + 1) / members;
@@ -234,9 +235,10 @@ static inline int cores_bind(const Cores *c, int thread) {
 }
 static inline void cores_place(int thread) { cores_bind(cores_placed, thread); }
 
-// Whether this rank is bound as its user said, not by mpirun itself: two ranks to a core each, more to sockets.
-// *none: by --bind-to none. Open MPI 4 hands such options on in the environment, Open MPI 5 does not: there all counts
-// as bound by mpirun itself. A rank that took the place of a process (--rdzv) has the CPUs of that process.
+// Whether this rank is bound as its user asked, and not by mpirun's default (two ranks to a core each, more to
+// sockets). *none: the user asked for --bind-to none. Open MPI 4 passes such options on in the environment; Open MPI 5
+// does not, so there every binding counts as mpirun's default. A rank of a rendezvous (--rdzv) has the CPUs of the
+// process that it replaces, and counts as bound by the user.
 static inline bool cores_user_bound(bool *none) {
   const char *map = getenv("OMPI_MCA_rmaps_base_mapping_policy"), *bind = getenv("OMPI_MCA_hwloc_base_binding_policy");
   const bool pinned = getenv("OMPI_MCA_hwloc_base_cpu_list") || getenv("OMPI_MCA_hwloc_base_cpu_set") ||

@@ -48,7 +48,7 @@ double core_watch(CoreWatch *w, double now_ms) {
   }
   if (tasks) closedir(tasks);
   const double on = (double)(ran - w->ran_ns), off = (double)(waited - w->waited_ns);
-  const bool first = w->since_ms == 0 || ran < w->ran_ns || waited < w->waited_ns;     // then a thread has ended
+  const bool first = w->since_ms == 0 || ran < w->ran_ns || waited < w->waited_ns;     // fell: a thread ended
   *w = CoreWatch{now_ms, ran, waited};
   return first || on + off <= 0 ? -1 : off / (on + off);
 }

@@ -1,10 +1,10 @@
 // agree.h: where a run computes, decided by all ranks together before memory is taken: CPU table or CUDA, which GPU,
 // which transport.
 //
-//   agree_on_ops       the CPU table asked for, else the fastest that every rank has
+//   agree_on_ops       the CPU's table of ops: the one of --isa, else the fastest that every rank has
 //   agree_on_precision whether --matmul_precision high is possible on a CPU
-//   agree_on_device    CPU or CUDA; on CUDA one GPU a rank (choose_gpu), equal libraries, self, mpi or nccl, and the
-//                      CPU table of an offloaded optimizer
+//   agree_on_device    CPU or CUDA; on CUDA one GPU per rank (choose_gpu), equal libraries, --comm self, mpi or nccl,
+//                      and the CPU table of an offloaded optimizer
 //
 // A rank that cannot take part says why; one line is printed for all ranks, and all end.
 #pragma once
@@ -15,7 +15,7 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-// Index of the table asked for, -1 for auto. One line in `error` where a CPU whose best table is `best` lacks it.
+// Index of the table that --isa names, -1 for auto. One line in `error` if a CPU whose best table is `best` lacks it.
 static int cpu_table_wanted(const Options *o, int best, Error *error) {
   if (best < 0) fail(error, "this CPU has no %s, which the program needs", PROCESSOR_NEEDS);
   if (best < 0 || o->isa == OPT_isa_auto) return -1;
@@ -36,6 +36,7 @@ static const Ops *agree_on_ops(const Options *o, MPI_Comm comm) {
   return cpu_tables[wanted >= 0 ? wanted : common].ops;
 }
 
+// Fills in the peak rate for the compute dtype, and the words that the startup log has for the device.
 static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
   const DeviceInfo *i = &p->device[d->index];
   const Dtype t = option_dtype(o, OPT_buffer_dtype);
@@ -44,8 +45,8 @@ static void device_describe(Device *d, const Options *o, const DeviceProbe *p) {
            i->name, i->major, i->minor, (double)i->memory_bytes / 0x1p30, p->driver / 1000, p->driver % 1000 / 10,
            p->runtime / 1000, p->runtime % 1000 / 10, p->cublaslt, p->nccl);
 }
-// All ranks must compute with the same kind of GPU and the same libraries, NCCL included where they use it. One line in
-// `error` where this one does not.
+// All ranks must compute with the same kind of GPU and the same libraries, NCCL included if they use it. One line in
+// `error` if this rank differs from rank 0.
 static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, MPI_Comm comm, Error *error) {
   struct Versions { int driver, runtime, cublaslt, nccl; char name[sizeof p->device[0].name]; } mine = {}, first;
   mine.driver = p->driver, mine.runtime = p->runtime, mine.cublaslt = p->cublaslt;
@@ -58,13 +59,13 @@ static void agree_on_versions(const DeviceProbe *p, int index, bool with_nccl, M
          "ranks need the same", mine.name, mine.driver, mine.runtime, mine.cublaslt, mine.nccl, first.name,
          first.driver, first.runtime, first.cublaslt, first.nccl);
 }
-// What --comm auto is on GPUs; crowded: ranks share one. --reduce native is NCCL's sum, also of one rank.
+// What --comm auto means on GPUs. crowded: ranks share a GPU. --reduce native is NCCL's sum, also of one rank.
 static Choice_comm comm_of_gpus(const Options *o, int world, bool crowded) {
   if (o->reduce == OPT_reduce_native) return OPT_comm_nccl;
   return world == 1 ? OPT_comm_self : crowded ? OPT_comm_mpi : OPT_comm_nccl;
 }
-// Whether the GPUs can serve `comm`. auto is decided here, from what all ranks know; the printed configuration shows
-// the decision. Ranks that share a GPU report that; ranks that lack a library report the library.
+// Decides --comm auto, from what all ranks know, so that the printed configuration shows the decision. One line in
+// `error` if the GPUs or libraries do not support --comm: ranks share a GPU, or NCCL is missing or too old.
 static void agree_on_comm(Options *o, const DeviceProbe *p, const GpuChoice *g, int world, Error *error) {
   const bool automatic = o->comm == OPT_comm_auto;
   if (automatic) o->comm = comm_of_gpus(o, world, g->crowded);
@@ -91,7 +92,7 @@ void check_fp8(const Options *o, const DeviceInfo *d, Error *error) {
     fail(error, "--fp8 matmul needs compute capability 8.9 or later, %s has %d.%d: use --fp8 gather", d->name, d->major,
          d->minor);
 }
-// Refuses options of one kind of device on the other.
+// Rejects options of one kind of device on the other. why: why this is not the other device, or "".
 static void check_device_options(const Options *o, const char *why, Error *error) {
   const bool cuda = o->device == OPT_device_cuda;
   const bool offloads = o->offload != OFFLOAD_NONE;              // then the host computes too
@@ -114,8 +115,8 @@ static void check_device_options(const Options *o, const char *why, Error *error
   if (cuda && max64(o->batch_size, o->test_batch_size) > CUDA_MAX_BATCH)
     fail(error, "--batch_size, --test_batch_size: the CUDA kernels take %d sequences at most", CUDA_MAX_BATCH);
 }
-// On a CPU `high` computes an fp32 matrix multiply from bf16 ones, which only tiles do fast enough (gemm_split.h).
-// Whether a run on a CPU can have it, if it is asked for; if not, why.
+// Whether a run on a CPU can have its --matmul_precision; if not, why. `high` computes an fp32 matrix multiply from six
+// bf16 ones, which only tiles (AMX) do fast enough (gemm_split.h).
 static bool cpu_precision_fits(const Options *o, const Ops *ops, Error *why) {
   const bool tiles = ops == &ops_amx || (&ops_amx_emulated && ops == &ops_amx_emulated);
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
@@ -128,7 +129,8 @@ static bool cpu_precision_fits(const Options *o, const Ops *ops, Error *why) {
          "longer than that one; leave it out", ops->name);
   return false;
 }
-// A checkpoint's `high` is dropped if this run cannot have it. Collective; every rank has the same table.
+// Where this run cannot have --matmul_precision high: an error if the user gave it, else (a checkpoint had it) it
+// becomes highest, with a notice. Collective; every rank has the same table of ops.
 static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   const bool fp32 = o->buffer_dtype == OPT_buffer_dtype_fp32;
   Error why = {};
@@ -141,8 +143,8 @@ static void agree_on_precision(Options *o, const Ops *ops, MPI_Comm comm) {
   o->matmul_precision = OPT_matmul_precision_highest;
   if (!rank) say("notice: --matmul_precision highest replaces the checkpoint's high: %s\n", why.text);
 }
-// Decides whose attention kernels all ranks run, because their sums have different orders: Hopper's where every GPU and
-// this build have them, unless the run began with others. Collective.
+// Decides --attention auto, the same on all ranks, because the two kernels add in different orders: wgmma (Hopper's) if
+// every GPU and this build have it, else mma, which also replaces a checkpoint's wgmma, with a notice. Collective.
 static void agree_on_attention(Options *o, const DeviceInfo *gpu, MPI_Comm comm) {
   char why[256] = "";
   Error error = {};
@@ -337,17 +339,18 @@ int ranks_per_host(MPI_Comm comm) {
   return ends[0] == -ends[1] ? mine : 0;
 }
 // Open MPI 5 ends a rank by itself, and all others with it, when a connection to a rank that died breaks: often before
-// the heartbeats have said which rank that was. So it waits for some seconds, as Open MPI 4 does for ever. The variable
-// is that of its option opal_abort_delay, which can be set from outside only for MPI_Abort too.
+// the heartbeats have said which rank that was. So Open MPI 5 is made to wait for MPI_PATIENCE_S before it ends ranks
+// (Open MPI 4 waits forever): by the C variable of its option opal_abort_delay. The option itself would delay
+// MPI_Abort as well, so the variable is set here, and set back before MPI_Abort.
 enum { MPI_PATIENCE_S = 10 };
 // Changes it to `to` where it is `from`; what the user has chosen stays.
 static void mpi_abort_delay(int from, int to) {
   int *delay = (int *)dlsym(RTLD_DEFAULT, "opal_abort_delay");
   if (delay && *delay == from) *delay = to;
 }
-// What ends every rank once MPI is up: see die_hook.
+// The die_hook once MPI is up: ends every rank.
 static void die_everywhere(int code) {
   mpi_abort_delay(MPI_PATIENCE_S, 0);
-  liveness_leave(true);                          // why this rank ends was said
+  liveness_leave(true);                          // true: all ranks end, and this one has printed why
   MPI_Abort(MPI_COMM_WORLD, code);
 }

@@ -1,4 +1,4 @@
-// call.h: what a command of the program needs before it runs: options; or MPI, with the other ranks.
+// call.h: what a command of the program needs before it runs: options, or MPI with the other ranks.
 //
 //   call_parse, call_join      reads the command line; starts MPI, and the watch over ranks
 //   train_options              completes the options, from --config, the same on all ranks
@@ -44,7 +44,7 @@ void call_join(Call *call) {
   die_hook = die_everywhere;
 }
 
-// Options of all ranks, complete; `asked` as they were asked for. Collective.
+// Completes call->o, the same on all ranks; `asked` receives the options as the user gave them. Collective.
 static void train_options(Call *call, Options *asked, Start *start) {
   Options *o = &call->o;
   Error *error = &call->error;
@@ -52,7 +52,7 @@ static void train_options(Call *call, Options *asked, Start *start) {
   take_config(o, MPI_COMM_WORLD);
   launch_forget(o);                              // the options of the rendezvous that has started this rank
   if (o->eval[0]) o->sample_only = true;         // as call_parse does for --eval on the command line
-  // These are needed before the file of --config is read.
+  // The program acts on these options before the file of --config is read.
   for (OptionId id : {OPT_preflight, OPT_flight, OPT_restarts, OPT_interactive, OPT_show_chats})
     if (o->in_file[id])
       fail(error, "--%s belongs on the command line, not into the file of --config", option_specs[id].name);

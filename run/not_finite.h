@@ -1,28 +1,31 @@
 // not_finite.h: --on_nan: a step whose loss or gradient is not finite.
-// step_decide has left such a step out on every rank alike, so weights and moments are those of before. The step is
-// run again with the same bits, over a table of ops that looks at every tensor (fsdp/finite.h): the first one that is
-// not finite is named, with its microbatch and rank.
+// step_decide has left such a step out on every rank, so weights and moments are those before the step. The step is run
+// again, bitwise identical, with a table of ops that checks every tensor (fsdp/finite.h). The first tensor that is not
+// finite is named, with its microbatch and rank.
 //
-// First: in order of the step's microbatches, whoever computes them, then of calls. So the answer, but for the rank, is
-// the same on any number of ranks.
+// "First" is in the order of the step's microbatches, whichever rank computes them, then of calls of ops. So the
+// answer, except for the rank, is the same on any number of ranks.
 #pragma once
 #include "run.h"
 #include "run/report/report.h"
 #include "saver.h"
 #include "run/options/options.h"
 
-// The same on all ranks. rank: that computed it; of a parameter or a sum, that holds the element. microbatch: of the
-// step; of a parameter, the first one whose loss is not finite.
+// What was found, the same on all ranks. rank: the rank that computed it, or, of a parameter or a sum, that holds the
+// element. microbatch: its number in the step, -1: of no single one (a sum); of a parameter, the first microbatch whose
+// loss is not finite. what: the tensor in words; op: the op that wrote or read it; place: pass and stage. element: the
+// first of `count` that are not finite, of numel; value: its value.
 struct NotFinite {
   int32_t kind, microbatch, rank, stage, param;  // param -1: none
-  bool parameter;                                // as it was before the step
+  bool parameter;                                // it was in a parameter already before the step
   char what[192], op[40], place[48], host[64];
   int64_t element, numel, count;
   float value;
 };
 enum NotFiniteKind { FOUND_NOTHING, FOUND_IN_OP, FOUND_IN_SUM, FOUND_IN_LOSS };
 
-struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };
+struct NotFiniteSearch { Fsdp *f; NotFinite *x; int a; };       // a: this rank's microbatch that runs
+// Called by the watching ops with the first tensor that is not finite: fills in s->x.
 static void not_finite_tell(void *to, const Finite *found) {
   const NotFiniteSearch *s = (const NotFiniteSearch *)to;
   Fsdp *f = s->f;
@@ -53,7 +56,7 @@ static void not_finite_tell(void *to, const Finite *found) {
   snprintf(x->what, sizeof x->what, "%.20s of %.40s%s%.100s", found->name, found->op, with >= 0 ? " with " : "",
            with >= 0 ? fsdp_param(f, with)->name : "");
 }
-// Of the summed gradients that this rank holds: the first parameter of which one is not finite.
+// Fills in x with the first parameter that has a reduced gradient that is not finite in this rank's shards.
 static void not_finite_sums(Fsdp *f, NotFinite *x) {
   enum { PIECE = 4096 };
   float piece[PIECE];
@@ -74,19 +77,21 @@ static void not_finite_sums(Fsdp *f, NotFinite *x) {
 }
 
 // ---- the step once more ---------------------------------------------------------------------------------------------
+// Makes s the state of the step, on host and device.
 static void not_finite_state(RunView *run, const StepState *s) {
   *run->state = *s;                              // pinned: the device copies from there
   run->ctx->ops->copy(run->ctx, run->state_on_device, run->state, sizeof *s);
   run->ctx->ops->sync(run->ctx);
 }
+// Whether a comes before b: an op before a sum; ops by microbatch, sums by parameter and element.
 static bool not_finite_before(const NotFinite *a, const NotFinite *b) {
   if (!a->kind || !b->kind) return a->kind != 0;
   if (a->kind != b->kind) return a->kind < b->kind;
   if (a->kind == FOUND_IN_SUM) return a->param != b->param ? a->param < b->param : a->element < b->element;
   return a->microbatch < b->microbatch;
 }
-// Looks for what was not finite in the step. Weights, moments and what the next step starts from stay as they are.
-// Collective.
+// Runs the step again and returns the first tensor that is not finite, of all ranks. Weights, moments, state and
+// counters of traffic are afterwards as before. Collective.
 static NotFinite not_finite_find(const NotFiniteStep *step) {
   RunView *run = step->run;
   Fsdp *f = run->fsdp;
@@ -125,7 +130,7 @@ static NotFinite not_finite_find(const NotFiniteStep *step) {
   int m = 0;
   while (m < A * N && isfinite(step->losses[m])) m++;
   if (first.parameter && m < A * N) first.microbatch = m;
-  if (!first.kind && m < A * N) {                // it does not come again: a fault of memory or device
+  if (!first.kind && m < A * N) {                // the step is finite this time: a fault of memory or device
     first.kind = FOUND_IN_LOSS, first.microbatch = m, first.rank = m % N;
     snprintf(first.what, sizeof first.what, "the loss");
   }

@@ -1,17 +1,17 @@
-// out.h: OUT belongs to one run, which writes over its own files and over nothing else. What is there already under a
-// name that it would write is told by its content, before the corpus is read and memory is taken.
+// out.h: OUT belongs to one run, which overwrites its own files and nothing else. Whether a file that is there already
+// is a run's is detected by its content, before the corpus is read and memory is taken.
 #pragma once
 #include "run.h"
 #include "run/options/options.h"
 #include "run/report/report.h"
 
-// What this program's files have within their first 64 KiB.
+// Marks that this program's files have within their first 64 KiB.
 static const char mark_of_export[] = "\"written_by\":\t\"train_gpt_fsdp ";
 static const char mark_of_adapter[] = "\"train_gpt_fsdp_base_hash\"";
 static const char mark_of_options[] = "# Options of a run of train_gpt_fsdp ";
 static const char mark_of_metrics[] = "{\"kind\":\"run\",\"version\":";
 
-// Which of these files in `directory` is there and not empty; NULL: none.
+// The first of `names` (which NULL ends) that is a regular file in `directory` and not empty; NULL: none is.
 static inline const char *overwrite_there(const char *directory, const char *const *names) {
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
@@ -21,7 +21,7 @@ static inline const char *overwrite_there(const char *directory, const char *con
   }
   return NULL;
 }
-// Whether a run of this program has written into OUT: then all names that a run writes there are a run's.
+// Whether a run of this program has written into OUT. If so, all files there with names that a run writes are its own.
 static bool overwrite_out_is_ours(const char *out) {
   char path[OPTION_TEXT_BYTES + 64];
   struct stat st;
@@ -32,7 +32,7 @@ static bool overwrite_out_is_ours(const char *out) {
   snprintf(path, sizeof path, "%s/metrics.jsonl", out);
   return file_has_mark(path, mark_of_metrics, true);
 }
-// Refuses a run that would write over what is not this program's. False with one line in `error`.
+// Rejects a run that would overwrite a file that this program has not written. False with one line in `error`.
 static bool overwrite_refuse(const Options *o, Error *error) {
   static const char *const exported[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
                                          "tokenizer_config.json", NULL};
@@ -73,8 +73,8 @@ static bool overwrite_refuse(const Options *o, Error *error) {
 }
 
 // Keeps other runs from training into the same OUT, if it exists by now, until this process ends, by a lock on
-// OUT/.lock. Waits for a run that is just being killed: it may still finish a checkpoint. False and a line in `error`:
-// another run has it. A notice says where no lock can be had, or none that other hosts see.
+// OUT/.lock. Waits 5 s for a run that is just being killed: it may still finish a checkpoint. False and a line in
+// `error`: another run has the lock. A notice says so if the file system has no locks, or none that other hosts see.
 static bool lock_out(const Options *o, Error *error) {
   static int held = -1;
   static bool told;

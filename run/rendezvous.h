@@ -7,7 +7,7 @@
 volatile sig_atomic_t stop_asked;
 bool under_mpirun;
 static bool alone;                               // one rank that no launcher started: on Ctrl-C it has time to save
-static bool behind_first, saves_nothing;         // a rank other than 0; a run that trains nothing
+static bool behind_first, saves_nothing;         // this rank is not rank 0; the run does not train
 
 // In a rank that a rendezvous has started, unsets the options of the group "ranks" (--rdzv, --nnodes, ...): they differ
 // between the processes of the rendezvous, and say nothing about the run.

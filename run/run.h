@@ -1,8 +1,8 @@
-// run.h: the door of run/: how a run starts, agrees with its ranks, trains and saves, and ends; and commands.
+// run.h: the public header of run/: how a run starts, agrees with its ranks, trains and saves, and ends; and commands.
 //
 // A command gets a Call; call_parse and call_join make options and a rank of it. A training is run_begin, a model that
-// takes its memory, run_ready, steps, run_write, run_end, run_close. All of these are collective, and what cannot be
-// ends all ranks with one line.
+// takes its memory, run_ready, steps, run_write, run_end, run_close. All of these are collective, and an error ends all
+// ranks with one line.
 #pragma once
 #include "run/report/report.h"
 
@@ -11,31 +11,33 @@ extern volatile sig_atomic_t stop_asked;         // enum Stop; the ranks agree o
 extern bool under_mpirun;                        // mpirun kills its ranks a second after SIGTERM: no time to save
 // The two commands by which mpirun starts this program for --rdzv.
 static inline int launch_hidden(Call *call) { return rdzv_hidden(call->argc, call->argv); }
-// The command --rdzv: this process is to meet others, and what follows is the whole run of ranks in their places. The
-// file of --config is read for what it says about this; whether it is right is found out later.
+// The command --rdzv: this process meets the others of a rendezvous, starts the ranks, and waits for the whole run.
+// Returns the exit code; -1: this process is a rank, or alone. The file of --config is read only for the options of the
+// rendezvous; the ranks check the rest of it.
 int launch_rendezvous(Call *call);
 
 // ---- agree.h --------------------------------------------------------------------------------------------------------
-// Refuses a plan that this host or its devices cannot hold, before anything is allocated: first from the shapes alone,
-// and again after libraries have been opened and have allocated what they need. It compares with what is free at that
-// time, whoever else uses the device. Collective.
+// Rejects a memory plan that this host or its devices cannot hold, before anything is allocated: first from the shapes
+// alone, and again after libraries have been opened and have allocated what they need. It compares the plan with the
+// memory that is free at that time, whoever else uses the device. Collective.
 void agree_on_memory(const RunView *run);
 // Ranks per host if all hosts have the same number, else 0. Collective.
 int ranks_per_host(MPI_Comm comm);
-// Decides for a device that is not here what ranks that have it agree on, and refuses what they would: the CPU's table
-// of ops, of a GPU its host's. NULL: one line in `error`.
+// For plans: decides options as ranks with that device would agree on them, and rejects what they would reject. Returns
+// the table of ops of the CPU; of a GPU, that of its host. NULL: one line in `error`.
 const Ops *device_pretend(Options *o, bool gpu, int world, Error *error);
-// Refuses --fp8 on a GPU without it.
+// Rejects --fp8 matmul on a GPU that cannot multiply E4M3.
 void check_fp8(const Options *o, const DeviceInfo *d, Error *error);
 
 // ---- start.h --------------------------------------------------------------------------------------------------------
 ChatOptions chat_options(const Options *o, const char *words, const char *why);  // words: RunStart.chat; or why not
-// Whether --data has conversations that are packed whole, so that a sequence holds several. Files are looked into once.
+// Whether --data has conversations, each of which stays whole in a sequence that may hold several (--pack whole). Opens
+// the files of --data only once.
 bool data_is_packed_whole(const Options *o);
-// How the corpus is dealt to microbatches.
+// How sequences of the corpus are assigned to microbatches.
 SamplerOptions sampler_options(const Options *o);
-// Gives the options the shape of what --init_from names, of which no more than headers is read: weights of another
-// program. name: what the model is called; "": by its preset. False with one line in `error`.
+// Gives the options the shape of another program's weights that --init_from names, of which only headers are read. name
+// becomes what the model is called; "": as its preset. False with one line in `error`.
 bool shape_of_weights(Options *o, char *name, size_t name_bytes, Error *error);
 
 // ---- call.h ---------------------------------------------------------------------------------------------------------
@@ -49,8 +51,8 @@ int encode_main(Call *call);
 
 // ---- life.h ---------------------------------------------------------------------------------------------------------
 struct Run;
-// What there is before a model. asked: the options as they were asked for, which are saved; call->o has them complete.
-// chat: what renders chats, rank 0's; NULL, and why.
+// What there is before a model. asked: the options as the user gave them, which are saved; call->o has them complete.
+// chat: the template and names that render chats (JSON, see chat_words_of), on rank 0 only; NULL: none, and chat_why.
 struct RunStart {
   int rank, ranks, threads;
   Device device;
@@ -58,13 +60,14 @@ struct RunStart {
   const Corpus *corpus;
   const char *chat, *chat_why;
 };
-// Options that all ranks agree on, a device, cores, the corpus.
+// Has all ranks agree on options and a device, assigns cores, and loads the corpus.
 Run *run_begin(Call *call, RunStart *to);
-// Whether the run can be of this corpus. error: one line if it cannot, which rank 0 may have already.
+// Ends all ranks with one line where the run cannot have this corpus. error: a line that rank 0 may have already.
 void run_check(Run *r, Error *error);
-// The model has its memory, and a trace can be made of it. What it starts from is in its view now.
+// Called when the model has its memory: puts what the run starts from into `view`, and rejects --trace_steps that the
+// run does not have.
 void run_trace_check(Run *r, RunView *view);
-// Says what runs on what, loads the weights, and with --resume all else, and opens the files of OUT.
+// Prints the startup log, loads the weights, with --resume also optimizer and step, and opens the files of OUT.
 void run_ready(Run *r);
 // The matrix multiplies' algorithms that a resumed run continues with (plans_algorithms of kernels/ops.h). NULL: none.
 const char *run_algorithms(const Run *r);
@@ -75,19 +78,21 @@ const char *run_goes_on(const Run *r, uint64_t *reference);
 void run_step_begin(Run *r);
 void run_step(Run *r, const StepResult *s);
 void run_steps_end(Run *r);
-// An evaluation of a split, that began so.
+// Records an evaluation of a split, which began at begin_ns.
 void run_evaluation(Run *r, int split, const EvalResult *e, int64_t begin_ns);
-// The validation loss of the state after the last step, which notes how good it is in the checkpoint of this step; the
-// best so far, if it has none, gets one with --keep_best. Whether there is that loss.
+// Records the validation loss of the state after the last step, also in the checkpoint of this step if there is one.
+// With --keep_best, a state that is the best so far and has no checkpoint is saved.
 void run_validation(Run *r, double loss);
+// Whether the state after the last step has a validation loss.
 bool run_is_validated(const Run *r);
 // Saves a checkpoint, in the background or at once. A failure is reported, and training continues.
 void run_save(Run *r);
-// The step, and how to run it again: the trainer's. losses: [M]; inputs, targets: [A][B][T], as the step has left them
-// on the host. scratch: 4 bytes of the device that no pass touches. begin, microbatch: run these parts of the step.
+// A step that was not finite, and how the trainer runs it again. losses: [M], of all ranks' microbatches; inputs,
+// targets: [A][B][T], of this rank's A microbatches, as the step has left them on the host. scratch: 4 bytes of device
+// memory that no pass touches. begin, microbatch: functions of the trainer that run these parts of the step.
 struct NotFiniteStep {
   RunView *run;
-  StepState before;                              // that it started from
+  StepState before;                              // the state that the step started from
   const double *losses;
   const int32_t *inputs, *targets;
   float *scratch;
@@ -95,14 +100,15 @@ struct NotFiniteStep {
   void (*microbatch)(void *trainer, int a);
   void *trainer;
 };
-// The last step was not finite and left out. Names the cause; returns the exit code if the run ends, -1 if it goes on.
+// After a last step that was not finite and was left out: names the cause. Returns the exit code if the run ends; -1 if
+// it continues, because goes_on is set (--on_nan skip).
 int run_not_finite(Run *r, const NotFiniteStep *step, const StepResult *s, bool goes_on);
 // Ends the run as a signal has asked for. Returns the exit code.
 int run_stop(Run *r, Stop stop);
-// Training is over: waits for the save in flight, writes weights and exports. Whether all are written. From here on
-// signals end the process.
+// After training: waits for the save in flight, writes weights and exports. Returns whether all were written. From here
+// on signals end the process.
 bool run_write(Run *r);
-// The run has come to its end: its last record, and what there is now. sampled: the file of texts, or NULL.
+// Writes the last record of the run, and prints what it has written. sampled: the file with samples, or NULL.
 void run_end(Run *r, bool saved, const char *sampled);
 // Gives back what run_begin took, and leaves MPI. Returns the exit code.
 int run_close(Run *r, int code);

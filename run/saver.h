@@ -5,23 +5,24 @@
 #include "run.h"
 #include "run/report/report.h"
 
-// What outlives a save, and the save in flight. Rank 0 has all of it; the others what they need to take part.
+// What outlives a save, and the save in flight. Rank 0 has all of it; the other ranks what they need to take part.
+// directory: OUT/ckpt; temporary: where the save in flight writes; name: step_N, which it gets when it is whole.
 struct Saver {
   RunView *run;
   char directory[MAP_PATH_BYTES], temporary[MAP_PATH_BYTES], name[32], whole_path[MAP_PATH_BYTES];   // of saved_step
   bool continues;                                // this run was resumed from OUT/ckpt: checkpoints there are its own
-  bool opened;                                   // the directory is ours
-  bool best;                                     // this save is the best so far, as far as is known
+  bool opened;                                   // the directory is made, and has no checkpoints of other runs
+  bool best;                                     // the save has the lowest validation loss so far, as far as is known
   bool pending;                                  // a save has begun and its end is not reported yet
   bool whole;                                    // the last save made a whole checkpoint, or there was none
   bool pruned;                                   // rank 0: older checkpoints were removed
   int64_t serial, in_flight_step, bytes;         // bytes: of the save's files
   int64_t saved_step, evaluated_step;            // of the newest whole one, and of the last validation; -1: none
   double best_loss, valid_loss;                  // lowest validation loss so far; the last one. INFINITY: none yet
-  double best_before;                            // what best_loss was before the last one that was lower
-  CheckpointQuality note;                        // of a save that had begun before, until it is written there
+  double best_before;                            // best_loss before it was lowered last
+  CheckpointQuality note;                        // validated after its save began: to be written into that checkpoint
   double start_ms, pause_ms;
-  char *head, *tokenizer, *header[CHECKPOINT_FILES];
+  char *head, *tokenizer, *header[CHECKPOINT_FILES];             // texts of the save in flight
   size_t head_bytes, tokenizer_bytes;
   uint64_t tokenizer_hash;
 };
@@ -81,8 +82,8 @@ static bool saver_check(const Options *o, Error *error) {
   return true;
 }
 
-enum { NO_STEP = -2 };                           // of a note: there is none
-// When and where a run saves.
+enum { NO_STEP = -2 };                           // note.evaluated_step: there is no note
+// Starts a saver: nothing is saved or validated yet.
 static void saver_init(Saver *s, RunView *run) {
   memset(s, 0, sizeof *s);
   s->run = run;
@@ -93,7 +94,7 @@ static void saver_init(Saver *s, RunView *run) {
   path_join(s->directory, sizeof s->directory, run->opt->out, "ckpt");
 }
 
-// Number of ranks that write and whose host does not see OUT: their bytes will go through rank 0. Collective.
+// The number of ranks that write and whose host does not see OUT, so that they send their bytes to rank 0. Collective.
 static int saver_streaming_ranks(const Saver *s) {
   const Fsdp *f = s->run->fsdp;
   char probe[MAP_PATH_BYTES];
@@ -107,7 +108,7 @@ static int saver_streaming_ranks(const Saver *s) {
   if (!fsdp_rank(f)) unlink(probe);
   return all;
 }
-// What a checkpoint will be, on rank 0. False: none is saved. Collective.
+// On rank 0: where checkpoints go and how large each will be. False: none is saved, or not rank 0. Collective.
 static bool saver_plan(Saver *s, SavePlan *to) {
   RunView *run = s->run;
   const Saved saved = saved_of(run);
@@ -123,8 +124,8 @@ static bool saver_plan(Saver *s, SavePlan *to) {
   return true;
 }
 
-// Rank 0. At every save: removes what interrupted saves have left. At the first: makes OUT/ckpt; checkpoints of an
-// earlier run that this one does not continue are moved aside, never mixed with ours and never removed.
+// Rank 0. At every save: removes leftovers of interrupted saves. At the first: makes OUT/ckpt; checkpoints there of an
+// earlier run that this run does not continue are moved to OUT/ckpt.N, never mixed with this run's, never removed.
 static bool saver_open_directory(Saver *s, StoreRecord *r) {
   char damaged[1024], aside[MAP_PATH_BYTES];
   int count;
@@ -173,9 +174,9 @@ static bool saver_put_trainer_json(Saver *s, const TensorMap *map, const uint32_
   free(sealed);
   return ok;
 }
-// Gives the finished checkpoint its name, durably. If one of that step is there already, the two are exchanged
-// atomically. Where the file system cannot do that, ours first gets a name of the same step with more zeros, which
-// readers accept too: at every instant a whole checkpoint has a name. False: all names are as before.
+// Renames the finished checkpoint from s->temporary to `final`, durably. If a checkpoint of that step is there already,
+// the two are exchanged atomically. If the file system cannot do that, the new one first gets the step's name with more
+// zeros, which readers accept too: at every instant a whole checkpoint has a name. False: all names are as before.
 static bool saver_name(Saver *s, const char *final) {
   char name[MAP_PATH_BYTES], longer[32];
   const bool there = !access(final, F_OK), exchanged = there && file_exchange(s->temporary, final);
@@ -260,8 +261,9 @@ static bool saver_begin(Saver *s, bool background, bool best) {
   s->pause_ms = background ? now_ms() - s->start_ms : 0;
   return begun;
 }
-// Rank 0, no save in flight: links and checkpoints become those that --keep and --keep_best ask for. A run that was
-// killed need not have left these. A run that has gone back to an older checkpoint removes none before it saves.
+// Rank 0, no save in flight: removes leftovers, sets the links, and removes checkpoints beyond --keep and --keep_best:
+// a run that was killed may not have done this. A run that resumed from an older checkpoint removes none of the newer
+// ones before it has saved.
 static void saver_tidy(Saver *s) {
   char damaged[1024];
   int count;
@@ -271,8 +273,8 @@ static void saver_tidy(Saver *s) {
   checkpoint_prune(s->directory, newest ? s->run->opt->keep : 0, s->run->opt->keep_best);
   free(list);
 }
-// Writes the note that is due into the newest checkpoint, unless that is still in flight. One that cannot be written is
-// tried again before the next save, which could remove the best checkpoint without it.
+// Writes s->note into the newest checkpoint, unless that is still in flight. A note that cannot be written is tried
+// again before the next save, which without the note could remove the best checkpoint.
 static void saver_note(Saver *s, Log *log) {
   Error error = {};
   if (fsdp_rank(s->run->fsdp) || s->pending || s->note.evaluated_step != s->saved_step) return;
@@ -291,7 +293,7 @@ static bool saver_report(Saver *s, Log *log) {
   Error error = {};
   path_join(path, sizeof path, s->directory, s->name);
   if (s->saved_step >= 0) snprintf(last, sizeof last, "the last whole one is step %lld", (long long)s->saved_step);
-  const bool named = !strncmp(r->error, "rank ", 5);             // else it is rank 0, which makes files and names
+  const bool named = !strncmp(r->error, "rank ", 5);             // else the error is rank 0's, in names
   if (r->failed) fail(&error, "%s%s; %s", named ? "" : "rank 0: ", r->error, last);
   const double ms = fmax(0, store_ended_ms(s->run->store) - s->start_ms), pause_ms = s->pause_ms > 0 ? s->pause_ms : ms;
   s->pending = false;
@@ -344,7 +346,7 @@ static bool saver_save(Saver *s, Log *log, bool background, bool best) {
   log_save_pause(s->run, began);
   return begun && background ? true : s->whole;
 }
-// The same at once, unless the newest checkpoint is of this step already.
+// Saves a checkpoint at once, unless the newest one is of this step already. Returns whether there is a whole one.
 static bool saver_save_now(Saver *s, Log *log) {
   if (saver_finish(s, log) && s->saved_step == s->run->step) return true;
   return saver_save(s, log, false, false);
@@ -370,7 +372,7 @@ static bool saver_see(Saver *s, Log *log, double loss) {
   if (!saver_has(s)) return best;
   s->note = CheckpointQuality{loss, s->best_loss, s->evaluated_step, best};
   saver_note(s, log);
-  s->best = best;                                // told by now, or as soon as it is whole
+  s->best = best;                                // logged by saver_note, or when the save is reported
   return best;
 }
 
@@ -428,7 +430,7 @@ static bool save_model(RunView *run) {
   return written;
 }
 
-// What goes out beside the weights; `chat` holds a part of it.
+// What an export has besides weights: tokenizer, chat template, texts of the published model. Points into `chat`.
 static ExportTexts export_texts_of(RunView *run, ChatOptions *chat) {
   const bool chats = run->chat && strcmp(run->opt->chat_template, "auto");
   *chat = chat_options(run->opt, run->chat, "");
@@ -469,7 +471,7 @@ static bool export_gguf(RunView *run) {
   Error error = {};
   ModelShape shape = shape_of(run->opt);
   if (!save_weights_as(run, weights_name)) return false;
-  if (run->opt->merge) shape.lora = Lora{};      // they are in the weights
+  if (run->opt->merge) shape.lora = Lora{};      // adapters are merged into the weights
   path_join(path, sizeof path, run->opt->out, shape.lora.rank ? "adapter.gguf" : "model.gguf");
   path_join(weights, sizeof weights, run->opt->out, weights_name);
   int ok = 1;

@@ -2,9 +2,9 @@
 // (--init_from).
 //
 //   start_find      rank 0: which checkpoint, what kind of weights, their shapes
-//   start_share     passes that to every rank
-//   start_options   options that were not given become the checkpoint's; what contradicts it is refused
-//   start_exact     which checkpoint that is, to name the same one again
+//   start_share     passes what start_find has found to every rank
+//   start_options   options that were not given become the checkpoint's; options that contradict it are rejected
+//   start_exact     has the saved options name that checkpoint itself
 //   start_check     a resumed run must continue with the same tokens
 //   start_load      weights, optimizer, step into the sharded state
 //   load_corpus     the tokens, read on rank 0, passed to all
@@ -21,33 +21,37 @@
 enum StartKind { START_FRESH, START_CHECKPOINT, START_IMPORT };
 struct Start {
   int32_t kind;                                  // StartKind
-  bool resume;                                   // with optimizer and step; else only weights
+  bool resume;                                   // load optimizer and step as well; else only weights
   bool here;                                     // the checkpoint lies in this run's OUT/ckpt
-  char path[MAP_PATH_BYTES - 64];                // of the checkpoint's directory, or of the weights
-  char tokenizer[MAP_PATH_BYTES];                // that comes with it, as rank 0 sees it; "": none
+  char path[MAP_PATH_BYTES - 64];                // the checkpoint's directory, or the weights
+  char tokenizer[MAP_PATH_BYTES];                // the tokenizer beside them, a path on rank 0's host; "": none
   char notices[2048];                            // lines, each ended by '\n'
   char chat_template[OPTION_TEXT_BYTES];         // what --chat_template becomes; "": none
-  Error chat_why;                                // why
-  char chat_before[32], *chat;                   // an earlier version's template; what renders chats, rank 0's
-  ModelShape shape;
-  int64_t text_bytes;                            // of trainer.json
-  uint32_t text_checksum;
-  char *text;                                    // every rank has them
-  cJSON *json;
-  Import import;                                 // rank 0's, open
-  cJSON *published;                              // what came with it, rank 0's; NULL: nothing
-  char stored[8];                                // dtype of all its matrices; "": they differ
-  bool quantized;                                // some are in blocks
+  Error chat_why;                                // why there is none
+  // chat_before: the template, by its name, that an earlier version of this program rendered the checkpoint's chats
+  // with, where the checkpoint's own template replaces it; "": none. chat: what renders chats (chat_words_of), rank
+  // 0's.
+  char chat_before[32], *chat;
+  ModelShape shape;                              // of imported weights
+  int64_t text_bytes;                            // of `text`, without its zero
+  uint32_t text_checksum;                        // CRC-32C of trainer.json as this rank's host sees it; 0: not there
+  char *text;                                    // trainer.json, on every rank
+  cJSON *json;                                   // text, parsed; NULL before start_share
+  Import import;                                 // weights of another program, open; rank 0's
+  cJSON *published;                              // other files beside imported weights, rank 0's; NULL: none
+  char stored[8];                                // dtype of all imported matrices; "": they differ
+  bool quantized;                                // some imported matrices are quantized
   uint8_t types[BASE_MATRICES_MAX];             // of each matrix, as in Options
   // With --lora_from: what its configuration says.
   Lora lora;
   char lora_targets[OPTION_TEXT_BYTES];
-  int64_t row_from, row_end;                     // of --add_tokens: the rows that are its; row_end 0: none
-  bool on_base;                                  // a checkpoint of adapters
-  Start *base;                                   // what they are for
+  int64_t row_from, row_end;                     // rows [row_from, row_end) of --add_tokens; row_end 0: none
+  bool on_base;                                  // the checkpoint has adapters only
+  Start *base;                                   // the weights that those adapters are for
 };
 static void log_load_progress(int64_t done, int64_t total) { show_progress("loading", done, total); }
 
+// Adds a line to s->notices; a line for which there is too little space is cut or left out.
 __attribute__((format(printf, 2, 3))) static void start_notice(Start *s, const char *fmt, ...) {
   const size_t n = strlen(s->notices), room = sizeof s->notices;
   if (room - n < 8) return;
@@ -65,7 +69,8 @@ static void start_print_notices(Start *s) {
   s->notices[0] = 0;
 }
 
-// What came with the weights, by their directory or by the checkpoint of a run on them. NULL: nothing, or not rank 0.
+// The texts of the published model beside the weights (models.h): from their directory, or from the checkpoint of a run
+// that started from them. NULL: none, or not rank 0.
 static const cJSON *start_published(const Start *s) {
   if (s->on_base) return start_published(s->base);
   return s->published ? s->published : cJSON_GetObjectItemCaseSensitive(s->json, "published");
@@ -75,8 +80,8 @@ static bool is_checkpoint(const char *path) {
   path_join(inside, sizeof inside, path, "trainer.json");
   return !access(inside, F_OK);
 }
-// The newest whole checkpoint in PATH or PATH/ckpt. Returns how many names step_* there are; `found` is "" when none is
-// whole. A notice says which were skipped.
+// Finds the newest whole checkpoint in PATH or PATH/ckpt. Returns how many directories step_* there are; `found` is ""
+// if none is whole. A notice says which were skipped.
 static int start_newest(Start *s, const char *path, char *found, size_t bytes) {
   char inside[MAP_PATH_BYTES - 64], damaged[1024];
   int count = 0;
@@ -124,8 +129,8 @@ static bool start_open_checkpoint(Start *s, const char *path, Error *error) {
   return same;
 }
 
-// Whether a name is there but cannot be read: a disk that is not mounted, a directory of another user. It must not be
-// treated as empty.
+// Whether a directory is there but cannot be read: a disk that is not mounted, a directory of another user. Such a one
+// must not be treated as empty.
 static bool start_is_hidden(const char *path) {
   struct stat st;
   DIR *dir = opendir(path);
@@ -134,8 +139,8 @@ static bool start_is_hidden(const char *path) {
   errno = fault;
   return !dir && (!lstat(path, &st) || (errno != ENOENT && errno != ENOTDIR));
 }
-// Rank 0: the checkpoint that PATH is, or the newest whole one in it; `found` is "" if there is none. False and one
-// line in `error` when there are only damaged ones, or PATH cannot be read.
+// Rank 0: `found` becomes PATH if that is a checkpoint, or the newest whole checkpoint in it, or "". False and one line
+// in `error` if PATH has only damaged checkpoints, or cannot be read.
 static bool start_locate(Start *s, const char *path, char *found, size_t bytes, Error *error) {
   char link[64] = "", above[MAP_PATH_BYTES - 128], inside[MAP_PATH_BYTES];
   struct stat at;
@@ -166,7 +171,8 @@ static bool start_locate(Start *s, const char *path, char *found, size_t bytes, 
   snprintf(found, bytes, "%s%s%s", slash ? above : "", slash ? "/" : "", link);
   return true;
 }
-// Rank 0: PATH is no checkpoint. Adds to the error the newest one beside it: `best` may be gone, or never have been.
+// Rank 0, where PATH is no checkpoint: adds to the error the newest checkpoint beside it, since a link like `best` may
+// be gone, or was never made.
 static void start_hint_beside(const char *path, const char *option, Error *error) {
   static Start beside;                           // only its notices are used
   char parent[MAP_PATH_BYTES - 64], newest[MAP_PATH_BYTES - 64];
@@ -179,8 +185,8 @@ static void start_hint_beside(const char *path, const char *option, Error *error
   start_newest(&beside, parent, newest, sizeof newest);
   if (newest[0]) text_add(error->text, sizeof error->text, "; the newest one beside it: %s %s", option, newest);
 }
-// What renders chats (chat_words_of) with the template that --chat_template names, one of ours or a file, in place of
-// the model's own, whose words may be NULL. NULL: there is none, and why.
+// What renders chats (chat_words_of) with the template that --chat_template names, a built-in one or a file, instead of
+// the model's own. words: those of the model's own, or NULL. NULL: there is no such template, and `why`.
 static char *start_words_named(const char *name, const char *words, Error *why) {
   int64_t count;
   char *file = chat_template_text(name) ? NULL : file_get(name, 1 << 24, &count);
@@ -215,8 +221,8 @@ bool data_is_packed_whole(const Options *o) {
   memcpy(seen, now, sizeof seen);
   return are;
 }
-// Rank 0: that of the run's tokenizer, or of the run whose checkpoint this is. Needed for conversations, and to ask a
-// model.
+// Rank 0: finds the chat template: that of --chat_template, else of the checkpoint, else beside the tokenizer. It is
+// looked for only if the run has conversations or prompts a model.
 static void start_find_template(Start *s, const Options *o, Error *error) {
   char recorded[OPTION_TEXT_BYTES];
   const char *data = o->eval_only && !o->data[0] ? o->val_data : o->data;
@@ -232,7 +238,7 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
   char *words = kept ? cJSON_PrintUnformatted(kept) : published_chat_words(tokenizer, &s->chat_why);
   if (!words) words = chat_words_of(cJSON_GetObjectItemCaseSensitive(published, "tokenizer_config"), NULL);
   start_recorded(s->text, (size_t)s->text_bytes, "chat_template", recorded, sizeof recorded);
-  const bool ours = chat_template_text(recorded) && !kept;       // of a version that knew templates by name
+  const bool ours = chat_template_text(recorded) && !kept;       // written by a version that knew templates by name
   const char *name = named ? o->chat_template : ours && !words ? recorded : NULL;
   if (ours && words && !named) snprintf(s->chat_before, sizeof s->chat_before, "%.31s", recorded);
   s->chat = name ? start_words_named(name, words, error) : words;
@@ -249,7 +255,7 @@ static void start_find_template(Start *s, const Options *o, Error *error) {
                  s->chat_why.text);
   cJSON_Delete(json);
 }
-// Rank 0: the weights get rows for the tokens of --add_tokens, and for others that have none.
+// Rank 0: gives the embeddings rows for the tokens of --add_tokens, and for other tokens of the tokenizer without rows.
 static bool start_add_tokens(Start *s, const Options *o, Error *error) {
   const char *path = o->tokenizer[0] ? o->tokenizer : s->tokenizer;
   const int64_t rows = s->shape.vocab_size;
@@ -277,7 +283,7 @@ static bool start_add_tokens(Start *s, const Options *o, Error *error) {
                (long long)(s->shape.vocab_size - rows), (long long)rows);
   return true;
 }
-// Rank 0: opens the weights at PATH: another program's, or a checkpoint's.
+// Rank 0: opens the weights at PATH, which are a checkpoint's or another program's.
 static bool start_find_weights(Start *s, const char *path, const Options *o, Error *error) {
   char found[MAP_PATH_BYTES - 64] = "", rank[32];
   if (!start_locate(s, path, found, sizeof found, error)) return false;
@@ -307,7 +313,8 @@ static bool start_find_weights(Start *s, const char *path, const Options *o, Err
                  "these weights; --tokenizer names theirs", path);
   return !o->add_tokens[0] || start_add_tokens(s, o, error);
 }
-// Rank 0: a checkpoint of adapters is for weights that --init_from names, or named when it was written.
+// Rank 0: opens the weights that a checkpoint of adapters is for: those of --init_from, else those that the run which
+// wrote the checkpoint had as --init_from.
 static bool start_find_base(Start *s, const Options *o, Error *error) {
   char rank[32], path[OPTION_TEXT_BYTES];
   s->on_base = atof(start_recorded(s->text, (size_t)s->text_bytes, "lora", rank, sizeof rank)) > 0;
@@ -319,7 +326,7 @@ static bool start_find_base(Start *s, const Options *o, Error *error) {
            "are", s->path);
   return false;
 }
-// Whether a checkpoint is one of the run in OUT.
+// Whether a checkpoint is in OUT/ckpt.
 static bool start_is_in(const char *out, const char *checkpoint) {
   char ours[MAP_PATH_BYTES], here[PATH_MAX], there[PATH_MAX];
   path_join(ours, sizeof ours, out, "ckpt");
@@ -350,8 +357,8 @@ static bool start_find(Start *s, const Options *o, Error *error) {
     return false;
   return !o->init_from[0] || start_find_weights(s, o->init_from, o, error);
 }
-// Whether `world` ranks can continue a checkpoint's run: they must divide the microbatches of its step. Where they do
-// not, a smaller --batch_size cuts the same sequences into more microbatches.
+// Whether `world` ranks can resume a checkpoint's run: their number must divide M = global_batch / batch_size, the
+// microbatches of its step. If not, the error names a smaller --batch_size, with which it does.
 static bool start_check_ranks(const Start *s, const Options *o, int world, Error *error) {
   if (s->kind != START_CHECKPOINT || !s->resume || !run_trains(o)) return true;
   const int64_t G = o->global_batch;
@@ -390,15 +397,15 @@ static void start_share(Start *s, MPI_Comm comm) {
   if (s->text_bytes) MPI_Bcast(s->text, fsdp_mpi_count(s->text_bytes), MPI_BYTE, 0, comm);
   Error error = {};
   if (s->text_bytes) s->json = checkpoint_parse(s->path, s->text, (size_t)s->text_bytes, &error);
-  // What this rank's host has under that name: it reads the other files itself only if this file is the same.
+  // A rank reads the files of tensors itself only if trainer.json on its host is the same as rank 0's.
   int64_t bytes = 0;
   char *text = s->kind == START_CHECKPOINT ? checkpoint_text(s->path, &bytes, &error) : NULL;
   s->text_checksum = text ? crc32c(0, text, (size_t)bytes) : 0;
   free(text);
 }
 
-// What a checkpoint decides about an option. KEPT: another value would not continue the run and is refused. DEFAULT:
-// the checkpoint's value unless one is given. OWN: nothing; each run has its own.
+// What a checkpoint decides about an option. KEPT: its value; another would not continue the run and is rejected.
+// DEFAULT: the checkpoint's value unless one is given. OWN: nothing; each run has its own value.
 enum OptionOrigin { ORIGIN_OWN, ORIGIN_DEFAULT, ORIGIN_KEPT };
 static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const Options *o) {
   const bool resumes = start->resume, trains = resumes && run_trains(o);
@@ -412,7 +419,7 @@ static OptionOrigin option_origin(const OptionSpec *s, const Start *start, const
   }
 }
 
-// A value of trainer.json as text; false when it is none of an option's.
+// A value of trainer.json as text; false if options have no values of its type.
 static bool start_json_text(const cJSON *v, char *to, size_t bytes) {
   if (cJSON_IsString(v)) snprintf(to, bytes, "%s", v->valuestring);
   else if (cJSON_IsBool(v)) snprintf(to, bytes, "%s", cJSON_IsTrue(v) ? "on" : "off");
@@ -421,7 +428,7 @@ static bool start_json_text(const cJSON *v, char *to, size_t bytes) {
   text_to_line(to, "");
   return true;
 }
-// The checkpoint's value of an option as text; false when it has none (a checkpoint of an older program).
+// The checkpoint's value of an option as text; false if the checkpoint has none (it is an older program's).
 static bool start_value(const Start *s, const OptionSpec *spec, char *to, size_t bytes) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "config"), spec->name);
   if (!cJSON_IsNumber(v) || spec->type != OPTION_INT) return start_json_text(v, to, bytes);
@@ -433,8 +440,8 @@ static const char *start_version(const Start *s, char to[32]) {
   if (!start_json_text(cJSON_GetObjectItemCaseSensitive(s->json, "program"), to, 32)) snprintf(to, 32, "unknown");
   return to;
 }
-// Notes the checkpoint's options that this version does not have and cannot follow. It lists all of them, because their
-// defaults are not known here.
+// A notice of the checkpoint's options that this version does not have and ignores: all of them, because whether a
+// value was the default is not known here.
 static void start_notice_unknown(Start *s) {
   char list[OPTION_TEXT_BYTES] = "", value[128], version[32];
   const cJSON *v, *config = cJSON_GetObjectItemCaseSensitive(s->json, "config");
@@ -449,7 +456,7 @@ static void start_notice_unknown(Start *s) {
     start_notice(s, "%.900s was written by version %s with options that version " PROGRAM_VERSION " does not have and "
                  "ignores: %s", s->path, start_version(s, version), list);
 }
-// Notes what replacing the checkpoint's value of an option does to the run.
+// A notice of what it does to the run that a given option replaces the checkpoint's value (theirs; "": it has none).
 static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *ours, const char *theirs) {
   char sequences[OPTION_TEXT_BYTES] = "";
   start_value(s, &option_specs[OPT_global_batch], sequences, sizeof sequences);
@@ -463,7 +470,7 @@ static void start_notice_replaced(Start *s, const OptionSpec *spec, const char *
     start_notice(s, "--batch_size %s replaces the checkpoint's %s: a step has the same %.20s sequences, but sums are "
                  "by microbatch: last digits change from here on", ours, theirs, sequences);
 }
-// Adjusts options to others that differ from the checkpoint's.
+// Adjusts options that follow from others, where those differ from the checkpoint's.
 static void start_adjust(Start *s, Options *o) {
   char stored[OPTION_TEXT_BYTES], computed[OPTION_TEXT_BYTES];
   const bool cpu = o->no_cuda || o->device == OPT_device_cpu;
@@ -482,7 +489,8 @@ static void start_adjust(Start *s, Options *o) {
     start_notice(s, "--strategy zero1 adds gradients up before it reduces them; the checkpoint's run had --accumulate "
                  "%s: the run continues differently from here on", option_word(o, OPT_accumulate));
 }
-// An option of the block in a checkpoint of a program that had GPT-2's alone; its sizes are in `o` already.
+// The value of an option of the architecture for a checkpoint of a program that had only GPT-2's. The sizes of the
+// model are in `o` already.
 static void start_old_block(const Options *o, const OptionSpec *spec, char *to, size_t bytes) {
   static Options old;
   options_default(&old, o->trainer);
@@ -497,7 +505,7 @@ static const int64_t GPU_HEAD_CHUNK_BYTES_0_6 = (int64_t)512 << 20;
 static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
   json_int(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "vocab_size_asked", 0, 1 << 24, &o->vocab_size_asked);
   if (o->vocab_size == o->vocab_size_asked) o->given[OPT_vocab_size] = false;
-  if (s->resume && !o->batch_size) o->given[OPT_batch_size] = false;           // auto was decided: it fixes bits
+  if (s->resume && !o->batch_size) o->given[OPT_batch_size] = false;           // auto stays as it was decided
   if (s->resume && !json_int(s->json, "gpu_head_chunk_bytes", 1, 1e15, &o->gpu_head_chunk_bytes))
     o->gpu_head_chunk_bytes = GPU_HEAD_CHUNK_BYTES_0_6;
   param_lists_trim(o);
@@ -535,19 +543,20 @@ static bool start_options_of_checkpoint(Start *s, Options *o, Error *error) {
   start_adjust(s, o);
   return true;
 }
-// The preset whose learning rate and sequence length imported weights get: the widest that is not wider, of the same
-// kind of block.
+// The preset whose learning rate and sequence length imported weights get: the widest one that is not wider than the
+// model, of the same architecture (GPT-2's or not).
 static const Preset *start_preset(const ModelShape *m) {
   const Preset *near = NULL, *first = NULL;
   for (const Preset &p : presets) {
-    if (strstr(p.block, "optimizer=")) continue;                   // of models that begin from nothing
+    if (strstr(p.block, "optimizer=")) continue;                   // for training from scratch, with Muon's rates
     if (!*p.block != shape_is_gpt2(m)) continue;
     if (!first) first = &p;
     if (p.n_embd <= m->n_embd && (!near || p.n_embd > near->n_embd)) near = &p;
   }
   return near ? near : first;
 }
-// Takes the shapes of imported weights. A preset gives what the weights do not record: learning rate, sequence length.
+// Takes the shape of imported weights into the options; an option that was given otherwise is an error. A preset gives
+// what the weights do not record: learning rate, sequence length.
 static bool start_options_of_import(Start *s, Options *o, Error *error) {
   static Options shape;
   const ModelShape *m = &s->shape;
@@ -585,7 +594,7 @@ static bool start_options_of_import(Start *s, Options *o, Error *error) {
   }
   return true;
 }
-// --lora_from: rank and targets are the adapter's.
+// With --lora_from, rank, alpha, scale and targets are the adapter's; options that contradict them are an error.
 static bool start_options_of_adapter(const Start *s, Options *o, Error *error) {
   REJECT(o->given[OPT_lora] && o->lora != s->lora.rank, "--lora %lld contradicts %.900s, whose rank is %lld: leave it "
          "out", (long long)o->lora, o->lora_from, (long long)s->lora.rank);
@@ -600,8 +609,9 @@ static bool start_options_of_adapter(const Start *s, Options *o, Error *error) {
   strcpy(o->lora_targets, s->lora_targets);
   return true;
 }
-// --base_dtype: where weights stay as they are auto is decided; elsewhere it stays, and is param. Adapters are for
-// values, so that a checkpoint of theirs continues with those it has recorded; one of before this option had param.
+// --base_dtype auto is decided here for weights that do not train (adapters, or no training): file if they are
+// quantized and --fp8 is off, else param; elsewhere it stays auto, which means param. Adapters fit the values that they
+// were trained on, so a resumed run keeps the checkpoint's --base_dtype; checkpoints from before this option had param.
 static void start_options_of_base(Start *s, Options *o) {
   const Start *from = s->on_base ? s->base : s;
   if (o->base_dtype == OPT_base_dtype_auto && (o->lora || !run_trains(o)) && !s->resume)
@@ -637,7 +647,7 @@ static const char *start_model_name(const Start *s, const Options *o) {
            from->kind == START_IMPORT ? from->path : recorded);
   return words;
 }
-// Completes the options from what the run starts from. The same on every rank. False and one line in `error`.
+// Completes the options from what the run starts from, the same on every rank. False with one line in `error`.
 static bool start_options(Start *s, Options *o, Error *error) {
   const char *only = o->eval_only ? "eval_only" : "sample_only";
   const bool nothing = !run_trains(o) && !o->show_chats && s->kind == START_FRESH;
@@ -658,19 +668,21 @@ static bool start_options(Start *s, Options *o, Error *error) {
   o->tuning = run_trains(o) && s->kind != START_FRESH && !s->resume;
   return true;
 }
-// OUT/options.txt names the very checkpoint: a link like `latest`, or the directory of several, leads elsewhere later.
+// Has OUT/options.txt name the checkpoint itself: a link like `latest`, or a directory of several checkpoints, may lead
+// to another one later. `--resume auto` stays: it looks for the newest checkpoint of OUT at each start.
 static void start_exact(const Start *s, Options *asked) {
   const bool fits = s->kind == START_CHECKPOINT && strlen(s->path) < OPTION_TEXT_BYTES;
   if (fits && s->resume && strcmp(asked->resume, "auto")) strcpy(asked->resume, s->path);
   if (fits && !s->resume) strcpy(asked->init_from, s->path);
 }
 
-// A resumed run must continue with the tokens it began with. Every rank returns the same.
+// A resumed run must continue with the tokens it began with: compares the hash of the corpus with the checkpoint's.
+// Every rank returns the same, since all have the same checkpoint text and corpus.
 static bool start_check(const Start *s, const Options *o, const Corpus *corpus, Error *error) {
   CheckpointState c = {};
   if (s->kind != START_CHECKPOINT || !s->resume || o->sample_only) return true;
   const bool fallback = !o->data[0] && !strncmp(corpus->source, "generated", 9);
-  if (o->eval_only && !fallback) return true;    // on other data, if it was named
+  if (o->eval_only && !fallback) return true;    // evaluations may be on other data that is named
   if (!checkpoint_state(s->path, s->json, &c, error)) return false;
   const cJSON *source =
       cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(s->json, "corpus"), "source");
@@ -694,7 +706,7 @@ static int64_t start_step(const Start *s, const Options *o) {
   return goes_on && checkpoint_state(s->path, s->json, &c, &error) ? c.step : 0;
 }
 
-// Notes what changes bits without any option: another instruction set or GPU.
+// A notice if another instruction set or GPU than the checkpoint's may change the last bits of results.
 static void start_check_device(Start *s, const RunView *run) {
   const cJSON *ops = cJSON_GetObjectItemCaseSensitive(s->json, "ops");
   const cJSON *device = cJSON_GetObjectItemCaseSensitive(s->json, "device");
@@ -712,8 +724,8 @@ static void start_load_import(Start *s, RunView *run) {
   if (!fsdp_rank(f)) import_map(&s->import, fsdp_param(f, 0), fsdp_params(f), &map, &error);
   store_load_weights(run->store, &map, &error, log_load_progress);
 }
-// Ends all ranks with one line where a weight that was loaded is not finite: nothing that follows would say so of text,
-// numbers or files. Closes the files of other programs' weights. Collective.
+// Ends all ranks with one line if a weight that was loaded is not finite: nothing later would report that for generated
+// text, evaluations or exports. Closes the files of other programs' weights. Collective.
 static void start_check_finite(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   int p;
@@ -732,7 +744,7 @@ static void start_check_finite(Start *s, RunView *run) {
   agree_no_error(fsdp_comm(f), error.text, EXIT_NOT_FINITE);
   import_close(s->on_base ? &s->base->import : &s->import);
 }
-// Loads what adapters are for, where they come from a checkpoint.
+// Loads the weights s that adapters are for: a checkpoint's without adapters, or another program's.
 static void start_load_base(Start *s, RunView *run) {
   Saved saved = saved_of(run);
   saved.part = SAVED_BASE;
@@ -740,8 +752,8 @@ static void start_load_base(Start *s, RunView *run) {
     checkpoint_load(&saved, s->path, s->json, s->text_checksum, false, log_load_progress);
   else start_load_import(s, run);
 }
-// Notes which weights the adapters are for. Those of a checkpoint, or of --lora_from where it says so, must be for
-// these.
+// Records the hash of the weights that the adapters are for, and loads the adapters of --lora_from. An error if the
+// checkpoint, or the files of --lora_from, have recorded another hash.
 static void start_load_adapters(Start *s, RunView *run) {
   Fsdp *f = run->fsdp;
   const Options *o = run->opt;
@@ -761,8 +773,8 @@ static void start_load_adapters(Start *s, RunView *run) {
   if (file) store_load_weights(run->store, &map, &error, log_load_progress);
   else agree_no_error(fsdp_comm(f), error.text, EXIT_MISSING);
 }
-// Loads the weights, and with --resume all else, into the sharded state. Collective; ends all ranks with one line when
-// they cannot be read.
+// Loads the weights, with --resume also optimizer and step, into the sharded state. Collective; ends all ranks with one
+// line if they cannot be read.
 static void start_load(Start *s, RunView *run, Saver *saver) {
   Fsdp *f = run->fsdp;
   Error error = {};
@@ -812,7 +824,8 @@ static void start_free(Start *s) {
   memset((void *)s, 0, sizeof *s);
 }
 
-// Gives every rank what rank 0 loaded, in a block of its own; only rank 0 keeps the tokenizer. Collective.
+// Gives every rank the corpus that rank 0 loaded, in one allocation (c->block); only rank 0 keeps the tokenizer.
+// Collective.
 static void corpus_share(Corpus *c, MPI_Comm comm) {
   int rank;
   MPI_Comm_rank(comm, &rank);
@@ -924,7 +937,7 @@ static bool load_packed(CorpusOptions *c, const char *column, bool given, int64_
   if (!*c->tokenizer) c->tokenizer = out;
   return true;
 }
-// Whether options of conversations fit what --data is. packed: it was encoded into files.
+// Whether options of conversations fit what --data is. packed: --data was encoded into token files in --cache.
 static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed, Error *e) {
   static const OptionId of_chats[] = {OPT_chat_template, OPT_chat_date, OPT_chat_template_kwargs, OPT_train_on,
                                       OPT_pairs, OPT_fields,
@@ -945,7 +958,7 @@ static bool load_check_chats(const Options *o, const Corpus *corpus, bool packed
     say("notice: conversations of %s are one stream in token files, as --pack stream has them\n", o->data);
   return true;
 }
-// Whether this corpus is what was asked for, and its tokenizer is for this model. alone: it was named by --val_data.
+// Whether the corpus is what was asked for, and its tokenizer fits the model. alone: the only data is --val_data.
 static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start, bool alone, Error *e) {
   char *named = alone ? strstr(corpus->source, "(--data)") : NULL;
   if (named) snprintf(named, sizeof corpus->source - (size_t)(named - corpus->source), "(--val_data)");
@@ -958,9 +971,10 @@ static bool load_check_fits(const Options *o, Corpus *corpus, const Start *start
                    "the last ones have no row", start->kind == START_IMPORT ? "; --add_tokens auto gives each its row" :
                    "; take them out of its tokenizer.json");
 }
-// The run has no chat template if none of what it trains on has turns: pairs and texts are asked for as texts. Rank 0.
+// Rank 0: --chat_template becomes auto, no template, if nothing that the run trains on has chat turns: a model of pairs
+// or texts is prompted with texts.
 static void load_settle_template(Options *o, const Corpus *corpus, const Start *start) {
-  enum { LOOK_AT_MAX = 1 << 24 };               // of token files that are larger than memory
+  enum { LOOK_AT_MAX = 1 << 24 };               // tokens: files of tokens may be larger than memory
   const Split *s = &corpus->split[SPLIT_TRAIN];
   if (!start->chat || o->given[OPT_chat_template] || !run_trains(o) || !corpus->has_tokenizer) return;
   const ChatOptions how = chat_options(o, start->chat, "");
@@ -969,8 +983,8 @@ static void load_settle_template(Options *o, const Corpus *corpus, const Start *
   for (int64_t i = 0; i < min64(s->tokens_numel, LOOK_AT_MAX); i++) if (split_token(s, i) == mark) return;
   strcpy(o->chat_template, "auto");
 }
-// Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to what the
-// tokenizer reached. Collective.
+// Loads the corpus on rank 0 and passes it to all ranks. The vocabulary of a fresh model may shrink to the number of
+// tokens that the trained tokenizer reached. Collective.
 static void load_corpus(Corpus *corpus, Options *o, const Start *start, MPI_Comm comm, int threads) {
   const char *tokenizer = o->tokenizer[0] ? o->tokenizer : start->tokenizer;
   CorpusOptions c = {o->data, o->cache, (int)o->vocab_size, threads, (uint64_t)o->seed, tokenizer,
@@ -1045,13 +1059,13 @@ SamplerOptions sampler_options(const Options *o) {
                         o->drop_last == OPT_drop_last_on, (uint64_t)o->seed};
 }
 
-// Whether two names are of one file or directory, also by links.
+// Whether two paths lead to the same file or directory, also through links.
 static bool start_same(const char *a, const char *b) {
   struct stat x, y;
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
-// Rank 0: the run replaces no file of weights that it reads and that checkpoints of adapters need later, and moves none
-// aside.
+// Rank 0: an error if the run would replace or move a file of weights that it reads, and that checkpoints of its
+// adapters need later.
 static bool start_spares(const Start *s, const Options *o, Error *error) {
   const bool adapter = o->lora && !o->merge, gguf = o->export_gguf != OPT_export_gguf_off;
   const struct { const char *option, *name; } written[] = {

@@ -1,16 +1,16 @@
-// evaluate.h: numbers that others know. A part of train_gpt_fsdp.cu.
+// evaluate.h: --eval, benchmarks as in lm-evaluation-harness. A part of train_gpt_fsdp.cu.
 //
 //   a line of --eval FILE                                   task         what is scored
-//   {"ctx_a", "ctx_b", "activity_label", "endings", "label"}  hellaswag    each ending behind the context
-//   {"query", "choices", "gold"}                            choices      each choice behind the query
-//   {"text"}                                                lambada      the last word behind the others
-//   {"page"}                                                wikitext     all of it, in windows that do not overlap
+//   {"ctx_a", "ctx_b", "activity_label", "endings", "label"}  hellaswag    each ending after the context
+//   {"query", "choices", "gold"}                            choices      each choice after the query
+//   {"text"}                                                lambada      the last word after the others
+//   {"page"}                                                wikitext     all of the page, in windows without overlap
 //
 // Texts, tokens and numbers are those of lm-evaluation-harness 0.4.13 (its tasks hellaswag, lambada_openai, wikitext;
-// its class HFLM, whose max_length is --seq_len here). --eval_style llmc: llm.c's, for hellaswag: the raw text, context
-// and ending encoded apart, acc_norm by the mean of a token.
-// Rank 0 has the texts. Requests are sorted by length and dealt to the ranks in batches of --test_batch_size; a
-// request's sum has the same bits in any batch on any rank, and sums are added in the order of the file.
+// its class HFLM, whose max_length is --seq_len here). --eval_style llmc scores hellaswag as llm.c does: the raw text,
+// context and ending encoded separately, acc_norm by the mean over tokens.
+// Rank 0 has the texts. Requests are sorted by length and assigned to the ranks in batches of --test_batch_size. The
+// sum of a request does not depend on its batch or rank, and sums are added in the order of the file.
 #pragma once
 #include <locale.h>
 #include <wctype.h>
@@ -20,8 +20,10 @@ enum EvalTask { EVAL_HELLASWAG, EVAL_CHOICES, EVAL_LAMBADA, EVAL_WIKITEXT, EVAL_
 static const struct { const char *name, *text, *more; } eval_tasks[EVAL_TASKS] = {
     {"hellaswag", "ctx_a", "endings"}, {"choices", "query", "choices"}, {"lambada", "text", "text"},
     {"wikitext", "page", "page"}};
-// ids[at, at + count): the last `targets` of them are scored. sum: of log-probabilities; wrong: targets that were not
-// the likeliest. chars, bytes: of a choice.
+// One sequence to score: f->ids[at, at + count), of which the last `targets` tokens are scored. sum: of their
+// log-probabilities; wrong: how many were not the most probable. chars, bytes: length of a choice, for acc_norm and
+// acc_bytes. EvalDoc: a line of the file, with requests [first, first + requests); gold: index of the right choice;
+// words, bytes: of a page.
 struct EvalRequest { int64_t at, count, targets; double sum, wrong, chars, bytes; };
 struct EvalDoc { int64_t first, requests, gold, words, bytes; };
 struct EvalFile {
@@ -37,7 +39,7 @@ static void *eval_room(void *p, int64_t count, int64_t *room, size_t size) {
 }
 
 // ---- texts as the harness makes them
-// Every `from` becomes `to`, no longer than it, from left to right.
+// Replaces every `from` by `to`, which is no longer, from left to right, in place.
 static void eval_replace(char *text, const char *from, const char *to) {
   const size_t n = strlen(from), m = strlen(to);
   char *out = text;
@@ -47,7 +49,7 @@ static void eval_replace(char *text, const char *from, const char *to) {
   }
   *out = 0;
 }
-// White space inside a pair of brackets or quotes goes at both ends: re.sub(OPEN\s*([^CLOSE]*?)\s*CLOSE, ...).
+// Removes white space at both ends inside each pair of brackets or quotes: re.sub(OPEN\s*([^CLOSE]*?)\s*CLOSE, ...).
 static void eval_tighten(char *text, char open, char close) {
   char *out = text;
   for (const char *p = text; *p;) {
@@ -104,7 +106,7 @@ static char *eval_capitalize(const char *text) {
   if (locale) freelocale(locale);
   return (char *)all;
 }
-// Pieces of re.split(r"\s+", text).
+// The number of pieces of re.split(r"\s+", text).
 static int64_t eval_words(const char *text) {
   const uint8_t *p = (const uint8_t *)text, *end = p + strlen(text);
   int64_t words = 1;
@@ -123,7 +125,7 @@ static int64_t eval_chars(const char *text) {
 }
 
 // ---- requests
-// Appends the tokens of a text; special: with what the tokenizer begins with. Returns how many.
+// Appends the tokens of a text to f->ids; special: with the BOS token, if the tokenizer adds one. Returns how many.
 static int64_t eval_encode(EvalFile *f, const Tokenizer *t, const char *text, size_t bytes, bool special) {
   const int64_t most = f->ids_count + 2 + (int64_t)tokenizer_ids_most(t, bytes);
   f->ids = (int32_t *)eval_room(f->ids, most, &f->rooms[0], sizeof *f->ids);
@@ -134,7 +136,7 @@ static int64_t eval_encode(EvalFile *f, const Tokenizer *t, const char *text, si
   f->ids_count += n;
   return n;
 }
-// What a text without a context follows: the token that begins or ends texts, or a newline where there is none.
+// Appends the token that stands before a text without context: BOS, else EOS, else that of a newline.
 static void eval_encode_begin(EvalFile *f, const Tokenizer *t) {
   int32_t id = t->adds_bos ? t->bos_id : chat_token(t, "<|begin_of_text|>");
   if (id < 0) id = chat_end(t);
@@ -142,6 +144,7 @@ static void eval_encode_begin(EvalFile *f, const Tokenizer *t) {
   f->ids = (int32_t *)eval_room(f->ids, f->ids_count + 1, &f->rooms[0], sizeof *f->ids);
   f->ids[f->ids_count++] = id;
 }
+// Adds a request; of a sequence longer than most + 1 tokens only the last ones are used.
 static EvalRequest *eval_request(EvalFile *f, int64_t at, int64_t count, int64_t targets, int64_t most) {
   f->request = (EvalRequest *)eval_room(f->request, f->requests + 1, &f->rooms[1], sizeof *f->request);
   EvalRequest *r = &f->request[f->requests++];
@@ -149,8 +152,8 @@ static EvalRequest *eval_request(EvalFile *f, int64_t at, int64_t count, int64_t
   *r = EvalRequest{at + cut, count - cut, min64(targets, count - cut - 1), 0, 0, 1, 1};
   return r;
 }
-// A text behind a context, as HFLM encodes the pair: blanks at the end of the context belong to the text, which is what
-// the whole has beyond the context. apart: each is encoded alone.
+// Adds a request for `text` after `context`, encoded as HFLM does: spaces at the end of the context belong to the text,
+// and the text's tokens are those that the whole has more than the context. apart: each is encoded alone.
 static EvalRequest *eval_pair(EvalFile *f, const Tokenizer *t, const char *context, const char *text, int64_t most,
                               bool apart) {
   const size_t bytes = apart ? strlen(context) : chat_strip(chat_span(context), false, false, true).n;
@@ -165,7 +168,8 @@ static EvalRequest *eval_pair(EvalFile *f, const Tokenizer *t, const char *conte
   free(whole);
   return eval_request(f, at, f->ids_count - at, f->ids_count - at - before, most);
 }
-// A page in windows of `most` targets; the first follows what begins a text, the last has as much context as fits.
+// Adds a page as requests of `most` targets each. The first follows eval_encode_begin's token; the last, with fewer
+// targets, has as much context as fits.
 static void eval_page(EvalFile *f, const Tokenizer *t, const char *page, int64_t most) {
   const int64_t at = f->ids_count + 1;
   eval_encode_begin(f, t);
@@ -175,7 +179,7 @@ static void eval_page(EvalFile *f, const Tokenizer *t, const char *page, int64_t
     eval_request(f, at + first, end - first, end - from, most);
   }
 }
-// Adds what one line asks for. False: it does not have what its task needs.
+// Adds the document of one line and its requests. False: the line lacks fields that its task needs.
 static bool eval_line(EvalFile *f, const Tokenizer *t, const cJSON *line, int64_t most, bool llmc) {
   const auto text = [&](const char *name) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, name));
@@ -252,13 +256,14 @@ static void eval_free(EvalFile *f) {
 }
 
 // ---- scores
-static const EvalRequest *eval_sorted;           // what eval_longest_first looks at
+static const EvalRequest *eval_sorted;           // the requests whose indices eval_longest_first compares
 static int eval_longest_first(const void *a, const void *b) {
   const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   const int64_t longer = eval_sorted[y].count - eval_sorted[x].count;
   return longer ? (longer > 0 ? 1 : -1) : x < y ? -1 : 1;
 }
-// Fills sum and wrong of every request, on every rank; or returns what a signal has asked for. Collective.
+// Computes sum and wrong of every request, on every rank. Returns what a signal has asked for: then not all are
+// computed. Collective.
 static Stop trainer_score(Trainer *t, EvalFile *f) {
   const int64_t N = fsdp_world(t->fsdp), E = t->opt.test_batch_size, batches = (f->requests + E - 1) / E;
   int64_t *order = (int64_t *)malloc(sizeof *order * (size_t)f->requests);
@@ -301,8 +306,8 @@ static Stop trainer_score(Trainer *t, EvalFile *f) {
   free(sums);
   return stop;
 }
-// Whether the choice with the largest sum, the first of equal ones, is the right one. by: 1, 2: the sum for a
-// character, for a byte; 0: the sum.
+// Whether the choice with the largest score, the first of equal ones, is d->gold. Score by 0: sum; 1: sum / characters;
+// 2: sum / bytes.
 static bool eval_right(const EvalFile *f, const EvalDoc *d, int by) {
   int64_t best = 0;
   double most = -INFINITY;
@@ -313,7 +318,7 @@ static bool eval_right(const EvalFile *f, const EvalDoc *d, int by) {
   }
   return best == d->gold;
 }
-// The numbers of a task, by their names in the harness, each the mean over the file or of all of it.
+// The metrics of a task, with their names in the harness.
 static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
   double sum = 0, greedy = 0, right[3] = {}, words = 0, bytes = 0;
   const double n = (double)f->docs;
@@ -331,8 +336,8 @@ static void eval_numbers(const EvalFile *f, EvalNumber to[EVAL_NUMBERS]) {
   memcpy(to, f->task == EVAL_LAMBADA ? lambada : f->task == EVAL_WIKITEXT ? wikitext : choices,
          sizeof(EvalNumber) * EVAL_NUMBERS);
 }
-// Evaluates the files of --eval, set apart by commas; numbers go to the terminal and metrics.jsonl. Returns what a
-// signal has asked for: that file and those after it have no numbers. Collective.
+// Evaluates the files of --eval, separated by commas; results go to the terminal and metrics.jsonl. Returns what a
+// signal has asked for: then the file that it interrupted, and those after it, have no results. Collective.
 static Stop trainer_eval_files(Trainer *t) {
   const int rank = fsdp_rank(t->fsdp);
   const bool llmc = t->opt.eval_style == OPT_eval_style_llmc;

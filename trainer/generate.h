@@ -367,7 +367,7 @@ static bool print_sample(Trainer *t) {
   const bool first = fsdp_rank(t->fsdp) == 0;
   int64_t count;
   int32_t *ids = sample_question(t, o->sample_tokens, &count);
-  const bool asks = ids != NULL;
+  const bool asks = ids != NULL;                 // the prompt is a question of the data
   if (!asks) ids = prompt_ids(t, o->prompt, o->sample_tokens, &count);
   FILE *file = NULL;
   char path[OPTION_TEXT_BYTES + 32];

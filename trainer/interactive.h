@@ -1,26 +1,27 @@
 // interactive.h: a conversation with a model: a line in, text out as it comes. A part of train_gpt_fsdp.cu.
 //
 // With a chat template (data/chat/conversations.h) a line is the user's next turn, and the whole conversation is the
-// model's prompt; without one each line is continued by itself. On a terminal Ctrl-C ends the text and Ctrl-D the
-// program. Where stdin is none, stdout has answers alone, a line each, or with --json an object; all else goes to
-// stderr. Rank 0 reads and says; others take part in the passes.
+// model's prompt; without one each line is continued on its own. On a terminal Ctrl-C ends the text and Ctrl-D the
+// program. If stdin is not a terminal, stdout has only answers, one per line, or with --json an object per line;
+// everything else goes to stderr. Rank 0 reads and prints; the other ranks take part in the passes.
 #pragma once
 #include <poll.h>
 
 struct Talk {
   Chat chat;
-  bool shown;                                    // a person types
-  FILE *to;                                      // of answers, where nobody types
+  bool shown;                                    // stdin is a terminal: answers are printed as they come
+  FILE *to;                                      // else: where answers are written
   cJSON *messages;
   char *line;
-  size_t room, bytes;                            // of the line
+  size_t room, bytes;                            // of `line`: allocated; used
   uint32_t turns;
   int fault;                                     // errno of an answer that could not be written; EPIPE: nobody reads
 };
 static const char talk_help[] = "/reset forgets the conversation, /temperature X, /save FILE appends it as a line of "
                                 "JSON, /quit; // begins a line with /; Ctrl-C ends a text\n";
 static void talk_interrupt(int) { generation_asked = 1; }
-// Where what is no answer is said from here on.
+// If answers are for a program (stdin is no terminal): from here on stdout prints to stderr, and the stream that is
+// returned is for answers. Else NULL.
 static FILE *talk_answers(const Options *o) {
   if (!(o->show_chats && o->json) && (!o->interactive || isatty(STDIN_FILENO))) return NULL;
   fflush(stdout);
@@ -28,7 +29,7 @@ static FILE *talk_answers(const Options *o) {
   dup2(STDERR_FILENO, STDOUT_FILENO);
   return to;
 }
-// What is no UTF-8 becomes U+FFFD.
+// Adds a message to the conversation. Bytes that are not UTF-8 become U+FFFD.
 static void talk_message(Talk *k, const char *role, const void *said, size_t bytes) {
   char *text = NULL;
   size_t text_bytes;
@@ -41,6 +42,7 @@ static void talk_message(Talk *k, const char *role, const void *said, size_t byt
   cJSON_AddItemToArray(k->messages, m);
   free(text);
 }
+// Appends the conversation to a file, as a line {"messages": [...]}.
 static void talk_save(const Talk *k, const char *path) {
   char *text = cJSON_PrintUnformatted(k->messages);
   static const char mark[] = "{\"messages\":";
@@ -54,7 +56,7 @@ static void talk_save(const Talk *k, const char *path) {
   if (f) fclose(f);
   cJSON_free(text);
 }
-// Does what a line that begins with / asks for. False: the conversation ends.
+// Runs the command of a line that begins with /. False: the conversation ends.
 static bool talk_command(Talk *k, Options *o) {
   char word[32] = "", *rest = k->line + strcspn(k->line, " ");
   snprintf(word, sizeof word, "%.*s", (int)(rest - k->line), k->line);
@@ -73,7 +75,7 @@ static bool talk_command(Talk *k, Options *o) {
   }
   return true;
 }
-// A zero byte of the line becomes U+FFFD, as what is no UTF-8 does: a message cannot hold it.
+// Replaces each zero byte of the line by U+FFFD, because a message cannot hold one.
 static void talk_no_zeros(Talk *k) {
   char *text = NULL;
   size_t bytes = 0;
@@ -86,7 +88,7 @@ static void talk_no_zeros(Talk *k) {
   free(k->line);
   k->line = text, k->room = bytes + 1, k->bytes = bytes;
 }
-// The next line that is no command, without its end. False: there is none.
+// Reads the next line that is not a command into k->line, without its newline. False: there is none.
 static bool talk_read(Talk *k, Options *o) {
   for (;;) {
     pollfd typed = {STDIN_FILENO, POLLIN, 0};
@@ -111,7 +113,7 @@ static bool talk_read(Talk *k, Options *o) {
     if (n || !k->shown) return true;
   }
 }
-// The tokens of the next prompt, with room for `more`; count 0: the conversation is over. Rank 0.
+// Rank 0: the tokens of the next prompt, with space for `more`; count 0: the conversation is over.
 static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
   const Tokenizer *tokenizer = &t->run.corpus->tokenizer;
   *count = 0;
@@ -139,7 +141,7 @@ static void talk_sink(void *to, const uint8_t *bytes, int length) {
   else if (!k->to) return;
   else if (fwrite(bytes, 1, (size_t)length, k->to), fflush(k->to)) k->fault = errno;
 }
-// An answer is complete.
+// Adds a complete answer to the conversation and writes what belongs after it.
 static void talk_answered(Talk *k, const Continued *x, bool json) {
   talk_message(k, "assistant", x->said, x->told);
   if (k->shown) say_bytes(NULL, 0);

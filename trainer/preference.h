@@ -1,14 +1,16 @@
-// preference.h: the reference of --loss dpo and its kin: log-probabilities of every answer by the weights that the
-// training began with, adapters of --lora_from included; of new adapters, and with --reference base, by the weights
-// that they are for (bare). A part of train_gpt_fsdp.cu.
+// preference.h: the reference of preference losses (--loss dpo and others): for every answer the sum of its tokens'
+// log-probabilities by the reference model. That is the model that training started from, with the adapters of
+// --lora_from; for new adapters, and with --reference base, the model with adapters disabled (bare). A part of
+// train_gpt_fsdp.cu.
 //
-// They are computed once, in batches of --test_batch_size without dropout, before the first step, whose loss is then
-// known: each answer's sum is the one that training computes. OUT/reference-HASH.bin keeps them, under a hash of
-// weights and tokens, for a run that goes on; bare ones can be computed again at any time where adapters alone train.
+// The sums are computed once, in batches of --test_batch_size without dropout, before the first step: each is then the
+// sum that the first step computes, whose loss is therefore known (log 2 for DPO). OUT/reference-HASH.bin, named after
+// a hash of weights and tokens, keeps the sums for a resumed run. If only adapters train, bare sums can be computed
+// again at any time.
 #pragma once
 
-// What a file of them begins with. weights: fsdp_weights_hash of the reference. sums: hash of what follows, the sums of
-// each split in turn.
+// The head of such a file. weights: fsdp_weights_hash of the reference; corpus: its hash; documents: answers of each
+// split; sums: hash of the rest of the file, the sums (fp32) of one split after the other.
 struct ReferenceHead {
   char magic[8];
   uint64_t weights, corpus;
@@ -16,8 +18,8 @@ struct ReferenceHead {
   uint64_t sums;
 };
 
-// The sums of one split into its packing, each by the rank that computes its sequence. Returns what a signal has asked
-// for: then they are not all there. Collective.
+// Computes the sums of one split into p->reference on all ranks; each rank computes a part of the sequences. bare: with
+// adapters disabled. Returns what a signal has asked for: then not all sums are there. Collective.
 static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
   const int N = fsdp_world(t->fsdp), E = (int)t->opt.test_batch_size, T = (int)t->model.T;
   const int64_t batches = (p->rows + E - 1) / E, rounds = (batches + N - 1) / N;
@@ -54,7 +56,7 @@ static Stop reference_compute(Trainer *t, Packing *p, bool bare) {
   free(sums);
   return stop;
 }
-// Rank 0: the sums of a file. False: it is not there, or is not whole, or of something else.
+// Rank 0: reads the sums of a file. False: the file is not there, is damaged, or is of other weights or data.
 static bool reference_read(Trainer *t, const char *path, const ReferenceHead *want) {
   int64_t bytes, numel = 0;
   uint64_t hash = 0;
@@ -82,16 +84,16 @@ static bool reference_write(const Trainer *t, const char *path, ReferenceHead he
   free(text);
   return ok;
 }
-// Has the sums: computed, or of the run that this one goes on with, from OUT or from where its checkpoint lies. Ends
-// all ranks with one line where whole weights have been trained and their file is not there. Returns what a signal has
-// asked for: then the sums are not there. Collective.
+// Makes the sums: computes them, or, in a resumed run, reads them from OUT or from the directory that has the
+// checkpoint's ckpt. Ends all ranks with one line if the reference weights no longer exist (they were trained) and the
+// file is not there. Returns what a signal has asked for: then the sums are not there. Collective.
 static Stop trainer_reference(Trainer *t, const Run *run) {
   const Fsdp *f = t->fsdp;
   const Options *o = &t->opt;
   ReferenceHead head = {{'r', 'e', 'f', 's', 'u', 'm', 's', '1'}, 0, t->run.corpus->hash, t->model.T, {}, 0};
   char name[64], path[2][MAP_PATH_BYTES];
   Error error = {};
-  int64_t answers = 0, compared = 0;             // compared: of pairs that are not left out
+  int64_t answers = 0, compared = 0;             // compared: answers of pairs that are packed
   for (int i = 0; i < SPLIT_COUNT; i++)
     if (t->run.packing[i].reference) {
       answers += head.documents[i] = t->run.packing[i].split->documents;
@@ -107,7 +109,7 @@ static Stop trainer_reference(Trainer *t, const Run *run) {
   bool bare = fsdp_has_adapters(f) && (base || !o->lora_from[0]);
   head.weights = bare ? bare_hash : fsdp_weights_hash(t->fsdp, true);
   const char *from = run_goes_on(run, &head.weights);            // the recorded reference
-  if (from) {                                    // or another in an evaluation
+  if (from) {                                    // an evaluation may ask for another reference than the recorded one
     bare = frozen && (head.weights == bare_hash || (base && !run_trains(o)));
     if (bare) head.weights = bare_hash;
   }

@@ -4,8 +4,8 @@
 #include "base/base.h"
 #include <signal.h>
 
-// From here on this process ends with `code` even if it crashes: why it ends was said, nothing is left to do but to
-// give MPI back. On a busy machine a thread of Open MPI 4.1 now and then crashes in that: it calls a function of the
+// From here on this process ends with exit code `code` even if it crashes: everything is done and printed, except
+// MPI_Finalize. On a busy machine a thread of Open MPI 4.1 now and then crashes in that: it calls a function of the
 // PMIx plugin (mca_pmix_ext3x) that MPI_Finalize has just unloaded.
 static int leaving_code;
 static inline void leave_now(int) {
@@ -16,7 +16,7 @@ static inline void leave_now(int) {
 void leave_even_by_a_crash(int code) {
   leaving_code = code;
   for (int s : {SIGSEGV, SIGBUS, SIGFPE}) signal(s, leave_now);
-  if (code) signal(SIGABRT, leave_now);          // else it may be the heap's word on a fault of ours
+  if (code) signal(SIGABRT, leave_now);          // with code 0 an abort may be the heap reporting a bug of this program
 }
 void agree_no_error(MPI_Comm comm, const char *error, int code) {
   int rank, mine, lowest;

@@ -1,11 +1,11 @@
-// flight.h: what this process did last, for the report of a run that does not go on: the flight recorder. Two rings of
-// fixed memory, one of ops and one of all else (steps, phases, stages, collectives, waits), always on: an entry is a
-// time stamp and a few stores. The main thread writes; the heartbeat thread reads them whenever it must
+// flight.h: the flight recorder: what this process did last, for the report of a run that hangs. Two rings of fixed
+// size, one of ops and one of everything else (steps, phases, stages, collectives, waits), always on: an entry is a
+// time stamp and a few stores. The main thread writes; the heartbeat thread reads the rings when it must
 // (flight_file.h).
 //
-// A step's collectives (gathers, reductions, exchanges, barriers) are numbered from 1 in the order in which they are
-// begun, which is the same on all ranks. On a device they begin when its stream comes to them; the host has only
-// enqueued them then.
+// A step's collectives (gathers, reductions, exchanges, barriers) are numbered from 1 in the order in which the host
+// starts them, which is the same on all ranks. On a GPU the host only enqueues a collective then; the device starts it
+// when its stream comes to it.
 #pragma once
 #include "watch.h"
 #include "base/base.h"
@@ -17,9 +17,9 @@ static inline void flight_add(FlightRing *r, FlightKind kind, const char *what, 
   if (flight.dry) return;
   const uint64_t count = WORD_GET(&r->count);
   FlightEntry *e = &r->entry[count % FLIGHT_ENTRIES];
-  __atomic_thread_fence(__ATOMIC_RELEASE);       // whoever sees a part of this entry sees the count before it
+  __atomic_thread_fence(__ATOMIC_RELEASE);       // a reader that sees a part of this entry sees the count before it
   *e = FlightEntry{now_ns(), flight.step, what, number, stage, (int16_t)kind, (int16_t)flight.microbatch};
-  __atomic_store_n(&r->count, count + 1, __ATOMIC_RELEASE);      // whoever reads this count sees the entry whole
+  __atomic_store_n(&r->count, count + 1, __ATOMIC_RELEASE);      // a reader that sees this count sees the whole entry
 }
 void flight_op(const char *op) {
   WORD_SET(&flight.op, op);
@@ -46,7 +46,7 @@ void flight_in(FlightCollective c) {
   WORD_SET(&flight.in.number, c.number);
 }
 
-// Entry i of all that were ever written. False if it is not there any more. Any thread.
+// Reads entry i, counted from the first that was ever written. False if it was overwritten. Any thread.
 static inline bool flight_get(const FlightRing *r, uint64_t i, FlightEntry *e) {
   *e = r->entry[i % FLIGHT_ENTRIES];
   __atomic_thread_fence(__ATOMIC_ACQUIRE);

@@ -1,17 +1,17 @@
-// flight_file.h: OUT/flight-RANK.json, what a rank did last, written when a run does not go on. `--flight` reads it
-// (run/report/flight_report.h).
+// flight_file.h: OUT/flight-RANK.json, what a rank did last, written when a run hangs or loses a rank. `--flight` reads
+// it (run/report/flight_report.h).
 //
-// The heartbeat thread writes it while the main thread may be blocked anywhere, or still running: by open, write and
-// rename alone, from memory of its own. What the main thread writes meanwhile is left out. The file appears whole or
-// not at all: a launcher may kill the process at any time.
+// The heartbeat thread writes the file while the main thread may be blocked anywhere, or still running: only by open,
+// write and rename, from memory of its own. Entries that the main thread adds meanwhile are left out. The file appears
+// whole or not at all: a launcher may kill the process at any time.
 //
 //   {"flight":1,"version":..,"run":..,"rank":..,"world":..,"host":..,"pid":..,"time_s":..,"cause":..,"place":..,
 //    "step":..,"microbatch":..,"stage":..,"op":..,"begun":..,"in":..,"entries":[{"s":..,"kind":..,"what":..,
 //    "step":..,"microbatch":..,"stage":..,"number":..},...]}
 //
-// run: random, the same on all ranks. time_s: of the clock on the wall; s: seconds before it, by which entries are
-// ordered. begun: collectives of the step so far; in: the one it waits for, or 0. stage: 0 outside the blocks, 1 + l
-// block l, -1 none. microbatch: -1 none.
+// run: random, the same on all ranks. time_s: wall-clock time of the file; s: how many seconds before that an entry was
+// made, by which entries are ordered. begun: number of collectives of the step so far; in: the number of the one that
+// the rank waits for, or 0. stage: 0 outside the blocks, 1 + l block l, -1 none. microbatch: -1 none.
 #pragma once
 #include "base/newfile/newfile.h"
 #include "watch.h"
@@ -65,17 +65,17 @@ static inline void flight_put_entry(FlightSink *s, const FlightEntry *e, int64_t
   flight_put(s, "\"step\":%lld,\"microbatch\":%d,\"stage\":%d,\"number\":%d}", (long long)e->step, e->microbatch,
              e->stage, e->number);
 }
-// Both rings as one list, in order of time. end: what they had written before now_ns.
+// Writes both rings as one list, ordered by time. end: the counts of the rings before `now` was taken.
 struct FlightEnds { uint64_t of[2]; };
 static inline void flight_put_entries(FlightSink *s, FlightEnds ends, int64_t now_ns) {
-  static FlightEntry copy[2][FLIGHT_ENTRIES];    // first: the main thread may overtake who prints them
+  static FlightEntry copy[2][FLIGHT_ENTRIES];    // copied before printing, which the main thread may overtake
   const FlightRing *ring[] = {&flight.events, &flight.ops};
   int count[2] = {}, at[2] = {};
   for (int i = 0; i < 2; i++) {
     const uint64_t end = ends.of[i];
     for (uint64_t k = end < FLIGHT_ENTRIES ? 0 : end - FLIGHT_ENTRIES + 1; k < end; k++)
       if (flight_get(ring[i], k, &copy[i][count[i]])) count[i]++;
-      else count[i] = 0;                         // it has been overtaken: those before are gone as well
+      else count[i] = 0;                         // overwritten meanwhile, and so are all entries before it
   }
   for (bool first = true; at[0] < count[0] || at[1] < count[1]; first = false) {
     const FlightEntry *e[] = {&copy[0][at[0]], &copy[1][at[1]]};

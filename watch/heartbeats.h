@@ -1,28 +1,29 @@
-// heartbeats.h: no rank waits for ever. A heartbeat thread of each rank tells rank 0 four times a second that the rank
-// lives and where its main thread is; a rank that died, was stopped, or keeps all others waiting is named, and every
-// rank ends.
+// heartbeats.h: no rank waits forever. A heartbeat thread of each rank tells rank 0 four times a second that the rank
+// lives and where its main thread is. If a rank died, was stopped, or keeps all others waiting, a report names it, and
+// every rank ends.
 //
 // What ends a run, all ranks with EXIT_LOST and one report on stderr; each that still can writes OUT/flight-RANK.json:
 //   died       a rank's connection closes and it has not said goodbye: at once, whatever --timeout says
 //   silent     no beat of a rank came for --timeout seconds and MARGIN_TICKS more, since beats may be late: its process
 //              was stopped (SIGSTOP), or its host is out of reach. After NOTICE_TICKS a notice says so
-//   stuck      every rank is heard, but none has made progress for --timeout seconds. Ranks of one run depend on each
-//              other at least once a step, so one that is stuck soon stops all. Progress of one rank is enough: rank 0
-//              may tokenize for an hour while the others wait for it. Code that takes long must therefore call
-//              liveness_progress. The report says what each rank waits for, which shows who is stuck
+//   stuck      every rank sends beats, but none has made progress for --timeout seconds. Ranks depend on each other at
+//              least once per step, so a rank that is stuck soon stops all. Progress of one rank is enough: rank 0 may
+//              tokenize for an hour while the others wait for it. Code that takes long must therefore call
+//              liveness_progress. The report says what each rank waits for, which shows which rank is stuck
 //
 // Conventions
-//   - Time is counted in ticks: wake-ups of the judging thread, at least TICK_MS apart. Time in which all ranks were
-//     stopped (Ctrl-Z and fg), or had no core on a busy machine, has no ticks and does not count.
+//   - Time is counted in ticks: wake-ups of the heartbeat thread that judges, at least TICK_MS apart. Time in which all
+//     ranks were stopped (Ctrl-Z and fg), or had no core on a busy machine, has no ticks and does not count.
 //   - The thread calls neither MPI (which was not asked for MPI_THREAD_MULTIPLE) nor CUDA nor stdio, so it can end the
-//     process, by _exit, whatever the main thread is blocked in. ncclCommAbort is for processes that go on; one that
-//     ends gives its communicators back with its CUDA context, so nothing is aborted here.
+//     process, by _exit, whatever the main thread is blocked in. ncclCommAbort is for processes that continue; a
+//     process that ends frees its communicators with its CUDA context, so nothing is aborted here.
 //   - Ranks on rank 0's host reach it by a socket without a file (abstract, AF_UNIX), others by TCP, at whichever of
-//     rank 0's addresses answers first. Every user of the host can see such a socket's name, and every host a port. So
-//     rank 0 takes a connection to the first only from its own user, and on each both ends prove that they know a
-//     random key that rank 0 has broadcast over MPI (prove.h). Until then nothing is done that a connection asks for.
-//     What follows is not signed: whoever can change packets between hosts can also end their connections.
-//   - What the main thread says of itself are single words, read and written atomically.
+//     rank 0's addresses answers first. Every user of the host can see the socket's name, and every host can reach a
+//     port. So rank 0 accepts connections to the socket only from its own user, and on every connection both ends prove
+//     that they know a random key that rank 0 has broadcast over MPI (prove.h). Until then rank 0 does nothing that a
+//     connection asks for. Later frames are not signed: whoever can change packets between hosts can also end their
+//     connections.
+//   - The main thread reports about itself in single words (LivenessWords), read and written atomically.
 #pragma once
 #include "watch.h"
 #include "base/base.h"
@@ -38,22 +39,22 @@
 #include <sys/eventfd.h>
 
 // ---- frames and links -----------------------------------------------------------------------------------------------
-// First come the messages of the handshake: another rank connects, and its hello says which it is. From then on beats,
-// both ways; ask: a beat is wanted now. As the last a goodbye or an end.
+// Kinds of frames. First come those of the handshake: another rank connects, and its hello says which rank it is. Then
+// beats, in both directions; FRAME_ASK asks for a beat now. The last frame is a goodbye or an end.
 enum LivenessKind { FRAME_BEAT = PROVE_KINDS, FRAME_ASK, FRAME_GOODBYE, FRAME_END };
 struct LivenessFrame {
   uint64_t progress;
   int64_t step;
   int32_t kind, rank, paused, waits;
-  int32_t begun, in;                             // collectives of this step: last begun; waits for, or 0
-  char collective[64];                           // which one that is: "the gather of block 2"
+  int32_t begun, in;                             // collectives of this step: last one started; waited for, or 0
+  char collective[64];                           // the one that is waited for: "the gather of block 2"
   union {
     char place[224];                             // "microbatch 0, forward, waits for the gather of block 2"
     uint8_t proof[PROVE_NONCE];                  // of the handshake
   };
 };
-// A connection; rank -1: it has proved nothing yet; claims: the rank that it says it is, -1: it has said nothing.
-// joined: a beat came, so the peer keeps this one.
+// A connection. rank: the peer's, -1: it has not proved the key yet; claims: the rank that its hello names, -1: no
+// hello yet. joined: a beat came, so the peer has chosen this connection.
 struct LivenessLink {
   int fd, rank, claims;
   bool joined;
@@ -71,8 +72,8 @@ struct LivenessPeer {
   bool noticed;
   LivenessFrame last;
 };
-// A rank whose beats are late by LOST_TICKS is not counted among those that wait; only a rank that is late by
-// MARGIN_TICKS more than --timeout ends the run.
+// A rank whose beats are late by LOST_TICKS does not count as one that waits; a rank that is late by --timeout and
+// MARGIN_TICKS ends the run.
 enum { TICKS_PER_S = 4, TICK_MS = 1000 / TICKS_PER_S, NOTICE_TICKS = 10 * TICKS_PER_S, LOST_TICKS = 2 * TICKS_PER_S,
        MARGIN_TICKS = 2 * TICKS_PER_S, LINKS_SPARE = 32, ACCEPTS_MAX = 16, CONNECT_AGAIN_MS = 50,
        WRITE_MS = 1000, REPORTER_MS = 2000, LEAVE_MS = 1000, REPORT_BYTES = 8192, FLIGHT_S = 5 };
@@ -80,15 +81,15 @@ static double liveness_connect_ms = 30000;       // a rank tries to reach rank 0
 
 struct Liveness {
   int64_t timeout;                               // seconds, 0: never; atomic
-  int quiet, closing;                            // all ranks are being ended; the thread shall end; atomic
+  int quiet, closing;                            // all ranks are being ended; the thread must end; atomic
   int wake;                                      // eventfd
   pid_t pid;                                     // of the process that has the thread; 0: none
   pthread_t thread;
   pthread_mutex_t lock;                          // all below: the thread's while it is awake
-  bool open, left;                               // connected; rank 0 has left, or was left
+  bool open, left;                               // connected; rank 0 has said goodbye (other ranks only)
   int rank, world;
   int64_t idle;                                  // ticks without progress of any rank
-  bool reports;                                  // of a lost rank 0 this rank tells for its host
+  bool reports;                                  // if rank 0 is lost, this rank prints the report for its host
   uint64_t run, progress_before;                 // run: random, the same on all ranks, no secret
   ProveKey key;                                  // what only ranks of this run know
   uint64_t device_seen;
@@ -104,12 +105,12 @@ struct Liveness {
 static Liveness liveness = {600, 0, 0, -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, false, false, 0, 1, 0, true, 0, 0, {}, 0,
                             NULL, NULL, NULL, 0, 0, 0, {}, 0, "", "", ""};
 
-// A text of another process ends, and does nothing to a terminal.
+// Makes a text of another process end within `bytes`, and harmless to a terminal.
 static inline void peer_text(char *text, size_t bytes) {
   text[bytes - 1] = 0;
   for (char *c = text; *c; c++) if (*c < 32 || *c > 126) *c = '?';
 }
-// Reads what has come into the frame; 1: it is complete, 0: not yet, -1: the connection has ended.
+// Reads bytes that have arrived into the frame; 1: the frame is complete, 0: not yet, -1: the connection has ended.
 static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   const ssize_t n = recv(k->fd, k->in + k->in_bytes, sizeof k->in - k->in_bytes, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
@@ -122,7 +123,7 @@ static inline int link_read(LivenessLink *k, LivenessFrame *frame) {
   k->in_bytes = 0;
   return 1;
 }
-// Sends a frame unless the one before still waits for room: whoever does not read misses beats, no memory is taken.
+// Sends a frame, unless the frame before is not sent yet: a peer that does not read misses beats, and takes no memory.
 static inline void link_send(LivenessLink *k, const LivenessFrame *frame) {
   for (int turn = 0; turn < 2; turn++) {
     while (k->out_at < k->out_bytes) {
@@ -136,12 +137,12 @@ static inline void link_send(LivenessLink *k, const LivenessFrame *frame) {
     k->out_at = 0;
   }
 }
-// To all that have proved themselves.
+// Sends a frame over all connections that have proved the key.
 static inline void links_send(Liveness *l, const LivenessFrame *frame) {
   for (int i = 0; i < l->links; i++) if (l->link[i].rank >= 0) link_send(&l->link[i], frame);
 }
-// Reads what is left first, but not for ever: the kernel resets a connection that is closed with unread data, and drops
-// what was sent.
+// Closes connection i. First reads, for a limited time, data that is left: the kernel resets a connection that is
+// closed with unread data, and drops what was sent.
 static inline void link_close(Liveness *l, int i) {
   char rest[4096];
   for (int pieces = 0; pieces < 64 && recv(l->link[i].fd, rest, sizeof rest, MSG_DONTWAIT) > 0; pieces++) {}
@@ -149,7 +150,7 @@ static inline void link_close(Liveness *l, int i) {
   close(l->link[i].fd);
   l->link[i] = l->link[--l->links];
 }
-// Closes one that has proved nothing: strangers, be they many or stay long, keep no rank out.
+// Closes a connection that has not proved the key: strangers, however many, keep no rank out.
 static inline void link_make_room(Liveness *l) {
   const NetGuest **guest = (const NetGuest **)calloc((size_t)l->links, sizeof(NetGuest *));
   int *at = (int *)calloc((size_t)l->links, sizeof(int)), n = 0;
@@ -158,7 +159,7 @@ static inline void link_make_room(Liveness *l) {
   free(guest);
   free(at);
 }
-// `link` has room for one more than links_most.
+// Adds a connection; l->link has space for one more than links_most.
 static inline void link_add(Liveness *l, int fd, int rank, const NetAddress *from) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);      // a goodbye must not wait for an answer to a beat
@@ -169,7 +170,8 @@ static inline void link_add(Liveness *l, int fd, int rank, const NetAddress *fro
   k->guest = NetGuest{*from, l->links_made++};
   if (l->links > l->links_most) link_make_room(l);
 }
-// The key of a rank's connection, of the run's: so what is proved is of the rank that the hello named.
+// The key of a rank's connection, derived from the run's key: so the proof is valid only for the rank that the hello
+// names.
 static inline ProveKey link_key(const ProveKey *run, int rank) {
   ProveKey key;
   const ProvePart part = {&rank, sizeof rank};
@@ -183,7 +185,7 @@ static inline void link_say(LivenessLink *k, const ProveMessage *message) {
   memcpy(f.proof, message->bytes, PROVE_NONCE);
   if (f.kind) link_send(k, &f);
 }
-// A frame of an end that has proved nothing yet, and the answer. False: it is not what must come.
+// Takes a frame of the handshake, and answers it. False: it is not the frame that must come now.
 static inline bool link_prove(LivenessLink *k, const LivenessFrame *f) {
   const ProveMessage answer = prove_take(&k->prove, f->kind, f->proof, PROVE_NONCE);
   link_say(k, &answer);
@@ -196,7 +198,7 @@ void liveness_stage_text(char *to, size_t bytes, int stage) {
   else if (stage) snprintf(to, bytes, " of block %d", stage - 1);
   else snprintf(to, bytes, " outside the blocks");
 }
-// Where the device is, of which the main thread waits for all.
+// In words: where each stream of the device is, for all of which the main thread waits.
 static inline void liveness_device_text(const uint32_t *mark, char *to, size_t bytes) {
   static const char *const before[] = {"forward", "backward", "update"};
   const uint32_t model = WORD_GET(&mark[MARK_MODEL]);
@@ -278,7 +280,8 @@ static inline void liveness_report_ranks(const Liveness *l, int r, char *to) {
     q = end;
   }
 }
-// Who is where: first those that others may wait for, then those that wait, one line for all at one place.
+// Writes where all ranks are: first those that others may wait for, then those that wait; one line for all ranks at the
+// same place.
 static inline void liveness_report_places(const Liveness *l, char *to) {
   static const char *const states[] = {"never came", "when last heard", "has left", "died"};
   enum { LINES_MAX = 16 };
@@ -300,11 +303,12 @@ static inline void liveness_report_places(const Liveness *l, char *to) {
     }
 }
 
-// Whether rank p has not come to the collective that rank q waits for.
+// Whether rank p has not yet started the collective that rank q waits for.
 static inline bool peer_is_behind(const LivenessPeer *p, const LivenessPeer *q) {
   return p->last.step != q->last.step ? p->last.step < q->last.step : p->last.begun < q->last.in;
 }
-// The first collective that ranks wait for: who has come to it, who has not, and how far these came.
+// Writes the first collective that ranks wait for: which ranks have started it, which have not, and how far the latter
+// are.
 static inline void liveness_report_collective(const Liveness *l, char *to) {
   const LivenessPeer *first = NULL;
   int behind = 0, lines = 0;
@@ -332,8 +336,8 @@ static inline void liveness_report_collective(const Liveness *l, char *to) {
 // ---- the end --------------------------------------------------------------------------------------------------------
 void (*liveness_line_end)();              // NULL, or ends a line that stands open on the terminal; any thread
 void (*liveness_died)(int rank);          // NULL, or hears of a rank that died; called by the thread
-// Writes to stderr past stdio, whose locks the main thread may hold, in pieces that a pipe with any room takes at once,
-// while somebody takes one within a second.
+// Writes to stderr without stdio, whose locks the main thread may hold, in pieces that a pipe with any space left takes
+// whole. Gives up when no piece is taken within a second.
 static inline void liveness_write(const char *text, size_t n) {
   for (size_t at = 0; at < n;) {
     pollfd p = {STDERR_FILENO, POLLOUT, 0};
@@ -364,7 +368,7 @@ static inline void liveness_arm() {
   alarm(liveness_flight_s);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
 }
-// Writes this rank's flight record. The disk may be what everybody waits for: after FLIGHT_S it is done without.
+// Writes this rank's flight record. All ranks may be waiting for the disk: after FLIGHT_S the process ends without.
 static inline void liveness_write_flight(const Liveness *l, const char *cause) {
   if (!l->flight[0]) return;
   char host[64] = "", place[224];
@@ -375,12 +379,12 @@ static inline void liveness_write_flight(const Liveness *l, const char *cause) {
   const int fault = flight_write(l->flight, &who);
   if (fault) liveness_notice(l, "%.200s cannot be written: %s\n", l->flight, strerror(fault));
 }
-// Ends this process, and from rank 0 all others. Another rank tells rank 0, which hears it if it was only stopped and
-// goes on. cause NULL: others report it. why: of the flight record; NULL: none is left.
+// Ends this process; rank 0 also ends all others, another rank tells rank 0 (which may only have been stopped). cause:
+// the reason to print; NULL: another rank prints it. why: the reason in the flight record; NULL: writes none.
 static inline void liveness_end(Liveness *l, const char *cause, const char *why) {
   static char text[REPORT_BYTES + 1];
   LivenessFrame end = liveness_frame(l, FRAME_END);
-  liveness_arm();                                // the terminal may be what takes nothing
+  liveness_arm();                                // the terminal may block
   if (cause) {
     text_add(text, REPORT_BYTES, "%s: %s; %s\n", l->me, cause, l->world > 1 ? "all ranks end" : "it ends");
     if (l->open && !l->rank) {
@@ -400,7 +404,7 @@ static inline void liveness_end(Liveness *l, const char *cause, const char *why)
   if (why) liveness_write_flight(l, why);
   _exit(EXIT_LOST);
 }
-// Rank 0, before it reports: where all are now. Those that can answer do so at once.
+// Rank 0, before it reports: asks all ranks where they are now, and waits for those that can answer at once.
 static inline void liveness_ask(Liveness *l) {
   enum { PATIENCE_MS = 200 };
   const LivenessFrame ask = liveness_frame(l, FRAME_ASK);
@@ -415,7 +419,7 @@ static inline void liveness_ask(Liveness *l) {
       l->peer[f.rank].silent = 0;
     }
 }
-// Ends all because of rank r, which died or is silent.
+// Ends all ranks because of rank r, which died or is silent.
 static inline void liveness_end_by(Liveness *l, int r, bool died) {
   const LivenessPeer *p = &l->peer[r];
   char name[128], cause[256];
@@ -423,12 +427,12 @@ static inline void liveness_end_by(Liveness *l, int r, bool died) {
   if (died) snprintf(cause, sizeof cause, "%s has died", name);
   else snprintf(cause, sizeof cause, "nothing was heard of %s for %lld s (--timeout)", name,
                 (long long)WORD_GET(&l->timeout));
-  if (!l->reports) usleep(REPORTER_MS * 1000);   // whoever reports shall do so before a launcher kills it for our end
+  if (!l->reports) usleep(REPORTER_MS * 1000);   // this end may have a launcher kill the rank that reports
   liveness_end(l, l->reports ? cause : NULL, cause);
 }
 
 // ---- the thread -----------------------------------------------------------------------------------------------------
-// Rank 0: a frame of a connection that has not proved yet that it is of this run. False: it does not.
+// Rank 0: takes a frame of a connection that has not yet proved that it is of this run. False: the proof is wrong.
 static inline bool liveness_admit(const Liveness *l, LivenessLink *k, const LivenessFrame *f) {
   if (f->rank <= 0 || f->rank >= l->world) return false;
   if (k->claims < 0) k->prove.key = link_key(&l->key, k->claims = f->rank);
@@ -436,10 +440,10 @@ static inline bool liveness_admit(const Liveness *l, LivenessLink *k, const Live
   if (k->prove.phase != PHASE_OPEN) return true;
   const LivenessFrame beat = liveness_frame(l, FRAME_BEAT);
   k->rank = k->claims;
-  link_send(k, &beat);                           // the first: a rank that is stopped now was somewhere
+  link_send(k, &beat);                           // the first beat: if this rank is stopped now, its place is known
   return true;
 }
-// Rank 0: takes connections, a few at a time, since strangers may make many.
+// Rank 0: accepts connections, a few at a time, since strangers may make many.
 static inline void liveness_accept(Liveness *l) {
   for (int i = 0; i < l->listeners; i++)
     for (int n = 0, fd; n < ACCEPTS_MAX; n++) {
@@ -449,7 +453,7 @@ static inline void liveness_accept(Liveness *l) {
       else close(fd);
     }
 }
-// A frame of a peer.
+// Takes a frame of a rank that has proved itself.
 static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFrame *f) {
   LivenessPeer *p = &l->peer[f->rank];
   if (f->kind == FRAME_END) liveness_end(l, NULL, f->place[0] ? f->place : NULL);
@@ -466,7 +470,7 @@ static inline void liveness_take(Liveness *l, LivenessLink *k, const LivenessFra
   if (p->noticed) liveness_notice(l, "rank %d is heard again\n", f->rank);
   p->noticed = false;
 }
-// Reads all that has come. A connection of a rank that ends without goodbye is that rank's end.
+// Reads all frames that have arrived. If a rank's connection ends without a goodbye, the rank has died.
 static inline void liveness_listen(Liveness *l) {
   if (!l->rank) liveness_accept(l);
   for (int i = l->links - 1; i >= 0; i--) {
@@ -485,12 +489,12 @@ static inline void liveness_listen(Liveness *l) {
     if (rank < 0 || l->peer[rank].state == PEER_LEFT) continue;
     l->peer[rank].state = PEER_DIED;
     if (liveness_died && (!l->rank || !WORD_GET(&l->quiet))) liveness_died(rank);
-    if (WORD_GET(&l->quiet)) liveness_end(l, NULL, NULL);        // no news
+    if (WORD_GET(&l->quiet)) liveness_end(l, NULL, NULL);        // all ranks are being ended: nothing to report
     if (!l->rank) liveness_ask(l);
     liveness_end_by(l, rank, true);
   }
 }
-// What the device has done counts for the main thread that waits for it.
+// Progress of the device counts as progress of the main thread, which waits for it.
 static inline void liveness_look_at_device(Liveness *l) {
   uint64_t seen = 0;
   for (int i = 0; i < MARKS && l->device; i++) seen = seen * 1000003 + WORD_GET(&l->device[i]);
@@ -509,7 +513,8 @@ static inline void liveness_tick_peer(Liveness *l, int r) {
   liveness_notice(l, "nothing was heard of rank %d (pid %d on %s) for %d s; then it was in step %lld, %s\n", r, p->pid,
                   p->host_name, NOTICE_TICKS / TICKS_PER_S, (long long)p->last.step, p->last.place);
 }
-// No rank has made progress for --timeout seconds: says so, and of whom nothing is heard.
+// Ends all ranks because none has made progress for --timeout seconds; the report also names the rank that is silent
+// longest, if any is.
 static inline void liveness_end_stuck(Liveness *l, int64_t timeout) {
   const bool judges = l->open && !l->rank;
   const LivenessPeer *silent = NULL;             // the rank that is silent longest
@@ -567,7 +572,7 @@ static inline void *liveness_life(void *to) {
     if ((polls[0].revents & POLLIN) && read(l->wake, &woken, sizeof woken) < 0) {}
     if (WORD_GET(&l->closing)) break;
     pthread_mutex_lock(&l->lock);
-    liveness_listen(l);                          // first: what has come while this thread had no core is no silence
+    liveness_listen(l);                          // before counting: frames may have come while this thread had no core
     if (now_ms() >= next_ms) {
       liveness_tick(l);
       next_ms = now_ms() + TICK_MS;
@@ -588,7 +593,7 @@ void liveness_leave(bool all_end) {
   goodbye.waits = all_end;
   if (all_end) WORD_SET(&l->quiet, 1);
   for (int ms = 0; pthread_mutex_trylock(&l->lock); ms++) {
-    if (ms == LEAVE_MS) return;                  // the signal came while the main thread itself had it
+    if (ms == LEAVE_MS) return;                  // a signal handler in the main thread, which has the lock itself
     usleep(1000);
   }
   links_send(l, &goodbye);
@@ -647,8 +652,8 @@ void liveness_device(const uint32_t *marks) {
 }
 
 // ---- how threads find each other ------------------------------------------------------------------------------------
-// Where rank 0 listens: by a random name on its host, which says nothing about the run, and by addresses elsewhere.
-// run 0: nobody listens.
+// Where rank 0 listens: local: a socket on its host, whose random name says nothing about the run; far: addresses for
+// other hosts. run 0: rank 0 does not listen.
 struct LivenessHub { uint64_t run; ProveKey key; NetAddress local; NetAddresses far; };
 
 // Whether `word`, of Open MPI's lists, is this interface: its name, or a network that it is in: 10.0.0.0/8, 10/8.
@@ -669,7 +674,7 @@ static inline bool liveness_is_interface(const NetInterface *x, char *word) {
   for (int i = 0; i < bits && same; i++) same = !((a[i / 8] ^ b[i / 8]) >> (7 - i % 8) & 1);
   return same;
 }
-// Whether ranks shall use this interface, as the first of these variables says that is set; *by: that one, or NULL.
+// Whether ranks use this interface, by the first of Open MPI's variables that is set; *by: its name, NULL: none is set.
 static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
   static const char *const names[] = {"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude",
                                       "OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_oob_tcp_if_exclude"};
@@ -687,7 +692,7 @@ static inline bool liveness_is_chosen(const NetInterface *x, const char **by) {
   }
   return x->leads;
 }
-// Rank 0: listens at its addresses of the network that was chosen. False with one line in `error`.
+// Rank 0: listens at its addresses on the interfaces that were chosen. False with one line in `error`.
 static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, Error *error) {
   int count, fault = 0;
   NetInterface *all = net_interfaces(&count);
@@ -705,7 +710,7 @@ static inline bool liveness_listen_far(Liveness *l, LivenessHub *hub, Error *err
   return fail(error, "this rank cannot listen to others' heartbeats: %s%s%s", fault ? strerror(fault) : "no address of "
               "it leads to them", by && !fault ? " by the network of " : "", by && !fault ? by : "");
 }
-// Rank 0: listens where ranks of this host come and, `far`, where those of others do. False with one line in `error`.
+// Rank 0: listens for ranks of this host and, if `far`, for those of other hosts. False with one line in `error`.
 static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, Error *error) {
   prove_random(&hub->run, sizeof hub->run);
   prove_random(&hub->key, sizeof hub->key);
@@ -722,14 +727,15 @@ static inline bool liveness_make_hub(Liveness *l, LivenessHub *hub, bool far, Er
   pthread_mutex_unlock(&l->lock);
   return ok;
 }
-// Another rank: says who it is.
+// Another rank than 0: sends the hello, which names this rank.
 static inline void link_hello(LivenessLink *k, const ProveKey *run) {
   const ProveKey key = link_key(run, k->claims);
   const ProveMessage hello = prove_hello(&k->prove, &key);
   link_say(k, &hello);
 }
-// Another rank: asks all addresses at once, those again where it was turned away, until liveness_connect_ms are over,
-// and takes the first at which rank 0 answers. -1 if none does; at once where a local socket's name is not known here.
+// Another rank than 0: connects to all addresses at once, again to those that refuse, for liveness_connect_ms at most,
+// and keeps the first connection on which rank 0 proves the key. Returns it; -1: there is none (for a local socket, at
+// once if its name does not exist on this host).
 static inline int liveness_connect(const ProveKey *key, const NetAddress *address, int count, int rank) {
   LivenessLink k[NET_ADDRESSES_MAX];
   bool spoke[NET_ADDRESSES_MAX];
@@ -784,7 +790,7 @@ static inline bool liveness_join(Liveness *l, const LivenessHub *hub, bool near)
   pthread_mutex_unlock(&l->lock);
   return true;
 }
-// Who the ranks of `comm` are. Collective. Returns whether some are on other hosts than rank 0.
+// Learns host and process id of all ranks of `comm`. Returns whether some are on other hosts than rank 0. Collective.
 static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   struct Who { int pid, host; char name[64]; } mine = {};
   MPI_Comm node;
@@ -801,7 +807,7 @@ static inline bool liveness_meet(Liveness *l, MPI_Comm comm) {
   Who *all = (Who *)calloc((size_t)world, sizeof(Who));
   PMPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, comm);
   LivenessPeer *peer = (LivenessPeer *)calloc((size_t)world, sizeof(LivenessPeer));
-  int first = rank;                              // of this host's, but rank 0
+  int first = rank;                              // the lowest rank of this host except rank 0
   for (int r = world - 1; r >= 0; r--) {
     peer[r].pid = all[r].pid;
     peer[r].host = all[r].host;

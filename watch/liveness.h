@@ -1,5 +1,5 @@
-// liveness.h: what the main thread of a rank says of itself, for the report about a run that hangs. heartbeats.h reads
-// it, and ends such a run.
+// liveness.h: what the main thread of a rank reports about itself, for the report about a run that hangs. heartbeats.h
+// reads this, and ends such a run.
 #pragma once
 #include "watch.h"
 #include "flight.h"
@@ -43,7 +43,8 @@ void liveness_phase(const char *phase) {
 }
 void liveness_microbatch(int microbatch) { flight_microbatch(microbatch); }
 void liveness_step(int64_t step) { flight_step(step); }
-// Whether it waits for a reader now. A file always takes more: a disk that hangs is no slow reader.
+// Whether the main thread waits for a reader of its output, or for the user. A file always accepts data, so a disk that
+// hangs does not count as a slow reader.
 static inline bool watchdog_paused() {
   pollfd p = {WORD_GET(&liveness_words.prints) - 1, POLLOUT, 0};
   return p.fd == WATCHDOG_USER || (p.fd >= 0 && !poll(&p, 1, 0));
@@ -55,7 +56,7 @@ void liveness_pause(int *spins, const char *what, int stage) {
   if (*spins > SPINS) { usleep(20); return; }
   const double begun = now_ms();
   sched_yield();
-  if (now_ms() - begun > 1) *spins = SPINS + 1;  // until this wait is over
+  if (now_ms() - begun > 1) *spins = SPINS + 1;  // sleep until this wait is over
 }
 
 static inline int mark_code(uint32_t value) { return (int)(value & ((1u << MARK_BITS) - 1)); }

@@ -1,8 +1,8 @@
-// watch.h: the door of watch/: what a rank did last (flight), what it says of itself (liveness) and who hears it
-// (heartbeats).
+// watch.h: the public header of watch/: what a rank did last (flight recorder), what it reports about itself
+// (liveness), and the threads that pass that on and end a run that hangs (heartbeats).
 //
-// Whoever waits for another rank says so: by LIVENESS_MPI, through which all of MPI's calls that wait go behind this
-// header, or by liveness_wait and liveness_arrived. Where only some ranks know of an error, agree_no_error ends all.
+// Code that waits for another rank reports it: by LIVENESS_MPI, which this header puts around all calls of MPI that
+// wait, or by liveness_wait and liveness_arrived. If only some ranks know of an error, agree_no_error ends all ranks.
 #pragma once
 #include "base/base.h"
 
@@ -11,14 +11,14 @@
 // ---- flight.h -------------------------------------------------------------------------------------------------------
 // X(identifier, word in files). `what` of an entry: the op; the phase; the kind of collective; what is waited for.
 #define FLIGHT_KINDS(X) \
-  X(FLIGHT_STEP, "step")       /* begins; what: NULL */ \
+  X(FLIGHT_STEP, "step")       /* starts; what: NULL */ \
   X(FLIGHT_PHASE, "phase")     \
-  X(FLIGHT_STAGE, "stage")     /* its weights are whole, its ops follow */ \
+  X(FLIGHT_STAGE, "stage")     /* the weights of the stage are complete, its ops follow */ \
   X(FLIGHT_OP, "op")           /* was called */ \
   X(FLIGHT_BEGIN, "begin")     /* of a collective: this rank takes part from here on */ \
   X(FLIGHT_END, "end")         /* of a collective */ \
   X(FLIGHT_WAIT, "wait")       /* the main thread waits */ \
-  X(FLIGHT_CAME, "came")       /* what it waited for is there */
+  X(FLIGHT_CAME, "came")       /* the main thread's wait is over */
 #define X(id, word) id,
 enum FlightKind { FLIGHT_KINDS(X) FLIGHT_KIND_COUNT };
 #undef X
@@ -40,39 +40,40 @@ struct Flight {
   int32_t microbatch, stage;
   const char *op;                                // called last; NULL: none in this phase
   int32_t begun;                                 // collectives of this step so far
-  FlightCollective in;                           // the one that it cannot go on without; number 0: none
-  bool dry;                                      // a dry run leaves nothing
+  FlightCollective in;                           // the collective that the main thread waits for; number 0: none
+  bool dry;                                      // a dry run: nothing is recorded
 };
 extern Flight flight;
-// A word that another thread, or the device, reads or writes at the same time. Words that are set one after the other
-// are seen so by who reads them in the opposite order.
+// Access to a word that another thread, or the device, reads or writes at the same time. A thread that reads two words
+// in the opposite order of their writes, and sees the second write, sees the first as well.
 #define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
 #define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
-// An op was called; a collective has ended.
+// Records that an op was called.
 void flight_op(const char *op);
-// Begins a collective, of a stage. Returns it, for flight_end.
+// Records that this rank has started a collective of a stage; flight_end, that the collective has ended.
 FlightCollective flight_begin(const char *what, int stage);
 void flight_end(FlightCollective c);
-// From here on, until the next call, the main thread cannot go on before c has ended.
+// From here on, until the next call or flight_out, the main thread waits for c.
 void flight_in(FlightCollective c);
 static inline void flight_out() { WORD_SET(&flight.in.number, 0); }
 
 // ---- liveness.h -----------------------------------------------------------------------------------------------------
 // Step, microbatch, stage, op and collective are the flight recorder's (flight.h).
 struct alignas(64) LivenessWords {
-  uint64_t progress;
+  uint64_t progress;                             // grows with each sign of progress of this rank
   const char *phase, *what, *where;              // what it waits for, NULL: nothing; where: the function that waits
   int what_stage;                                // the stage that it waits for: see liveness_stage
-  int prints;                                    // 1 + the descriptor to which it writes text now, or 0
+  int prints;                                    // 1 + the descriptor that it writes text to now, or 0
 };
 extern LivenessWords liveness_words;
 // Any thread.
 static inline void liveness_progress() { __atomic_fetch_add(&liveness_words.progress, 1, __ATOMIC_RELAXED); }
-// The main thread waits for other ranks, or for a device that does: `what`, of a stage. Strings that live on.
+// Reports that the main thread waits for other ranks, or for a device that does: for `what`, of a stage. The strings
+// must stay valid.
 void liveness_wait(const char *what, const char *where, int stage);
 // What the main thread waited for is there.
 void liveness_arrived();
-// What a call of MPI has returned, now that it has.
+// Reports that the call of MPI that was waited for has returned; returns its result.
 int liveness_after(int result);
 // For code that waits by asking again and again: `what`, a string that lives on, is in flight; NULL: no longer. Main
 // thread.
@@ -88,12 +89,13 @@ void liveness_step(int64_t step);
 // on as well.
 enum { WATCHDOG_USER = -3 };                      // in place of a descriptor: it waits for somebody to type
 static inline void watchdog_pause(int fd) { WORD_SET(&liveness_words.prints, fd + 1); }
-// Between two looks at what has not come yet: lets another process run, since ranks may outnumber cores. Where a yield
-// takes long it went to a busy program, and so would the next: Linux lets that run for a tick (4 ms). Whoever sleeps is
-// served when it wakes.
+// Called in a loop that polls for `what`: lets another process run, since ranks may outnumber cores. A yield that takes
+// long has let a busy program run for a tick (4 ms), and the next would as well; from then on the loop sleeps instead,
+// since Linux runs a process soon after it wakes.
 void liveness_pause(int *spins, const char *what, int stage);
-// What a device tells of itself, one word a stream: a number that grows within a step, and what the stream came to. The
-// number of a gather or a reduction is that of its collective; the model's counts passes: two a microbatch.
+// What a device reports, one word for each stream: a number that grows within a step, and a code of what the stream has
+// reached. The number of an all-gather or a reduction is that of its collective; the model's stream counts passes, two
+// for each microbatch.
 enum DeviceMark { MARK_MODEL, MARK_GATHER, MARK_REDUCE, MARKS };
 enum { MARK_BACKWARD = 1, MARK_UPDATE = 2, MARK_EXCHANGE = 0xfff, MARK_BITS = 12 };  // of the others: 1 + stage
 static inline uint32_t mark_value(uint32_t number, int code) { return number << MARK_BITS | (uint32_t)code; }
@@ -108,16 +110,17 @@ extern void (*liveness_died)(int rank);          // NULL, or hears of a rank tha
 void liveness_leave(bool all_end);
 // A signal has asked every rank to end: a rank that is gone need not be reported. May be called in a signal handler.
 void liveness_quiet();
-// The rank leaves; the thread ends. Waits for nobody. Main thread.
+// Says goodbye and ends the heartbeat thread, without waiting for other ranks. Main thread.
 void liveness_close();
 // The seconds without progress after which a run is ended, 0: never.
 void liveness_timeout(int64_t seconds);
-// From here on a run that does not go on leaves OUT/flight-RANK.json. version: a string that lives on. After
-// liveness_open, which says which rank this is.
+// From here on a run that hangs or loses a rank leaves OUT/flight-RANK.json. version: must stay valid. Call after
+// liveness_open, which sets the rank.
 void liveness_flight(const char *out, const char *version);
-// From here on this rank's main thread is watched, before liveness_open nothing else. timeout: in seconds, 0: never.
+// Starts the heartbeat thread. It watches this rank's main thread, and from liveness_open on the other ranks too.
+// timeout: seconds without progress after which the run is ended, 0: never.
 void liveness_start(int64_t timeout);
-// MARKS words of memory that the device writes as it gets on; NULL: none any more.
+// marks: MARKS words of memory in which the device reports how far it is; NULL: no longer.
 void liveness_device(const uint32_t *marks);
 // Connects the threads of all ranks of `comm`; one line in `error` where this one's is not. Collective.
 void liveness_open(MPI_Comm comm, Error *error);
@@ -143,7 +146,7 @@ void liveness_open(MPI_Comm comm, Error *error);
 #define MPI_Win_free(...) LIVENESS_MPI(MPI_Win_free, __VA_ARGS__)
 
 // ---- agree_error.h --------------------------------------------------------------------------------------------------
-// From here on a crash inside MPI's end leaves with this code.
+// From here on a crash inside MPI_Finalize ends the process with this exit code.
 void leave_even_by_a_crash(int code);
 // Ends all ranks with exit code `code` if any rank has an error (error[0] is not 0). The error of the lowest such rank
 // is printed, once. Collective.

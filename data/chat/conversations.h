@@ -236,8 +236,8 @@ static inline bool chat_has(const ChatText *whole, const char *text) {
   const ChatSpan s = chat_strip(chat_span(text ? text : ""), false);
   return memmem(whole->p, whole->n, s.p, s.n) != NULL;
 }
-// What a template leaves out without a word is refused: tools, a call or text beside it, a system message that is not
-// the first.
+// Rejects what a template leaves out without a word: tools, a call or text beside it, a system message that is not the
+// first. asks: the message has text that some templates leave out.
 static inline bool chat_check_rendered(ChatTokens *k, ChatRender *r, const cJSON *messages, const cJSON *tools) {
   const cJSON *m, *x;
   size_t at = 0;
@@ -262,7 +262,9 @@ static inline bool chat_check_rendered(ChatTokens *k, ChatRender *r, const cJSON
   }
   return true;
 }
-// Appends the tokens of what was rendered, with those that ranges are of. A token that two of them share is trained on.
+// Appends the tokens of the rendered conversation, and marks as trained those in r->range. A token that is partly in a
+// range is trained on. With range.ends, a range reaches to its last stop token: the last c->stop_id in it, or, if there
+// is none, the last token that ends a text or a turn by any template; range.first: the first such token instead.
 static inline void chat_put_rendered(const Chat *c, ChatTokens *k, const ChatRender *r) {
   const size_t bytes = r->whole.n;
   int64_t *ends = (int64_t *)bpe_resize(NULL, tokenizer_ids_most(c->tokenizer, bytes) + 1, sizeof *ends);

@@ -476,9 +476,10 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
   MPI_Comm comm = fsdp_comm(saved->fsdp);
   checkpoint_map(saved, directory, &map, header);
   uint32_t *checksums = (uint32_t *)calloc((size_t)(map_blocks(&map, 0) + map_blocks(&map, 1)), sizeof(uint32_t));
-  if (!resume) map.files = 1;                    // the optimizer's may be of another kind
+  if (!resume) map.files = 1;                    // model only: the file of optim may be another optimizer's
   checkpoint_state(directory, json, &c, &error);
-  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error.text[0]; i++)       // first: it names the tensor
+  // Headers come before checksums: an error in a header names the tensor.
+  for (int i = 0; i < map.files && !fsdp_rank(saved->fsdp) && !error.text[0]; i++)
     checkpoint_check_header(map.path[i], header[i], map.data_at[i], &error);
   if (!error.text[0]) checkpoint_checksums(directory, json, &map, checksums, &error);
   if (error.text[0]) checkpoint_hint(directory, &error);
@@ -499,8 +500,9 @@ void checkpoint_load(const Saved *saved, const char *directory, const cJSON *jso
   s->updates = c.updates;
   const cJSON *config = cJSON_GetObjectItemCaseSensitive(json, "config");
   const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "buffer_dtype"));
-  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));    // before 0.4
-  if (!saved->fixed_loss_scale && dtype && !strcmp(dtype, saved->buffer_dtype)) {  // a scale is one of its dtype
+  // Programs before 0.4 had one dtype for both.
+  if (!dtype) dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "param_dtype"));
+  if (!saved->fixed_loss_scale && dtype && !strcmp(dtype, saved->buffer_dtype)) {  // a loss scale fits only its dtype
     s->good_steps = c.good_steps;
     *saved->loss_scale = s->loss_scale = c.loss_scale;
   }

@@ -8,6 +8,8 @@
 #include "tensor_map.h"
 
 
+// Reads a file of at most `most` bytes that is one JSON object. JSON that is nested deeply cannot exhaust the stack:
+// cJSON has a limit for it.
 cJSON *import_read_json(const char *path, int64_t most, Error *error) {
   int64_t bytes;
   char *text = file_get(path, most, &bytes);
@@ -15,7 +17,7 @@ cJSON *import_read_json(const char *path, int64_t most, Error *error) {
     fail(error, "%s: has more than %lld bytes, too many for such a file", path, (long long)most);
   else if (!text) fail(error, "%s: cannot read it: %s", path, strerror(errno));
   if (!text) return NULL;
-  const char *foreign = file_foreign(text, (size_t)bytes), *stopped = text;    // cJSON's nesting limit ends deep JSON
+  const char *foreign = file_foreign(text, (size_t)bytes), *stopped = text;    // stopped: where JSON stops being valid
   const bool plain = !foreign && !memchr(text, 0, (size_t)bytes);
   cJSON *root = plain ? cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &stopped, true) : NULL;
   if (foreign) fail(error, "%s: is %s", path, foreign);

@@ -5,10 +5,10 @@
 //   3 reading      ids of a stretch of the stream, across files; what identifies a stream
 //
 // Conventions
-//   - Files are opened once and read by pread: never mapped, copied whole, or scanned. The page cache holds them, once
-//     for all processes of a host. A file that shrinks is a read that comes short, not a signal; one that is removed or
-//     replaced stays open as it was.
-//   - Where a stream is cut into files is unseen: place i is the same token, and the hash is the same.
+//   - Token files are opened once and read by pread: never mapped, copied whole, or scanned. The page cache holds them,
+//     once for all processes of a host. A file that shrinks is a read that comes short, not a signal; one that is
+//     removed or replaced stays open as it was.
+//   - Where a stream is cut into files makes no difference: token i is the same, and so is split_hash of the stream.
 //   - An id that is not below the vocabulary, or a read that fails, ends all ranks with a line that names the file.
 #pragma once
 #include <sys/resource.h>
@@ -27,8 +27,10 @@ uint8_t *split_bits(const Split *s, bool begins) {
 bool split_begins(const Split *s, int64_t i) {
   return s->documents && (split_bits(s, true)[i / 8] >> i % 8 & 1);
 }
+// A conversation ends where the next one begins, and at the end of the split. With pairs every second of these ends is
+// that of a pair, which has two first tokens that are no targets, where a conversation has one: hence - s->pairs.
 int64_t split_longest(const Split *s) {
-  int64_t longest = 0, from = 0, ends = 0;
+  int64_t longest = 0, from = 0, ends = 0;       // ends: conversations that have ended so far
   for (int64_t i = 1; s->documents && i <= s->tokens_numel; i++) {
     if ((i < s->tokens_numel && !split_begins(s, i)) || (++ends % 2 && s->pairs)) continue;
     const int64_t n = i - from - s->pairs;

@@ -199,16 +199,17 @@ static void option_print_short(char *to, size_t bytes, const Options *o, const O
     if (strtod(to, NULL) == x) return;
   }
 }
-// Whether a resumed run's value of an option that was not given comes from the checkpoint alone: it is neither the
-// default nor what follows from other options. The model decides the sequence length; these two and the batch the rest.
+// Whether the value of option i in a resumed run, where it was not given, can only come from the checkpoint: it is
+// neither the default (plain) nor follows from other options: of_model, resolved from --model alone, which decides
+// --seq_len; of_shape, resolved from the model, --param_dtype, batch size and sequence length, which decide the rest.
 static bool option_is_of_checkpoint(const Options *asked, int i, const Options *plain, const Options *of_model,
                                     const Options *of_shape) {
   char value[OPTION_TEXT_BYTES], is_default[OPTION_TEXT_BYTES], follows[OPTION_TEXT_BYTES];
   const bool begins = i == OPT_model || i == OPT_param_dtype || i == OPT_batch_size;
   const Options *base = begins ? plain : i == OPT_seq_len ? of_model : of_shape;
   const bool steps = asked->schedule == OPT_schedule_step;
-  if (i == OPT_gamma && !steps) return false;    // it would choose or contradict the schedule
-  if (i == OPT_schedule && asked->given[OPT_gamma]) return false;                // that follows from it
+  if (i == OPT_gamma && !steps) return false;    // --gamma would choose --schedule step, or contradict --schedule
+  if (i == OPT_schedule && asked->given[OPT_gamma]) return false;                // the schedule follows from --gamma
   option_print(value, sizeof value, asked, &option_specs[i]);
   option_print(is_default, sizeof is_default, plain, &option_specs[i]);
   option_print(follows, sizeof follows, base, &option_specs[i]);
@@ -222,7 +223,7 @@ static void options_write_head(FILE *f, const Options *asked, const Options *o, 
           "it\n# in another directory: mpirun -np %d ./train_gpt_fsdp --config", PROGRAM_VERSION, build_id, ranks,
           ranks > 1 ? "s" : "", ranks);
   shell_word(f, file);
-  if (from[0] && !strcmp(asked->resume, "auto")) {               // which would look into that directory
+  if (from[0] && !strcmp(asked->resume, "auto")) {               // auto would look into the new directory
     fputs(" --resume", f);
     shell_word(f, from);
   }
@@ -251,7 +252,7 @@ static void options_write(FILE *f, const Options *asked, const Options *o, int r
                   (asked->resume[0] && option_is_of_checkpoint(asked, i, &plain, &of_model, &of_shape));
     if (i == OPT_config || i == OPT_grad_accum || i == OPT_restarts || i == OPT_restart_wait) continue;
     if (i == OPT_global_batch) option_print_short(value, sizeof value, o, s), wanted = o->global_batch > 0;
-    if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // of a tokenizer that may have reached fewer
+    if (i == OPT_vocab_size && o->vocab_size_asked > 0)          // the trained tokenizer may have fewer tokens
       snprintf(value, sizeof value, "%lld", (long long)o->vocab_size_asked);
     const char *directory = i == OPT_data && !value[0] ? getenv("WIKITEXT2_DIR") : NULL;
     if (directory && *directory) snprintf(value, sizeof value, "%s", directory), wanted = true;

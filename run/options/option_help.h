@@ -1,4 +1,4 @@
-// option_help.h: --help, the options most people need; --help all, every option; --help NAME, one.
+// option_help.h: --help prints the options most people need; --help all, every option; --help NAME, one option.
 #pragma once
 #include "options.h"
 #include "option_values.h"

@@ -1,13 +1,13 @@
-// option_line.h: a command line of another program, as a whole line of this one. llm.c's short options and nanoGPT's
-// values of --init_from are told at once, so that nobody has to mend one after the other.
+// option_line.h: translates a command line of llm.c (short options) or nanoGPT (--init_from scratch or resume) to a
+// whole command line of this program, so that nobody has to correct one option after the other.
 #pragma once
 #include "options.h"
 #include "option_values.h"
 #include <limits.h>
 
-enum { LINE_WORDS_MAX = 256, LEFT_WHOLE_BYTES = 300 };         // left: then names alone
-// What to type behind the program's name. left: what has no place there. ranks, tokens, seq_len: of -pn, -d, -t; 0: not
-// given.
+enum { LINE_WORDS_MAX = 256, LEFT_WHOLE_BYTES = 300 };         // from so many bytes of `left` on words get no reason
+// The translated line. word: what to type after the program's name. left: text that lists, and explains, the `lefts`
+// words that have no counterpart. ranks, tokens, seq_len: values of llm.c's -pn, -d, -t; 0: not given.
 struct OptionLine {
   char *word[LINE_WORDS_MAX + 1];
   int words;
@@ -21,13 +21,13 @@ __attribute__((format(printf, 2, 3))) static inline void line_add(OptionLine *l,
   if (l->words < LINE_WORDS_MAX && vasprintf(&l->word[l->words], fmt, ap) >= 0) l->words++;
   va_end(ap);
 }
-// Where to write one thing more that is left out.
+// Where to write one more word that has no counterpart.
 static inline FILE *line_left(OptionLine *l) {
   if (l->lefts++) fputs(", ", l->left);
   return l->left;
 }
 
-// Values of llm.c's short options that are other words here; * is any other value.
+// Values of llm.c's short options, and the words for them here; * stands for any other value.
 static const struct { const char *name, *value, *words; } line_values[] = {
     {"-e", "d6", "--model gpt2 --n_layer 6 --n_head 6 --n_embd 384"}, {"-e", "d12", "--model gpt2"},
     {"-e", "d24", "--model gpt2-medium"}, {"-e", "d36", "--model gpt2-large"}, {"-e", "d48", "--model gpt2-xl"},
@@ -37,7 +37,7 @@ static const struct { const char *name, *value, *words; } line_values[] = {
     {"-y", "0", ""}, {"-y", "*", "--resume"}, {"-f", "0", ""}, {"-f", "*", "--matmul_precision high"},
     {"-x", "-1", ""}, {"-x", "0", ""},           // it ends with the epoch
     {"-n", "0", "--save_every -1"}, {"-v", "0", "--eval_every -1"}};           // never; 0 is an epoch here
-// One short option of llm.c. False: it has no place here.
+// Translates one short option of llm.c. False: it has no counterpart.
 static inline bool line_letter(OptionLine *l, const char *name, const char *value) {
   const int is = option_index(name);
   const size_t n = strlen(value);
@@ -55,7 +55,8 @@ static inline bool line_letter(OptionLine *l, const char *name, const char *valu
   line_add(l, "--%s", weights ? "init_from" : option_specs[is].name), line_add(l, "%s", value);
   return true;
 }
-// One option with two dashes; next: what follows it, or NULL. Returns how many words it has.
+// Translates one option with two dashes; next: the word after it, or NULL. Returns how many words the option has: 1, or
+// 2 with its value.
 static inline int line_long(OptionLine *l, const char *word, const char *next) {
   char name[OPTION_NAME_BYTES];
   Error error = {};
@@ -81,7 +82,7 @@ static inline int line_long(OptionLine *l, const char *word, const char *next) {
   else fprintf(line_left(l), "%.200s", ftell(l->left) < LEFT_WHOLE_BYTES ? error.text : word);
   return words;
 }
-// Makes the line; false where nothing in it is of those programs.
+// Translates the whole line; false if nothing in it is of llm.c or nanoGPT.
 static inline bool line_make(OptionLine *l, int argc, char **argv) {
   bool theirs = false, letters = false, typed = false;
   for (int a = 1; a < argc;) {

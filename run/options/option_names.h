@@ -1,11 +1,11 @@
 // option_names.h: names and values of options in other programs: PyTorch and its examples, nanoGPT, llm.c, Hugging
-// Face, DeepSpeed, Megatron; TRL, PEFT, LLaMA-Factory, unsloth, axolotl, torchtune. A name of the same meaning and unit
-// stands with its option (option_table.h). These mean something else, or nothing here, or two things in two programs,
-// and are refused with a line that says what to type instead.
+// Face, DeepSpeed, Megatron; TRL, PEFT, LLaMA-Factory, unsloth, axolotl, torchtune. Names with the same meaning and
+// unit as an option here are in option_table.h (`also`) and are taken. The names in this file mean something else, or
+// have no option here, or mean different things in two programs; they are rejected with a line that says what to type.
 #pragma once
 #include "options.h"
 
-// names: separated by blanks; one that ends in * stands for all that begin like it, and those that begin with - are
+// names: separated by spaces; a name that ends in * matches all names that begin so; names that begin with - are
 // llm.c's. say: what to type instead.
 struct OptionName { const char *names, *say; };
 static const char say_warmup[] = "--warmup takes both: below 1 a fraction of all steps (0.05), else steps (2000)";

@@ -6,22 +6,23 @@
 
 // What a resumed run does with an option.
 enum OptionResume {
-  RESUME_OWN,      // each run has its own
-  RESUME_TAKES,    // takes the checkpoint's; another may be given, and a notice says so
-  RESUME_QUIET,    // the same without a notice: it changes what is reported or saved, not what is trained
+  RESUME_OWN,      // each run has its own value
+  RESUME_TAKES,    // takes the checkpoint's value; another may be given, with a notice
+  RESUME_QUIET,    // TAKES without a notice: the option changes what is reported or saved, not what is trained
   RESUME_STEP,     // TAKES if the run trains, else OWN
-  RESUME_ORDER,    // refuses another than the checkpoint's if the run trains, else TAKES
-  RESUME_STATE,    // refuses another if the run trains, else OWN
-  RESUME_SHAPE     // refuses another, even where only weights are taken from the checkpoint
+  RESUME_ORDER,    // rejects another value than the checkpoint's if the run trains, else TAKES
+  RESUME_STATE,    // rejects another value if the run trains, else OWN
+  RESUME_SHAPE     // rejects another value, even if only weights are taken from the checkpoint
 };
 
 // The options, in groups:
 //   INT, NUM (name, default, lowest, highest, RESUME_, help, also)
 //   CHOICE (name, default, choices, RESUME_, help, also)    o->name is one of OPT_name_choice
-//   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a room below
+//   ENUM (name, type, default, (choice, value) ..., RESUME_, help, also)    o->name is of an enum of a module below
 //   TEXT (name, default, choices or NULL, RESUME_, help, also)      if choices end in ..., other values are allowed
 //   FLAG (name, RESUME_, help, also)                        off unless given
-// A default below the lowest value, `preset` or PRESET cannot be given: something else decides, mostly the preset.
+// A default that is below the lowest value, `preset` or PRESET means "not given", and cannot be typed: something else
+// decides then, mostly the preset.
 // also: names of the same option in other programs, if there are any; those with one dash are llm.c's, which are
 // explained but not taken.
 enum { LAYERS_MAX = 1000 };
@@ -351,8 +352,9 @@ enum OptionId {
 #define CHOICES_7(f, name, a, ...) f(name, a) CHOICES_6(f, name, __VA_ARGS__)
 #define CHOICES_8(f, name, a, ...) f(name, a) CHOICES_7(f, name, __VA_ARGS__)
 
-// The choices of each option, numbered in the table's order; where they are an enum's, this must be its order.
-enum { PRESET = -1 };
+// The choices of an option are numbered from 0 in the order of the table. Where the choices of an option are values of
+// an enum declared elsewhere (ENUM), the table must have them in the order of that enum: PAIR_CHECK.
+enum { PRESET = -1 };                            // not given: the preset decides
 #define OPTION_NOTHING(...)
 #define CHOICE_ID(name, choice) OPT_##name##_##choice,
 #define OPTION_CHOICES(name, def, choices, ...) \
@@ -366,9 +368,11 @@ enum { PRESET = -1 };
   CHOICES(PAIR_CHECK, name, pairs)
 OPTIONS(OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_NOTHING, OPTION_CHOICES, OPTION_PLACES, OPTION_NOTHING)
 
-enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };        // of a model, as files have them
+// The most matrices of a model as files have them, separately: 7 of a block (q, k, v, o; gate, up, down), and 3 outside
+// the blocks (token and position embedding, head).
+enum { BASE_MATRICES_MAX = 7 * LAYERS_MAX + 3 };
 struct Options {
-  const TrainerTable *trainer;                   // whose they are
+  const TrainerTable *trainer;                   // the trainer whose options these are
 #define OPTION_FIELD_INT(name, ...) int64_t name;
 #define OPTION_FIELD_NUM(name, ...) double name;
 #define OPTION_FIELD_TEXT(name, ...) char name[OPTION_TEXT_BYTES];
@@ -377,16 +381,16 @@ struct Options {
 #define OPTION_FIELD_FLAG(name, ...) bool name;
   OPTIONS(OPTION_NOTHING, OPTION_FIELD_INT, OPTION_FIELD_NUM, OPTION_FIELD_TEXT, OPTION_FIELD_CHOICE, OPTION_FIELD_ENUM,
           OPTION_FIELD_FLAG)
-  bool given[OPTION_COUNT];
+  bool given[OPTION_COUNT];                      // by the command line or the file of --config
   bool in_file[OPTION_COUNT];                    // given only by the file of --config
   bool batch_auto;                               // batch_size is not decided yet, and 1 until then
-  bool tuning;                                   // weights are there: options that were not given are a tuning's
-  int64_t longest;                               // tokens of the longest conversation, where it decided seq_len
-  double conversations;                          // of a step, where they decided global_batch; else 0
-  int64_t vocab_size_asked;                      // for a trained tokenizer, which may have reached fewer
-  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU has at once; it fixes an order of sums
-  uint8_t base_types[BASE_MATRICES_MAX];        // with --base_dtype file: of each matrix, in order of parameters
+  bool tuning;                                   // the run fine-tunes: options not given have other defaults
+  int64_t longest;                               // tokens of the longest conversation, if it decided seq_len; else 0
+  double conversations;                          // of a step, if they decided global_batch; else 0
+  int64_t vocab_size_asked;                      // --vocab_size; a tokenizer trained for it may have fewer tokens
+  int64_t gpu_head_chunk_bytes;                  // fp32 logits that a GPU computes at once; fixes a summation order
+  uint8_t base_types[BASE_MATRICES_MAX];        // --base_dtype file: quantization of each matrix, in order of params
   int replicas, shards;                          // the mesh
   bool recompute_auto;                           // the level was chosen for the device
-  int encode_at, encode_files;                   // the words behind --encode OUT, among the program's arguments
+  int encode_at, encode_files;                   // words after --encode OUT: index of the first in argv; their number
 };

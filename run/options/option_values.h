@@ -1,5 +1,5 @@
-// option_values.h: from the command line to struct Options, all of it made from the table in option_table.h. Other
-// programs' names are in option_names.h, --config in option_file.h, --help in option_help.h.
+// option_values.h: from the command line to struct Options, all by the table in option_table.h. Names of options in
+// other programs are in option_names.h, --config in option_file.h, --help in option_help.h.
 //
 // Values are stored as the table spells them, however they were typed: what is printed, saved in a checkpoint and
 // compared between ranks has one spelling.
@@ -40,7 +40,7 @@ static const struct { int first; const char *title; } option_groups[] = {
           OPTION_NOTHING)
 };
 
-// --dtype is a shorthand: it sets these three, except those that are given too.
+// --dtype is a shorthand: it sets the three options dtype_options, except those that are given too.
 static const OptionSpec dtype_spec = {"dtype", OPTION_TEXT, 0, 0, 0, 0, "", "fp32|bf16|fp16", NULL,
                                       RESUME_OWN, "sets param_, reduce_ and buffer_dtype; one that is given too wins"};
 static const OptionId dtype_options[] = {OPT_param_dtype, OPT_reduce_dtype, OPT_buffer_dtype};
@@ -53,7 +53,8 @@ const char *sample_file(const Options *o) {
 }
 
 // ---- values ---------------------------------------------------------------------------------------------------------
-// Which of its choices an option has, and that as a word; -1 and "" where the preset is still to decide.
+// option_choice: the number of the choice that an option has, -1 if the preset is still to decide. choice_word: choice
+// k as a word, "" for -1.
 static int option_choice(const Options *o, const OptionSpec *s) {
   int k;
   memcpy(&k, (const char *)o + s->offset, sizeof k);
@@ -100,7 +101,7 @@ static bool choice_is(const char *choice, size_t n, const char *word) {
     if (tolower((unsigned char)*c) != tolower((unsigned char)*word)) return false;
   }
 }
-// The choice that a word means, n bytes of `choices`; NULL: none. "..." is not a choice.
+// The place in `choices` of the choice that a word means, and its length *n; NULL: none. "..." is not a choice.
 static const char *choice_find(const char *choices, const char *word, size_t *n) {
   for (const char *c = choices; c; c = c[*n] ? c + *n + 1 : NULL) {
     *n = strcspn(c, "|");
@@ -109,8 +110,9 @@ static const char *choice_find(const char *choices, const char *word, size_t *n)
   return NULL;
 }
 static bool choices_open(const char *choices) { return !choices || strstr(choices, "..."); }
-// Writes a word to `to` as the table spells it; true if it is one of the choices, by any name. If other values are
-// possible too, a word that begins with a digit is one of those.
+// Writes a word to `to` as the table spells it, and returns true, if it is one of the choices, by any name
+// (option_values has names of other programs). If the option also takes other values ("..."), a word that begins with a
+// digit is such a value.
 static bool choice_take(const char *choices, const char *word, char *to, size_t bytes) {
   size_t n;
   const char *found = choice_find(choices, word, &n);
@@ -173,7 +175,7 @@ static bool option_set_number(char *field, const OptionSpec *s, const char *valu
   }
   REJECT(!is, "--%s needs %s, not '%.200s'", s->name, whole ? "a whole number" : "a number", value);
   option_range(s, x < s->lo, range, sizeof range);
-  const bool is_default = may_be_default && x == s->def;         // below the range: it was not given
+  const bool is_default = may_be_default && x == s->def;         // a default below the range stands for "not given"
   REJECT((x < s->lo && !is_default) || x > s->hi || !fits, "--%s %.200s is out of range: %s%s", s->name, value, range,
          x < s->lo && s->def < s->lo ? "; leave it out for the default" : "");
   if (whole) *(int64_t *)field = n;
@@ -218,7 +220,7 @@ bool option_set(Options *o, int i, const char *value, Error *error) {
   return option_put(o, i, value, error);
 }
 
-// Takes an option from others, with whether it was given.
+// Copies option i of `from`, and whether it was given.
 static void option_copy(Options *o, const Options *from, int i) {
   static const size_t bytes[] = {sizeof(int64_t), sizeof(double), OPTION_TEXT_BYTES, sizeof(int), sizeof(bool)};
   const OptionSpec *s = &option_specs[i];
@@ -232,9 +234,9 @@ void option_forget(Options *o, int i) {
 }
 
 // ---- names ----------------------------------------------------------------------------------------------------------
-// Whether b is a with one slip of the fingers: a letter more, less, other, or two swapped, in a name of five letters or
-// more; in a shorter one a letter doubled, or two swapped. Digits tell names apart (beta1, beta2), so they are no slip;
-// words that are joined or parted are none either.
+// Whether `typed` is name b with one typo: one letter more, less or other, or two swapped, in names of five letters or
+// more; in shorter names only a letter doubled, or two swapped. A changed digit is no typo, since digits distinguish
+// names (beta1, beta2). Underscores are ignored.
 static bool is_slip(const char *typed, const char *b) {
   char x[OPTION_NAME_BYTES], y[OPTION_NAME_BYTES], *to = x;
   for (const char *c = typed; *c; c++) if (*c != '_') *to++ = *c;
@@ -254,10 +256,10 @@ static bool is_slip(const char *typed, const char *b) {
   return swapped || doubled || ((more || less || other) && m > 4 && n > 4);
 }
 
-// What a name on the command line stands for; off: it was --no_NAME.
+// The option that a name on the command line stands for, an OptionId or OPTION_DTYPE; off: the name was --no_NAME.
 struct OptionUse { int id; bool off; };
 
-// Takes the next of several names; false at their end.
+// Copies the next of several names, separated by spaces, and moves *names past it; false at the end.
 static bool name_next(const char **names, char word[OPTION_NAME_BYTES]) {
   *names += strspn(*names, " ");
   const int n = (int)strcspn(*names, " ");
@@ -273,7 +275,7 @@ static bool names_have(const char *names, const char *name) {
   }
   return false;
 }
-// What to type instead of another program's name; NULL: it is none.
+// What to type instead of the name of an option of another program; NULL: no such name is known.
 static const char *option_instead(const char *name) {
   for (const OptionName &n : option_names) if (names_have(n.names, name)) return n.say;
   return NULL;
@@ -284,8 +286,8 @@ static int option_index(const char *name) {
     if (!strcmp(option_spec(i)->name, name) || names_have(option_spec(i)->also, name)) return i;
   return -1;
 }
-// The option whose name, or other name, was meant but for one slip of the fingers; NULL: none. A guess by likeness
-// would name options of other subjects: --val_size is no --vocab_size.
+// The name of the option that `name` is with one typo, by its own name or one of other programs; NULL: none. Looser
+// similarity would suggest options with other meanings: --val_size is not --vocab_size.
 static const char *option_nearest(const char *name) {
   for (int i = 0; i <= OPTION_COUNT; i++) {
     char word[OPTION_NAME_BYTES];
@@ -295,8 +297,8 @@ static const char *option_nearest(const char *name) {
   }
   return NULL;
 }
-// The options of which a name is the first two words or more, as text; "" if there are none. One word is no subject:
-// --weight is no --weight_decay.
+// The options whose names start with `name`, which must have two words or more, as text; "" if there are none. One word
+// is too little: --weight does not mean --weight_decay.
 static const char *options_beginning(const char *name) {
   static char list[512];
   const size_t n = strlen(name);
@@ -306,7 +308,7 @@ static const char *options_beginning(const char *name) {
       text_add(list, sizeof list, "%s--%s", list[0] ? ", " : "", s.name);
   return list;
 }
-// A name in the form that is compared: hyphens become underscores, and it ends at a '='.
+// Writes a name in the form that is compared: hyphens become underscores, and the name ends at a '='.
 static void option_name_plain(char to[OPTION_NAME_BYTES], const char *typed) {
   snprintf(to, OPTION_NAME_BYTES, "%.*s", (int)strcspn(typed, "="), typed);
   for (char *c = to; *c; c++) if (*c == '-') *c = '_';
@@ -335,11 +337,11 @@ static bool option_find(const char *name, OptionUse *use, Error *error) {
 // What one command line, or one file, has set so far.
 struct OptionSource { bool here[OPTION_COUNT]; char dtype[OPTION_TEXT_BYTES]; };
 
-// nanoGPT's words for what --init_from is, unless something of that name is here.
+// Whether the value of --init_from is one of nanoGPT's words, scratch or resume, and not a file or directory here.
 static bool init_from_other(const char *value) {
   return (!strcmp(value, "scratch") || !strcmp(value, "resume")) && access(value, F_OK);
 }
-// Takes an option from a source. value: NULL when it stands alone; next: what follows it then, or NULL.
+// Sets an option from a source. value: NULL if the option stands alone; next: then the word after it, or NULL.
 static bool source_take(Options *o, OptionSource *from, OptionUse use, const char *value, const char *next,
                         Error *error) {
   const OptionSpec *s = option_spec(use.id);
@@ -367,8 +369,8 @@ static bool source_end(Options *o, const OptionSource *from, Error *error) {
   return true;
 }
 
-// Adds what is wrong with one option, or word, to the one line of all that are: whole, or its name where the line gets
-// long. `at`: where it stands, or "".
+// Adds an error about one option, or word, to the line with all errors: the whole message `why`, or only `name` if the
+// line gets long. `at`: "PATH:LINE: " of the option, or "".
 static void wrong_add(Error *all, const char *at, const char *name, const char *why) {
   char *text = all->text;
   const bool whole = !text[0] || strlen(text) + strlen(at) + strlen(why) < sizeof all->text / 2;
@@ -404,15 +406,16 @@ static bool value_follows(OptionUse use, const char *next) {
   if (!next || use.off) return false;
   return option_spec(use.id)->type == OPTION_FLAG ? word_is_bool(next) : strncmp(next, "--", 2) != 0;
 }
-// Whether an empty value on the command line can only be a shell variable that is not set: of an option that names a
-// thing, and is left out where there is none.
+// Whether an empty value for an option can only be an unset shell variable: the option names a file or other thing, and
+// one leaves it out to name none.
 static bool option_names_a_thing(int id) {
   const OptionSpec *s = option_spec(id);
   const bool means_none = id == OPT_prompt || id == OPT_stop || id == OPT_freeze || id == OPT_no_decay ||
                           id == OPT_lr_scale;
   return s->type == OPTION_TEXT && s->text_def && !s->text_def[0] && !means_none;
 }
-// The words of the list that follow --encode OUT or --flight FILE, and what stands for them; false: they are too many.
+// For --encode OUT and --flight FILE, which take further words: moves *a past them. Those of --encode are counted,
+// those of --flight are joined by commas into *value. False: they have too many bytes.
 static bool options_take_list(Options *o, int id, int argc, char **argv, int *a, const char **value) {
   static char list[OPTION_TEXT_BYTES];
   bool fits = true;
@@ -425,8 +428,8 @@ static bool options_take_list(Options *o, int id, int argc, char **argv, int *a,
   *value = list;
   return fits;
 }
-// Takes the option that stands at argv[*a], and moves *a to its last word. last: the option before it, or -1; then this
-// one. False with one line in `error`.
+// Takes the option at argv[*a], and moves *a to its last word. *last: the option before it, or -1; becomes this option.
+// False with one line in `error`.
 static bool options_take_one(Options *o, OptionSource *from, int argc, char **argv, int *a, int *last, Error *error) {
   const char *word = argv[*a], *next = *a + 1 < argc ? argv[*a + 1] : NULL, *value = strchr(word, '=');
   const bool apart = !value && next && strncmp(next, "--", 2);
@@ -470,7 +473,8 @@ static bool options_take(Options *o, int argc, char **argv, Error *error) {
   return fail(error, "%s", all.text);
 }
 
-// What belongs to --plan has no effect without it; --json also belongs to --interactive.
+// Rejects options of the group "plan" without --plan, since they would have no effect; --json also belongs to
+// --interactive and --show_chats.
 static bool options_check_plan(const Options *o, Error *error) {
   for (int i = GROUP_PLAN; i < GROUP_OTHER && o->plan == OPT_plan_off; i++)
     REJECT(o->given[i] && i != OPT_plan && !(i == OPT_json && (o->interactive || o->show_chats)), "--%s belongs to "

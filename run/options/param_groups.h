@@ -6,7 +6,7 @@
 #include "options.h"
 #include "option_values.h"
 
-// Takes the blanks out of a list: no name has one, but lists are often written with them.
+// Removes the spaces in a list: no name has one, but lists are often written with them.
 static inline void list_trim(char *list) {
   char *to = list;
   for (const char *c = list; *c; c++) if (*c != ' ' && *c != '\t') *to++ = *c;
@@ -48,8 +48,8 @@ static inline bool params_set(const ParamList *l, const Options *o, Param *param
   }
   return true;
 }
-// Which matrices keep bytes (--base_dtype), of those that do not train: those of another type than --param_dtype. What
-// is quantized here are the matrices of blocks, as bitsandbytes does it.
+// --base_dtype: marks which matrices that do not train stay quantized, or in the file's dtype: those of another type
+// than --param_dtype. q8_0 and nf4 quantize the matrices of blocks only, as bitsandbytes does.
 static inline bool params_keep(const Options *o, Param *param, int params, Error *error) {
   const int made = o->base_dtype == OPT_base_dtype_q8_0 ? BLOCK_Q8_0 : BLOCK_NF4;
   const int stored = block_of_dtype(option_dtype(o, OPT_param_dtype));

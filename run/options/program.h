@@ -1,4 +1,4 @@
-// program.h: a model's shape from options, and back. What this room asks of the trainer is at the end of options.h.
+// program.h: a model's shape from options, and back.
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -29,11 +29,11 @@ ModelShape shape_of(const Options *o) {
                                   o->tie_head == OPT_tie_head_on, o->dropout);
   s.n_kv_head = o->n_kv_head, s.head_size = o->head_size, s.mlp_width = o->mlp_width;
   s.block = architecture_of(o);
-  Error unused;                                  // options_resolve has refused what is wrong
+  Error unused;                                  // options_resolve has rejected what is wrong
   s.lora.rank = o->lora, s.lora.alpha = o->lora_alpha > 0 ? o->lora_alpha : 2.0 * (double)o->lora;
   s.lora.dropout = o->lora_dropout, s.lora.by_root = o->lora_scale == OPT_lora_scale_root;
   long long from = 0, last = -1;
-  sscanf(o->train_rows, "%lld:%lld", &from, &last);              // lora_resolve has looked at it
+  sscanf(o->train_rows, "%lld:%lld", &from, &last);              // lora_resolve has checked it
   s.lora.row_from = from, s.lora.row_end = last + 1;
   if (o->lora) lora_targets(&s.lora, &s, o->lora_targets, &unused);
   return s;

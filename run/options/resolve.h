@@ -1,5 +1,5 @@
 // resolve.h: options that were not given are filled in, from the preset and from each other, and what cannot work is
-// refused; report_refuse: options about what a run does and reports. For those of sharding, sharding.h does that.
+// rejected; report_refuse does this for options about what a run does and reports, sharding.h for those of sharding.
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -21,7 +21,7 @@ void preset_fill(Options *o, const char *list) {
     if (open) CHECK(option_put(o, i, value, &fault), "preset: %s", fault.text);
   }
 }
-// Sizes and choices of the block, and what cannot work.
+// Completes sizes and choices of the architecture, and rejects what cannot work.
 static bool block_resolve(Options *o, const Preset *p, Error *error) {
   RopeScaling scaling;
   preset_fill(o, p->block);
@@ -65,7 +65,7 @@ static bool block_resolve(Options *o, const Preset *p, Error *error) {
   return true;
 }
 
-// What --base_dtype cannot be.
+// Rejects what --base_dtype cannot be.
 static bool base_resolve(const Options *o, Error *error) {
   const bool file = o->base_dtype == OPT_base_dtype_file, keeps = file || o->base_dtype > OPT_base_dtype_param;
   const char *word = option_word(o, OPT_base_dtype);
@@ -81,7 +81,7 @@ static bool base_resolve(const Options *o, Error *error) {
          "param, q8_0 or nf4");
   return true;
 }
-// What adapters there are. The block is resolved.
+// Completes and checks the options of adapters. The options of the architecture are resolved already.
 static bool lora_resolve(Options *o, Error *error) {
   const ModelShape shape = shape_of(o);
   Lora lora = shape.lora;
@@ -108,7 +108,7 @@ static bool lora_resolve(Options *o, Error *error) {
   return true;
 }
 
-// What belongs to preferences, and what they do not go with.
+// Completes the options of preference losses, and rejects what they cannot be combined with.
 static bool preference_resolve(Options *o, Error *error) {
   static const OptionId of_preferences[] = {OPT_dpo_beta, OPT_dpo_smoothing, OPT_simpo_gamma, OPT_reference};
   const char *word = option_word(o, OPT_loss);
@@ -140,8 +140,8 @@ static bool preference_resolve(Options *o, Error *error) {
   return true;
 }
 
-// What a tuning (--init_from) does with options that were not given, instead of what a training from nothing does. Of
-// adapters, which begin at zero, the rate is ten times as large. tuning_fit_length does the rest, when texts are there.
+// Defaults of fine-tuning (--init_from) for options that were not given. Adapters, which start at zero, get ten times
+// the learning rate. tuning_fit_length and tuning_fit_step do the rest once the corpus is there.
 static void tuning_resolve(Options *o, int world, int ranks_per_host) {
   if (!o->tuning) return;
   if (!o->given[OPT_lr]) o->lr = (o->lora ? 2e-4 : 2e-5) / (o->loss == PREFERENCE_NONE ? 1 : 20);
@@ -173,7 +173,7 @@ static void tuning_fit_step(Options *o, const Corpus *corpus, int world) {
     rows = (double)p.rows, count = (double)p.kept;
     packing_free(&p);
   }
-  if (rows < 1 || count < 1) return;             // refused below, by name
+  if (rows < 1 || count < 1) return;             // rejected later with a message
   const double mean = count / rows;
   o->global_batch = 1;                           // a power of two, which 1, 2, 4, 8 ranks share without empty rows
   while (o->global_batch * 2 <= (int64_t)rows && mean * (double)o->global_batch * M_SQRT2 < TUNING_CONVERSATIONS)
@@ -189,7 +189,8 @@ void options_fit_corpus(Options *o, const Corpus *corpus, int world) {
   tuning_fit_step(o, corpus, world);
 }
 
-// --batch_size auto: what a step is must not depend on memory.
+// --batch_size auto, which is decided by the memory that is free: rejects it where the sequences of a step would depend
+// on that decision.
 static bool batch_resolve(Options *o, int world, Error *error) {
   if (o->batch_size) return true;
   REJECT(!run_trains(o), "--batch_size auto is of training: give a number, or leave it out");
@@ -217,7 +218,7 @@ bool trace_refuse_steps(const Options *o, int64_t steps, Error *error) {
          "step%s; choose earlier ones", o->trace_steps, (long long)steps, steps == 1 ? "" : "s");
   return true;
 }
-// Options about what a run does and reports that contradict others. False with one line in `error`.
+// Rejects options about what a run does and reports that contradict others. False with one line in `error`.
 static bool report_refuse(const Options *o, Error *error) {
   int64_t first, last;
   const bool tunes = o->tune != OPT_tune_off;

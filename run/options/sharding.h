@@ -1,5 +1,5 @@
 // sharding.h: from the options of the groups "sharding" and "precision" and --freeze to FsdpConfig. Modes have their
-// names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is refused by name, before anything
+// names from PyTorch FSDP and DeepSpeed; what cannot work or would have no effect is rejected by name, before anything
 // is allocated. What the device must support is checked in run/agree.h.
 #pragma once
 #include "options.h"
@@ -16,7 +16,7 @@ Dtype option_dtype(const Options *o, OptionId id) {
   return !strcmp(word, "bf16") ? BF16 : !strcmp(word, "fp16") ? F16 : F32;
 }
 
-// The strategy by its name in torch.distributed.fsdp.ShardingStrategy; DeepSpeed's stages of ZeRO are others of them.
+// The strategy by its name in torch.distributed.fsdp.ShardingStrategy, also for DeepSpeed's names (zero2, zero3).
 static Choice_strategy strategy_of(const Options *o) {
   switch (o->strategy) {
     case OPT_strategy_zero3: return OPT_strategy_full_shard;
@@ -44,7 +44,7 @@ bool mesh_parse(const char *text, int *replicas, int *shards) {
   *replicas = (int)R, *shards = (int)S;
   return true;
 }
-// "min_params:N", N as 100000 or 1e5. False: it has another form.
+// Reads "min_params:N", N as 100000 or 1e5. False: the text has another form.
 static bool wrap_parse(const char *text, int64_t *least) {
   static const char name[] = "min_params:";
   if (strncmp(text, name, sizeof name - 1)) return false;
@@ -93,7 +93,7 @@ bool recompute_parse(const Options *o, Recompute *level, Error *error) {
   for (; at < o->n_layer; at++) level[at] = RECOMPUTE_NONE;
   return true;
 }
-// The device and what ranks talk over.
+// Checks the options of the device and the transport (--comm).
 static bool sharding_resolve_device(const Options *o, int world, Error *error) {
   REJECT(o->comm == OPT_comm_self && world > 1, "--comm self is for one rank, there are %d", world);
   REJECT(o->comm == OPT_comm_nccl && o->device != OPT_device_cuda, "--comm nccl needs --device cuda");
@@ -107,7 +107,7 @@ static bool sharding_resolve_device(const Options *o, int world, Error *error) {
          "for copies inside the step, which cannot be captured");
   return true;
 }
-// Mesh and strategy: one follows from the other. ranks_per_host: 0 where hosts differ; it only completes hybrid_shard.
+// Completes mesh and strategy, one from the other. ranks_per_host: 0 if hosts differ; it only completes hybrid_shard.
 static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, Error *error) {
   int R = 1, S = world;
   const bool asked = o->mesh[0] || o->given[OPT_mesh];
@@ -135,7 +135,7 @@ static bool sharding_resolve_mesh(Options *o, int world, int ranks_per_host, Err
   o->replicas = R, o->shards = S;                // --mesh stays as it was given: a checkpoint does not record ranks
   return true;
 }
-// Number of units that lie inside a block. 0: everything is gathered together, before the first block.
+// The number of FSDP units inside blocks. 0: everything is gathered together, before the first block.
 static int sharding_block_units(const Options *o) {
   int64_t least = 0;
   if (!strcmp(o->wrap, "block")) return (int)o->n_layer;
@@ -147,7 +147,7 @@ static int sharding_block_units(const Options *o) {
   free(param);
   return inside;
 }
-// Refuses options about gathers if nothing is gathered block by block.
+// Rejects options about all-gathers if nothing is gathered block by block.
 static bool sharding_check_gathers(const Options *o, int world, Error *error) {
   const int S = o->shards;
   const bool none = strategy_of(o) == OPT_strategy_no_shard, reshards = o->given[OPT_reshard_after_forward];
@@ -161,7 +161,7 @@ static bool sharding_check_gathers(const Options *o, int world, Error *error) {
          "stays whole, --%s has no effect", o->wrap, asked);
   return true;
 }
-// Gather slots, resharding, accumulation: what the strategy asks for, and what contradicts it.
+// Completes gather slots, resharding and accumulation as the strategy asks, and rejects what contradicts it.
 static bool sharding_resolve_slots(Options *o, int world, Error *error) {
   const int S = o->shards;
   int64_t least;
@@ -190,7 +190,7 @@ static bool sharding_resolve_slots(Options *o, int world, Error *error) {
   if (zero1) o->accumulate = OPT_accumulate_local;
   return true;
 }
-// Checks options that depend on the kind of device, if it was named, and options that only training has.
+// Checks options that depend on the kind of device, if --device names one, and options that only training has.
 static bool sharding_check_device(const Options *o, Error *error) {
   const bool trains = !o->eval_only && !o->sample_only, cpu = o->device == OPT_device_cpu;
   const bool offloads = o->offload != OFFLOAD_NONE, matmul = o->fp8 == FP8_MATMUL;

@@ -1,7 +1,7 @@
-// sm_margin.h: --sm_margin, the multiprocessors of a GPU that matrix multiplies leave to NCCL's kernels.
+// sm_margin.h: --sm_margin, the SMs of a GPU that matrix multiplies leave to NCCL's kernels.
 //
-// The number is that of cuBLASLt's heuristic too, whose choice decides bits: it follows from the text and the GPU's
-// model, never from the number of ranks.
+// cuBLASLt's heuristic is told the number as well, and its choice of kernel changes last bits. So the number follows
+// from the option and the model of the GPU, never from the number of ranks.
 #pragma once
 #include "options.h"
 #include "option_values.h"
@@ -13,7 +13,7 @@ static inline int sm_margin_parse(const char *text) {
   const size_t digits = strspn(text, "0123456789");
   return !digits || text[digits] || digits > 4 || atoi(text) > SM_MARGIN_MAX ? SM_MARGIN_WRONG : atoi(text);
 }
-// What can be said of its text alone.
+// Rejects what is wrong with the option whatever the GPU.
 static inline bool sm_margin_refuse(const Options *o, Error *error) {
   const int margin = sm_margin_parse(o->sm_margin);
   REJECT(margin == SM_MARGIN_WRONG, "--sm_margin '%.200s' is neither auto nor a number of multiprocessors, like 16",

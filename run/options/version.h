@@ -7,7 +7,7 @@
 // nothing else is compiled again because of it.
 extern const char build_id[16] __attribute__((weak));
 const char build_id[16] = "unknown";
-// Why this build has no CUDA kernels, if so: what was missing.
+// Why this build has no CUDA kernels, if it has none: what was missing.
 extern const char build_no_cuda[256] __attribute__((weak));
 const char build_no_cuda[256] = "nvcc was not found, or CUDA=0";
 

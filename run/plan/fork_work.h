@@ -1,5 +1,5 @@
-// fork_work.h: many independent pieces of work on all cores, by processes: what a piece computes may use static memory,
-// and leaves its result in memory that the processes share.
+// fork_work.h: many independent pieces of work on all cores, by processes and not threads, so that the code of a piece
+// may use static memory. A piece leaves its result in memory that the processes share.
 #pragma once
 #include "plan.h"
 #include "kernels/device.h"
@@ -14,7 +14,7 @@ static inline void *fork_memory(size_t bytes) {
   CHECK(p != MAP_FAILED, "no shared memory of %zu bytes for what several processes compute", bytes);
   return p;
 }
-// As many as there are cores that this process may use, by its mask and its quota.
+// The number of processes to use: that of the cores that this process may use, by its mask and its cgroup's quota.
 static inline int fork_processes() {
   cpu_set_t mask;
   const int cores = sched_getaffinity(0, sizeof mask, &mask) ? 1 : CPU_COUNT(&mask);
@@ -24,7 +24,8 @@ static inline int fork_processes() {
 // Piece `i` of what `of` points to. Its results must lie in memory of fork_memory.
 typedef void ForkPiece(void *of, int64_t i);
 typedef void ForkProgress(int64_t done, int64_t count);
-struct ForkShared { int64_t next, done; };
+struct ForkShared { int64_t next, done; };       // the next piece that nobody does yet; pieces done
+// Does pieces until none is left.
 static inline void fork_pieces(ForkShared *s, int64_t count, ForkPiece *piece, void *of, ForkProgress *progress) {
   for (;;) {
     const int64_t i = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED);
@@ -34,15 +35,16 @@ static inline void fork_pieces(ForkShared *s, int64_t count, ForkPiece *piece, v
     if (progress) progress(done, count);
   }
 }
-// Does `count` pieces in `processes` processes, this one among them, which alone calls `progress`. Which process does a
-// piece is left open. If one of them dies, so does this one: with its exit code, after its line on stderr, or with one.
+// Does `count` pieces in `processes` processes, of which this process is one and alone calls `progress`. Any process
+// may do any piece. If one of the others fails, this process exits with that one's exit code, or, if a signal ended it,
+// with a line of its own.
 static inline void fork_work(int processes, int64_t count, ForkPiece *piece, void *of, ForkProgress *progress) {
   ForkShared *s = (ForkShared *)fork_memory(sizeof *s);
   pid_t *child = (pid_t *)calloc((size_t)processes, sizeof(pid_t));
   const pid_t parent = getpid();
   fflush(NULL);
   for (int k = 1; k < processes && k < count; k++) {
-    child[k] = fork();                           // where that fails, the others do its pieces
+    child[k] = fork();                           // if fork fails, the other processes do the pieces
     if (child[k]) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(0);

@@ -1,5 +1,5 @@
-// machines.h: what ranks would have that are planned and not there: FLOP/s, bandwidths, memory, latencies, from data
-// sheets and published measurements, and how much of it is reached.
+// machines.h: FLOP/s, bandwidths, memory and latencies of the machines that --on names, from data sheets and published
+// measurements, and the shares of them that a training reaches.
 #pragma once
 #include "plan.h"
 #include "kernels/cuda/nvidia.h"
@@ -19,9 +19,9 @@ struct Machine {
   AttentionRate attention[ATTENTION_KINDS];      // with all that their tiles compute
   double memory_rate, launch_s;                  // what streaming ops reach; from the end of a kernel to the next
   double inside, between;                        // bytes/s into a rank, from ranks of its host and of other hosts
-  double base_s, inside_s, between_s;            // of a collective: its start, a hop inside a host, between hosts
-  double pcie, host_rate;                        // to and from the host's memory; of it, a rank's share
-  double memory_bytes, reserve_bytes;            // of a GPU, or of a host for its CPU ranks; taken by libraries
+  double base_s, inside_s, between_s;            // latencies of a collective: start, hop inside a host, between hosts
+  double pcie, host_rate;                        // bytes/s to and from host memory; a rank's share of that memory's
+  double memory_bytes, reserve_bytes;            // of a GPU, or of a host for its CPU ranks; of it, what libraries take
 };
 
 // Data sheets: NVIDIA's of H100, H200, B200, A100 (SXM) and DGX H100, H200, B200, A100, Ada whitepaper (RTX 4090).
@@ -48,15 +48,15 @@ static const MachineRow machine_rows[] = {
     {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 79, 2039, 300, 0.77, 25, 32, 0.87, {}, {156, 131}},
     {"4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 23.5, 1008, 32, 0.5, 3.125, 32, 0.87, {}, {82, 82}}};
 
-// Of memory bandwidth, by kernels that stream; of a network adapter, by messages.
+// The shares that are reached: of memory bandwidth by streaming kernels; of a network adapter by messages.
 static const double MEMORY_REACHED = 0.8, NETWORK_REACHED = 0.9;
-// Between two kernels of a captured graph.
+// Seconds between two kernels of a captured graph.
 static const double LAUNCH_S = 1.5e-6;
-// A group of sends and receives is served by this many channels at a time.
+// NCCL serves a group of sends and receives by so many channels at once.
 enum { P2P_CHANNELS = 32 };
-// What CUDA, cuBLASLt and NCCL take of a GPU. A run measures it; a plan assumes it.
+// GiB that CUDA, cuBLASLt and NCCL take of a GPU. A run measures this; a plan assumes it.
 static const double RESERVE_GIB = 2;
-// A host's memory bandwidth and number of GPUs: of an offloaded optimizer (DGX H100: two sockets of eight channels).
+// A host's memory bandwidth and number of GPUs, for an offloaded optimizer (DGX H100: two sockets of eight channels).
 static const double HOST_GBS = 500, HOST_GPUS = 8;
 // FLOPs of attention above those of the causal half: tiles on the diagonal are computed whole, and a block's first
 // loads and last stores take time, too. Fitted to that record.
@@ -64,13 +64,13 @@ static const double ATTENTION_TILE = 256;
 // Of the peak of fp32, by attention without tensor cores (assumed).
 static const double ATTENTION_PLAIN_REACHED = 0.4;
 
-// Of a core of a CPU, assumed where --on names no others: cycles a second; FLOPs a cycle by fp32 multiply-adds on AVX2
-// (NEON: four units of four lanes) and on AVX-512 (two units), of which pairs of bf16 do twice as many and AMX tiles
-// 16 times; bytes/s of memory.
+// Figures of a CPU core, assumed unless --on gives others: cycles per second; FLOPs per cycle of fp32 multiply-adds on
+// AVX2 (NEON: four units of four lanes) and AVX-512 (two units), with pairs of bf16 twice as many, with AMX tiles 16
+// times; GB/s of memory; the share of peak FLOPs that matrix multiplies reach.
 static const double CPU_HZ = 3e9, CPU_CYCLE_AVX2 = 32, CPU_CYCLE_AVX512 = 64, CPU_CORE_GBS = 10, CPU_REACHED = 0.75;
 static const double CPU_CALL_S = 5e-6, CPU_MESSAGE_S = 30e-6, CPU_NETWORK_GBS = 1.25;
 
-// cores: that a rank has, fewer than one where ranks share them.
+// cores: of a rank, less than one if ranks share cores.
 static inline void machine_of_cpu(Machine *m, const Ops *ops, Dtype dtype, double cores) {
   const bool narrow = ops == &ops_avx2 || ops == &ops_neon || ops == &ops_neon_bf16;
   const bool pairs = ops != &ops_avx2 && ops != &ops_avx512 && ops != &ops_neon;
@@ -119,7 +119,7 @@ static inline void machine_reaches(Machine *m, const MachineRow *row) {
   m->between *= NETWORK_REACHED;
 }
 
-// The figures that --on NAME,KEY=X,... may replace.
+// The figures that --on NAME,KEY=X,... may replace; unit: what X is multiplied by.
 struct MachineKey { const char *name; size_t offset; double unit; };
 static const MachineKey machine_keys[] = {{"tflops", offsetof(Machine, peak_flops), 1e12},
                                           {"memory_gbs", offsetof(Machine, memory_rate), 1e9},
@@ -145,8 +145,8 @@ static inline bool machine_key_set(Machine *m, const char *key, size_t n, Error 
   REJECT(true, "--on: '%.*s' is none of tflops=, memory_gbs=, memory_gib=, reserve_gib=, inside_gbs=, between_gbs=",
          (int)n, key);
 }
-// Reads --on. cpu, cores: table and cores of a CPU's rank. host_bytes: memory of a host. False with one line in
-// `error`.
+// Reads --on. cpu, cores: table of ops and cores of a CPU rank. host_bytes: memory of a host. dtype, tf32: what matrix
+// multiplies compute in. False with one line in `error`.
 static inline bool machine_parse(Machine *m, const char *on, const Ops *cpu, double cores, size_t host_bytes,
                                  Dtype dtype, bool tf32, Error *error) {
   const size_t n = strcspn(on, ",");

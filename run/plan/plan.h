@@ -1,8 +1,8 @@
-// plan.h: the door of run/plan/: what a run would need and how long it would take, before there is one.
+// plan.h: the public header of run/plan/: what a run would need and how long it would take, before there is one.
 #pragma once
 #include "run/run.h"
 
 // ---- plan_search.h --------------------------------------------------------------------------------------------------
-// The command --plan. Of several processes that mpirun started only the first one speaks, and plans for as many unless
-// --world says otherwise.
+// The command --plan. Of several processes that mpirun started only the first one plans and prints, for as many ranks
+// as there are processes, unless --world says otherwise.
 int plan_main(Call *call);

@@ -5,11 +5,11 @@
 #include "plan_worlds.h"
 #include "run/report/report.h"
 
-// The plan of another number of ranks. bytes: of a rank; needs: of a GPU, or of a host for all its CPU ranks; refused:
-// "", or why there is no such plan.
+// The plan of another number of ranks, `world`. bytes: of a rank; needs: bytes that a GPU must have, or a host for all
+// its CPU ranks; step_s, tokens_s: predicted, 0 without --on; refused: "", or why training rejects this number.
 struct WorldRow { int world; size_t bytes; double needs, step_s, tokens_s; Error refused; };
 enum { WORLD_ROWS_MAX = 24 };
-// Everything that is printed. run: the planned rank of those that need most memory.
+// Everything that is printed. run: a planned rank of the class that needs most memory.
 struct PlanReport {
   WorldPlan plan;
   RunView *run;
@@ -42,6 +42,7 @@ static inline void report_progress(const char *what) {
   snprintf(line, sizeof line, "planning: %s", what);
   line_draw(line, true);
 }
+// Plans the same options for 1, 2, 4, ... ranks, up to the number asked for.
 static inline void report_rows(PlanReport *p, const Options *asked) {
   static WorldPlan w;
   const int world = (int)p->plan.opt.world;
@@ -62,6 +63,7 @@ static inline void report_rows(PlanReport *p, const Options *asked) {
 }
 
 // ---- text -----------------------------------------------------------------------------------------------------------
+// A number of FLOPs with three digits and a unit, like "1.23 TFLOP"; one of four static texts, used in turn.
 static const char *flop_words(double n) {
   static char text[4][24];
   static int turn;
@@ -136,6 +138,7 @@ static void report_print_traffic(const PlanReport *p) {
   }
   say("  %-38s %9s  %21lld  %16lld\n", "all", "", (long long)inside, (long long)between);
 }
+// Seconds with three digits, like "12.3 ms"; one of four static texts, used in turn.
 static const char *seconds_words(double s) {
   static char text[4][24];
   static int turn;
@@ -294,7 +297,10 @@ static void report_json_times(FILE *f, const PlanReport *p) {
             (long long)(p->fit[k].value + p->fit[k].grain), p->fit[k].next);
   fprintf(f, "}");
 }
-// The report as JSON, with every figure.
+// The report as JSON, with every figure. mesh.kept: the size of a secondary group, 0: none. rank_kinds: a RankClass
+// each; needs_most: the first rank of the class whose memory plan is largest. worlds: the same run on other numbers of
+// ranks; refused: why training rejects one, or "". Times, and the bytes that a whole device needs (with the libraries',
+// as measured), are there only where --on names a machine.
 static void report_json(FILE *f, const PlanReport *p) {
   const Options *o = &p->plan.opt;
   const ModelFigures *m = &p->run->model;

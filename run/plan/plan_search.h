@@ -1,13 +1,13 @@
-// plan_search.h: --plan search: every legal combination of the options that decide how a training is sharded, cut into
-// microbatches, recomputed and stored, planned, and those that fit, fastest first. docs/plan.md is its page.
+// plan_search.h: --plan search plans every valid combination of the options that decide how a training is sharded, cut
+// into microbatches, recomputed and stored, and prints those that fit, fastest first. docs/plan.md is its page.
 //
 //   1 axes      what may vary: options that were not given
-//   2 planning  a combination's memory and step; alike blocks are planned once
-//   3 search    all of them, on all cores; what is shown again, block for block
+//   2 planning  memory and step time of a combination, if possible estimated from models with fewer blocks
+//   3 search    plans all combinations, on all cores; those that are shown once more, with all blocks
 //   4 printing; plan_main: --plan, called before MPI starts
 //
-// Options that were given stay as they are. The sequences of a step stay too, so that all rows train alike, but for
-// --dtype, which changes digits. Offloading is looked at only if nothing else fits: it is never faster.
+// Options that were given stay as they are, and so do the sequences of a step, so that all rows train the same, except
+// for --dtype, which changes results. Offloading is tried only if nothing fits without: it is never faster.
 #pragma once
 #include "plan.h"
 #include "fork_work.h"
@@ -46,6 +46,7 @@ static inline void search_add_sharding(SearchAxis *a, const char *strategy, int 
   if (slots) search_set(v, OPT_gather_slots, "%d", slots);
 }
 enum { SEARCH_SLOTS_LEAST = 2, SEARCH_SLOTS_MAX = 4 };
+// All meshes R x S of the ranks, with the values of --reshard_after_forward and --gather_slots that are worth a plan.
 static inline void search_shardings(SearchAxis *a, int world, int per_host) {
   for (int S = world; S >= 1; S--) {
     if (world % S) continue;
@@ -61,11 +62,11 @@ static inline void search_shardings(SearchAxis *a, int world, int per_host) {
     search_add_sharding(a, strategy, R, S, "off", 0);
   }
   if (world > 1) search_add_sharding(a, "zero1", 1, world, "", 0);
-  SearchValue *v = search_value(a);              // one unit
+  SearchValue *v = search_value(a);              // the whole model as one FSDP unit
   search_set(v, OPT_strategy, "full_shard");
   search_set(v, OPT_wrap, "model");
 }
-// The ways in which a rank's sequences of a step are cut into microbatches.
+// The batch sizes, powers of two and the one asked for, that divide a rank's sequences of a step.
 static inline void search_batches(SearchAxis *a, const Options *asked, const Options *resolved) {
   const int64_t sequences = resolved->batch_size * resolved->grad_accum;
   for (int64_t B = 1; B <= sequences; B *= 2) {
@@ -81,6 +82,7 @@ static inline void search_batches(SearchAxis *a, const Options *asked, const Opt
 static inline void search_words(SearchAxis *a, int option, const char *const *words) {
   for (; *words; words++) search_set(search_value(a), option, "%s", *words);
 }
+// Fills in all axes. asked: the options as given; resolved: the same completed.
 static inline void search_axes(SearchAxis *axis, const Options *asked, const Options *resolved, bool gpu) {
   static const char *const accumulate[] = {"sharded", "local", NULL};
   static const char *const levels[] = {"none", "gelu", "norm", "mlp", "block", NULL};

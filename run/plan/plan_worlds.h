@@ -14,7 +14,7 @@
 #include "kernels/workspace.h"
 
 // ================================================================================================ 1 options
-enum { PLAN_HOST_RANKS = 8 };
+enum { PLAN_HOST_RANKS = 8 };                    // default of --ranks_per_host on GPUs
 // The table of a GPU that is not here. Ctx.device is its compute capability's first number.
 static inline Ops plan_cuda_table() {
   Ops t = plan_table(true);
@@ -31,6 +31,7 @@ static inline Ops plan_cuda_table() {
 // memory of this host.
 struct PlanDevice { Device device; Machine machine; bool gpu, timed; size_t host_bytes; };
 
+// Rejects options that a plan cannot have. False with one line in `error`.
 static inline bool plan_refuses(const Options *o, Error *error) {
   static const OptionId not_here[] = {OPT_resume, OPT_init_from, OPT_eval_only, OPT_sample_only, OPT_tune,
                                        OPT_eval, OPT_interactive};
@@ -71,8 +72,8 @@ static inline bool plan_choose_device(Options *o, Error *error) {
   o->device = on_cpu ? OPT_device_cpu : OPT_device_cuda;
   return true;
 }
-// This machine's cores, read once: where nobody says how many threads a rank has, a planned host is like this one.
-// quota: in cores.
+// This machine's cores, read once: without --threads a planned host is taken to have the same cores. mask: cores that
+// this process may use; bind: whether ranks would be bound to cores; quota: the cgroup's, in cores.
 struct PlanHost { bool asked, read, bind; CoreTable table; hwloc_bitmap_t mask; double quota; Error error; };
 static inline const PlanHost *plan_host() {
   static PlanHost h;
@@ -167,6 +168,7 @@ static inline int ranks_within(int first, int stride, int size, int from, int to
   const int high = to <= first ? 0 : (to - first + stride - 1) / stride;
   return (high < size ? high : size) - (low < size ? low : size);
 }
+// The key of a rank, but for threads, owns, along and parts, which world_plan_classes fills in.
 static inline RankKey rank_key(MeshShape s, int rank, int world, int per_host) {
   const int S = s.shards, R = s.replicas, K = s.secondary ? s.secondary : 1, from = rank / per_host * per_host;
   const int to = from + per_host < world ? from + per_host : world, me = rank / S, chain = rank % S;
@@ -199,6 +201,7 @@ static inline RankOwners rank_owners(const Options *o) {
   free(param);
   return w;
 }
+// RankKey.owns: different for each rank (1 + rank), or 1 + the number of matrices it owns; 0 without Muon.
 static inline int rank_owns(RankOwners w, int rank) {
   return !w.count ? 0 : w.world <= OWNERS_APART_MAX ? 1 + rank : 1 + w.count[rank];
 }
@@ -260,6 +263,7 @@ static inline void plan_host_threads(const WorldPlan *w, int *threads, int n) {
     threads[i] = rank_threads;
   }
 }
+// Sorts the ranks into classes of equal keys.
 static inline void world_plan_classes(WorldPlan *w) {
   const Options *o = &w->opt;
   const int world = (int)o->world, per_host = (int)o->ranks_per_host;
@@ -371,6 +375,7 @@ static inline double fit_needs(const Options *asked, int64_t grad_accum, FitOf o
   world_plan_free(&w);
   return needs;
 }
+// The smallest number whose multiples, times `other`, are multiples of `of`, a power of two.
 static inline int64_t fit_grain(int64_t other, int64_t of) {
   while (of > 1 && other % 2 == 0) other /= 2, of /= 2;
   return of;
@@ -383,7 +388,7 @@ static inline Fit fit_search(const WorldPlan *w, const Options *asked, FitOf of)
   const bool by16 = o->fp8 == FP8_MATMUL;   // FP8 matrix multiplies need microbatches of multiples of 16 tokens
   const int64_t grain = !by16 ? 1 : fit_grain(of == FIT_BATCH ? o->seq_len : o->batch_size, 16);
   const int64_t most = of == FIT_BATCH && w->on.gpu ? CUDA_MAX_BATCH : 1 << 20;
-  int64_t low = 0, high = most / grain + 1;      // in grains: low fits, high does not
+  int64_t low = 0, high = most / grain + 1;      // in grains: low fits; high does not, or is above what is tried
   double low_needs = 0, high_needs = 0, slope = 0;
   bool refused = false;
   for (int turn = 0; high - low > 1; turn++) {

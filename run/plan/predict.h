@@ -1,13 +1,13 @@
-// predict.h: how long a training step would take on machines that are not here. The step is run once more over a
-// planning table (fsdp/record.h) whose ops advance clocks instead of computing: what overlaps what, and who waits
-// for whom, follows from the program's own schedule. Everything here is a prediction.
+// predict.h: how long a training step would take on a machine that is not here. The step is run once more with a table
+// of ops (fsdp/record.h) that advance clocks instead of computing: what overlaps, and what waits for what, follows from
+// the program's own schedule. Everything here is a prediction.
 //
 //   1 work        FLOPs and bytes of a call, from the tensors that its line of ops.h names
 //   2 messages    time of a collective: latency and bytes, inside a host and between hosts
 //   3 clocks      a dry run of the step on three clocks: the model's, the gathers', the reductions'
 //
-// An op takes the longer of FLOPs / rate and bytes / bandwidth, and a launch. A stream's next call begins when the one
-// before is over; events order streams as they do on the device. docs/plan.md states the model for readers.
+// An op takes max(FLOPs / rate, bytes / bandwidth) + launch. A call on a stream starts when the call before it has
+// ended; events order streams as they do on the device. docs/plan.md describes this model.
 #pragma once
 #include "plan.h"
 #include "machines.h"
@@ -27,7 +27,7 @@ static inline double tensor_bytes(Tensor t) { return t.data ? (double)numel(t) *
 static inline double product_flops(const OpTouch *w, int out, int64_t k) {
   return w->arg[out].t.data ? 2.0 * (double)numel(w->arg[out].t) * (double)k : 0;
 }
-// One product of queries and keys, the causal half: B T^2 C.
+// FLOPs of one product of queries and keys, the causal half: B T^2 C.
 static inline double attention_triangle(Tensor out) { return (double)numel(out) * (double)out.shape[1]; }
 static inline double flops_forward(const OpTouch *w) { return product_flops(w, 0, w->arg[2].t.shape[1]); }
 static inline double flops_fp8(const OpTouch *w) { return product_flops(w, 0, w->arg[1].t.shape[1]); }
@@ -35,19 +35,19 @@ static inline double flops_input(const OpTouch *w) { return product_flops(w, 0, 
 static inline double flops_weight(const OpTouch *w) { return product_flops(w, 0, w->arg[2].t.shape[0]); }
 static inline double flops_attention(const OpTouch *w) { return 2 * attention_triangle(w->arg[0].t); }
 static inline double flops_attention_backward(const OpTouch *w) { return 5 * attention_triangle(w->arg[3].t); }
-// Five steps of three products, of which two are symmetric: muon.cuh.
+// MUON_STEPS steps of three matrix multiplies, of which two have symmetric results (half is computed): muon.cuh.
 static inline double flops_newton_schulz(const OpTouch *w) {
   const double rows = (double)w->arg[0].t.shape[0], cols = (double)w->arg[0].t.shape[1], m = fmin(rows, cols);
   return MUON_STEPS * m * m * (3 * fmax(rows, cols) + m);
 }
-// Of tables, only the rows of the batch's tokens are read, or added to in fp32.
+// Bytes of embedding lookups: only the table's rows of the batch's tokens are read, or added to in fp32.
 static inline double bytes_embedding(const OpTouch *w) { return 3 * tensor_bytes(w->arg[0].t); }
 static inline double bytes_embedding_backward(const OpTouch *w) {
   return tensor_bytes(w->arg[2].t) + 8.0 * (double)numel(w->arg[2].t) + tensor_bytes(w->arg[1].t);
 }
-// What share of a GPU's best rate a result of this shape allows: its last tiles are not full, and in the last turn not
-// all multiprocessors have a tile. The library takes the tiles that lose least; smaller ones reuse less of what they
-// have read (assumed).
+// The share of a GPU's best rate that a result of this shape allows: its last tiles are not full, and in the last wave
+// not all SMs have a tile. The library is taken to choose the tile size that loses least; smaller tiles reuse less of
+// what they have read (`reuse`, assumed).
 static inline double product_fill(const Machine *m, Tensor out) {
   static const struct { double rows, cols, reuse; } tiles[] = {
       {128, 256, 1}, {256, 128, 1}, {128, 128, 0.92}, {128, 64, 0.8}, {64, 64, 0.65}, {64, 32, 0.4}};
@@ -60,11 +60,11 @@ static inline double product_fill(const Machine *m, Tensor out) {
   }
   return best;
 }
-// Bytes of passes that CUDA's matrix multiplies make besides: GELU of what was written, a bias's gradient.
+// Bytes of extra passes over memory after CUDA's matrix multiplies: GELU of the result, the gradient of a bias.
 static inline double passes_forward(const OpTouch *w) { return 2 * tensor_bytes(w->arg[1].t); }
 static inline double passes_weight(const OpTouch *w) { return w->arg[1].t.data ? tensor_bytes(w->arg[2].t) : 0; }
-// What is not element-wise. bytes: NULL where each tensor is read or written once.
-// passes: NULL where there are none.
+// Ops that are not simply element-wise. bytes: NULL if each tensor is read or written once. passes: extra bytes, NULL:
+// none.
 typedef double WorkAmount(const OpTouch *w);
 struct OpKind { const char *op; StepPart part; WorkAmount *flops, *bytes, *passes; };
 static const OpKind op_kinds[] = {
@@ -94,13 +94,13 @@ static inline const OpKind *op_kind(OpNumber op) {
 }
 
 // ================================================================================================ 2 messages
-// Time of a message or collective: before it moves bytes, and while it does.
+// Seconds of a message or collective: latency, before it moves bytes; moving, while it does.
 struct CommTime { double latency, moving; };
 static inline CommTime comm_time_add(CommTime a, CommTime b) {
   return CommTime{a.latency + b.latency, a.moving + b.moving};
 }
-// A ring over a group into every rank of which `bytes` come: each link of the ring carries as many, and between two
-// hosts the adapters of all the group's ranks there share it. As NCCL's model: a hop for each step.
+// A ring over a group, in which every rank receives `bytes`. Each link of the ring carries as many; the link between
+// two hosts is shared by the adapters of all the group's ranks there. As in NCCL's model, each step is a hop.
 static inline CommTime ring_time(const Machine *m, GroupPlace g, double bytes) {
   if (g.size < 2) return CommTime{};
   const double rate = g.hosts == 1 ? m->inside : fmin(m->inside, m->between * g.here);
@@ -119,28 +119,30 @@ static inline CommTime message_time(const Machine *m, bool near, double bytes) {
 }
 
 // ================================================================================================ 3 clocks
-// Seconds of the model's stream by part, and what else is added up on the way.
+// Seconds of the model's stream by part, and other sums: the step; all-gathers and reduce-scatters, hidden ones
+// included (seconds); FLOPs of matrix multiplies and of attention.
 enum StepSum { STEP_TOTAL = STEP_PARTS, STEP_GATHERS, STEP_REDUCTIONS, STEP_PRODUCT_FLOPS, STEP_ATTENTION_FLOPS,
                STEP_SUMMED };
 struct StepTimes { double at[STEP_SUMMED]; };
 
+// The clocks of a dry run, in seconds.
 struct Timeline {
-  DryWatch watch;                                // first
+  DryWatch watch;                                // first member: callbacks get a pointer to it
   const Machine *m;
-  double now[RECORD_STREAMS];
-  double *event;                                 // when each was recorded, and on which stream
+  double now[RECORD_STREAMS];                    // when each stream has done what was enqueued so far
+  double *event;                                 // [events] when each event was recorded, and on which stream
   RecordStream *event_of;
   int events;
-  double links_free, launched;                   // links are busy until; the last collective began
-  bool waits[RECORD_STREAMS];                    // a collective of the stream is told by its next access
+  double links_free, launched;                   // when the links are free; when the last collective started
+  bool waits[RECORD_STREAMS];                    // the stream's next memory access starts the collective `comm`
   CommTime comm[RECORD_STREAMS];
-  double not_before, job_began;                  // of that collective; of the reduction in flight
-  StepTimes sum, microbatch[TIMED_MICROBATCHES + 2];
+  double not_before, job_began;                  // earliest start of that collective; start of the current reduction
+  StepTimes sum, microbatch[TIMED_MICROBATCHES + 2];             // so far; as of the start of each microbatch
   int microbatches;
 };
 
-// A call's time on its stream. The ops of side streams use the device that the model's use: what they compute is the
-// model's time too, but not their launches.
+// Adds the time of an op to its stream's clock. Ops of side streams use the same device as the model's: their compute
+// time is added to the model's clock too, but not their launches.
 static inline void timeline_spend(Timeline *l, RecordStream stream, StepPart part, double seconds) {
   const bool side = stream != RECORD_MODEL;
   l->now[RECORD_MODEL] += seconds;
@@ -182,8 +184,8 @@ static inline void timeline_op(Timeline *l, RecordStream stream, const OpTouch *
   if (passes > 0) timeline_spend(l, RECORD_MODEL, STEP_ELEMENTWISE, passes / m->memory_rate);
 }
 
-// A collective begins when its stream has come to it; NCCL also lets it begin no sooner than the one launched before.
-// Links are shared: what begins while others move bytes moves its own behind them.
+// Starts a collective when its stream has come to it; with NCCL also not before the collective launched before it.
+// Collectives share the links: one that starts while another moves bytes moves its own after that.
 static inline void timeline_comm(Timeline *l, RecordStream stream) {
   const CommTime c = l->comm[stream];
   double start = fmax(l->now[stream], l->not_before);
@@ -216,7 +218,7 @@ static inline void timeline_take(DryWatch *to, RecordStream stream, const OpTouc
     timeline_spend(l, stream, STEP_ELEMENTWISE, bytes / l->m->memory_rate);
     return;
   }
-  const double seconds = l->m->launch_s + bytes / 2 / l->m->pcie;              // of a copy engine: others go on
+  const double seconds = l->m->launch_s + bytes / 2 / l->m->pcie;              // on a copy engine: streams continue
   l->now[stream] += seconds;
   if (stream == RECORD_MODEL) l->sum.at[STEP_COPIES] += seconds;
 }
@@ -235,7 +237,7 @@ static inline void timeline_event(DryWatch *to, RecordStream stream, int event, 
   if (stream == RECORD_MODEL)
     l->sum.at[l->event_of[event] == RECORD_GATHER ? STEP_GATHERS_EXPOSED : STEP_REDUCTIONS_EXPOSED] += waited;
 }
-// Notes the sums at the start of each microbatch and of the update.
+// Stores the sums so far at the start of each microbatch and of the update.
 static inline void timeline_phase(DryWatch *to, const char *name) {
   Timeline *l = (Timeline *)to;
   if (strcmp(name, "forward") && strcmp(name, "update")) return;
@@ -244,7 +246,7 @@ static inline void timeline_phase(DryWatch *to, const char *name) {
 }
 
 // ---- what moves
-// How long it takes, once it begins.
+// The time of a collective or message x, from its start.
 static inline CommTime move_time(const Machine *m, const DryMove *x) {
   const double others = x->group.size - 1;
   if (x->kind == MOVE_GATHER) {
@@ -264,7 +266,8 @@ static inline void timeline_expect(Timeline *l, RecordStream stream, CommTime c)
   l->waits[stream] = true;
   l->comm[stream] = c;
 }
-// A message that follows others, each of which goes on when it has come, is here when these have been.
+// Takes a collective or message of the schedule; NULL: the one announced does not happen. x->hops: how many messages
+// must have been passed along a chain before this one arrives.
 static inline void timeline_move(DryWatch *to, RecordStream stream, const DryMove *x) {
   Timeline *l = (Timeline *)to;
   const Machine *m = l->m;
@@ -283,8 +286,8 @@ static inline void timeline_move(DryWatch *to, RecordStream stream, const DryMov
   timeline_expect(l, stream, t);
 }
 
-// A training step of a planned rank on machine m. Other microbatches repeat those between the first, which overwrites
-// sums, and the last, whose sums go back to all replicas.
+// Predicts a training step of a planned rank on machine m. Microbatches that the dry run did not have are taken to last
+// as long, on average, as the two that lie between its first and its last one.
 static inline StepTimes step_predict(const RunView *run, const Machine *m) {
   Timeline l = {};
   l.watch = DryWatch{timeline_take, timeline_event, timeline_move, timeline_phase};

@@ -1,5 +1,5 @@
-// flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, watch/flight_file.h) and says where each
-// stands and where they first differ.
+// flight_report.h: --flight: reads what ranks did last (OUT/flight-RANK.json, watch/flight_file.h), and prints where
+// each rank is and at which collective they first differ.
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -43,7 +43,7 @@ static inline bool flight_text(const cJSON *o, const char *key, size_t most, boo
   for (const char *c = *to; *c; c++) if (*c < 32 || *c > 126) return false;
   return strlen(*to) <= most;
 }
-// The first value that is not as it must be; NULL: none.
+// The name of the first value that is missing or has a wrong type or range; NULL: none.
 static inline const char *flight_read_head(FlightRecord *r, const cJSON *json) {
   int64_t rank = 0, world = 0, pid = 0, microbatch = 0, stage = 0, begun = 0, in = 0;
   const char *op;
@@ -106,7 +106,8 @@ static inline const char *flight_read_rows(FlightRecord *r, const cJSON *json) {
   }
   return NULL;
 }
-// Reads PATH. False and one line in `error` if it is no flight record, or a damaged one. To be closed either way.
+// Reads PATH. False with one line in `error` if the file is not a flight record, or damaged. Close the record either
+// way.
 static inline bool flight_read(FlightRecord *r, const char *path, Error *error) {
   *r = FlightRecord{};
   snprintf(r->path, sizeof r->path, "%.1000s", path);
@@ -163,7 +164,7 @@ static inline void flight_name_add(FlightNames *n, const char *text, size_t byte
   n->name = (char **)realloc(n->name, sizeof(char *) * (size_t)(n->count + 1));
   n->name[n->count++] = strndup(text, bytes);
 }
-// The files that a list of names, or a directory, stands for.
+// Takes the files that a list of names, or a directory, stands for.
 static inline FlightNames flight_list(const char *list) {
   FlightNames n = {NULL, 0};
   struct stat st;
@@ -194,7 +195,8 @@ static inline const FlightRow *flight_last(const FlightRecord *r) {
   for (int i = r->rows - 1; i >= 0; i--) if (r->row[i].kind == FLIGHT_BEGIN) return &r->row[i];
   return NULL;
 }
-// The collective of `key`, or the first one after it that this record has, from row *at on, which moves; NULL: none.
+// The collective of `key` in a record, or the first one after it; the search starts at row *at, which moves. NULL:
+// none.
 static inline const FlightRow *flight_from(const FlightRecord *r, const FlightRow *key, int *at) {
   for (; *at < r->rows; ++*at)
     if (r->row[*at].kind == FLIGHT_BEGIN && !flight_before(&r->row[*at], key)) return &r->row[*at];
@@ -203,8 +205,9 @@ static inline const FlightRow *flight_from(const FlightRecord *r, const FlightRo
 static inline bool flight_same(const FlightRow *a, const FlightRow *b) {
   return a && b && a->step == b->step && a->number == b->number && a->stage == b->stage && !strcmp(a->what, b->what);
 }
-// The first collective, from where all records have begun to keep them, that not all ranks began alike: what the first
-// rank that has it there says; NULL: there is none. *agreed: the last one that all began; NULL: none.
+// The first collective that not all ranks started in the same way, among those that all records still have: its entry
+// in the record of the first rank that has it; NULL: none. *agreed: the last collective that all ranks started; NULL:
+// none.
 static inline const FlightRow *flight_difference(const FlightRecord *r, int count, const FlightRow **agreed) {
   FlightRow key = {};
   const FlightRow *least = NULL;
@@ -231,7 +234,7 @@ static inline const FlightRow *flight_difference(const FlightRecord *r, int coun
   free(at);
   return least;
 }
-// "rank 0, 2-5": those whose group is g.
+// Writes the ranks whose group is g, as "rank 0, 2-5".
 static inline void flight_print_ranks(FILE *f, const FlightRecord *r, int count, const int *group, int g) {
   fprintf(f, "rank ");
   for (int i = 0, first = 1; i < count; i++) {
@@ -243,7 +246,7 @@ static inline void flight_print_ranks(FILE *f, const FlightRecord *r, int count,
     i = end;
   }
 }
-// Says of each rank what it did at `key`, one line for all that did the same.
+// Prints what each rank did at the collective of `key`, one line for all ranks that did the same.
 static inline void flight_print_at(FILE *f, const FlightRecord *r, int count, const FlightRow *key) {
   int *group = (int *)calloc((size_t)count, sizeof(int));
   for (int i = 0; i < count; i++) group[i] = -1;
@@ -272,7 +275,7 @@ static inline void flight_print_at(FILE *f, const FlightRecord *r, int count, co
   }
   free(group);
 }
-// Leaves the records of the newest run, of those that a directory has; says how many are older.
+// Keeps, of the records in a directory, those of the newest run; prints how many are older.
 static inline int flight_newest(FILE *f, FlightRecord *r, int count) {
   int newest = 0, kept = 0;
   for (int i = 1; i < count; i++) if (r[i].time_s > r[newest].time_s) newest = i;
@@ -285,7 +288,7 @@ static inline int flight_newest(FILE *f, FlightRecord *r, int count) {
   if (kept < count) fprintf(f, "%d records of earlier runs are left out\n", count - kept);
   return kept;
 }
-// The records are those that flight_compare took.
+// Prints the comparison of the records that flight_compare has accepted.
 static inline void flight_print(FILE *f, const FlightRecord *r, int count) {
   enum { LINES_MAX = 64 };
   fprintf(f, "%d of %d ranks left a record (version %s): %s\n", count, r->world, r->version, r->cause);

@@ -14,8 +14,8 @@ struct Log {
   bool lost;                                     // metrics.jsonl could not be written to its end
   Tensorboard board;                             // no file without --tensorboard
   ReportLive *page;                              // of report.html; NULL: none is written
-  const char *page_said;                         // what the list of files says of it at the end; NULL: nothing
-  int64_t steps, skipped, not_finite;            // of this run: made; without an update; of those, a cause was named
+  const char *page_said;                         // what the list of files at the end says about the page; NULL: nothing
+  int64_t steps, skipped, not_finite;            // steps made; of these without update; of these with a named cause
   bool plans_known;
   CoreWatch cores;
   bool cores_told;                               // the notice is printed, or not wanted: own threads exceed cores
@@ -45,7 +45,7 @@ void trace_check(const RunView *run, int64_t done, Error *error) {
          "messages; use --comm nccl, or leave it out");
   else trace_refuse_steps(run->opt, max64(0, run->steps_total - done), error);
 }
-// Makes room for the trace of this run: an earlier one is set aside. One line in `error` if it cannot be written.
+// Makes the file of --trace: an earlier trace is moved aside. One line in `error` if the file cannot be written.
 static void log_open_trace(const RunView *run, Error *error) {
   run->trace->from = run->step;
   const char *path = run->trace->path;
@@ -89,7 +89,7 @@ static void log_open_board(Log *log, const RunView *run, bool append, Error *err
     fail(error, "cannot write event files into %s: %s", path, strerror(errno));
   else if (aside[0]) say("notice: %s is of an earlier run; it is now %s\n", path, aside);
 }
-// The same scalars as a line of metrics.jsonl. A full disk must not end a run.
+// Writes scalars of a line of metrics.jsonl to the event file, too. A full disk must not end a run.
 static void log_board(Log *log, int64_t step, const TensorboardScalar *x, int count) {
   if (!tensorboard_write(&log->board, step, x, count))
     say_error("notice: %s cannot be written any more (%s); training continues without it\n", log->board.path,
@@ -467,7 +467,7 @@ static void log_last_record(Log *log, const RunView *run, const char *reason) {
   if (log->metrics) fclose(log->metrics);
   log->metrics = NULL;
 }
-// Counts the steps that made no update: whoever reads only the end must not take the run for a good one.
+// Prints how many steps made no update: a user who reads only the end must not take the run for a good one.
 static void log_left_out(const Log *log) {
   const long long of_scale = (long long)(log->skipped - log->not_finite);
   char scale[80] = "", finite[40] = "";

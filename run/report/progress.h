@@ -6,14 +6,15 @@
 enum ProgressField { PROGRESS_BAR, PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_PAIRS, PROGRESS_LR, PROGRESS_NORM,
                      PROGRESS_RATE, PROGRESS_MFU, PROGRESS_ETA, PROGRESS_MEMORY, PROGRESS_SKIPPED, PROGRESS_SAVING,
                      PROGRESS_FIELDS };
-// Fields get room in this order, until one does not fit. The first three are always there.
+// Fields are added in this order, until one does not fit. The first three are always there.
 static const ProgressField progress_priority[] = {
     PROGRESS_STEP, PROGRESS_LOSS, PROGRESS_ETA, PROGRESS_BAR, PROGRESS_SKIPPED, PROGRESS_SAVING, PROGRESS_PAIRS,
     PROGRESS_RATE, PROGRESS_NORM, PROGRESS_LR, PROGRESS_MFU, PROGRESS_MEMORY};
 enum { PROGRESS_ALWAYS = 3, PROGRESS_BAR_MAX = 20, PROGRESS_BAR_LEAST = 5, PROGRESS_BYTES = 48 };
-struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };      // the bar's text: "" or not
+// step, steps: for the bar; text: of each field, "": left out (that of the bar only says whether there is one).
+struct Progress { int64_t step, steps; char text[PROGRESS_FIELDS][PROGRESS_BYTES]; };
 
-// 9:59, 1:00:00.
+// Writes seconds as 9:59 or 1:00:00.
 static void eta_text(char *to, size_t bytes, int64_t seconds) {
   const long long h = seconds / 3600, m = seconds / 60 % 60, s = seconds % 60;
   if (h) snprintf(to, bytes, "%lld:%02lld:%02lld", h, m, s);
@@ -34,7 +35,7 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
     there[f] = true;
     used += more;
   }
-  const bool tight = used > room;                // then without the total number of steps
+  const bool tight = used > room;                // then the total number of steps is left out
   if (columns && there[PROGRESS_BAR]) bar = (int)min64(bar, PROGRESS_BAR_LEAST + room - used);
   if (there[PROGRESS_BAR]) {
     char text[PROGRESS_BAR_MAX + 1] = "";

@@ -1,6 +1,6 @@
-// report.h: the door of run/report/: what may be known of a run (RunView), and what a run tells of itself: its start,
-// its steps, evaluations and saves, its end; and while it does, records, the page, a trace. The trainer fills in the
-// RunView.
+// report.h: the public header of run/report/: the state of a run that reports may read (RunView, which the trainer
+// fills in), and what a run reports: its start, steps, evaluations, saves and end, on the terminal, in metrics.jsonl,
+// in report.html, and as a trace.
 #pragma once
 #include "run/options/options.h"
 #include "data/checkpoint/checkpoint.h"
@@ -22,18 +22,20 @@ struct Device {
   bool comms_of_one, integrated;
   int multiprocessors, sm_margin;
 };
-// Vp: the vocabulary in memory. FLOPs of a training step per token, as model_flops_per_token counts them.
+// L: blocks; H: heads of q; C: width; T: sequence length; P: positions; V: vocabulary; Vp: the same padded, as in
+// memory. flops_per_token: of a training step, as model_flops_per_token counts them.
 struct ModelFigures {
   int L, H;
   int64_t C, T, P, V, Vp, parameters;
   double flops_per_token;
 };
-// rewards: of pairs, as in StepState. skipped: not finite. untrained: targets that a mask left out; where all are, the
-// step changed nothing either.
+// skipped: the step was not finite and made no update. untrained: targets that a mask left out; if all were, the step
+// changed nothing either. rewards: of pairs, as in StepState.
 struct StepResult { double loss, grad_norm, lr; bool skipped; Stop stop; int64_t untrained; double rewards[3]; };
-// Of pairs `tokens` counts them, and accuracy is the share that is told apart. stop: a signal ended it: no numbers.
+// With a loss of pairs, tokens is the number of pairs, and accuracy the reward accuracy. stop: a signal ended the
+// evaluation, so there are no numbers.
 struct EvalResult { double loss, accuracy; int64_t tokens; double ms; Stop stop; };
-// What --eval makes of a file; name NULL: there is no such number.
+// A metric of a file of --eval; name NULL: the task has no further one.
 struct EvalNumber { const char *name; double x; };
 enum { EVAL_NUMBERS = 3 };
 struct EvalFileResult {
@@ -46,12 +48,12 @@ struct EvalFileResult {
 };
 // The state of a run that does not depend on its model. The trainer holds it.
 struct RunView {
-  void *trainer;                                 // whose it is
+  void *trainer;                                 // the trainer that holds it
   const Options *opt;                            // resolved
   Ctx *ctx;
   Fsdp *fsdp;
   struct Trace *trace;                           // of --trace
-  struct Log *log;                               // what the run tells while it runs; NULL before
+  struct Log *log;                               // the open log; NULL before run_ready
   ModelFigures model;
   Device device;
   const Corpus *corpus;                          // owned by the caller; NULL in plans
@@ -74,13 +76,15 @@ struct RunView {
 Device device_of(const Ops *ops);
 
 // ---- trace.h --------------------------------------------------------------------------------------------------------
-// Declares the memory of --trace, if the run has one, whose steps have so many calls of ops. Until trace_close.
+// Declares the memory of --trace, if the run has that option; calls: calls of ops in a step. Valid until trace_close.
 void trace_declare(RunView *run, int64_t calls);
 void trace_close(RunView *run);
-// Whether the trace can be made and its steps come: `done` of the run's were taken before. One line in `error`.
+// One line in `error` if the trace cannot be made, or if this run does not reach its steps; done: steps of the run that
+// were made before this process started.
 void trace_check(const RunView *run, int64_t done, Error *error);
-// Where a step's graph is, NULL there: none yet. A traced step has one of its own, else it is `graph`. Around its
-// capture, and behind its launch: the trace repeats the events of the capture.
+// trace_graph: where the captured graph of the next step is, NULL there: none yet; `graph`, or, for a traced step, one
+// of the trace's own. trace_capture: called before and after its capture. trace_replayed: called after its launch, adds
+// the events of the capture once more.
 void **trace_graph(void **graph);
 void trace_capture(bool begins);
 void trace_replayed();
@@ -88,21 +92,23 @@ void trace_replayed();
 bool trace_is_ours(const char *path);
 
 // ---- start_report.h -------------------------------------------------------------------------------------------------
-// What a checkpoint will be: its bytes, those that this rank writes; ranks whose host does not see the directory.
+// What a checkpoint will be: its bytes; those that this rank writes; the number of ranks whose host does not see OUT.
 struct SavePlan { const char *directory; int64_t bytes, own_bytes; int blind; };
-// What runs on what, and notices about it, on rank 0. saves: NULL: nothing is saved.
+// Prints the startup log and notices, on rank 0. saves NULL: no checkpoints are saved.
 void report_start(const RunView *run, const SavePlan *saves);
-// Parts of it that --plan prints, too: the model; ranks, sharding, memory and what a step moves; the units.
+// Parts of the startup log that --plan prints, too: the model; ranks, sharding, memory and bytes that a step moves; the
+// FSDP units.
 void report_model(const RunView *run);
 void report_ranks(const RunView *run);
 void report_units(const RunView *run);
 // "  name      text", in lines of at most 80 columns, or a narrower terminal's: broken at spaces, and only there.
 __attribute__((format(printf, 2, 3))) void start_line(const char *name, const char *fmt, ...);
 const char *count_words(int64_t n);              // 3531519 as 3.53 M, for reading; exact below 10000
-// Every option by name, inside an object; the units, as a member of one.
+// Write every option by name, as keys of an open JSON object; the FSDP units, as elements of an open array.
 void log_config(FILE *f, const void *options);
 void record_units(FILE *f, const RunView *run);
-// What earlier runs left in OUT is moved aside and never removed automatically. Prints its size and how to remove it.
+// Prints the size of what earlier runs left in OUT, which was moved aside and is never removed automatically, and the
+// command to remove it. from: a path in use that must stay.
 void report_old_runs(const RunView *run, const char *from);
 // --show_chats: conversations with [[ ]] around what is trained on; json: one object a line, with its bytes. Rank 0.
 void report_chats(const Corpus *c, int64_t count, FILE *json);
@@ -114,30 +120,33 @@ void show_progress(const char *what, int64_t done, int64_t total);
 
 // ---- log.h ----------------------------------------------------------------------------------------------------------
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
-// append: after what an earlier run wrote. from: what the run starts from, or "". And all else that a run writes of its
-// steps. One line in `error` when it cannot be written; --eval_only and --sample_only continue with the terminal alone.
+// Also opens everything else that a run writes about its steps. append: after what an earlier run wrote. from: what the
+// run starts from, or "". One line in `error` if the file cannot be written; --eval_only and --sample_only then
+// continue with the terminal alone.
 Log *log_open(const RunView *run, bool append, const char *from, Error *error);
-// Around a step: its record and, where due, the progress line. Collective where the step is traced, as log_steps_end,
-// after the last step.
+// Called before and after each step: writes its record and, if due, the progress line. log_steps_end: called after the
+// last step. Collective if steps are traced.
 void log_step_begin(Log *log, const RunView *run);
 void log_step(Log *log, const RunView *run, const StepResult *r);
 void log_steps_end(Log *log, const RunView *run);
-// What an evaluation of a split has given, that began so. One that a signal ended has no numbers.
+// Reports the result of an evaluation of a split, which began at begin_ns; nothing if a signal ended it.
 void log_eval(Log *log, const RunView *run, int split, const EvalResult *e, int64_t begin_ns);
 void log_eval_file(Log *log, const EvalFileResult *e);
 // The outcome of a save. bytes: of its tensors; pause_ms: while training was paused; ms: until it had its name.
 struct SaveReport { int64_t step, bytes; double pause_ms, ms; bool best; const char *path, *error; };
 void log_checkpoint(Log *log, const RunView *run, const SaveReport *s);
-// A save whose step, evaluated since then, is the best so far. A save paused the training, since begin_ns.
+// log_best: the saved step, evaluated after its save began, is the best so far. log_save_pause: a save has paused
+// training since begin_ns.
 void log_best(Log *log, const RunView *run, int64_t step, const char *path);
 void log_save_pause(const RunView *run, int64_t begin_ns);
-// The last step was not finite; left_out: the run goes on. members: what is known of it, of a JSON object. Counts.
+// Reports and counts a step that was not finite. left_out: the run continues. members: what was found, as keys of a
+// JSON object.
 void log_not_finite(Log *log, const RunView *run, bool left_out, const char *members);
-// The last record: why the run ends. log_end: it has come to its end; says what memory was taken and which files there
-// are. sampled: one of them, or NULL.
+// log_close writes the last record: why the run ends. log_end also prints which memory was taken and which files were
+// written, for a run that has come to its end. sampled: the file with samples, or NULL.
 void log_close(Log *log, const RunView *run, const char *reason);
 void log_end(Log *log, const RunView *run, bool saved, const char *sampled);
-// The command --report RUN1,RUN2,...: one page for all. Starts nothing.
+// The command --report RUN1,RUN2,...: writes one page for all these runs.
 int report_compare(Call *call);
 
 // ---- flight_report.h ------------------------------------------------------------------------------------------------

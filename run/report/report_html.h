@@ -1,5 +1,5 @@
-// report_html.h: OUT/report.html, one file that shows a run, or several side by side, in any browser: no network, no
-// library. All of it is made from what runs have written: metrics.jsonl, options.txt, sample.txt of their directories.
+// report_html.h: OUT/report.html, one file that shows a run, or several side by side, in any browser, without network
+// or library. It is made from files that the runs have written: metrics.jsonl, options.txt, sample.txt.
 //
 // The page's data is JSON in a script element, read as data. Text of runs may be any bytes: it is made UTF-8, and <, >
 // and & are written as \u003c and so on, so that nothing in it can end the element.
@@ -13,32 +13,33 @@ enum { REPORT_POINTS = 512, REPORT_UNITS = 12, REPORT_EVALS = 512, REPORT_RUNS_M
        REPORT_TEXT_MAX = 1 << 16, REPORT_UNITS_MAX = 2048 };
 enum ReportSeries { REPORT_LOSS, REPORT_LR, REPORT_NORM, REPORT_RATE, REPORT_SERIES };
 enum { REPORT_UNIT_SERIES = 2 };                 // of each unit, with --log_layers
-// Of some consecutive steps. count 0: no finite value.
+// A point of a series: `count` finite values of consecutive steps, from `step` on: their sum, least and most. count 0:
+// no value is finite.
 struct ReportPoint { int64_t step; int count; double sum, least, most; };
 struct ReportUnit { char name[64]; ReportPoint point[REPORT_UNIT_SERIES][REPORT_POINTS]; };
 struct ReportSteps { int64_t *step; int count; };   // ascending, malloc'ed
 struct ReportEval { int64_t step; double loss, perplexity, accuracy; char split[16]; };
 struct ReportRun {
   char directory[REPORT_PATH_BYTES];
-  int64_t offset;                                // of metrics.jsonl: read so far
+  int64_t offset;                                // bytes of metrics.jsonl that have been read
   ReportPoint point[REPORT_SERIES][REPORT_POINTS];
   ReportUnit *unit;                              // malloc'ed
   int units;
   int points;                                    // of every series
-  int64_t stride, first, step;                   // steps of a point; the first one's; the last that was made
+  int64_t stride, first, step;                   // steps of a point; first step of the first point; last step so far
   ReportEval eval[REPORT_EVALS];
   int evals;
   ReportSteps skipped, not_finite;               // steps without an update; of those, the ones a cause was named for
   char *run, *end, *trace;                       // the last record of a kind, malloc'ed; NULL: none
 };
-// Writing takes at most a thousandth of the time.
+// The page is rewritten so rarely that writing takes at most a thousandth of the run's time.
 struct ReportLive { bool on; char path[REPORT_PATH_BYTES]; double next_ms; ReportRun run; };
 
 static const char *const report_series[] = {"loss", "lr", "grad_norm", "tokens_per_s"};
 static const char *const report_unit_series[] = {"grad_norm", "update_ratio"};
 
 // ---- text -----------------------------------------------------------------------------------------------------------
-// The first REPORT_TEXT_MAX bytes of a file in a run's directory, as a JSON string; null: there is none.
+// Writes the first REPORT_TEXT_MAX bytes of a file in a run's directory as a JSON string; null if there is no file.
 static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
   char path[REPORT_PATH_BYTES + 64], *text = (char *)malloc(REPORT_TEXT_MAX);
   snprintf(path, sizeof path, "%.1000s/%s", r->directory, name);
@@ -50,18 +51,18 @@ static inline void report_file(FILE *to, const ReportRun *r, const char *name) {
 }
 
 // ---- reading a run --------------------------------------------------------------------------------------------------
-// NaN: there is none.
+// The number of a key; NaN: there is none.
 static inline double report_number(const cJSON *of, const char *key) {
   const cJSON *v = cJSON_GetObjectItemCaseSensitive(of, key);
   return cJSON_IsNumber(v) ? v->valuedouble : NAN;
 }
-// All series: the run's, then those of its units.
+// The number of series: the run's, then those of its units. report_points: the points of series s.
 static inline int report_all_series(const ReportRun *r) { return REPORT_SERIES + r->units * REPORT_UNIT_SERIES; }
 static inline ReportPoint *report_points(ReportRun *r, int s) {
   const int u = s - REPORT_SERIES;
   return u < 0 ? r->point[s] : r->unit[u / REPORT_UNIT_SERIES].point[u % REPORT_UNIT_SERIES];
 }
-// Two points become one, until there is room for `step`.
+// Merges pairs of points, as often as needed to have a point for `step`.
 static inline void report_make_room(ReportRun *r, int64_t step) {
   while (step >= r->first + r->stride * REPORT_POINTS) {
     for (int s = 0; s < report_all_series(r); s++)
@@ -80,7 +81,8 @@ static inline void report_make_room(ReportRun *r, int64_t step) {
       memset(&report_points(r, s)[r->points], 0, sizeof(ReportPoint) * (size_t)(REPORT_POINTS - r->points));
   }
 }
-// The number of the unit of this name, whose first bytes count. It is added if it is new; -1: there are too many.
+// The index of the unit of this name (compared by as many bytes as are stored). Adds the unit if it is new; -1: there
+// are too many.
 static inline int report_unit(ReportRun *r, const char *name) {
   int u = 0;
   while (u < r->units && strncmp(r->unit[u].name, name, sizeof r->unit[u].name - 1)) u++;
@@ -138,7 +140,7 @@ static inline void report_take_eval(ReportRun *r, const cJSON *line) {
                   report_number(line, "accuracy"), ""};
   snprintf(e->split, sizeof e->split, "%s", split->valuestring);
 }
-// A run that goes on makes again what an earlier one had from that step on.
+// Drops points from a step on: a run that resumed from an older checkpoint makes these steps again.
 static inline void report_take_start(ReportRun *r, const cJSON *line) {
   const double first = report_number(line, "first_step");
   if (!cJSON_HasObjectItem(line, "memory_map")) return;          // it only evaluates
@@ -172,12 +174,12 @@ static inline void report_take(ReportRun *r, const char *text, size_t bytes) {
   if (!strcmp(is, "run")) {
     report_take_start(r, line);
     if (!r->run || cJSON_HasObjectItem(line, "memory_map")) report_keep(&r->run, text, bytes);
-    free(r->end);                                // of an earlier part
+    free(r->end);                                // the end of an earlier part of the run
     r->end = NULL;
   }
   cJSON_Delete(line);
 }
-// Begins to read the run in `directory`.
+// Starts to read the run in `directory`.
 static inline void report_run_open(ReportRun *r, const char *directory) {
   memset(r, 0, sizeof *r);
   r->stride = 1;
@@ -190,7 +192,7 @@ static inline void report_run_close(ReportRun *r) {
   r->unit = NULL;
   r->units = 0;
 }
-// Takes the whole lines that metrics.jsonl has beyond those read before. False with errno.
+// Reads the complete lines that were added to metrics.jsonl since the last call. False with errno.
 static inline bool report_run_read(ReportRun *r) {
   char path[REPORT_PATH_BYTES + 32], *text = NULL;
   size_t room = 0;
@@ -210,7 +212,8 @@ static inline void report_value(FILE *to, double x) {
   if (isfinite(x)) fprintf(to, "%.17g", x);
   else fputs("null", to);
 }
-// "name":[[step,mean,least,most],...], with range only where there is one, and where it is wanted.
+// Writes a series as "name":[[step,mean,least,most],...]; least and most only with `range`, and only of points with
+// several values.
 static inline void report_write_points(FILE *to, const char *name, const ReportPoint *p, int points, bool range) {
   const char *comma = "";
   fprintf(to, "\"%s\":[", name);
@@ -230,7 +233,7 @@ static inline void report_write_series(FILE *to, const ReportRun *r) {
     report_write_points(to, report_series[s], r->point[s], r->points, true);
   }
 }
-// Of units: all, or REPORT_UNITS evenly spaced ones, the first and the last included.
+// Writes the series of all units, or of REPORT_UNITS evenly spaced ones, including the first and the last.
 static inline void report_write_units(FILE *to, const ReportRun *r) {
   const int shown = r->units < REPORT_UNITS ? r->units : REPORT_UNITS;
   fprintf(to, "\"units\":%d,\"layers\":[", r->units);
@@ -246,7 +249,7 @@ static inline void report_write_units(FILE *to, const ReportRun *r) {
   }
   fputc(']', to);
 }
-// The command that repeats the run, as a JSON string.
+// Writes the command that repeats the run, as a JSON string.
 static inline void report_write_repeat(FILE *to, const ReportRun *r) {
   cJSON *run = cJSON_Parse(r->run);
   const int ranks = (int)fmax(1, report_number(run, "ranks"));
@@ -300,12 +303,12 @@ static inline void report_write_run(FILE *to, const ReportRun *r) {
   report_write_repeat(to, r);
   fputc('}', to);
 }
-// Writes the page of `count` runs, which have been read, to `path`, by way of PATH.part: readers find the old one or
-// the new one. False with errno; runs without a first record are left out.
+// Writes the page of `count` runs, which have been read, to `path`, through PATH.part: readers find the old page or the
+// new one. False with errno. Runs without a first record are left out.
 static inline bool report_write(const char *path, const ReportRun *const *run, int count, const char *version) {
   char part[REPORT_PATH_BYTES + 64];
   snprintf(part, sizeof part, "%.1020s.part", path);
-  unlink(part);                                  // of a run that was killed
+  unlink(part);                                  // a leftover of a run that was killed
   FILE *to = file_make_stream(part);
   if (!to) return false;
   const char *comma = "";
@@ -334,7 +337,7 @@ static inline void report_live_open(ReportLive *x, const char *directory) {
   snprintf(x->path, sizeof x->path, "%.1000s/report.html", directory);
   report_run_open(&x->run, directory);
 }
-// Brings the page up to date: now, or if it is time. False with errno if it cannot be written: it is not tried again.
+// Writes the page anew: now, or if that is due. False with errno if it cannot be written; do not call this again then.
 static inline bool report_live_write(ReportLive *x, bool now, const char *version) {
   const double begin = now_ms();
   if (!x->on || (!now && begin < x->next_ms)) return true;
@@ -349,7 +352,7 @@ static inline void report_live_close(ReportLive *x) {
 }
 
 // ---- several runs ---------------------------------------------------------------------------------------------------
-// The page of the runs in `list`, directories with commas between them, into `path`. False with one line in `error`.
+// Writes the page of the runs in `list`, directories separated by commas, to `path`. False with one line in `error`.
 static inline bool report_runs(const char *list, const char *path, const char *version, Error *error) {
   static ReportRun run[REPORT_RUNS_MAX];
   const ReportRun *all[REPORT_RUNS_MAX] = {};

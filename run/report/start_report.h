@@ -1,5 +1,5 @@
-// start_report.h: the start report, which says what runs on what: a dozen lines that a newcomer understands, notices,
-// and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
+// start_report.h: the startup log: a dozen lines about model, data, devices and sharding that a newcomer understands,
+// notices, and with --verbose every figure. The first record of metrics.jsonl has the same figures, exact.
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
@@ -10,7 +10,7 @@
 #include <dirent.h>
 
 // ---- words ----------------------------------------------------------------------------------------------------------
-// What `write` prints about the run, malloc'ed.
+// The text that `write` prints about the run, malloc'ed.
 static char *words_of(const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = NULL;
   size_t bytes = 0;
@@ -45,7 +45,8 @@ static const char *transport_words(const RunView *run) {
   if (fsdp_needs_messages(run->fsdp)) return "by messages";
   return fsdp_hosts(run->fsdp) > 1 ? "by shared memory, sums of replicas by messages" : "by shared memory";
 }
-// How a CPU multiplies matrices. The same holds for attention, except in fp32: always fused multiply-adds.
+// In words: how a CPU multiplies matrices. Attention does the same, except in fp32, where it always uses fused
+// multiply-adds.
 static const char *cpu_products(const RunView *run) {
   const Ops *ops = run->ctx->ops;
   const Dtype dtype = fsdp_config(run->fsdp)->compute_dtype;
@@ -56,7 +57,7 @@ static const char *cpu_products(const RunView *run) {
   if (dtype == BF16 && dots) return "bf16 pairs (BFDOT); attention converted to fp32";
   return dtype == BF16 && pairs ? "bf16 pairs" : "converted to fp32, fused multiply-adds";
 }
-// How long gathered parameters stay whole.
+// In words: how long gathered parameters stay whole.
 static void whole_words(FILE *to, const RunView *run) {
   const FsdpConfig *c = fsdp_config(run->fsdp);
   bool in_blocks = false;
@@ -68,7 +69,7 @@ static void whole_words(FILE *to, const RunView *run) {
   if (c->mesh.secondary && !fsdp_in_place(run->fsdp))
     fprintf(to, ", the others cut over groups of %d ranks after their forward", c->mesh.secondary);
 }
-// One line: what is cut over how many ranks, and how long gathered parameters stay whole.
+// One line: what is sharded over how many ranks, and how long gathered parameters stay whole.
 static void sharding_words(FILE *to, const RunView *run) {
   const FsdpConfig *c = fsdp_config(run->fsdp);
   const MeshShape m = c->mesh;
@@ -83,7 +84,7 @@ static void sharding_words(FILE *to, const RunView *run) {
 }
 
 // ---- units ----------------------------------------------------------------------------------------------------------
-// A unit's name without its block's number: "h.12.attn" has the kind ".attn" and the block 12. Block -1: of no block.
+// A unit's name, split: "h.12.attn" has kind ".attn" and block 12; a unit outside the blocks has block -1.
 struct UnitName { const char *kind; int block; };
 static UnitName unit_name(const char *name) {
   char *end;
@@ -95,8 +96,8 @@ static bool units_are_alike(const UnitFigures *x, const UnitFigures *y) {
   return x->params == y->params && x->numel == y->numel && x->trained == y->trained &&
          x->whole_bytes == y->whole_bytes && x->rank_bytes == y->rank_bytes;
 }
-// A row of the table of units: what is gathered together, and how much of it a rank holds. Equal units of consecutive
-// blocks share a row, which has the figures of one of them. Returns the rows, malloc'ed.
+// A row of the table of FSDP units. x: figures of a unit; last: name of the last of `alike` equal units of consecutive
+// blocks, which share the row. unit_rows returns the rows, malloc'ed.
 struct UnitRow { UnitFigures x; const char *last; int alike; };
 static UnitRow *unit_rows(const Fsdp *f, int *rows) {
   bool *told = (bool *)calloc((size_t)fsdp_units(f), sizeof(bool));
@@ -146,7 +147,7 @@ void log_config(FILE *f, const void *options) {
     char value[OPTION_TEXT_BYTES];
     option_print(value, sizeof value, o, &s);
     fprintf(f, "%s\"%s\":", &s == option_specs ? "" : ",", s.name);
-    const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // a reader's double
+    const bool long_int = s.type == OPTION_INT && fabs(strtod(value, NULL)) > 0x1p53;          // JSON has doubles
     if (s.type == OPTION_TEXT || s.type == OPTION_CHOICE || long_int) json_text(f, value);
     else fprintf(f, "%s", s.type != OPTION_FLAG ? value : !strcmp(value, "on") ? "true" : "false");
   }
@@ -185,8 +186,8 @@ static void record_cores(FILE *f, const RunView *run) {
   }
   fprintf(f, "]");
 }
-// What makes the run repeatable and what it will take: configuration, ranks, sharding, units, memory plan, traffic. All
-// that --verbose prints, as members of an open object.
+// Writes what makes the run repeatable and what it will take, as keys of an open JSON object: configuration, ranks,
+// sharding, units, memory plan, traffic; everything that --verbose prints.
 static void start_record(FILE *f, const RunView *run) {
   const MeshShape mesh = fsdp_config(run->fsdp)->mesh;
   char *sharding = words_of(run, sharding_words);
@@ -259,7 +260,7 @@ static void ranks_words(FILE *to, const RunView *run) {
   if (o->logits_dtype == OPT_logits_dtype_bf16) fprintf(to, ", logits too");
   if (o->fp8 != FP8_OFF) fprintf(to, ", blocks %s in E4M3", o->fp8 != FP8_GATHER ? "multiplied" : "gathered");
 }
-// How multiprocessors are dealt between matrix multiplies and NCCL.
+// In words: how many SMs are reserved for NCCL (--sm_margin).
 static void sm_margin_words(FILE *to, const RunView *run) {
   const Device *d = &run->device;
   const int blocks = nccl_blocks(d->sm_margin, d->multiprocessors);
@@ -335,7 +336,7 @@ static void data_words(FILE *to, const RunView *run) {
   if (run->steps_per_epoch) fprintf(to, ", %lld step%s an epoch", (long long)run->steps_per_epoch,
                                     run->steps_per_epoch == 1 ? "" : "s");
 }
-// Of a mixture: each source's share, and how often an epoch reads it.
+// In words, for a mixture: each source's share, and how often an epoch reads it.
 static void mixture_words(FILE *to, const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
   const int64_t all = sampler_period(s), T = run->model.T;
@@ -353,7 +354,7 @@ static void training_words(FILE *to, const RunView *run) {
           run->steps_total == 1 ? "" : "s", (long long)o->global_batch, (long long)run->model.T,
           option_word(o, OPT_optimizer), o->lr, option_word(o, OPT_schedule));
 }
-// The loss of pairs, and what it must be before anything is learned.
+// In words: the preference loss, its reference, and the loss of the first step if that is known.
 static void preference_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   const bool base = o->lora && (!o->lora_from[0] || o->reference == OPT_reference_base);
@@ -367,7 +368,7 @@ static void preference_words(FILE *to, const RunView *run) {
   double unused[2];
   if (same) fprintf(to, ": the first step's loss is %.4f", preference_loss(preference_args(o), 0, 0, unused));
 }
-// What a tuning chose where no option says it, and why.
+// In words: the values that fine-tuning has chosen for options that were not given, and why.
 static void tuning_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   fprintf(to, "what no option says is chosen for weights that have learned:");
@@ -407,7 +408,7 @@ static void adapters_words(FILE *to, const RunView *run) {
           o->train_rows[0] ? ", and rows of the embedding " : "", o->train_rows);
   if (run_trains(o)) fprintf(to, ": %s of %s parameters train", count_words(all.trained), count_words(all.numel));
 }
-// Without those of adapters.
+// The number of the model's parameters, without those of adapters.
 static int64_t model_parameters(const RunView *run) {
   return run->model.parameters - lora_numel(run->fsdp, fsdp_params(run->fsdp));
 }
@@ -443,13 +444,13 @@ static void muon_words(FILE *to, const RunView *run) {
   else
     fprintf(to, "%d matrices, at most %d a rank; AdamW for all the rest", matrices, rounds);
 }
-// start_line of what `write` prints.
+// Prints, by start_line, the text that `write` writes.
 static void start_words(const char *name, const RunView *run, void (*write)(FILE *to, const RunView *run)) {
   char *text = words_of(run, write);
   start_line(name, "%s", text);
   free(text);
 }
-// What differs from GPT-2's block; nothing where it is that.
+// In words: how the architecture differs from GPT-2's; nothing if it does not.
 static void block_words(FILE *to, const RunView *run) {
   const Options *o = run->opt;
   const ModelShape s = shape_of(o);
@@ -474,8 +475,8 @@ static void block_words(FILE *to, const RunView *run) {
   if (s.block.embedding_scaled) fprintf(to, ", embedding times the root of its width");
   if (o->logit_softcap > 0) fprintf(to, ", logits within %g", o->logit_softcap);
 }
-// Tokens at .. end of conversations as the model sees them: with [[ ]] around what is trained on, or as JSON with where
-// that is in bytes.
+// Writes tokens [at, end) of conversations as text, with [[ ]] around what is trained on, or as JSON with the byte
+// ranges that are trained on.
 static void print_chat(FILE *to, const Corpus *c, int64_t at, int64_t end, bool json) {
   const Split *s = &c->split[SPLIT_TRAIN];
   char *text = NULL, *spans = NULL;
@@ -503,13 +504,13 @@ static void print_chat(FILE *to, const Corpus *c, int64_t at, int64_t end, bool 
   free(text);
   free(spans);
 }
-// Where the conversation, or pair, that begins at `at` ends.
+// The end of the conversation, or pair, that starts at token `at`.
 static int64_t print_chat_end(const Split *s, int64_t at) {
-  int64_t end = at + 1, left = s->pairs;         // of a pair both
+  int64_t end = at + 1, left = s->pairs;         // left: further conversations to pass, 1 in a pair
   while (end < s->tokens_numel && (!split_begins(s, end) || left-- > 0)) end++;
   return end;
 }
-// The first conversation as the model sees it, with what is trained on marked.
+// Prints the first conversation as the model gets it, with marks around what is trained on.
 enum { CONVERSATION_TOKENS_MAX = 400 };
 static void print_conversation(const RunView *run) {
   const Split *s = &run->corpus->split[SPLIT_TRAIN];
@@ -585,7 +586,7 @@ static void print_start(const RunView *run) {
   report_ranks(run);
   start_words("files", run, files_words);
 }
-// What a checkpoint will be.
+// In words: where checkpoints go, and how large each will be.
 static void print_saves(const RunView *run, const SavePlan *s) {
   const Options *o = run->opt;
   char when[64], keep[64];
@@ -748,8 +749,8 @@ static int64_t path_bytes(const char *path, int depth) {
   if (dir) closedir(dir);
   return bytes;
 }
-// Adds PATH.1, PATH.2, ..., which file_move_aside has made, to the words at `rm`, except the one that `from` lies in.
-// Returns how many were added.
+// Adds the paths PATH.1, PATH.2, ..., which file_move_aside has made, to the command `rm`, except the one that contains
+// `from`; adds their size to *bytes. Returns how many paths were added.
 static int old_of(const char *path, const char *from, FILE *rm, int64_t *bytes) {
   char above[PATH_MAX], name[PATH_MAX], here[PATH_MAX], there[PATH_MAX];
   const char *slash = strrchr(path, '/');
@@ -786,7 +787,7 @@ void report_old_runs(const RunView *run, const char *from) {
   snprintf(path, sizeof path, "%s/tensorboard", run->opt->out);
   count += old_of(path, from, rm, &bytes);
   snprintf(path, sizeof path, "%s/ckpt", run->opt->out);
-  count += old_of(path, from, rm, &bytes);             // a link's target has others beside it
+  count += old_of(path, from, rm, &bytes);             // if ckpt is a link, also beside its target
   if (!lstat(path, &st) && S_ISLNK(st.st_mode) && realpath(path, real)) count += old_of(real, from, rm, &bytes);
   fclose(rm);
   if (count)

@@ -1,43 +1,42 @@
 // trace.h: --trace FILE: some steps of all ranks as a timeline that Perfetto and chrome://tracing open, and how much of
 // a step communication takes while nothing is computed.
 //
-// Around a traced step the op table is replaced by one that notes when each call began and ended, and asks the real
-// one; the schedule's notes (note.h) say the rest.
-// What is noted: each op, on the thread that computes; what is waited for; a gather from its start until it is whole,
-// in the slot that it fills; a reduction from a complete gradient until all of it is added up. Calls inside others
-// nest.
-//   waits      The sharding layer asks again and again whether something has come. A wait lasts from the first no to
-//              the yes, if it was asked twice or more before that and nothing was done in between.
-//   clocks     Each rank notes its own monotonic clock. How far it is ahead of rank 0's is measured before the first
-//              and after the last traced step, by messages there and back: of the quickest exchange, the middle (as NTP
-//              does, RFC 5905). Between the two it is interpolated. Ranks of one host share a clock.
+// In a traced step the table of ops is replaced by one that records when each call starts and ends, around the real op;
+// the schedule's notes (note.h) give the other events.
+// Events: each op, on the thread that computes; each wait; each all-gather, from its start until it is complete, on the
+// track of its slot; each reduction, from a complete gradient until all of it is added up. Calls inside others nest.
+//   waits      The sharding layer polls whether something has come. A wait lasts from the first "no" to the "yes", if
+//              there were at least two polls before that and no op in between.
+//   clocks     Each rank records its own monotonic clock. By how much that is ahead of rank 0's is measured before the
+//              first and after the last traced step, by messages there and back: of the quickest exchange the middle
+//              (as in NTP, RFC 5905). Between the two measurements it is interpolated. Ranks of one host share a clock.
 //   exposed    Of a step: what the computing thread spends in gathers, in waits for reductions and for peers, adding up
 //              gradients, in the exchange of losses and the barrier at the end; without what is nested inside. The mean
 //              over ranks and traced steps.
-// On a GPU the host only enqueues. There the device itself notes when it comes to the begin and the end of a span, by
-// small kernels that write its clock into pinned memory (Ops.stamp); a time in an event is then the number of a stamp,
-// until the step is over and trace_resolve puts in what the device has written.
+// On a GPU the host only enqueues. There the device itself records when it comes to the start and the end of a span, by
+// small kernels that write its clock into pinned memory (Ops.stamp). A time in an event is then the number of a stamp,
+// which trace_resolve replaces by the time that the device has written, when the step is over.
 //   tracks     spans of the model's stream are "computes"; sums and copies of the other streams have tracks of theirs,
 //              and are not exposed. A wait is what the model's stream stands still for an event of another one
 //   graphs     a traced step is captured on its own, with its stamps; trace_replayed repeats its events for each
 //              replay. The graph of other steps has none
 //   clocks     how far the device's clock is ahead of the host's is measured around each traced step, by stamps that
 //              the host waits for
-// What the host decides while it trains is not on the device's clock: --offload and --comm mpi are refused there.
+// What the host decides during a step is not on the device's clock: --offload and --comm mpi are rejected there.
 #pragma once
 #include "report.h"
 #include <time.h>
 
-// What an event is. RANGE: a part of a step; TOLD: between steps. SUMMED and READ are no spans but ends of flows: the
-// last round of a reduction is added up, an optimizer reads it.
+// Kinds of events. RANGE: a part of a step; TOLD: an action between steps. SUMMED and READ are not spans but ends of
+// flows: the last round of a reduction is added up; an optimizer reads the sum.
 enum TraceKind : uint8_t {
   TRACE_OP, TRACE_RANGE, TRACE_TOLD, TRACE_GATHER, TRACE_REDUCTION, TRACE_RETURN, TRACE_FETCH, TRACE_WAIT, TRACE_JOIN,
   TRACE_EXCHANGE, TRACE_BARRIER, TRACE_MOVE, TRACE_SUMMED, TRACE_READ
 };
 enum TraceWait { WAIT_ROUND, WAIT_ROOM, WAIT_SLOT, TRACE_WAITS };
-// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: of the kind: op, range, wait, slot; of SUMMED:
-// whether the step has no further reduction of the stage. part: of an op, what it belongs to. round: of a reduction its
-// first one, alike on all ranks.
+// stage: STAGE_NONE, 0 outside the blocks, 1 + l block l. number: which op, range, wait or slot; of SUMMED: whether
+// this is the stage's last reduction in the step. part: what an op belongs to. round: of a reduction, the number of its
+// first round, the same on all ranks.
 enum TracePart { PART_OF_MODEL, PART_OF_GATHER, PART_OF_SUMS };  // copies of gathers; adding up gradients
 struct TraceEvent {
   int64_t begin_ns, end_ns;
@@ -47,10 +46,10 @@ struct TraceEvent {
   TraceKind kind;
   uint8_t number : 6, part : 2;
 };
-// A clock is ahead_ns ahead of rank 0's, give or take within_ns, at the time at_ns of rank 0's clock.
+// At the time at_ns of rank 0's clock, another clock is ahead_ns ahead of it, plus or minus within_ns.
 struct TraceClock { double ahead_ns, within_ns, at_ns; };
 struct TraceTable { OpWatch watch; Trace *trace; TracePart part; };
-struct TraceOpen { int64_t begin_ns, inner_ns; };                // a span that has begun: what spans inside it took
+struct TraceOpen { int64_t begin_ns, inner_ns; };                // an open span; inner_ns: time of spans nested in it
 enum { TRACE_DEPTH = 16 };
 struct Trace {
   char path[1024];                               // "": nothing is traced
@@ -63,14 +62,14 @@ struct Trace {
   double *exposed_ns;                            // [EXPOSED_PARTS (stages) + TRACE_COMMONS]
   TraceClock *clock[2];                          // [world], on rank 0
   int *reduced;                                  // [stages] reductions of this step
-  int64_t calls, room, count, dropped;           // calls: ops of a step, by a dry run
+  int64_t calls, room, count, dropped;           // ops of a step; events that fit, that there are, that did not fit
   int stages, world;
   // ---- while a step is traced
   Fsdp *f;
-  const Ops *ops;                                // the real ones
+  const Ops *ops;                                // the real table of ops
   TraceTable table[3];                           // by TracePart
   int32_t step;
-  int stage;                                     // that a gather is of; STAGE_NONE: none
+  int stage;                                     // of the all-gather that is going on; STAGE_NONE: none
   TraceOpen open[TRACE_DEPTH];
   int depth;
   int64_t range_begin_ns[TRACE_DEPTH];
@@ -78,7 +77,7 @@ struct Trace {
   int ranges, read_stage;
   struct { int64_t since_ns; int times; } ask[TRACE_WAITS];
   int64_t op_begin_ns;                           // of the last op
-  int64_t reduction_ns, gather_ns[64], moved_ns; // when what is in flight began; by slot
+  int64_t reduction_ns, gather_ns[64], moved_ns; // starts: of the reduction, the gathers by slot, MPI's calls
   int steps;
   double step_ns;                                // of all traced steps
   // ---- on a GPU
@@ -88,7 +87,7 @@ struct Trace {
   int64_t stamps, stamps_most, step_count;       // given out in this step; events before this step
   void *graph;                                   // of a traced step; NULL before
   TraceEvent *captured;                          // [captured_count] what a replay does
-  int64_t captured_count, captured_at, captured_from, captured_to;     // events before it; stamps before and after it
+  int64_t captured_count, captured_at, captured_from, captured_to;     // at: events before; from, to: range of stamps
   TraceClock device_clock[2];                    // the device's, against this rank's, before and after the step
   int64_t host_begin_ns, host_end_ns;            // of the step
   double device_within_ns;
@@ -102,16 +101,17 @@ static const char *const trace_wait_words[] = {"wait for contributions", "wait f
 enum TraceTrack { TRACK_COMPUTES, TRACK_REDUCTION, TRACK_SLOTS, TRACK_GATHER_STREAM = 100 };  // the last: on a GPU
 
 static_assert(OP_COUNT <= 64, "an event has six bits for the number of an op");
-// Where the time of a step goes that computes nothing, by stage.
+// Parts of a step's time in which nothing is computed, of each stage.
 enum TraceExposed { EXPOSED_GATHER, EXPOSED_WAIT, EXPOSED_SUMS, EXPOSED_PARTS };
-// Of no stage: sums of replicas, the exchange of losses, the barrier, messages that are moved between ops.
+// Such parts of no stage: sums of replicas, the exchange of losses, the barrier, messages that are moved between ops.
 enum TraceCommon { COMMON_JOIN, COMMON_EXCHANGE, COMMON_BARRIER, COMMON_MOVE, TRACE_COMMONS };
 static const char *const trace_common_words[] = {"sums_of_replicas", "exchange", "barrier", "messages"};
 
 struct TraceEnded { int64_t begin_ns, end_ns, own_ns; };
 static Trace *tracing;                           // the one whose tables are in use
 
-// The parts of the block of memory, and its bytes. There is room for what lies between calls of ops, too.
+// Lays out the trace's memory, if there is some, and returns its bytes. An event for each op, and more for those
+// between ops, fit.
 static inline size_t trace_lay(Trace *x) {
   const int64_t of_a_step = 4 * x->calls + 16 * x->stages + 256;
   x->room = (x->last - x->first + 1) * of_a_step;
@@ -155,14 +155,15 @@ static inline void trace_stamp(Trace *x, const Ctx *c, int64_t number) {
   real.ops = x->ops;
   x->ops->stamp(&real, &x->stamp[number]);
 }
-// Now, for a span of what c enqueues: the host's clock, or the number of a stamp of c's stream; -1: there is no room.
+// The time now, for a span of what c enqueues: the host's clock, or the number of a stamp on c's stream; -1: no stamps
+// are left.
 static inline int64_t trace_time(Trace *x, const Ctx *c) {
   if (!x->on_device) return now_ns();
   if (x->stamps == x->stamps_most) return -1;
   trace_stamp(x, c, x->stamps);
   return x->stamps++;
 }
-// How far the device's clock is ahead of this rank's. Nothing is queued on c's stream.
+// By how much the device's clock is ahead of this rank's. c's stream must be idle.
 enum { TRACE_STAMP_PINGS = 8 };
 static inline TraceClock trace_device_clock(Trace *x, Ctx *c) {
   TraceClock found = {0, INFINITY, 0};
@@ -212,7 +213,7 @@ static inline TraceEnded trace_leave(Trace *x, const Ctx *c) {
   trace_forget_asks(x);
   return TraceEnded{begin, end, end - begin - open->inner_ns};
 }
-// The sharding layer has asked whether what it waits for has come; `yes` is the answer. A wait ends with a yes.
+// The sharding layer has polled for what it waits for; yes: it has come. A wait ends with a yes.
 static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
   if (!yes) {
     if (!x->ask[what].times++) x->ask[what].since_ns = now_ns();
@@ -229,7 +230,7 @@ static inline bool trace_asked(Trace *x, TraceWait what, int stage, bool yes) {
 }
 
 enum TraceTold { TOLD_EVALUATION, TOLD_SAVE, TOLD_SAVING };
-// Something that the trainer has done since begin_ns, between the first traced step and the last.
+// Records an action of the trainer since begin_ns, if it is between the first traced step and the last.
 static void trace_told(Trace *x, TraceTold what, int64_t begin_ns) {
   if (x && x->event && !x->done) trace_add(x, TRACE_TOLD, what, STAGE_NONE, begin_ns, now_ns(), 0, PART_OF_MODEL);
 }
@@ -239,7 +240,8 @@ static inline int trace_stage(const TraceTable *t) {
   if (t->part == PART_OF_SUMS) return fsdp_reduced_last(t->trace->f);
   return t->trace->stage != STAGE_NONE ? t->trace->stage : WORD_GET(&flight.stage);
 }
-// The last op was the optimizer's. The first one of a stage reads what the stage's last reduction has added up.
+// Records that the last op was the optimizer's: the first such op of a stage reads the sum of the stage's last
+// reduction.
 static inline void trace_updated(Trace *x, int stage, uint64_t round) {
   if (stage < 0 || !x->reduced[stage] || x->read_stage == stage) return;
   trace_add(x, TRACE_READ, 0, stage, x->op_begin_ns, x->op_begin_ns, round, PART_OF_MODEL);
@@ -345,7 +347,8 @@ static inline void trace_wait(Trace *x, NotePoint point, TraceWait what, int sta
   if (point == POINT_ARRIVED) trace_add(x, TRACE_WAIT, what, stage, x->ask[what].since_ns, at, 0, PART_OF_MODEL);
   x->ask[what].since_ns = at;
 }
-// Notes the time in Open MPI's calls, inside which messages move, except in a wait or an all-gather, which include it.
+// Records the time in Open MPI's calls, inside which messages move, except in a wait or an all-gather, whose events
+// include it.
 static const int64_t TRACE_MOVE_NS = 20000;
 static inline void trace_moved(Trace *x, NotePoint point, bool messages) {
   const int64_t begin = x->moved_ns, end = x->moved_ns = now_ns();
@@ -446,8 +449,8 @@ static inline int64_t trace_resolved(const Trace *x, int64_t number) {
   const int64_t ns = trace_to_rank0(&x->device_clock[0], &x->device_clock[1], x->stamp[number]);
   return ns < x->host_begin_ns ? x->host_begin_ns : ns > x->host_end_ns ? x->host_end_ns : ns;
 }
-// Gives this step's events the times that the device has written, on this rank's clock, and adds up what was exposed.
-// The step is over.
+// After a step: gives its events the times that the device has written, converted to this rank's clock, and adds up the
+// exposed parts.
 static inline void trace_resolve(Trace *x) {
   for (int64_t i = x->step_count; i < x->count; i++) {
     TraceEvent *e = &x->event[i];

@@ -1,5 +1,5 @@
-// trace_file.h: what trace.h has noted, as a file in Chrome's "Trace Event Format": complete events (X), flows (s, f)
-// and metadata (M). dev/perfetto.py opens it in Perfetto and asks whether all of it arrived.
+// trace_file.h: writes the events of trace.h as a file in Chrome's "Trace Event Format": complete events (X), flows (s,
+// f) and metadata (M). dev/perfetto.py opens the file in Perfetto and checks that every event arrived.
 //
 // Perfetto has rules that the format does not state (trace_processor's JSON importer):
 //   pid, tid   a thread is found by its tid, and tid 0 is taken for none. So a rank's tracks have numbers of their own
@@ -11,7 +11,7 @@
 #include "report.h"
 #include "trace.h"
 
-// Every trace begins so; another file is not written over.
+// Every trace starts with this text; a file that does not is not overwritten.
 static const char trace_file_head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\","
                                       "\"ph\":\"M\",\"pid\":1000,\"args\":{\"name\":\"rank 0 on ";
 enum { TRACE_PIDS = 1000 };                      // more than a rank has tracks
@@ -118,15 +118,15 @@ static inline void trace_write_rank(FILE *to, const Trace *x, int rank, const ch
   if (x->side[PART_OF_GATHER]) trace_write_track(to, rank, TRACK_GATHER_STREAM, "copies of gathers");
 }
 
-// What a trace has found: means over ranks and steps, in milliseconds of a step. within_us: how far a clock may be off.
+// Results of a trace: means over ranks and steps, in milliseconds per step. within_us: how far a clock may be off.
 struct TraceFound {
   int64_t first_step, last_step, events, dropped;
   double step_ms, within_us;
   const double *exposed_ms, *common_ms;          // [EXPOSED_PARTS of each stage], [TRACE_COMMONS]
   double total_ms;
 };
-// Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays live as long as x. False: no step was
-// traced, or it was done before. One line in `error` on rank 0 when the file cannot be written. Collective.
+// Ends the trace: writes the file, and on rank 0 fills in `found`, whose arrays are valid as long as x. False: no step
+// was traced, or the trace has ended before. One line in `error` on rank 0 if the file cannot be written. Collective.
 static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *found, Error *error) {
   if (!x->path[0] || x->done || !x->event) return false;
   x->done = true;
@@ -161,7 +161,7 @@ static inline bool trace_finish(Trace *x, Ctx *c, const Fsdp *f, TraceFound *fou
   FILE *to = foreign ? NULL : file_own(x->path, true);
   if (foreign) fail(error, "%.900s has become another file", x->path);
   else if (!to) fail(error, "cannot write %.900s: %s", x->path, file_own_fault(x->path));
-  const int64_t base = (int64_t)x->clock[0][0].at_ns;            // before any rank's first event
+  const int64_t base = (int64_t)x->clock[0][0].at_ns;            // earlier than the first event of any rank
   if (to) fprintf(to, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   for (int r = 0; r < world; r++) {
     int64_t n = count;

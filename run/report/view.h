@@ -1,4 +1,4 @@
-// view.h: what the start, the reports and the files of a run may know of it, whatever its model computes.
+// view.h: figures of a run that the startup log, reports and files need, whatever its model computes.
 #pragma once
 #include "report.h"
 #include "run/options/options.h"
