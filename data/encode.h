@@ -133,8 +133,8 @@ bool encode_is_packed(const char *list, bool as_text) {
 }
 
 static inline bool encode_is_blank(uint8_t c) { return c == ' ' || c == '\t' || c == '\r'; }
-// The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault` of 256 bytes.
-static inline char *encode_line(const uint8_t *line, size_t bytes, const char *fields, char *fault) {
+// The text of a line of a .jsonl, malloc'ed; NULL and what is wrong in `fault`.
+static inline char *encode_line(const uint8_t *line, size_t bytes, const char *fields, Error *fault) {
   if (!chat_check_line(line, bytes, fault)) return NULL;
   const char *end = NULL, *const stop = (const char *)line + bytes;
   cJSON *json = cJSON_ParseWithLengthOpts((const char *)line, bytes, &end, false);
@@ -142,14 +142,13 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   const bool rest = json && end < stop;
   const char *text = rest ? NULL : record_text(json, fields, "text");
   char *copy = text ? strdup(text) : NULL;
-  if (!json) snprintf(fault, 256, "it is not JSON");
+  if (!json) fail(fault, "it is not JSON");
   else if (rest)
-    snprintf(fault, 256, "more stands behind its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
-  else if (!record_is_single(json, RecordFault{fault, 256})) { free(copy); copy = NULL; }
+    fail(fault, "more stands behind its JSON, from byte %zu on", (size_t)(end - (const char *)line) + 1);
+  else if (!record_is_single(json, fault)) { free(copy); copy = NULL; }
   else if (!text)
-    snprintf(fault, 256, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt")
-             ? "it is a conversation, and the first file has texts: encode conversations apart"
-             : "it has no \"text\"");
+    fail(fault, cJSON_HasObjectItem(json, "messages") || cJSON_HasObjectItem(json, "prompt") ? "it is a conversation, "
+         "and the first file has texts: encode conversations apart" : "it has no \"text\"");
   cJSON_Delete(json);
   return copy;
 }
@@ -172,8 +171,8 @@ static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Err
   }
   text_stream_close(&s);
   cJSON *json = cJSON_ParseWithLength((const char *)line, bytes);
-  char fault[256];
-  const RecordForm *f = record_form(json, o->chat.fields, RecordFault{fault, sizeof fault});
+  Error fault = {};
+  const RecordForm *f = record_form(json, o->chat.fields, &fault);
   *chats = f ? f->kind != FORM_TEXT : cJSON_IsObject(json) && !cJSON_HasObjectItem(json, "text");
   cJSON_Delete(json);
   free(line);
@@ -197,8 +196,8 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
       int64_t to = begin;
       for (int64_t at = begin; at < n;) {
         const uint8_t *newline = (const uint8_t *)memchr(sample + at, '\n', (size_t)(n - at));
-        char fault[256], *text = newline ? encode_line(sample + at, (size_t)(newline - sample - at), o->chat.fields,
-                                                     fault) : NULL;
+        Error fault = {};
+        char *text = newline ? encode_line(sample + at, (size_t)(newline - sample - at), o->chat.fields, &fault) : NULL;
         at = newline ? newline - sample + 1 : n;
         const size_t bytes = text ? strlen(text) : 0;
         if (text) memcpy(sample + to, text, bytes), to += (int64_t)bytes;
@@ -478,7 +477,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     Chat chat = c->chat;
     chat.encoder = encoder, chat.notes = true;
     encoder->passing = true;                     // the rendered text is freed when the line is done
-    if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault);
+    if (!chat_line(&chat, &k, p->p, p->bytes)) p->fault = strdup(k.fault.text);
     for (int64_t i = 0; i < k.count; i++) k.ids[i] |= k.trained[i] ? ENCODE_TRAINED : 0;
     p->ids = k.ids, p->count = k.count, p->unread = k.unread, p->fields_seen = k.fields_seen;
     p->rewritten = k.rewritten, p->endless = k.endless;
@@ -486,11 +485,11 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
     free(k.trained);
     return;
   }
-  char fault[256] = "";
+  Error fault = {};
   const size_t bad = p->kind == TEXT_ROWS ? text_bad_utf8(p->p, p->bytes, 0) : p->bytes;
-  if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, c->o->chat.fields, fault);
-  if (bad < p->bytes) snprintf(fault, sizeof fault, "byte %zu is not UTF-8", bad + 1);
-  if (fault[0]) { p->fault = strdup(fault); return; }
+  if (p->kind == TEXT_JSONL) p->text = encode_line(p->p, p->bytes, c->o->chat.fields, &fault);
+  if (bad < p->bytes) fail(&fault, "byte %zu is not UTF-8", bad + 1);
+  if (fault.text[0]) { p->fault = strdup(fault.text); return; }
   const uint8_t *text = p->text ? (const uint8_t *)p->text : p->p;
   const size_t bytes = p->text ? strlen(p->text) : p->bytes;
   p->ids = (int32_t *)malloc(sizeof(int32_t) * (tokenizer_ids_most(&c->tokenizer, bytes) + 1));
@@ -509,9 +508,9 @@ static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char 
   });
   bool ok = true;
   if (c->chats && c->sink && count && !c->form[0]) {
-    char fault[256];
+    Error fault = {};
     cJSON *json = cJSON_ParseWithLength((const char *)piece->p, piece->bytes);
-    const RecordForm *f = record_form(json, c->o->chat.fields, RecordFault{fault, sizeof fault});
+    const RecordForm *f = record_form(json, c->o->chat.fields, &fault);
     snprintf(c->form, sizeof c->form, "%s", c->o->chat.preferences ? "preferences" : f ? f->name : "no form");
     cJSON_Delete(json);
   }

@@ -247,7 +247,7 @@ static inline bool parquet_is_read(const Parquet *q, int64_t i) {
 // Whether the columns make records of a form, whose columns are then added. False, with or without e: they do not.
 static inline bool parquet_choose_records(Parquet *q, const char *fields, Error *e) {
   cJSON *members = cJSON_CreateObject();
-  char fault[400];
+  Error fault = {};
   bool several;
   for (int64_t i = 1; i < q->nodes; i = q->node[i].end) {
     const ParquetElement *x = &q->node[i];
@@ -256,10 +256,10 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, Error 
     m->valueint = (int)i;
     cJSON_AddItemToObject(members, x->name, m);
   }
-  const bool single = record_is_single(members, RecordFault{fault, sizeof fault});
-  const RecordForm *f = single ? record_form(members, fields, RecordFault{fault, sizeof fault}, &several) : NULL;
-  bool ok = single ? !several || fail_with(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault)
-                   : fail_with(e, EXIT_USAGE, "%s: %s", q->path, fault);
+  const bool single = record_is_single(members, &fault);
+  const RecordForm *f = single ? record_form(members, fields, &fault, &several) : NULL;
+  bool ok = single ? !several || fail_with(e, EXIT_USAGE, "%s: %s; or its text by --text_column", q->path, fault.text)
+                   : fail_with(e, EXIT_USAGE, "%s: %s", q->path, fault.text);
   auto take = [&](const char *name) {
     const cJSON *m = ok && f && name ? record_member(members, fields, name) : NULL;
     if (m && f->kind == FORM_TEXT && strcmp(m->string, "text"))

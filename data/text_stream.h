@@ -163,15 +163,15 @@ static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, 
 // A table of values, as lines of JSON. -1: one line in e.
 static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   enum { RAW_BYTES = 1 << 16 };
-  char fault[256] = "";
+  Error fault = {};
   if (!s->raw) s->raw = (uint8_t *)data_alloc(RAW_BYTES, 1);
   while (!s->table_ended && (s->table.row <= 1 || s->table_at == s->table.bytes)) {
     if (s->table.row > 1) s->table.bytes = s->table_at = 0;
     const int64_t n = text_stream_bytes(s, s->raw, RAW_BYTES, e);
     if (n < 0 || !text_stream_check(s, s->raw, (size_t)n, e)) return -1;
     s->table_ended = !n;
-    if (!records_of_table(&s->table, s->raw, (size_t)n, !n, RecordFault{fault, sizeof fault}))
-      return fail_with(e, EXIT_MISSING, "%s: %s", s->path, fault) - 1;
+    if (!records_of_table(&s->table, s->raw, (size_t)n, !n, &fault))
+      return fail_with(e, EXIT_MISSING, "%s: %s", s->path, fault.text) - 1;
   }
   if (s->table.row <= 1) return 0;               // names alone
   const int64_t some = min64(bytes, (int64_t)(s->table.bytes - s->table_at));

@@ -313,31 +313,31 @@ static int64_t bench_records_read(const char *path) {
   enum { BLOCK_BYTES = 1 << 20 };
   TextStream s;
   Error e = {};
-  char fault[256] = "";
+  Error fault = {};
   static uint8_t *block;
   static size_t room;
   size_t n = 0;
   int64_t got = 1, records = 0;
   if (!room) block = (uint8_t *)data_alloc(room = 2 * BLOCK_BYTES, 1);
   if (!text_stream_open(&s, path, "", &e)) { fprintf(stderr, "%s\n", e.text); return -1; }
-  while (got > 0 && !fault[0]) {
+  while (got > 0 && !fault.text[0]) {
     if (room < n + BLOCK_BYTES) block = (uint8_t *)bpe_resize(block, room *= 2, 1);
     if ((got = text_stream_read(&s, block + n, BLOCK_BYTES, &e)) > 0) n += (size_t)got;
     size_t at = 0;
-    for (const uint8_t *end; !fault[0] && at < n && (end = (const uint8_t *)memchr(block + at, '\n', n - at));
+    for (const uint8_t *end; !fault.text[0] && at < n && (end = (const uint8_t *)memchr(block + at, '\n', n - at));
          at = (size_t)(end - block) + 1) {
       ChatRecord r = {};
       if (end - block - at < 2) continue;
-      cJSON *json = record_parse(block + at, (size_t)(end - block) - at, fault);
-      records += json && record_read(&r, json, "", false, false, true, RecordFault{fault, sizeof fault});
+      cJSON *json = record_parse(block + at, (size_t)(end - block) - at, &fault);
+      records += json && record_read(&r, json, "", false, false, true, &fault);
       record_free(&r);
       cJSON_Delete(json);
     }
     memmove(block, block + at, n -= at);
   }
   text_stream_close(&s);
-  if (got < 0 || fault[0]) fprintf(stderr, "%s: %s\n", path, fault[0] ? fault : e.text);
-  return got < 0 || fault[0] ? -1 : records;
+  if (got < 0 || fault.text[0]) fprintf(stderr, "%s: %s\n", path, fault.text[0] ? fault.text : e.text);
+  return got < 0 || fault.text[0] ? -1 : records;
 }
 // Files of conversations become records: bytes, container, lines, JSON, form; without template and tokenizer.
 static int bench_records(char **path, int count) {

@@ -489,10 +489,10 @@ static void fuzz_chat_line(const uint8_t *bytes, size_t count) {
     Error e;
     if (chat_line(&c, &k, bytes, count)) {
       fuzz_accepted = true;
-      HOLDS(k.count > 0 && !k.fault[0] && (i < 3 ? !k.second : k.second > 0 && k.second < k.count));
+      HOLDS(k.count > 0 && !k.fault.text[0] && (i < 3 ? !k.second : k.second > 0 && k.second < k.count));
       for (int64_t x = 0; x < k.count; x++) HOLDS(k.ids[x] >= 0 && k.ids[x] < t->vocab_size && k.trained[x] <= 1);
     } else {
-      fail_with(&e, EXIT_MISSING, "%s", k.fault);
+      fail_with(&e, EXIT_MISSING, "%s", k.fault.text);
       fuzz_check_error(e.text);
     }
     free(k.ids);

@@ -439,7 +439,7 @@ static void generate_check(const Options *o, const Corpus *corpus, const char *w
   else if (o->prompts[0] && prompts_read(o, &text, error) > 0) free(text[0]), free(text);
   if (error->text[0] || !prompt_is_chat(o)) return;
   if (!corpus->has_tokenizer || !prompt_tokens(o, &corpus->tokenizer, words, why, o->prompt, &k))
-    fail(error, "--prompt_as user: the prompt %s", corpus->has_tokenizer ? k.fault : "needs the tokenizer of "
+    fail(error, "--prompt_as user: the prompt %s", corpus->has_tokenizer ? k.fault.text : "needs the tokenizer of "
          "conversations");
   free(k.ids);
   free(k.trained);

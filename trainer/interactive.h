@@ -125,7 +125,7 @@ static int32_t *talk_prompt(Talk *k, Trainer *t, int64_t more, int64_t *count) {
       tokens.ids = (int32_t *)malloc(sizeof(int32_t) * (2 + tokenizer_ids_most(tokenizer, bytes)));
       tokens.count = tokenizer_begin(tokenizer, (const uint8_t *)k->line, bytes, tokens.ids);
     } else if (!chat_next(&k->chat, &tokens, k->messages)) {
-      say_error("%s\n", tokens.fault);
+      say_error("%s\n", tokens.fault.text);
       cJSON_DeleteItemFromArray(k->messages, cJSON_GetArraySize(k->messages) - 1);
     }
     free(tokens.trained);

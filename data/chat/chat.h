@@ -12,7 +12,6 @@ struct ChatSpan { const char *p; size_t n; };
 static inline ChatSpan chat_span(const char *text) { return ChatSpan{text, strlen(text)}; }
 
 // ---- records.h ------------------------------------------------------------------------------------------------------
-struct RecordFault { char *text; size_t bytes; };
 enum FormKind { FORM_MESSAGES, FORM_ASK, FORM_PAIR, FORM_TEXT, FORM_PREFERENCE };
 // A form fits a record that has both members.
 struct RecordForm { const char *name; FormKind kind; const char *first, *second; };
@@ -29,7 +28,7 @@ bool record_unread_say(const RecordUnread *u, char *line, size_t bytes);
 bool record_changes(const char *name);
 bool record_is_other(const char *name);
 // Whether no member of a record, or of what is in it, comes twice. False: `fault`.
-bool record_is_single(const cJSON *json, RecordFault fault);
+bool record_is_single(const cJSON *json, Error *fault);
 // What was seen of many records; fields: those of the members that --fields names which one had, by bits. A record's
 // own is added to that of others: names of members that are not read, each ended by a zero and all by another.
 struct RecordsSeen { RecordUnread unread; uint64_t fields; int64_t rewritten, endless; };
@@ -45,7 +44,7 @@ const cJSON *record_member(const cJSON *json, const char *fields, const char *na
 // Its text; NULL: it is none, or not there.
 const char *record_text(const cJSON *json, const char *fields, const char *name);
 // The form of a record; NULL: none fits, or two do (*several): `fault` says which is nearest and what is missing.
-const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault, bool *several = NULL);
+const RecordForm *record_form(const cJSON *json, const char *fields, Error *fault, bool *several = NULL);
 // Makes lines of the `n` bytes at p that follow, in place: blanks for the brackets of the one array and for the ends of
 // lines within a record, an end of a line for each comma between records. False: more stands behind the array.
 bool records_of_json(RecordLines *s, uint8_t *p, size_t n);
@@ -61,7 +60,7 @@ struct ValueTable {
   size_t bytes, room;
 };
 // Takes the bytes that follow; ends: they are the last. False: `fault`.
-bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, RecordFault fault);
+bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, Error *fault);
 void records_table_free(ValueTable *t);
 
 // ---- chat_template.h ------------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ struct ChatTokens {
   int32_t *ids;
   uint8_t *trained;
   int64_t count, room, second;
-  char fault[256];
+  Error fault = {};
   uint8_t *text, *marks;
   size_t text_bytes, text_room;
   char *unread;                                  // for records_seen_add, malloc'ed or NULL; and
@@ -137,6 +136,6 @@ enum { CHAT_HOW = 6 };
 void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]);
 // What is wrong with a line that cannot be a text: its first byte that is no UTF-8, a NUL character, half of a
 // character. True: nothing.
-bool chat_check_line(const uint8_t *line, size_t bytes, char fault[256]);
+bool chat_check_line(const uint8_t *line, size_t bytes, Error *fault);
 // The conversation of one line, or its preference. False: k->fault says what is wrong.
 bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes);

@@ -93,8 +93,7 @@ static inline bool chat_is_added(const Tokenizer *t, int32_t id) {
   return false;
 }
 static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = "") {
-  snprintf(k->fault, sizeof k->fault, fmt, what);
-  return false;
+  return fail(&k->fault, fmt, what);
 }
 // Makes room for the tokens of a text, which begin there.
 static inline int32_t *chat_room(const Chat *c, ChatTokens *k, size_t bytes) {
@@ -292,7 +291,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
   const size_t n = (size_t)cJSON_GetArraySize(messages);
   bool *off = (bool *)data_alloc(2 * n, sizeof *off), *answers = off + n, found = false;
   const bool ok = (chat_render_open(&r, c->form, c->o.date, messages, tools) && chat_render(&r, n, prompt)) ||
-                  chat_rendered_fault(&r.fault, k->fault, sizeof k->fault);
+                  chat_rendered_fault(&r.fault, &k->fault);
   r.whole = r.j.out, r.j.out = {};
   if (ok) {
     size_t i = n;
@@ -307,7 +306,7 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
   }
   chat_render_close(&r);
   free(off);
-  return !k->fault[0];
+  return !k->fault.text[0];
 }
 bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) { return chat_messages(c, k, messages, NULL,
     true); }
@@ -343,13 +342,13 @@ static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, 
   return true;
 }
 
-bool chat_check_line(const uint8_t *line, size_t bytes, char fault[256]) {
+bool chat_check_line(const uint8_t *line, size_t bytes, Error *fault) {
   const uint8_t *const end = line + bytes, *p = line;
   const size_t bad = text_bad_utf8(line, bytes, 0);
   bool nul = memchr(line, 0, bytes);
-  fault[0] = 0;
-  if (bad < bytes) snprintf(fault, 256, "byte %zu is not UTF-8", bad + 1);
-  for (int step; bad == bytes && !nul && !fault[0] && p < end; p += step) {
+  fault->text[0] = 0;
+  if (bad < bytes) fail(fault, "byte %zu is not UTF-8", bad + 1);
+  for (int step; bad == bytes && !nul && !fault->text[0] && p < end; p += step) {
     if (!(p = (const uint8_t *)memchr(p, '\\', (size_t)(end - p)))) break;
     step = 2;
     if (end - p < 6 || p[1] != 'u') continue;
@@ -358,12 +357,12 @@ bool chat_check_line(const uint8_t *line, size_t bytes, char fault[256]) {
     const bool whole = strchr("89abAB", p[3]) && end - p >= 12 && p[6] == '\\' && p[7] == 'u' && (p[8] | 32) == 'd' &&
                        strchr("cdefCDEF", p[9]) && p[9];
     if (!whole)
-      snprintf(fault, 256, "%.6s at byte %zu is half of a character (a lone surrogate): in Python, "
-               "s.encode('utf-8', 'replace').decode() writes ? in its place", (const char *)p, (size_t)(p - line) + 1);
+      fail(fault, "%.6s at byte %zu is half of a character (a lone surrogate): in Python, s.encode('utf-8', "
+           "'replace').decode() writes ? in its place", (const char *)p, (size_t)(p - line) + 1);
     step = 12;
   }
-  if (nul && bad == bytes) snprintf(fault, 256, "it has a NUL character");
-  return !fault[0];
+  if (nul && bad == bytes) fail(fault, "it has a NUL character");
+  return !fault->text[0];
 }
 // A record, as messages, or as it is.
 static inline bool chat_record(const Chat *c, ChatTokens *k, const ChatRecord *r) {
@@ -378,22 +377,20 @@ static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *js
   for (int rejected = 0; ok && rejected < 2; rejected++) {
     ChatRecord r = {};
     if (rejected) k->second = k->count;
-    ok = record_answer(&r, json, c->o.fields, c->o.pairs, rejected, c->notes, RecordFault{k->fault, sizeof k->fault}) &&
-         chat_record(c, k, &r);
+    ok = record_answer(&r, json, c->o.fields, c->o.pairs, rejected, c->notes, &k->fault) && chat_record(c, k, &r);
     if (!rejected) k->unread = r.unread, r.unread = NULL;
     record_free(&r);
   }
   return ok;
 }
 bool chat_line(const Chat *c, ChatTokens *k, const uint8_t *line, size_t bytes) {
-  cJSON *json = record_parse(line, bytes, k->fault);
+  cJSON *json = record_parse(line, bytes, &k->fault);
   ChatRecord r = {};
   bool ok = json;
   if (!json) return false;
   if (c->o.preferences) ok = chat_preference(c, k, json);
   else
-    ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, c->notes,
-                     RecordFault{k->fault, sizeof k->fault}) && chat_record(c, k, &r);
+    ok = record_read(&r, json, c->o.fields, c->o.pairs, c->o.train_all, c->notes, &k->fault) && chat_record(c, k, &r);
   if (r.unread) k->unread = r.unread, r.unread = NULL;
   if (c->notes && ok) record_note_fields(json, c->o.fields, &k->fields_seen);
   record_free(&r);

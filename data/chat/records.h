@@ -39,8 +39,8 @@ struct ChatRecord {
   RecordUsed used;
   char *unread;
 };
-static inline bool record_fail(RecordFault f, const char *fmt, const char *what = "", const char *more = "") {
-  snprintf(f.text, f.bytes, fmt, what, more);
+static inline bool record_fail(Error *f, const char *fmt, const char *what = "", const char *more = "") {
+  fail(f, fmt, what, more);
   return false;
 }
 static inline void record_free(ChatRecord *r) {
@@ -120,7 +120,7 @@ bool record_fields_missing(const char *fields, uint64_t seen, char *missing, siz
 static inline int record_name_order(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
-bool record_is_single(const cJSON *json, RecordFault fault) {
+bool record_is_single(const cJSON *json, Error *fault) {
   enum { PAIRS_MAX = 32 };
   const char *twice = NULL;
   const cJSON *x, *y;
@@ -183,7 +183,7 @@ static inline bool record_counts(const cJSON *x, int meaning) {
   return text ? !strcasecmp(text, meaning == 1 ? "true" : "false") : meaning == 1 ? cJSON_IsTrue(x) : cJSON_IsFalse(x);
 }
 // Refuses a member that changes what a record, or a message, means and is not read.
-static inline bool record_check_member(const cJSON *x, bool message, RecordFault fault) {
+static inline bool record_check_member(const cJSON *x, bool message, Error *fault) {
   const int i = record_meaning(x->string);
   if (i == RECORD_MEANINGS || (message && i < RECORD_OF_MESSAGES) || record_is_nothing(x) || record_counts(x, i))
     return true;
@@ -198,7 +198,7 @@ static inline const cJSON *record_use(RecordUsed *u, const cJSON *x) {
   return x;
 }
 static inline bool record_beside_form(const cJSON *json, const RecordUsed *used, bool apart, char **unread,
-                                      RecordFault fault) {
+                                      Error *fault) {
   size_t n = 0, bytes;
   const cJSON *x;
   cJSON_ArrayForEach(x, json) {
@@ -317,7 +317,7 @@ static inline bool record_add_calls(cJSON *message, const cJSON *x, int depth = 
 }
 // The tools of a record: a list of objects, or its JSON. bare: those without {"type": "function", "function": ...}
 // around them, as ShareGPT and OpenAI's functions have them, get it. False: they are no such list.
-static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, RecordFault fault) {
+static inline bool record_tools(ChatRecord *r, const cJSON *json, bool bare, Error *fault) {
   const cJSON *x = record_find(json, "tools"), *each;
   if (record_is_empty(x)) x = record_find(json, "functions"), bare = true;
   if (record_is_empty(x)) return true;
@@ -350,7 +350,7 @@ static inline const char *record_spelled(const char *name) {
 }
 // Adds the messages of a list: role and content, or from and value, under the names that fields give; other members
 // stay, but for null, as tables have where there is none. False: one is none.
-static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, RecordFault fault) {
+static inline bool record_add_list(cJSON *to, const cJSON *list, const char *fields, Error *fault) {
   const cJSON *m, *x;
   cJSON_ArrayForEach(m, list) {
     const cJSON *role = record_member(m, fields, "role"), *content = record_member(m, fields, "content");
@@ -405,14 +405,14 @@ static inline const char *record_first(const cJSON *list, const char *fields) {
 // ---- forms
 // A member that is a text, absent or null; in *text, "" where it is not there. False: it is something else.
 static inline bool record_optional(ChatRecord *r, const cJSON *json, const char *fields, const char *name,
-                                   const char **text, RecordFault fault) {
+                                   const char **text, Error *fault) {
   const cJSON *x = record_use(&r->used, record_member(json, fields, name));
   *text = cJSON_IsString(x) ? x->valuestring : "";
   return !x || cJSON_IsNull(x) || cJSON_IsString(x) || record_fail(fault, "its %s is no text", name);
 }
 // A question, the rest of it under input or context, and its answer.
 static inline bool record_ask(ChatRecord *r, const cJSON *json, const char *fields, const char *question,
-                              const char *answer, RecordFault fault) {
+                              const char *answer, Error *fault) {
   const char *said = record_text(json, fields, question), *told = record_text(json, fields, answer);
   const char *system, *input, *context;
   if (!said || !told) return record_fail(fault, "its %s or %s is no text", question, answer);
@@ -449,8 +449,7 @@ static const RecordForm record_forms[] = {
     {"responses", FORM_ASK, "prompt", "response"}, {"pairs", FORM_PAIR, "prompt", "completion"},
     {"text", FORM_TEXT, "text", NULL}};
 
-const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault fault,
-                              bool *several) {
+const RecordForm *record_form(const cJSON *json, const char *fields, Error *fault, bool *several) {
   const RecordForm *found = NULL, *named = NULL, *near = NULL;
   bool two = false;
   for (const RecordForm &f : record_forms) {
@@ -478,23 +477,22 @@ const RecordForm *record_form(const cJSON *json, const char *fields, RecordFault
   }
   if (several) *several = two && !named;
   if (!cJSON_IsObject(json)) { record_fail(fault, "it is no object with members"); return NULL; }
-  if (named) { fault.text[0] = 0; return named; }
+  if (named) { fault->text[0] = 0; return named; }
   if (two) return NULL;
   if (!found) {
     char keys[100] = "";
     const cJSON *x;
     cJSON_ArrayForEach(x, json)
       if (x->string) text_add(keys, sizeof keys, "%s%s", keys[0] ? ", " : "", x->string);
-    snprintf(fault.text, fault.bytes, "it has no form that is known; its members: %.90s; --fields tells their names",
-             keys);
+    fail(fault, "it has no form that is known; its members: %.90s; --fields tells their names", keys);
     if (near)
-      snprintf(fault.text, fault.bytes, "it has no form that is known: nearest is %s, with %s and %s; its members: "
-               "%.80s; --fields tells other names", near->name, near->first, near->second, keys);
+      fail(fault, "it has no form that is known: nearest is %s, with %s and %s; its members: %.80s; --fields tells "
+           "other names", near->name, near->first, near->second, keys);
   }
   return found;
 }
 // A question is asked once, and answered once, unless fields say under which names.
-static inline bool record_asks_once(const cJSON *json, const char *fields, RecordFault fault) {
+static inline bool record_asks_once(const cJSON *json, const char *fields, Error *fault) {
   static const char *const names[][4] = {{"prompt", "instruction", "question"},
                                          {"output", "response", "answer", "completion"}};
   for (const auto &row : names) {
@@ -514,7 +512,7 @@ static inline bool record_asks_once(const cJSON *json, const char *fields, Recor
 }
 // Messages of a record, or of its prompt and completion. False: `fault`.
 static inline bool record_read_lists(ChatRecord *r, const RecordForm *f, const cJSON *json, const char *fields,
-                                     bool lists, bool all, RecordFault fault) {
+                                     bool lists, bool all, Error *fault) {
   const cJSON *const a = record_member(json, fields, f->first);
   const cJSON *const b = f->second ? record_member(json, fields, f->second) : NULL;
   const bool bare = f->kind == FORM_MESSAGES && strcmp(f->first, "messages");
@@ -534,20 +532,20 @@ static inline bool record_read_lists(ChatRecord *r, const RecordForm *f, const c
   return !b || record_add_list(r->made, b, fields, fault);
 }
 // The JSON of a line, its numbers as they are spelled. NULL: what is wrong with it in `fault` of 256 bytes.
-static inline cJSON *record_parse(const uint8_t *line, size_t bytes, char fault[256]) {
+static inline cJSON *record_parse(const uint8_t *line, size_t bytes, Error *fault) {
   const char *end = NULL;
-  if (bytes > TEXT_WORD_BYTES) snprintf(fault, 256, "it has more than 64 MiB");
+  if (bytes > TEXT_WORD_BYTES) fail(fault, "it has more than 64 MiB");
   if (bytes > TEXT_WORD_BYTES || !chat_check_line(line, bytes, fault)) return NULL;
   char *copy = strndup((const char *)line, bytes);
   cJSON *json = copy ? json_parse_spelled(copy, &end) : NULL;
-  if (!json) snprintf(fault, 256, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
+  if (!json) fail(fault, "it is not JSON from byte %zu on", end ? (size_t)(end - copy) + 1 : (size_t)1);
   free(copy);
   return json;
 }
 // Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on; notes: which members
 // were not read. False: `fault`. To be freed in any case.
 static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
-                               bool notes, RecordFault fault) {
+                               bool notes, Error *fault) {
   *r = {};
   if (!record_is_single(json, fault)) return false;
   const RecordForm *f = record_form(json, fields, fault);
@@ -574,7 +572,7 @@ static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fie
 
 // ---- preferences
 // Adds an answer: a text, a message, or messages.
-static inline bool record_add_answer(cJSON *to, const cJSON *x, const char *fields, RecordFault fault) {
+static inline bool record_add_answer(cJSON *to, const cJSON *x, const char *fields, Error *fault) {
   if (cJSON_IsString(x)) return record_add(to, "assistant", x->valuestring);
   cJSON *one = cJSON_IsObject(x) ? cJSON_CreateArray() : NULL;
   if (one) cJSON_AddItemReferenceToArray(one, (cJSON *)x);
@@ -598,7 +596,7 @@ static inline bool record_common_text(ChatRecord *r, const char *mine, const cha
 // Two whole conversations: what stands before the answers is the messages that both begin with. Each answer has one
 // message at least.
 static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJSON *other, const char *fields,
-                                      RecordFault fault) {
+                                      Error *fault) {
   cJSON *theirs = cJSON_CreateArray();
   int n = cJSON_GetArraySize(r->made);           // a system message beside them
   const bool ok = record_add_list(r->made, mine, fields, fault) && record_add_list(theirs, other, fields, fault);
@@ -613,7 +611,7 @@ static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJ
 // messages), in messages, conversations or conversation, or is asked as instruction or question; of two texts it may be
 // what both have in common. False: `fault`. To be freed in any case.
 static inline bool record_answer_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat,
-                                      bool rejected, RecordFault fault) {
+                                      bool rejected, Error *fault) {
   const char *const names[] = {"chosen", "rejected"};
   const cJSON *const both[] = {record_member(json, fields, "chosen"), record_member(json, fields, "rejected")};
   const cJSON *mine = both[rejected], *other = both[!rejected], *before = NULL;
@@ -659,7 +657,7 @@ static inline bool record_answer_read(ChatRecord *r, const cJSON *json, const ch
   return record_add_answer(r->made, mine, fields, fault);
 }
 static inline bool record_answer(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool rejected,
-                                 bool notes, RecordFault fault) {
+                                 bool notes, Error *fault) {
   *r = {};
   if (!rejected && (!record_is_single(json, fault) || !record_asks_once(json, fields, fault))) return false;
   return record_answer_read(r, json, fields, pairs_chat, rejected, fault) &&
@@ -699,7 +697,7 @@ static inline void table_put(ValueTable *t, const void *p, size_t n) {
   t->bytes += n;
 }
 // A value begins: the name of its column; in the first row it is one.
-static inline bool table_begin(ValueTable *t, RecordFault fault) {
+static inline bool table_begin(ValueTable *t, Error *fault) {
   t->begun = true;
   if (t->row == 1) return true;
   if (t->column >= t->names)
@@ -710,7 +708,7 @@ static inline bool table_begin(ValueTable *t, RecordFault fault) {
   return true;
 }
 // Bytes of a value as they stand in JSON.
-static inline bool table_chars(ValueTable *t, const uint8_t *p, size_t n, RecordFault fault) {
+static inline bool table_chars(ValueTable *t, const uint8_t *p, size_t n, Error *fault) {
   if (!t->begun && !table_begin(t, fault)) return false;
   t->filled = true;
   for (size_t at = 0, end; at < n; at = end) {
@@ -723,7 +721,7 @@ static inline bool table_chars(ValueTable *t, const uint8_t *p, size_t n, Record
   return true;
 }
 // A value ends, and with it a row unless there is `more`.
-static inline bool table_end(ValueTable *t, bool more, RecordFault fault) {
+static inline bool table_end(ValueTable *t, bool more, Error *fault) {
   enum { NAMES = 1024 };
   const bool nothing = !t->column && !more && !t->filled && !t->quoted;        // a line without values
   if (!nothing && !t->begun && !table_begin(t, fault)) return false;
@@ -747,7 +745,7 @@ static inline bool table_end(ValueTable *t, bool more, RecordFault fault) {
   snprintf(t->words, sizeof t->words, "%lld", (long long)t->row);
   return true;
 }
-bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, RecordFault fault) {
+bool records_of_table(ValueTable *t, const uint8_t *p, size_t n, bool ends, Error *fault) {
   const uint8_t *const end = p + n;
   if (!t->row) t->row = 1, strcpy(t->words, "1"), p += n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3) ? 3 : 0;
   while (p < end) {

@@ -84,10 +84,9 @@ static JinjaValue chat_message_with(Jinja *j, JinjaValue m, const char *content,
   jinja_put(j, v.d, jinja_words(j, "content"), jinja_words(j, content));
   return v;
 }
-static bool chat_rendered_fault(const JinjaFault *f, char *to, size_t bytes) {
-  if (f->kind == JINJA_RAISED) snprintf(to, bytes, "the chat template refuses it: %.200s", f->text);
-  else snprintf(to, bytes, "the chat template fails at line %d: %.200s", f->line, f->text);
-  return false;
+static bool chat_rendered_fault(const JinjaFault *f, Error *fault) {
+  return f->kind == JINJA_RAISED ? fail(fault, "the chat template refuses it: %.200s", f->text)
+                                 : fail(fault, "the chat template fails at line %d: %.200s", f->line, f->text);
 }
 // The variables of a conversation; to be closed in any case. False: r->fault.
 static bool chat_render_open(ChatRender *r, const ChatForm *form, const char *date, const cJSON *messages,

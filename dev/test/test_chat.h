@@ -132,7 +132,7 @@ TEST(chat_prompts_are_the_beginning,
     const Chat c = chat_open(&o, &t);
     ChatTokens asked = {}, whole = {};
     REQUIRE(chat_prompt(&c, &asked, "  Why 12?\n") && chat_line(&c, &whole, (const uint8_t *)line, strlen(line)),
-            "%s%s", asked.fault, whole.fault);
+            "%s%s", asked.fault.text, whole.fault.text);
     int64_t said = 0;
     while (said < whole.count && !whole.trained[said]) said++;
     EXPECT(said == asked.count && said < whole.count && !memcmp(asked.ids, whole.ids, sizeof(int32_t) * (size_t)said),
@@ -247,7 +247,8 @@ static const char *chat_marked(const char *name, const char *line, bool all = fa
   const Chat c = chat_open(&o, &t);
   ChatTokens k = {};
   size_t n = 0;
-  if (!chat_line(&c, &k, (const uint8_t *)line, strlen(line))) n = (size_t)snprintf(text, sizeof text, "%s", k.fault);
+  if (!chat_line(&c, &k, (const uint8_t *)line, strlen(line)))
+    n = (size_t)snprintf(text, sizeof text, "%s", k.fault.text);
   for (int64_t i = 0; i < k.count; i++) {
     int bytes;
     const uint8_t *p = tokenizer_token_bytes(&t, k.ids[i], &bytes);
@@ -347,7 +348,7 @@ TEST(chat_tools_equal_transformers,
       const bool ok = chat_line(&c, &k, (const uint8_t *)line, (size_t)n);
       if (ok ? chat_hashed(&k, !strcmp(x.file, "tools") && strcmp(x.name, "qwen3")) != want[at] : want[at] != 0)
         EXPECT(wrong++ > 2, "%s, %s: conversation %d: %lld tokens, not those of transformers%s: %s", x.file, x.name,
-               lines, (long long)k.count, want[at] ? "" : ", which leaves something out", k.fault);
+               lines, (long long)k.count, want[at] ? "" : ", which leaves something out", k.fault.text);
       free(k.ids);
       free(k.trained);
     }

@@ -188,7 +188,7 @@ TEST(fallback_chats,
       ChatTokens k = {};
       bpe_encoder_open(&e, &t);
       if (again) c.encoder = &e;
-      REQUIRE(chat_line(&c, &k, (const uint8_t *)line, strlen(line)), "%s", k.fault);
+      REQUIRE(chat_line(&c, &k, (const uint8_t *)line, strlen(line)), "%s", k.fault.text);
       int64_t same = 0, masks = 0;
       for (const cJSON *a = ids->child, *b = trained->child; a && same < k.count; a = a->next, b = b->next, same++) {
         if (k.ids[same] != a->valueint) break;
@@ -200,7 +200,7 @@ TEST(fallback_chats,
         cJSON *all = cJSON_Parse(line), *messages = cJSON_GetObjectItem(all, "messages");
         ChatTokens next = {};
         cJSON_DeleteItemFromArray(messages, 3);
-        REQUIRE(chat_next(&c, &next, messages), "%s", next.fault);
+        REQUIRE(chat_next(&c, &next, messages), "%s", next.fault.text);
         int64_t at = 0;
         while (at < next.count && next.ids[at] == k.ids[at]) at++;
         EXPECT(at == next.count, "%s by %s: the prompt is another from token %lld on", form, name, (long long)at);

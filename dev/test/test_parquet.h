@@ -220,7 +220,7 @@ TEST(encode_conversations,
   for (char *line = text; *line; line = end + (*end != 0)) {
     ChatTokens k = {};
     end = strchrnul(line, '\n');
-    if (end > line) REQUIRE(chat_line(&chat, &k, (const uint8_t *)line, (size_t)(end - line)), "%s", k.fault);
+    if (end > line) REQUIRE(chat_line(&chat, &k, (const uint8_t *)line, (size_t)(end - line)), "%s", k.fault.text);
     for (int64_t i = 0; i < k.count; i++, n++) want[0][n] = k.ids[i], want[1][n] = k.trained[i] ? k.ids[i] : -1;
     free(k.ids);
     free(k.trained);

@@ -99,7 +99,7 @@ static void templates_expect(const char *text, const char *name, const char *lin
   o.words = words, o.last = last;
   const Chat c = chat_open(&o, &t);
   ChatTokens k = {};
-  if (!chat_line(&c, &k, (const uint8_t *)line, strlen(line))) snprintf(got, sizeof got, "%s", k.fault);
+  if (!chat_line(&c, &k, (const uint8_t *)line, strlen(line))) snprintf(got, sizeof got, "%s", k.fault.text);
   for (int64_t i = 0; i < k.count; i++) {
     int n;
     const uint8_t *p = tokenizer_token_bytes(&t, k.ids[i], &n);
