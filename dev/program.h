@@ -1,19 +1,26 @@
-// program.h: the whole program as one object, so that a fuzzer or a bench can call what no door shows.
+// program.h: the whole program as one object, so that a fuzzer or a bench can call what no door shows: the Makefile's
+// ROOMS, in their order.
 #define PART_LAUNCH 1
 #define TRAINER_AS_LIBRARY 1
-#include "kernels/cpu/threads.cc"
-#include "kernels/kernels.cc"
 #include "base/newfile/newfile.cc"
 #include "base/base.cc"
+#include "base/net/net.cc"
 #include "watch/watch.cc"
+#include "kernels/cpu/threads.cc"
+#include "kernels/kernels.cc"
+#include "kernels/op_calls.cc"
+#include "memory/memory.cc"
+#include "machine/machine.cc"
 #include "launch/launch.cc"
 #include "fsdp/fsdp.cc"
 #include "data/files/files.cc"
+#include "data/gguf/gguf.cc"
 #include "data/tokenizer/tokenizer.cc"
 #include "data/chat/chat.cc"
 #include "data/tokens/tokens.cc"
 #include "data/data.cc"
 #include "data/tensors/tensors.cc"
+#include "data/shape/shape.cc"
 #include "data/models/models.cc"
 #include "data/checkpoint/checkpoint.cc"
 #include "run/options/options.cc"
