@@ -291,8 +291,8 @@ void agree_on_memory(const RunView *run) {
     snprintf(took, sizeof took, " besides %.3f GiB taken by %s", (double)libraries / 0x1p30,
              run->plan.planned_bytes[MEM_NCCL] ? "NCCL and cuBLASLt" : "CUDA and cuBLASLt");
   if (run->device.integrated && to_take <= device_free && to_take + host > device_free)
-    fail(&error, "the memory plan of this host's %d rank%s is %.2f GiB of the host and %.2f GiB of the GPU%s, which has "
-         "no memory of its own, but %.2f GiB are available to both: lower --batch_size or --seq_len, choose "
+    fail(&error, "the memory plan of this host's %d rank%s is %.2f GiB of the host and %.2f GiB of the GPU%s, which "
+         "has no memory of its own, but %.2f GiB are available to both: lower --batch_size or --seq_len, choose "
          "--recompute block or a smaller --model", ranks, ranks > 1 ? "s" : "", (double)host / 0x1p30,
          (double)to_take / 0x1p30, took, (double)device_free / 0x1p30);
   if (to_take > device_free)

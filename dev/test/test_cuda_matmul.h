@@ -438,14 +438,14 @@ TEST(cuda_matmul_tuned_to_any,
       matmul_tuned_run(&c, &d, &x[run]);
       ops->plans_algorithms(&c, run ? other : algorithms, sizeof algorithms);
       matmul_lines(&c, run ? again : text, sizeof text);
-      EXPECT(!error.text[0] && (!run || (!strcmp(text, again) && !strcmp(algorithms, other))), "%s became\n%s: %s", text,
-             again, error.text);
+      EXPECT(!error.text[0] && (!run || (!strcmp(text, again) && !strcmp(algorithms, other))), "%s became\n%s: %s",
+             text, again, error.text);
       if (run == 2) {
         snprintf(other, sizeof other, "%s", algorithms);
         memcpy(strstr(other, "emulated"), "imitated", 8);
         ops->plans_use(&c, other, &error);
-        EXPECT(strstr(error.text, "they are of 'cuBLASLt ") && strstr(error.text, ", imitated, 4 multiprocessors, 0 of them"),
-               "another GPU's: '%s'", error.text);
+        EXPECT(strstr(error.text, "they are of 'cuBLASLt ") &&
+               strstr(error.text, ", imitated, 4 multiprocessors, 0 of them"), "another GPU's: '%s'", error.text);
         error.text[0] = 0, *strstr(algorithms, "\n") = 0;
         strcat(algorithms, "\n");
         Ctx fresh = matmul_device_ctx(ops);
