@@ -77,6 +77,10 @@ __attribute__((format(printf, 2, 3), noreturn)) void die_with(int code, const ch
 // What the user asked cannot be done / what it needs is missing.
 #define die_user(...) die_with(EXIT_USAGE, __VA_ARGS__)
 #define die_missing(...) die_with(EXIT_MISSING, __VA_ARGS__)
+// Access to a word that another thread, or the device, reads or writes at the same time. A thread that reads two words
+// in the opposite order of their writes, and sees the second write, sees the first as well.
+#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
 // What is wrong, in one line; text "": nothing. code: EXIT_USAGE or EXIT_MISSING, where whoever fills it knows.
 struct Error { int code; char text[2048]; };
 // Fills e and returns false. A longer line is cut; what no terminal should get is escaped.

@@ -56,6 +56,9 @@ int terminal_columns();
 void line_end();
 // Opens or overwrites the open line, cut to the terminal's width. transient: it is erased when other text follows.
 void line_draw(const char *text, bool transient);
+// Bytes done and speed, once a save or load has taken a second: on a terminal a line that is overwritten, else a line
+// every ten seconds.
+void show_progress(const char *what, int64_t done, int64_t total);
 // printf for whole lines.
 __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...);
 // The same on stderr. mpirun may pass it on before what rank 0 printed earlier, and another rank may print while rank 0

@@ -214,3 +214,17 @@ void terminal_open() {
   terminal.out = pid ? terminal_through(pid, STDOUT_FILENO) : isatty(STDOUT_FILENO);
   terminal.err = pid ? terminal_through(pid, STDERR_FILENO) : isatty(STDERR_FILENO);
 }
+void show_progress(const char *what, int64_t done, int64_t total) {
+  static double begun_ms, next_ms;
+  static int64_t before = INT64_MAX;
+  const double now = now_ms();
+  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
+  before = done;
+  if (now < next_ms || !total) return;
+  next_ms = now + (terminal.out ? 200 : 10000);
+  char line[128];
+  snprintf(line, sizeof line, "%s: %lld %% of %.2f GB, %.2f GB/s", what, (long long)(100 * done / total),
+           (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms));
+  if (terminal.out) line_draw(line, true);
+  else say("%s\n", line);
+}

@@ -44,10 +44,6 @@ struct Flight {
   bool dry;                                      // a dry run: nothing is recorded
 };
 extern Flight flight;
-// Access to a word that another thread, or the device, reads or writes at the same time. A thread that reads two words
-// in the opposite order of their writes, and sees the second write, sees the first as well.
-#define WORD_SET(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
-#define WORD_GET(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
 // Records that an op was called.
 void flight_op(const char *op);
 // Records that this rank has started a collective of a stage; flight_end, that the collective has ended.

@@ -48,18 +48,3 @@ static void progress_line(char *to, size_t bytes, const Progress *p, int columns
     if (there[f]) text_add(to, bytes, "%s%.*s", strlen(to) > first ? "  " : "", length, p->text[f]);
   }
 }
-
-void show_progress(const char *what, int64_t done, int64_t total) {
-  static double begun_ms, next_ms;
-  static int64_t before = INT64_MAX;
-  const double now = now_ms();
-  if (done < before) { begun_ms = now; next_ms = now + 1000; }   // something new has begun
-  before = done;
-  if (now < next_ms || !total) return;
-  next_ms = now + (terminal.out ? 200 : 10000);
-  char line[128];
-  snprintf(line, sizeof line, "%s: %lld %% of %.2f GB, %.2f GB/s", what, (long long)(100 * done / total),
-           (double)total * 1e-9, (double)done * 1e-6 / (now - begun_ms));
-  if (terminal.out) line_draw(line, true);
-  else say("%s\n", line);
-}

@@ -113,11 +113,6 @@ void report_old_runs(const RunView *run, const char *from);
 // --show_chats: conversations with [[ ]] around what is trained on; json: one object a line, with its bytes. Rank 0.
 void report_chats(const Corpus *c, int64_t count, FILE *json);
 
-// ---- progress.h -----------------------------------------------------------------------------------------------------
-// Bytes done and speed, once a save or load has taken a second: on a terminal a line that is overwritten, else a line
-// every ten seconds.
-void show_progress(const char *what, int64_t done, int64_t total);
-
 // ---- log.h ----------------------------------------------------------------------------------------------------------
 // Opens OUT/metrics.jsonl with the record that makes the run repeatable: version, configuration, ranks, memory plan.
 // Also opens everything else that a run writes about its steps. append: after what an earlier run wrote. from: what the
