@@ -124,7 +124,7 @@ struct Sampler {
   const Split *split;
   SamplerOptions options;
   int64_t samples_numel, steps_per_epoch, epoch;
-  uint32_t *order;             // (samples_numel) permutation of this epoch; mixture: (period) its sources; NULL: in order,
+  uint32_t *order;             // (samples_numel) permutation of this epoch; mixture: (period) sources; NULL: in order,
                                // or a computed permutation
   const Packing *packing;                        // samples are its sequences; NULL: samples are cut from the stream
   int64_t period, weight[SOURCES_MAX];           // mixture: samples until the order of sources repeats; each source's
