@@ -1,9 +1,8 @@
 // owned.h: Muon under sharding: which matrices there are, which rank computes the update of which, and when. Momenta
 // stay in shards, beside the gradients. An update needs a whole matrix, so each matrix has one owner:
 //
-//   1 every rank of the owner's shard group computes the momenta of its run of the matrix and sends them to the owner,
-//   in
-//     bf16
+//   1 every rank of the owner's shard group computes the momenta of its run of the matrix and sends them, in bf16,
+//     to the owner
 //   2 the owner orthogonalises the matrix: once, in one order, so the result does not depend on the number of ranks
 //   3 every rank of every replica takes its run of the result and updates its parameters
 //
