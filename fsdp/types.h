@@ -29,7 +29,7 @@ struct Mesh {
 // and no optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
   const Param *like;                             // the first of its parameters
-  int type;                                      // of blocks, of which a rank has whole ones; else 0
+  int type;                                      // type of its quantization blocks, never cut between ranks; else 0
   int moments;                                   // of the optimizer: 0 to 2
   int64_t numel;                                 // elements of one rank's part
   // Where the piece starts, in bytes: full_at in the gathered unit, shard_at in a rank's parameter shard.

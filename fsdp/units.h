@@ -20,7 +20,7 @@
 #include "kernels/device.h"
 
 static inline bool piece_trains(const Piece *c) { return !c->like->frozen; }
-// Bytes of n elements of a piece; of one rank's part.
+// piece_at: bytes of the first n elements of a piece. piece_bytes: bytes of one rank's part.
 static inline size_t piece_at(const Piece *c, int64_t n) {
   return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->like->dtype);
 }

@@ -19,8 +19,8 @@
 // runs. lr is that of the state times lr_scale of the arguments.
 //
 //   p                      is master (n) fp32; param (n), any floating dtype, is overwritten with p rounded
-//                          (master.cuh); param.data NULL: the master is the parameter. Or master (n) is low16: then param is bf16 and
-//                          holds the upper half of p, and master the lower half
+//                          (master.cuh); param.data NULL: the master is the parameter. Or master (n) is low16: then
+//                          param is bf16 and holds the upper half of p, and master the lower half
 //   m, v, momentum, grad (n) fp32
 #pragma once
 #include "master.cuh"
