@@ -16,8 +16,8 @@
 // With messages, two rounds at a time are on their way along the replicas and back to the first: with many replicas and
 // microbatches, --accumulate local avoids that.
 //
-// f->traffic is counted here and in the transports (all-gathers, chain sums, updates, barriers), in reduce.h (reductions,
-// broadcasts of their results) and in sharded_state.h (the small all-gather).
+// f->traffic is counted here and in the transports (all-gathers, chain sums, updates, barriers), in reduce.h
+// (reductions, broadcasts of their results) and in sharded_state.h (the small all-gather).
 #pragma once
 #include "types.h"
 #include "layout.h"
