@@ -3,19 +3,20 @@
 // reduced just after. Rajbhandari et al. 2020 (ZeRO), Zhao et al. 2023 (PyTorch FSDP), Wang et al. 2024 (ZeRO++).
 //
 // The parts, each a file, in the order in which they are built on each other:
-//   fsdp/plan.h            the second door: results for plans, predictions, reports and traces; dry runs
+//   fsdp/plan.h            the second public header: results for plans, predictions, reports and traces; dry runs
 //   fsdp/types.h           the types of all parts: what follows from the configuration once and for all, and what
 //                          changes: struct Fsdp
 //   fsdp/mesh.h            replicas x shards: who is where
 //   fsdp/units.h           parameters -> units -> pieces: which rank owns which elements, as data
-//   fsdp/state.h           what every part asks of struct Fsdp
+//   fsdp/state.h           short functions over struct Fsdp that every part uses
 //   fsdp/record.h          what a run does, entry by entry: for proofs of its order, and for dry runs
-//   fsdp/placement.h       memory by lifetimes
+//   fsdp/placement.h       buffers that are never live at once share memory
 //   fsdp/owned.h           Muon: which rank computes the update of which matrix
-//   fsdp/hosts.h           gradients between hosts as sums that travel along them
+//   fsdp/hosts.h           inter-node reduction chain: gradients cross hosts as fp32 partial sums
 //   fsdp/layout.h          decisions and the list of all buffers
-//   fsdp/transport.h       the comm table; all traffic is counted by those who fill it:
-//   fsdp/transport_self.h, windows.h, transport_mpi.h, transport_nccl.h, transport_plan.h; transport_updates.h: Muon's
+//   fsdp/transport.h       struct Comm: the table of functions that each transport fills
+//   fsdp/transport_self.h, windows.h, transport_mpi.h, transport_nccl.h, transport_plan.h: the transports
+//   fsdp/transport_updates.h   Muon's matrices, sent by any of the transports
 //   fsdp/reduce.h          fsdp_grads_prepare, fsdp_grad, fsdp_reduce: ordered, so that N ranks give bit for bit what
 //                          one rank gives
 //   fsdp/gather.h          fsdp_gather, fsdp_wait, fsdp_weight, fsdp_release
@@ -32,28 +33,29 @@
 // Modes. There is one schedule; a mode is numbers in it:
 //   full_shard (zero3)      mesh 1 x N; K gather slots: a block is gathered for its forward and again for its backward
 //   shard_grad_op (zero2)   K = L slots: every block is gathered once a step
-//   zero1                   that, and gradients are added up whole on each rank: one reduction and one gather a step
-//   hybrid_shard            mesh R x S: all of it inside a replica, and sums of shards passed along the replicas, and
-//                           back to all of them beside backward
+//   zero1                   zero2, and each rank adds up whole gradients: one reduction and one gather per step
+//   hybrid_shard            mesh R x S: full_shard inside each replica; fp32 sums of gradient shards are passed from
+//                           replica to replica, and the last replica's result is broadcast to all during backward
 //   no_shard (ddp)          mesh N x 1: a shard is the whole, nothing is gathered
 //   reshard_after_forward   on: K slots, off: K = L, G: a block's first gather of a step leaves 1/G of it on every
 //                           rank, and later ones only ask the G neighbours that hold the rest
 //   dtypes                  stored and gathered in param_dtype (matrices in E4M3 with fp8, frozen ones as the bytes of
 //                           their file with base_dtype), computed in compute_dtype, reduced in wire_dtype; what is
 //                           gathered in another dtype is expanded after its arrival.
-//                           Masters are fp32: the parameter itself, or kept beside it, or of bf16 what it lacks of them
+//                           Masters are fp32: the parameter itself, or an fp32 copy beside it, or, beside a bf16
+//                           parameter, the low 16 bits of its master
 //   offload                 masters, moments and gradient shards lie in host memory, and parameter shards if asked
-//   in place                where every shard group lies on one host and shares its memory (CPU, windows): the parts of
-//                           a unit lie there one behind the other, as a gather would lay them, so the unit is whole
-//                           already and weights are read from there. No gather, no slot; nothing needs to be kept.
-//                           Nobody writes there but each rank its part, in its update, when all have read.
-//                           One rank whose gradients need no rounding for the wire sums them in its shard
+//   in place                where every shard group is on one host and shares its memory (CPU, windows): the ranks'
+//                           parts of a unit are stored one after the other, as a gather would store them, so the unit
+//                           is whole already and weights are read from it. There is no gather and no slot.
+//                           Each rank writes only its own part, in its update, after all ranks have read the unit.
+//                           One rank alone whose wire dtype is fp32 adds up gradients in its shard
 //
 // Devices. Everything an op touches is device memory; on a CPU that is host memory. Three streams: the model's, one for
 // gathers, one for reductions, ordered by events; the host waits for them only where it takes part itself (messages,
-// windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events are nothing there;
-// the schedule is the same text. Whoever adds an access to memory that another stream touches adds the wait that orders
-// it; an access that no op makes is told to the record where it happens (fsdp/record.h). The tests remove each wait
+// windows, an offloaded optimizer). On a CPU a call is done when it returns, so streams and events do nothing there;
+// the schedule is the same code. Whoever adds an access to memory that another stream touches adds the wait that orders
+// it; the code that makes an access without an op also records it (fsdp/record.h). The tests remove each wait
 // once and must then fail.
 //
 // Traffic, per rank and step, for a mesh of R x S, L blocks, K gather slots, A microbatches a rank, r this rank's
@@ -90,8 +92,9 @@ struct MemoryPlan;                               // fsdp/plan.h
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 enum Init { INIT_NORMAL, INIT_ZERO, INIT_ONE };
-// One of the matrices of a frozen parameter whose bytes are kept: the type of its blocks, or of one number (blocks.h),
-// and where it lies. Several of a parameter may have different types: they are in different pieces.
+// One of the matrices of a frozen parameter that is kept quantized, as its file's bytes. type: of its quantization
+// blocks, or of its numbers (blocks.h). piece: the unit's piece that it is in; in_piece: its first element, counted
+// from the piece's. Matrices of one parameter may have different types; they are then in different pieces.
 struct KeptMatrix { int type, piece; int64_t in_piece; };
 struct Param {
   char name[64];
@@ -102,25 +105,25 @@ struct Param {
   float std;                                     // of INIT_NORMAL
   bool decay;                                    // weight decay applies
   float lr_scale;                                // factor of its learning rate
-  bool linear;                                   // the weight of a block's matrix multiply: E4M3 with --fp8, Muon's
-  int matrices;                                  // that it is made of, one below the other: 3 of q, k and v, 2 of gate
-  int64_t matrix_rows[3];                        // and up; the rows of each
+  bool linear;                                   // weight of a block's matrix multiply: E4M3 with --fp8; Muon's
+  int matrices;                                  // matrices that it stacks by rows: 3 for q/k/v, 2 for gate/up
+  int64_t matrix_rows[3];                        // rows of each of them
   bool frozen;                                   // no gradient, no optimizer state
   bool adapter;                                  // LoRA's factor of a frozen matrix: fp32, alone in checkpoints
-  int64_t row_from, row_end;                     // of a matrix of which these rows alone train; row_end 0: all, or none
-  int adapts;                                    // number of that matrix among the parameters
-  unsigned parts;                                // a bit for each of its parts that has an adapter
-  int keeps;                                     // matrices whose bytes are kept: all of them, or 0
+  int64_t row_from, row_end;                     // only rows [row_from, row_end) train; row_end 0: all rows, or none
+  int adapts;                                    // adapter: number of the parameter that it adapts
+  unsigned parts;                                // adapter: bit i is set if matrix i of that parameter has an adapter
+  int keeps;                                     // number of entries of `kept`: matrices, or 0 if not kept quantized
   KeptMatrix kept[3];
-  bool read_in_blocks;                           // by the model, where matrix multiplies take blocks
+  bool read_in_blocks;                           // the model reads it quantized where matrix multiplies can
   int stage;                                     // the stage that needs it
   // The layout fills in the rest.
   Dtype dtype;                                   // in which it is stored and gathered
   bool owned;                                    // Muon: for each of its matrices one rank computes the update
   int unit, piece, scale;                        // scale: number of its E4M3 scale; -1: it has none
-  int64_t in_piece, numel_padded;                // its first element, from the piece's; with padding rows
-  int64_t expand_at;                             // of one whose bytes are kept: in the unit's copy in the compute dtype
-                                                 // (-1: it is read in blocks alone)
+  int64_t in_piece, numel_padded;                // its first element, counted from the piece's; elements with padding
+  int64_t expand_at;                             // kept quantized: first element in the unit's copy in the compute
+                                                 // dtype; -1: it has no copy, ops read its quantization blocks
 };
 enum { PARAM_ALIGN_BYTES = 256, PARAM_ALIGN_NUMEL = 128 };       // 128 elements: 256 bytes in every dtype but E4M3
 static inline int64_t param_cols(const Param *p) { return p->ndim == 2 ? p->shape[1] : 1; }
@@ -132,26 +135,26 @@ static inline int64_t param_part_first(const Param *p, int part) {
   for (int k = 0; k < part; k++) rows += p->matrix_rows[k];
   return rows * param_cols(p);
 }
-// Whether all that is kept of a parameter's bytes is blocks, which ops may read as they lie.
+// Whether all matrices of a parameter are kept as quantization blocks, which ops may read as stored.
 bool param_in_blocks(const Param *p);
-// Whether a parameter is in checkpoints of adapters: a factor, or one of which some rows train beside them.
+// Whether a parameter is in checkpoints of adapters: a factor of LoRA, or a matrix of which some rows train.
 static inline bool param_trains_beside(const Param *p) { return p->adapter || p->row_end; }
 
 // ---- configuration --------------------------------------------------------------------------------------------------
 enum WrapPolicy { WRAP_BLOCK, WRAP_MODEL, WRAP_MIN_PARAMS };
 enum ShardLayout : int { SHARD_FLAT, SHARD_DIM0 };
-enum OptimizerKind : int { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };          // Muon: AdamW beside it
+enum OptimizerKind : int { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON };   // MUON: AdamW for all but its matrices
 enum CommKind { COMM_SELF, COMM_MPI, COMM_NCCL };
 enum Fp8 : int { FP8_OFF, FP8_GATHER, FP8_MATMUL };    // matmul: the forward products take E4M3 weights too
 enum BetweenHosts : int { BETWEEN_AUTO, BETWEEN_CHAIN, BETWEEN_DIRECT };   // how gradients go between hosts (hosts.h)
-enum Offload : int { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };              // params: and the optimizer
-struct MeshShape { int replicas, shards, secondary; };         // R, S and K; secondary: 0 if no such groups
+enum Offload : int { OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMS };        // PARAMS: parameters and optimizer
+struct MeshShape { int replicas, shards, secondary; };         // R, S, ranks of a secondary group (0: none)
 struct FsdpConfig {
   Dtype param_dtype, compute_dtype, wire_dtype;
   MeshShape mesh;
   ShardLayout layout;
   WrapPolicy wrap;
-  int64_t wrap_least;                            // of WRAP_MIN_PARAMS
+  int64_t wrap_least;                            // WRAP_MIN_PARAMS: elements that make a module a unit
   int blocks, gather_slots;                      // L blocks, K gather slots for them
   int first_backward;                            // F: backward does not go below this block
   int64_t microbatches;                          // A: microbatches of one rank in one step
@@ -172,30 +175,33 @@ struct FsdpConfig {
   bool weights_only;                             // evaluation and sampling only: no gradients, optimizer or reductions
 };
 struct OptimizerArgs { OptimizerKind kind; AdamwArgs adamw; SgdArgs sgd; MuonArgs muon; };
-// What this rank has received, as the transport counted it. All ranks together send as much as they receive.
+// What this rank has received: collectives of each kind, and their bytes. returns: broadcasts of a unit's sum to all
+// replicas. replicate_bytes: sums along the replicas, and these broadcasts. All ranks together send as much as they
+// receive.
 struct Traffic {
   int64_t gathers, reductions, returns, updates, small;
   int64_t gather_bytes, reduce_bytes, replicate_bytes, update_bytes, small_bytes;
 };
 
 // ---- its life -------------------------------------------------------------------------------------------------------
-// The ranks that a layer is one of. comm: of all of them; MPI_COMM_NULL: of a plan, rank `rank` of `world`, per_host
-// consecutive ones a host, none of which need be running.
+// The ranks of a run. comm: the communicator of all of them. MPI_COMM_NULL: the layer is a plan's, for rank `rank` of
+// `world` ranks with per_host consecutive ranks on each host; none of these ranks need be running.
 struct FsdpRanks { MPI_Comm comm; int rank, world, per_host; };
-// Lays out units, places and rounds as that rank has them; allocates nothing big. `param`, malloc'ed, is the layer's
-// from here on; ctx is the model's. Where ranks run: one line in `error` if cfg cannot be on their hosts; the program
-// can then only end. Collective over comm. Until fsdp_close, or fsdp_layout_free where it was not opened.
+// Makes a rank's layer: lays out its units, places and rounds, and allocates no model-sized memory. The layer takes
+// over `param`, a malloc'ed array; ctx is the model's. With a communicator: one line in `error` if the ranks' hosts do
+// not support cfg; the program can then only end. Collective over comm. fsdp_close frees the layer, or, if it was not
+// opened, fsdp_layout_free.
 Fsdp *fsdp_layout(FsdpRanks ranks, Ctx *ctx, FsdpConfig cfg, Param *param, int params, Error *error);
 void fsdp_layout_free(Fsdp *f);
-// Declares all memory of the sharding layer in m, which must stay where it is until it is taken.
+// Declares all memory of the sharding layer in m. Neither f nor *m may move until fsdp_open has taken the memory.
 void fsdp_declare(Fsdp *f, MemoryPlan *m);
-// Opens what takes memory of its own, and notes in the plan how much. Collective, before fsdp_open.
+// Opens libraries that take memory of their own (NCCL), and notes in the plan how much. Collective, before fsdp_open.
 void fsdp_connect(Fsdp *f, MemoryPlan *plan);
-// Takes all memory that the plan has, the caller's too; all of it must have been declared. Collective.
+// Allocates all memory declared in the plan, the caller's too; nothing may be declared afterwards. Collective.
 void fsdp_open(Fsdp *f);
 void fsdp_close(Fsdp *f);
-// What the layer does for others while it runs, from now on. marks: NULL, or words in which the device counts its
-// progress; background: NULL, or called whenever messages are moved on.
+// What the layer does for its caller from now on. marks: NULL, or words in which the device counts its progress, one
+// per DeviceMark. background: NULL, or a function that is called with background_to whenever messages are moved on.
 struct FsdpHooks { uint32_t *marks; void (*background)(void *to); void *background_to; };
 void fsdp_hook(Fsdp *f, FsdpHooks h);
 
@@ -207,19 +213,20 @@ int fsdp_shard(const Fsdp *f);
 int fsdp_replica(const Fsdp *f);
 int fsdp_hosts(const Fsdp *f);
 int fsdp_host_world(const Fsdp *f);              // ranks of this host
-MPI_Comm fsdp_comm(const Fsdp *f);               // of all ranks; of this host's
-MPI_Comm fsdp_host_comm(const Fsdp *f);
-int fsdp_mpi_count(int64_t n);                   // n as a count of MPI's, which must be one
-// The largest `mine` of all ranks; in a plan this rank's. Collective.
+MPI_Comm fsdp_comm(const Fsdp *f);               // all ranks
+MPI_Comm fsdp_host_comm(const Fsdp *f);          // this host's ranks
+int fsdp_mpi_count(int64_t n);                   // n as an int, which MPI's counts are; it must fit
+// The largest `mine` among all ranks; in a plan, whose ranks do not run, this rank's. Collective.
 size_t fsdp_most(const Fsdp *f, size_t mine);
-bool fsdp_device_sends(const Fsdp *f);           // the host only enqueues
+bool fsdp_device_sends(const Fsdp *f);           // NCCL: the host enqueues collectives and does not take part in them
 bool fsdp_has_adapters(const Fsdp *f);
 bool fsdp_blocks_in_root(const Fsdp *f);         // --wrap put parameters of blocks into stage 0
 int fsdp_stages(const Fsdp *f);
 int fsdp_params(const Fsdp *f);
-const Param *fsdp_param(const Fsdp *f, int p);   // they are in the order of fsdp_layout, one behind the other
+const Param *fsdp_param(const Fsdp *f, int p);   // an array's element: parameters in the order given to fsdp_layout
 Traffic fsdp_traffic(const Fsdp *f);             // counted so far
-void fsdp_set_traffic(Fsdp *f, Traffic x);       // of a replayed graph, which nobody counts; of what shall not count
+// Sets the counters: adds a replayed graph's traffic, which no code counts, or takes out what is not to be counted.
+void fsdp_set_traffic(Fsdp *f, Traffic x);
 Traffic traffic_add(Traffic x, Traffic y, int sign);
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
@@ -228,32 +235,33 @@ Traffic traffic_add(Traffic x, Traffic y, int sign);
 // without the host seeing it, and a pass that is captured must gather everything itself. training: backward follows
 // forward. Collective.
 void fsdp_step_begin(Fsdp *f, bool training);
-// microbatch: MICROBATCH_NONE, or of this rank in its step. mark: what the device says when it comes here.
+// Begins a phase (forward, backward, update). microbatch: its number among this rank's in the step, or MICROBATCH_NONE.
+// mark: the code that the device stores in the hooks' marks when its stream reaches this point.
 void fsdp_phase_begin(Fsdp *f, const char *phase, int microbatch, int mark);
 void fsdp_phase_end(Fsdp *f);
-// The host reads or writes memory that a stream accesses, too: for tests, which prove the order.
+// Records that the host reads or writes memory that a stream also accesses; tests prove the order from the record.
 void fsdp_host_touches(Fsdp *f, bool writes, const void *p, size_t bytes);
 // Starts gathering stage s, unless it is still whole in its slot. Block l lives in slot l mod K. Collective: all ranks
 // call it for the same stages in the same order.
 void fsdp_gather(Fsdp *f, int s);
-// Starts gathering the stages that the model will need after s, as far as slots reach.
+// Starts gathering the stages after s, in steps of `direction` (1 or -1), up to stage `last` and at most K - 1 of them.
 void fsdp_prefetch(Fsdp *f, int s, int direction, int last);
-// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: those in E4M3 and in blocks are
-// wanted in the compute dtype.
+// Waits until stage s is whole: its weights may be read until fsdp_release. matrices: whether matrices stored in E4M3
+// or in quantization blocks must also be expanded to the compute dtype.
 void fsdp_wait(Fsdp *f, int s, bool matrices);
 // Parameter p, whole, in the compute dtype; rows include the padding rows. Its stage has been waited for.
 Tensor fsdp_weight(Fsdp *f, int p);
-// The same as it is stored; of one whose bytes are kept the given matrix, (rows, bytes of a row) of the type that
-// Param.kept says.
+// Parameter p, whole, in the dtype in which it is stored. Kept quantized: its matrix number `part` as a tensor of
+// (rows, bytes of a row), of the type in Param.kept[part].
 Tensor fsdp_stored(const Fsdp *f, int p, int part = 0);
-// The same of all matrices of one that has no copy in the compute dtype: matrix multiplies take it in place of
-// fsdp_weight, which then has no data. Of any other: absent.
+// All matrices of a parameter that is kept quantized and has no copy in the compute dtype: matrix multiplies take it in
+// place of fsdp_weight, which then has no data. For any other parameter it has no parts.
 QuantMatrix fsdp_quant(const Fsdp *f, int p);
-Tensor fsdp_scale(const Fsdp *f, int p);         // of one that is stored in E4M3
-// Stage s is not read any more. Its slot may take another stage; until then the stage stays whole in it.
+Tensor fsdp_scale(const Fsdp *f, int p);         // the scale of a parameter stored in E4M3
+// The model has read stage s for now. Its slot may take another stage; until then stage s stays whole in it.
 void fsdp_release(Fsdp *f, int s);
 // Prepares the gradient buffer of stage s for backward: waits until all peers have read the gradient that was there
-// before, and zeroes the gaps, which reductions and the norm read too, and where other data may have been.
+// before, and zeroes the gaps between parameters where other data may have been: reductions and the norm read the gaps.
 void fsdp_grads_prepare(Fsdp *f, int s);
 // The whole gradient of parameter p, in the buffer that fsdp_grads_prepare has prepared: in the wire dtype, or in fp32
 // where gradients are added up there. data is NULL if p is frozen.
@@ -263,19 +271,20 @@ Accumulate fsdp_grad_mode(const Fsdp *f, int s, int a);
 // Starts reducing stage s's gradient into the fp32 shards, if this is due. a: this rank's microbatch of `microbatches`
 // in the step. Collective.
 void fsdp_reduce(Fsdp *f, int s, int a, int microbatches);
-// Moves the reduction in flight on as far as it can without waiting. Called between ops.
+// Advances the reduction in flight as far as it can without waiting. Called between ops.
 void fsdp_poll(Fsdp *f);
-void fsdp_reduce_wait(Fsdp *f);
+void fsdp_reduce_wait(Fsdp *f);                  // until no reduction is in flight
 // After fsdp_reduce_wait, once a step: the model may read the gradient shards.
 void fsdp_returns_wait(Fsdp *f);
-// Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to limbs,
-// in device memory. Only the last replica adds its squares: it is the first to have the sum of all replicas.
+// Waits until all reductions of the step are complete. Then adds the squares of this rank's gradient shards to `limbs`,
+// an exact sum of NORM_LIMBS integers in device memory. Only the last replica adds its squares: it is the first to have
+// the sum of all replicas.
 void fsdp_norm_accumulate(Fsdp *f, int64_t *limbs);
-// Gathers `bytes` of every rank into `all`, in order of ranks, in device memory; once a step. Collective.
+// Gathers `bytes` from every rank into `all`, in order of ranks; both are device memory. Once per step. Collective.
 void fsdp_small_all_gather(Fsdp *f, const void *mine, void *all, size_t bytes);
-// One optimizer step on the own shards, by what ctx->state says (offloaded: `host`, its copy, which the caller has
-// waited for); gathered copies become stale. Padding is zero, has no gradient and stays zero. A skipped step writes
-// nothing and publishes what was there. Collective with fp8.
+// One optimizer step on this rank's shards, with the step's state (whether it is skipped, clipping) in ctx->state, or,
+// for an offloaded optimizer, in `host`, a copy of it that the caller has waited for. Gathered copies become stale.
+// Padding is zero, has no gradient and stays zero. A skipped step changes nothing. Collective with fp8.
 void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host);
 // Makes all parameter shards from the masters, after these were changed. Collective.
 void fsdp_publish(Fsdp *f);
@@ -291,36 +300,37 @@ enum ShardState { STATE_MASTER, STATE_M, STATE_V, STATE_GRAD };
 // cut into halves. A frozen E4M3 matrix needs its scale first: all values are given twice, with PASS_MEASURE, after
 // fsdp_forget_scales, and, after fsdp_frozen_scales, with PASS_STORE.
 enum ValuePass { PASS_STORE, PASS_MEASURE };
-// The part of a parameter that is in a shard: `numel` elements, which begin in_range elements after its first and
-// in_piece elements after the first of that rank's part of the piece. part: of a parameter whose bytes are kept, the
-// matrix that they are of; there may be more of it behind that run, in another piece.
+// A run of a parameter's elements in a shard: `numel` elements, which start in_range elements after the parameter's
+// first and in_piece elements after the first of that rank's part of the piece. part: the matrix that the run is of, if
+// the parameter is kept quantized (else 0); more runs of the parameter may follow, in other pieces.
 struct Span { int64_t in_range, in_piece, numel; int part = 0; };
-// The elements of parameter p in the shard of rank `shard` of the shard group, behind its first `past` there. False: it
-// has none.
+// Fills in the run of parameter p in the shard of rank `shard` of the shard group, after the first `past` elements of p
+// in that shard. Returns false if there is none.
 bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past = 0);
 // Sets elements [at, at + n) of those that this rank owns of parameter p, in a state, to values in host memory. After
 // changes of STATE_MASTER call fsdp_publish and fsdp_step_end.
 void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *host, int64_t n, ValuePass pass);
-// Copies such elements to host memory. A frozen parameter without a master gives its stored values, widened to fp32. A
-// moment that it does not have reads as zero.
+// Copies elements [at, at + n) of those that this rank owns of parameter p to host memory. A frozen parameter without a
+// master gives its stored values, widened to fp32. A moment that p does not have reads as zero.
 void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int64_t n);
-// The same, where the host can read them as they lie; else NULL.
+// All elements that this rank owns of parameter p in a state, if the host can read them where they are; else NULL.
 float *fsdp_own_on_host(const Fsdp *f, ShardState state, int p);
-// Begins a copy of all of them to pinned host memory `to`, past the caches; the other ends all copies. A moment that p
-// does not have is left out.
+// Starts a copy of all elements that this rank owns of parameter p to pinned host memory `to`, bypassing the caches;
+// fsdp_snapshot_wait waits for all such copies. A moment that p does not have is left out.
 void fsdp_snapshot_own(Fsdp *f, ShardState state, int p, float *to);
 void fsdp_snapshot_wait(Fsdp *f);
-// Sets such elements of a parameter whose bytes are kept, to whole blocks as they are stored; the type of those that
-// element `at` is in.
+// fsdp_set_own_blocks sets elements [at, at + n) of those that this rank owns of a parameter kept quantized, to whole
+// quantization blocks as stored; fsdp_own_type is the block type of own element `at`.
 void fsdp_set_own_blocks(Fsdp *f, int p, int64_t at, const void *blocks, int64_t n);
 int fsdp_own_type(const Fsdp *f, int p, int64_t at);
-int fsdp_param_moments(const Fsdp *f, const Param *p);         // of the optimizer: 0 to 2
-bool fsdp_needs_measure(const Fsdp *f);
+int fsdp_param_moments(const Fsdp *f, const Param *p);         // moments that the optimizer keeps of p: 0 to 2
+bool fsdp_needs_measure(const Fsdp *f);          // there are frozen E4M3 matrices
 void fsdp_forget_scales(Fsdp *f);
-void fsdp_frozen_scales(Fsdp *f);                // from the magnitudes that all ranks have measured. Collective
-// beside: with what trains beside them, adapters and rows. Collective.
+void fsdp_frozen_scales(Fsdp *f);                // sets scales from the magnitudes that all ranks measured. Collective
+// A hash of all weights but those of param_trains_beside; with `beside` of these, too. Collective.
 uint64_t fsdp_weights_hash(Fsdp *f, bool beside = false);
-// Whether all weights are finite; else the first that is not, by its parameter. Every rank gets the same. Collective.
+// Whether all weights are finite; if not, *param and *element are the first one that is not. Every rank gets the same
+// result. Collective.
 bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element);
 // Initialises the shards that this rank owns. Random numbers are counted by parameter and element, so that values do
 // not depend on the number of ranks. Collective; ends with a barrier.

@@ -7,8 +7,8 @@
 //   3 the search      a file, a directory, a list
 //
 // Conventions
-//   - What is found follows from names and bytes alone, in the order of strcmp: the same on every run and machine.
-//   - No choice is silent: where several things could be meant, a notice says which is taken, or an error says what to
+//   - The result depends on names and bytes alone, in the order of strcmp: it is the same on every run and machine.
+//   - No choice is silent: if a name could mean several things, a notice says which is taken, or an error says what to
 //     type.
 //   - Only regular files are opened, and never in a way that could block.
 #pragma once
@@ -22,9 +22,9 @@
 #include "data/files/files.h"
 #include "data/chat/chat.h"
 
-// What --data resolves to: texts, or token files by their paths.
-// document: where documents behind the first begin.
-// What a file is asked for as: text; lines of JSON; bytes that are text whatever they look like (--data_as text).
+// TextWant: what a file must be: text; lines of JSON; any bytes, taken as text (--data_as text). Text: a text;
+// document: offsets at which documents after the first start. Found: what --data resolves to: texts, or token files by
+// their paths.
 enum TextWant { WANT_TEXT, WANT_LINES, WANT_BYTES };
 struct Text {
   const uint8_t *bytes;
@@ -39,13 +39,13 @@ struct Text {
 struct RecordPart { char form[24]; DataContainer container; int64_t records, held, held_bytes, bytes; bool last; };
 struct Found {
   Text text[SPLIT_COUNT];      // nats: of generated text
-  DataNames tokens[SPLIT_COUNT];                 // token files, or of records; none: text, or not looked for yet
-  bool records;                                  // they are files of conversations
-  RecordPart *part;                              // of those that are trained on
-  int sources, source_files[SOURCES_MAX];       // of a mixture: how many of the training files are each one's
-  SplitSource mixed[SOURCES_MAX];               // their names and weights
+  DataNames tokens[SPLIT_COUNT];                 // token files or conversations; empty: text, or not found yet
+  bool records;                                  // `tokens` are files of conversations
+  RecordPart *part;                              // [tokens[SPLIT_TRAIN].count] of each training file of conversations
+  int sources, source_files[SOURCES_MAX];       // mixture: number of sources; how many training files each has
+  SplitSource mixed[SOURCES_MAX];               // mixture: names and weights of the sources
   const char *val_data;                          // --val_data, or ""
-  TextWant want;                                 // of texts
+  TextWant want;                                 // what text files must be
   char source[DATA_PATH_BYTES + 128];  // where it comes from, in words
   DataNotices *notices;
 };
@@ -62,13 +62,13 @@ static inline void found_free(Found *f) {
 }
 
 // ================================================================================================ 1 text
-// File names of a split's text, ours first.
+// File names of a split's text, those of this program first.
 static const char *const text_names[SPLIT_COUNT][5] = {
   {"train.txt", "wiki.train.tokens", "wiki.train.raw"},
   {"valid.txt", "validation.txt", "val.txt", "wiki.valid.tokens", "wiki.valid.raw"},
   {"test.txt", "wiki.test.tokens", "wiki.test.raw"}};
 
-// The same of conversations, without what stands behind the dot.
+// File names of a split's conversations, without the part after the dot.
 static const char *const chat_split_names[SPLIT_COUNT][3] = {{"train"}, {"valid", "validation", "val"}, {"test"}};
 static inline bool text_find(const char *dir, int split, char *path, size_t path_bytes) {
   for (const char *name : text_names[split]) {
@@ -78,7 +78,7 @@ static inline bool text_find(const char *dir, int split, char *path, size_t path
   return false;
 }
 
-// Whether bytes are text in characters of `width` bytes: no unit is a control character, or beyond Unicode.
+// Whether bytes are text in units of `width` bytes: no unit is a control character, or above 0x10ffff.
 static inline bool text_decodes(const uint8_t *p, size_t n, size_t width, bool big) {
   for (size_t i = 0; i + width <= n; i += width) {
     uint32_t c = 0;
@@ -102,13 +102,13 @@ static inline const char *text_encoding(const uint8_t *p, size_t n) {
   if (!text_decodes(p, n, width, big)) return NULL;              // any file of small numbers has as many zeros
   return width == 4 ? big ? "UTF-32BE" : "UTF-32LE" : big ? "UTF-16BE" : "UTF-16LE";
 }
-// Control characters that no text has, among the first `n` bytes.
+// The number of control characters that text does not have, among the first `n` bytes.
 static inline size_t text_controls(const uint8_t *p, size_t n) {
   size_t count = 0;
   for (size_t i = 0; i < n; i++) count += (p[i] < 32 && !(p[i] >= '\t' && p[i] <= '\r') && p[i] != 27) || p[i] == 127;
   return count;
 }
-// Bytes of a text that are no UTF-8: how many, of how many; the first, and where it is.
+// Bytes of a text that are not UTF-8: `count` of `of` bytes; the first one is `first`, at byte `at`.
 struct TextBad { int64_t count, of, at; uint8_t first; };
 static inline void text_count_bad(TextBad *b, const uint8_t *p, size_t n) {
   for (size_t at = 0; (at = text_bad_utf8(p, n, at)) < n; at++, b->count++)
@@ -116,8 +116,8 @@ static inline void text_count_bad(TextBad *b, const uint8_t *p, size_t n) {
   b->of += (int64_t)n;
   liveness_progress();
 }
-// Refuses a text of which more than one byte of a hundred is no UTF-8; of fewer, a line in `words`. want: WANT_BYTES
-// takes any.
+// Fails if more than 1 % of a text's bytes are not UTF-8; if fewer are, writes a notice to `words`. With WANT_BYTES it
+// never fails.
 static inline bool text_check_bad(const TextBad *b, const char *path, TextWant want, char *words, size_t room,
                                   Error *e) {
   enum { SHARE = 100 };
@@ -129,7 +129,7 @@ static inline bool text_check_bad(const TextBad *b, const char *path, TextWant w
   return b->count <= b->of / SHARE || want == WANT_BYTES ||
          fail_with(e, EXIT_MISSING, "%s; --data_as text trains on them as they are", words);
 }
-// Refuses bytes that are no text: too many control characters at their beginning, in their middle or at their end. The
+// Fails if bytes are not text: if more than 1 / 32 of the first, middle or last 64 KiB are control characters. The
 // first byte is byte `begin` of the text.
 static inline bool text_check_controls(const char *path, const uint8_t *p, size_t n, int64_t begin, Error *e) {
   const size_t looked = n < 65536 ? n : 65536, places[] = {0, (n - looked) / 2, n - looked};
@@ -142,8 +142,8 @@ static inline bool text_check_controls(const char *path, const uint8_t *p, size_
   }
   return true;
 }
-// Refuses the beginning of a file that is no text, or not what it is wanted as. What it looks like although its name
-// says text, for a notice, is in `looks`: NULL: nothing else.
+// Fails if the start of a file is not text, or not what `want` asks for. *looks: for a notice, the format that a file
+// named as text looks like; NULL: plain text.
 static inline bool text_check(const char *path, const uint8_t *p, size_t n, TextWant want, const char **looks,
                               Error *e) {
   static const char *const kinds[] = {NULL, "JSON lines", "a JSON array", "JSON over several lines", NULL, NULL};
@@ -164,15 +164,15 @@ static inline void text_add_document(Text *t, size_t at) {
   if (!t->document) die_missing("data: no memory for the beginnings of %zu documents", t->documents);
   t->document[t->documents++] = at;
 }
-// Whether the line at p, which a newline ends before `end`, is the title of an article of WikiText, " = Title = ", and
-// no section's, " = = Title = = "; between blank lines, as formulas in its text are not.
+// Whether the line at p, which must end in a newline before `end`, is the title of a WikiText article, " = Title = ":
+// not a section's, " = = Title = = ", and followed by a blank line, which formulas in the text are not.
 static inline bool text_is_title(const uint8_t *p, const uint8_t *end) {
   const uint8_t *newline = (const uint8_t *)memchr(p, '\n', (size_t)(end - p));
   const size_t n = newline ? (size_t)(newline - p) : 0, next = newline ? (size_t)(end - newline) : 0;
   return n > 6 && !memcmp(p, " = ", 3) && p[3] != '=' && !memcmp(newline - 3, " = ", 3) && newline[-4] != '=' &&
          next >= 3 && (!memcmp(newline, "\n \n", 3) || !memcmp(newline, "\n\n", 2));
 }
-// The title of an article that a text begins with. NULL: it is one document.
+// The title of the article with which a text starts; NULL: it starts with none, and is one document.
 static inline const uint8_t *text_first_title(const uint8_t *p, const uint8_t *end) {
   while (p < end && (*p == '\n' || (*p == ' ' && p + 1 < end && p[1] == '\n'))) p++;
   return p < end && text_is_title(p, end) ? p : NULL;
@@ -196,7 +196,7 @@ static inline bool text_check_words(const char *path, const uint8_t *p, size_t n
   }
   return true;
 }
-// Opens a text. looks: of text_check, for the caller's notice.
+// Opens a text. *looks: as in text_check.
 static inline bool text_open_file(Text *t, const char *path, DataNotices *notices, Error *e, TextWant want,
                                   const char **looks) {
   char words[1400] = "";
@@ -223,16 +223,17 @@ static inline bool text_open(Text *t, const char *path, DataNotices *notices, Er
 }
 
 // ---- directories
-// What a directory has: what could be trained on (texts to tokens), and what is left out.
+// Kinds of files in a directory: those that could be trained on (HAS_TEXTS to HAS_TOKENS), and those that are left out.
+// Directory: how many there are of each kind, and the first one's name.
 enum DirectoryPart { HAS_TEXTS, HAS_RECORDS, HAS_TABLES, HAS_TOKENS, HAS_NOTES, HAS_NOTHING, HAS_SPECIAL, HAS_UPPER,
                      HAS_TESTS, HAS_HELD, HAS_UNUSED, HAS_DIRECTORIES, HAS_OTHERS, HAS_PARTS };
 struct Directory { int count[HAS_PARTS]; char first[HAS_PARTS][80]; };
-// What of a directory is read: one kind, only files named for the splits if `DIRECTORY_SPLITS`; conversations of any
-// kind; all that are texts.
+// Which files of a directory are read: ONE: one kind; SPLITS: one kind, and only files named for the splits; RECORDS:
+// conversations in any file format; ALL: all texts.
 enum DirectoryUse { DIRECTORY_ONE, DIRECTORY_SPLITS, DIRECTORY_RECORDS, DIRECTORY_ALL };
-// Whether a file only tells of others: LICENSE, README.txt, NOTICE-2.md and their like.
+// Whether a file only describes others: LICENSE, README.txt, NOTICE-2.md and similar names.
 static inline bool name_is_note(const char *name) {
-  int many = 5;                                  // of these also LICENSE-MIT.txt and README_zh.md
+  int many = 5;                                  // the first 5 words also with a suffix: LICENSE-MIT.txt
   for (const char *word : {"license", "licence", "notice", "readme", "copying", "copyright", "author", "contributor",
                            "contributing", "changelog", "citation", "security", "code_of_conduct", "requirement"}) {
     const char *rest = name + strlen(word);
@@ -285,8 +286,7 @@ static inline Directory directory_look(const char *path, DirectoryUse use) {
   if (dir) closedir(dir);
   return d;
 }
-// Refuses a directory that has two kinds which could both be trained on, and tells what is left out. False: one line
-// in e.
+// Fails if a directory has two kinds of files that could be trained on; adds a notice of the files that are left out.
 static inline bool directory_check(const char *path, const char *option, DirectoryUse use, DataNotices *notices,
                                    Error *e) {
   static const char *const kinds[] = {"text", "records", "tables", "tokens", "licence or note", "link to nothing",
@@ -312,8 +312,8 @@ static inline bool directory_check(const char *path, const char *option, Directo
   return true;
 }
 
-// Joins several files of a directory, in their order, into one text of as many documents; a file that does not end in a
-// newline gets one.
+// Joins files of a directory, in the order of `names`, into one text with one document per file; a file that does not
+// end in a newline gets one.
 static inline bool text_join(Text *all, const char *dir, const DataNames *names, TextWant want, DataNotices *notices,
                              Error *e) {
   const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -353,8 +353,8 @@ static inline bool text_join(Text *all, const char *dir, const DataNames *names,
   return true;
 }
 
-// Where the last twentieth of a text begins: at a line's start near there; else at a word's; else at a character's.
-// `how` says which.
+// The byte at which the last 5 % of a text start, moved to the start of a line near it; else of a word; else of a
+// character. *how: which of these, in words.
 enum { TEXT_LEAST_BYTES = 200 };
 static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
   const size_t want = n - n / 20, low = want - n / 20, high = n - n / 50;
@@ -369,8 +369,8 @@ static inline size_t text_cut(const uint8_t *p, size_t n, const char **how) {
   while (at > want - 4 && (p[at] & 0xc0) == 0x80) at--;
   return at;
 }
-// Splits the training text: its end becomes the validation text, unless that was given. what: how messages begin,
-// "--data PATH: ".
+// Splits the training text: its last 5 % become the validation text, unless --val_data was given. what: the start of
+// messages, "--data PATH: ".
 static inline bool text_hold_out(Found *f, const char *what, Error *e) {
   if (*f->val_data) return text_open(&f->text[SPLIT_VALID], f->val_data, f->notices, e, f->want);
   Text *t = &f->text[SPLIT_TRAIN], *v = &f->text[SPLIT_VALID];
@@ -393,7 +393,7 @@ static inline bool text_hold_out(Found *f, const char *what, Error *e) {
   return true;
 }
 
-// A single text file.
+// Finds the splits of a single text file.
 static inline bool find_text_file(Found *f, const char *path, Error *e) {
   char what[DATA_PATH_BYTES + 64], beside[DATA_PATH_BYTES];
   const char *base = path_base(path);
@@ -409,8 +409,8 @@ static inline bool find_text_file(Found *f, const char *path, Error *e) {
   return true;
 }
 
-// The texts of a directory whose names are those of splits. asked: what named it (--data, WIKITEXT2_DIR, a directory
-// that was found); only with --data may the validation text be missing.
+// Finds the texts of a directory that are named for the splits. asked: how the directory was named (--data,
+// WIKITEXT2_DIR, "fetched WikiText-2"); only with --data may the validation text be missing.
 static inline bool find_splits(Found *f, const char *dir, const char *asked, Error *e) {
   char path[SPLIT_COUNT][DATA_PATH_BYTES], what[DATA_PATH_BYTES + 64];
   bool there[SPLIT_COUNT];
@@ -443,7 +443,8 @@ static inline bool chats_find(const char *dir, int split, char *path, size_t pat
       if (name && data_format(path, path_bytes, "%s/%s.%s", dir, name, end) && access(path, F_OK) == 0) return true;
   return false;
 }
-// The same of training, in a directory that is nothing else: a .json or .csv may only describe the files beside it.
+// Finds the training conversations of a directory. A .json or .csv counts only if the directory has no texts or token
+// files, since it may describe these.
 static inline bool chats_find_train(const char *dir, char *path, size_t path_bytes) {
   char text[DATA_PATH_BYTES];
   if (!chats_find(dir, SPLIT_TRAIN, path, path_bytes)) return false;
@@ -454,7 +455,7 @@ static inline bool chats_find_train(const char *dir, char *path, size_t path_byt
   data_names_free(&texts);
   return alone;
 }
-// What a regular file is by its name and first bytes; text where it cannot be read.
+// The file format of a regular file, by its name and first bytes; text if it cannot be read.
 static inline FileForm form_of_file(const char *path) {
   enum { HEAD = 1 << 16 };
   Error none;
@@ -598,7 +599,7 @@ static inline bool find_token_element(Found *f, const char *element, bool valid,
   data_names_free(&all);
   return ok;
 }
-// The weight behind the last colon of an element, which is cut there, in millionths; 0: it has none.
+// The weight after the last colon of an element, in millionths; 0: it has none. The element is cut at that colon.
 static inline int64_t token_weight(char *element) {
   char *colon = strrchr(element, ':'), *end = NULL;
   if (!colon || !access(element, F_OK) || !colon[1] || colon[1 + strspn(colon + 1, "0123456789.")]) return 0;
@@ -606,7 +607,7 @@ static inline int64_t token_weight(char *element) {
   *colon = 0;
   return *end || weight > 1e12 || weight < 1 ? -1 : (int64_t)(weight + 0.5);
 }
-// Divides the weights of a mixture by what divides them all.
+// Divides the weights of a mixture by their greatest common divisor.
 static inline bool find_weights(Found *f, const char *list, Error *e) {
   enum { PERIOD_MAX = 1 << 22 };
   int64_t divisor = 0, sum = 0;
@@ -686,7 +687,8 @@ static inline bool find_tokens_beside(Found *f, const char *asked, Error *e) {
 }
 
 // ================================================================================================ 3 the search
-// Names a file of another kind that may hold a corpus, for the error; "": there is none.
+// found: the name of a file of the directory in a format that is not read but may hold a corpus, for an error; "":
+// none.
 static inline void find_other_files(const char *dir, char *found, size_t bytes) {
   static const char *const ends[] = {".jsonl", ".parquet", ".arrow", ".zip", ".gz", ".zst", ".xz", ".bz2", ".json",
                                      ".csv", ".npy", ".raw", ".tokens", ".md"};
@@ -698,7 +700,7 @@ static inline void find_other_files(const char *dir, char *found, size_t bytes) 
     if (found[0]) return;
   }
 }
-// A directory without the names of splits: all its texts, or all its token files.
+// Finds the files of a directory whose names are not those of splits: all its texts, or all its token files.
 static inline bool find_unnamed(Found *f, const char *dir, Error *e) {
   DataNames texts = {}, bins = data_names(dir, ".bin"), all = data_names(dir, ".txt");
   for (int i = 0; i < all.count; i++) if (!name_is_note(all.name[i])) data_names_add(&texts, all.name[i]);
@@ -726,7 +728,7 @@ static inline bool find_unnamed(Found *f, const char *dir, Error *e) {
   data_names_free(&bins);
   return ok;
 }
-// A directory. asked: what named it.
+// Finds the corpus of a directory. asked: how the directory was named, as in find_splits.
 static inline bool find_directory(Found *f, const char *dir, const char *asked, Error *e) {
   char path[DATA_PATH_BYTES];
   bool any = strcmp(asked, "--data") != 0;

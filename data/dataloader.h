@@ -1,5 +1,5 @@
-// dataloader.h: what the model trains on: reads a corpus that corpus_find.h has found and turns text into tokens.
-// data/tokens/ has those that are tokens already, and cuts tokens into samples and validation windows.
+// dataloader.h: reads a corpus that corpus_find.h has found and turns text into tokens. data/tokens/ reads token files,
+// and cuts streams of tokens into samples and validation windows.
 //
 //   1 text              words and lines, encoding
 //   2 generated text    a source of sentences whose entropy is known exactly
@@ -9,15 +9,16 @@
 // Conventions
 //   - One process loads (corpus_load); the others get the result as one block of bytes (corpus_to_block,
 //     corpus_of_block). No communication happens here and nothing here knows a rank.
-//   - A split is one stream of ids. Text is preceded by one token as context, so each of its tokens has a token in
-//     front and is predicted exactly once; a token file has no such context and its first token is not predicted. It
-//     is <|endoftext|> of a tokenizer that divides documents, which stands before the other ones too; else a newline.
-//     Either way tokens 1 .. tokens_numel-1 are the targets, or those of them that a mask says are trained on.
+//   - A split is one stream of ids. A text's stream starts with one context token, so that each token of the text has a
+//     token before it and is predicted exactly once; a token file has no context token and its first token is not
+//     predicted. The context token is <|endoftext|> if the tokenizer divides documents, which then also stands before
+//     every other document; else a newline. In both cases tokens 1 .. tokens_numel-1 are the targets, or, with a loss
+//     mask, those of them that it marks.
 //   - A tokenizer is trained on the text, or given (CorpusOptions.tokenizer). With token files and random tokens a
-//     given one only serves prompts and samples.
+//     given tokenizer is used only for prompts and samples.
 //   - No library random generator is used: all choices are functions of (seed, stream, counter).
-//   - A function that can fail because of what the user gave returns false with one line and the exit code in a
-//     Error. It leaves nothing allocated.
+//   - A function that can fail because of the user's input returns false with one line and the exit code in an Error.
+//     It then leaves nothing allocated.
 #pragma once
 #include <time.h>
 
@@ -29,7 +30,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 text
-// Words as wc counts them, and lines; a last line without '\n' counts.
+// Counts words, as wc does, and lines; a last line without '\n' counts as one.
 static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, int64_t *lines) {
   int64_t w = 0, l = 0;
   bool space = true;
@@ -44,7 +45,8 @@ static inline void text_count(const uint8_t *p, size_t bytes, int64_t *words, in
   *lines = l + (bytes && p[bytes - 1] != '\n');
 }
 
-// If words are longer than this on average, blanks do not separate them (Chinese, genomes): they are not counted.
+// If words are longer than this on average, the text does not separate words by spaces (Chinese, genomes), and the
+// count of words is left out.
 enum { MOST_BYTES_A_WORD = 32 };
 
 // Encodes a text, after one token of context (what the tokenizer begins a text with, or a newline), into memory that
@@ -94,12 +96,13 @@ static inline void split_encode(Split *s, const Tokenizer *t, const Text *text, 
 // part of the sentence it is and what that part depends on. Each word is drawn from a few weighted successors:
 //   det1 -> adjective -> subject -> verb -> det2 -> object -> stop -> newline
 //   det1 -> subject without adjective; object -> preposition -> det3 -> place -> stop
-// An object depends on the verb across the determiner, a place on the preposition: a model that looks at the last token
-// alone stays above the source's entropy. A state's successors are different words, so the state is a function of the
-// text so far and the entropy of the text is that of the chain. Every sentence starts afresh, so by renewal the rate is
+// An object depends on the verb before the determiner, a place on the preposition: a bigram model cannot reach the
+// source's entropy. A state's successors are different words, so the state is a function of the
+// text so far and the entropy of the text is that of the chain. Sentences are independent, so by renewal the entropy
+// rate is
 //   (expected nats of a sentence) / (expected tokens of a sentence), and both are finite sums over the states.
-// A word is always written " word", which is one piece, so its number of tokens does not depend on its neighbours; only
-// by Llama's pattern are the stop and its newline one piece.
+// A word is always written " word", which is one pre-token, so its number of tokens does not depend on its neighbours.
+// Only Llama's pre-tokenizer makes the full stop and its newline one pre-token.
 enum { GEN_DETS = 4, GEN_ADJS = 16, GEN_NOUNS = 32, GEN_VERBS = 16, GEN_PREPS = 6, GEN_MAX_EDGES = 8 };
 enum { // states, in an order that every edge but the last one follows
   GEN_NEWLINE,
@@ -137,8 +140,8 @@ static inline void gen_edge(GenState *s, int next, uint32_t weight) {
   s->weight[s->edges++] = weight;
   s->total += weight;
 }
-// `count` different successors among first .. first+n, chosen by `key`; the r-th one from rank on weighs 1/r (times
-// 840, which 1 .. 8 divide).
+// Adds `count` different successors among states [first, first + n), chosen by `key`. Their weights are 840 / r for
+// r = rank, rank + 1, ...; 840 is divisible by 1 .. 8.
 static inline void gen_edges(GenState *s, uint64_t key, int first, int n, int count, int rank) {
   int order[GEN_NOUNS];
   for (int i = 0; i < n; i++) order[i] = i;
@@ -150,7 +153,7 @@ static inline void gen_edges(GenState *s, uint64_t key, int first, int n, int co
   }
 }
 
-// The words and successors of all states.
+// Sets the words and successors of all states.
 static inline void gen_source_init(GenSource *g, uint64_t seed) {
   memset(g, 0, sizeof *g);
   GenState *s = g->state;
@@ -173,7 +176,7 @@ static inline void gen_source_init(GenSource *g, uint64_t seed) {
     gen_edge(&s[GEN_OBJECT + i], GEN_STOP, s[GEN_OBJECT + i].total);
     gen_edge(&s[GEN_PLACE + i], GEN_STOP, 1);
   }
-  // A verb chooses the determiner, and the object under each determiner alike; so does a preposition with its place.
+  // After a verb the objects are the same for each determiner (one `stream`); so are the places after a preposition.
   for (int i = 0; i < GEN_VERBS + GEN_PREPS; i++) {
     bool verb = i < GEN_VERBS;
     int k = verb ? i : i - GEN_VERBS, head = verb ? GEN_VERB + k : GEN_PREP + k;
@@ -190,8 +193,8 @@ static inline void gen_source_init(GenSource *g, uint64_t seed) {
   gen_edge(&s[GEN_STOP], GEN_NEWLINE, 1);
 }
 
-// Expected nats and tokens of a sentence: each state's expected visits times what one visit costs. t == NULL: a word
-// and a newline are one token each.
+// Expected nats and tokens of a sentence: the sum over states of expected visits times nats, or tokens, per visit. t
+// NULL: a word and a newline are one token each.
 static inline void gen_expectation(const GenSource *g, const Tokenizer *t, double *nats, double *tokens) {
   double visits[GEN_STATES] = {};
   int32_t ids[16 * NFC_MOST_GROWTH];
@@ -214,8 +217,8 @@ static inline void gen_expectation(const GenSource *g, const Tokenizer *t, doubl
     *tokens += (i ? -1 : 1) * (double)tokenizer_encode(t, (const uint8_t *)end[i], strlen(end[i]), ids);
 }
 
-// Writes `sentences` sentences into memory that the text owns, and the nats they cost the source. Sentence boundaries
-// do not matter to the generator: draw i is the i-th of the stream `key`.
+// Writes `sentences` sentences into memory that the text owns; text.nats: minus their log-probability under the source.
+// The i-th choice uses the i-th random number of the stream `key`, whatever sentence it is in.
 static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences) {
   const size_t longest_bytes = 16 * 16;
   Text text = {};
@@ -243,17 +246,17 @@ static inline Text gen_text(const GenSource *g, uint64_t key, int64_t sentences)
 
 // ================================================================================================ 3 cache
 // Two files for a text and a vocabulary size, named by the hash of both: tokenizer-KEY.json, and tokens-KEY.bin, a
-// token file (data/tokens/) of all splits, one behind another. With a given tokenizer KEY is the hash of the text and
-// of it, and there is only tokens-KEY.bin. Anything that does not fit together exactly is made again.
+// token file (data/tokens/) of all splits, one after the other. With a given tokenizer KEY is the hash of the text and
+// the tokenizer, and there is only tokens-KEY.bin. Files that do not match exactly are made again.
 //
-// In the free words of the file's header; `hash` is of the header without it, of the splits as they lie in memory, and
-// of what of conversations follows the mask: where each begins, what was seen of them and of their files.
+// CacheMark is in the free words of the token file's header. hash: of the header with this field 0, of the splits as
+// stored in memory, and, for conversations, of RecordsSeen and RecordParts, which follow the masks in the file.
 struct CacheMark { uint64_t key, tokenizer_hash; int64_t tokens_numel[SPLIT_COUNT]; uint64_t hash; };
 union CacheHeader {
   int32_t word[TOKEN_FILE_WORDS];
   struct { int32_t kind[TOKEN_FILE_FREE_WORD]; CacheMark mark; } is;
 };
-// In the key: what the ids of a text are depends on it.
+// A word in the key that changes with the way in which texts are encoded.
 static inline const char *cache_version(bool chats, bool divided) {
   return chats ? "chats006" : divided ? "tokens05" : "tokens04";
 }
@@ -263,7 +266,8 @@ static inline uint64_t cache_hash(CacheHeader h, const Corpus *c, const RecordPa
   for (const Split &s : c->split) hash = data_hash(hash, s.tokens, split_bytes(&s));
   return parts ? data_hash(data_hash(hash, &c->seen, sizeof c->seen), part, sizeof *part * parts) : hash;
 }
-// Copies masks, or where documents begin, from the splits to the bits of the file's stream, or back and counts them.
+// Copies the loss masks, or (begins) the bits of documents' first tokens, from the splits to the file's stream of bits;
+// with `back` from the stream to the splits, counting documents.
 static inline void cache_bits(Corpus *c, bool begins, uint8_t *stream, bool back) {
   int64_t at = 0;
   for (Split &s : c->split)
@@ -275,7 +279,8 @@ static inline void cache_bits(Corpus *c, bool begins, uint8_t *stream, bool back
       if (back && begins) s.documents += bit;
     }
 }
-// Reads the splits of an open file, and what follows of conversations. NULL, or what is wrong.
+// Reads the splits of an open cache file, and, for conversations, the data after the masks. Returns NULL, or what is
+// wrong.
 static inline const char *cache_read_file(Corpus *c, const TokenFile *f, uint64_t key, Found *found) {
   const size_t parts = found ? (size_t)found->tokens[SPLIT_TRAIN].count : 0;
   const int64_t bits = found ? (f->tokens_numel + 7) / 8 : 0, part_bytes = (int64_t)(sizeof(RecordPart) * parts);
@@ -310,8 +315,8 @@ static inline const char *cache_read_file(Corpus *c, const TokenFile *f, uint64_
   return tokenizer_hash(&c->tokenizer) == h.is.mark.tokenizer_hash ? NULL
                                                                    : "it does not belong to the tokenizer beside it";
 }
-// Reads tokenizer and ids if both files are there, whole, and belong together. If the corpus has a tokenizer, only the
-// ids are read, which must come from it. Returns NULL: done; "": not there; else: why not.
+// Reads tokenizer and ids if both files are there, whole, and match each other. If the corpus has a tokenizer, only the
+// ids are read, which must be that tokenizer's. Returns NULL on success; "" if there are no files; else what is wrong.
 static inline const char *cache_read(Corpus *c, const char *json, const char *bin, uint64_t key, Found *found) {
   static Error e;
   TokenFile f = {};
@@ -327,8 +332,8 @@ static inline const char *cache_read(Corpus *c, const char *json, const char *bi
   return fault;
 }
 
-// The files that are being written, under names that no reader takes; "": none. A signal that ends the process removes
-// them (corpus_abandon, which may be called from a handler).
+// Temporary names of the cache files that are being written; "": none. No reader opens such names. The handler of a
+// signal that ends the process removes them (corpus_abandon).
 static char cache_temporary[2][PATH_MAX + 64];
 void corpus_abandon() {
   for (const char *path : cache_temporary) if (path[0]) unlink(path);
@@ -396,7 +401,7 @@ static inline bool corpus_take_tokenizer(Corpus *c, const CorpusOptions *o, Erro
   return c->has_tokenizer = true;
 }
 
-// Makes the tokenizer, unless it was given, and the ids of texts or, as `f` has them, conversations.
+// Trains the tokenizer, unless it was given, and encodes the texts or, with f, the conversations.
 static inline bool corpus_encode(Corpus *c, const Text *texts, Found *f, const EncodeOptions *of_records,
                                  const CorpusOptions *o, Error *e) {
   const double start = now_ms();
@@ -563,7 +568,8 @@ static inline void corpus_say_form(Corpus *c, const Found *f, const CorpusOption
   if (names->count > 1)
     data_notice(&c->notices, "conversations of %d files, in this order: %s%s", names->count, words, more);
 }
-// Where the sources of a mixture of conversations lie in the stream: one behind another, by how many each has.
+// Sets the places of the sources of a mixture of conversations in the stream: they follow each other, each with the
+// records of its files.
 static inline void corpus_place_sources(Split *s, const Found *f) {
   const RecordPart *part = f->part;
   int64_t at = 0;
@@ -577,7 +583,7 @@ static inline void corpus_place_sources(Split *s, const Found *f) {
     source->tokens_numel = at - source->first;
   }
 }
-// Whether a token says something: not white space, a special token, or the beginning or end of thoughts.
+// Whether a token is text: not white space, a special token, <think> or </think>.
 static inline bool corpus_token_says(const Tokenizer *t, int32_t id) {
   int n;
   const char *p = (const char *)tokenizer_token_bytes(t, id, &n);
@@ -586,7 +592,7 @@ static inline bool corpus_token_says(const Tokenizer *t, int32_t id) {
   for (int i = 0; i < t->added_count; i++) if (t->added[i].id == id) return !t->added[i].special;
   return true;
 }
-// A notice of conversations with an answer that says nothing, which is what is trained on up to what is not.
+// Adds a notice if conversations have empty answers: runs of trained tokens without any that is text.
 static inline void corpus_notice_empty(Corpus *c) {
   const Split *s = &c->split[SPLIT_TRAIN];
   int64_t empty = 0;
@@ -605,7 +611,7 @@ static inline void corpus_notice_empty(Corpus *c) {
                 "end there; take them out, or give these answers \"weight\": 0", (long long)empty,
                 (long long)s->documents);
 }
-// What conversations have beside their forms, in a notice; --fields with a member that none has is refused.
+// Adds a notice of the fields of conversations that were not read. Fails if --fields names a key that no record has.
 static inline bool corpus_check_seen(Corpus *c, const CorpusOptions *o, Error *e) {
   char words[1024];
   if (record_fields_missing(o->chat.fields, c->seen.fields, words, sizeof words))
@@ -639,7 +645,7 @@ static inline bool corpus_load_found(Corpus *c, Found *f, const CorpusOptions *o
   return ok;
 }
 
-// Independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
+// A corpus of independent uniform tokens: nothing can be learnt, and the loss stays at the entropy, ln(vocab_size).
 static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, Error *e) {
   const int64_t numel[SPLIT_COUNT] = {1 << 22, 1 << 16, 1 << 16};
   if (!corpus_check_tokenizer_fits(c, o, e)) return false;
@@ -663,7 +669,7 @@ static inline bool corpus_load_random(Corpus *c, const CorpusOptions *o, Error *
   return true;
 }
 
-// The same text on every machine and for every seed of training, so that losses on it compare.
+// The generated text is the same on every machine and for every seed of training, so that losses on it can be compared.
 static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Error *e) {
   const int64_t sentences[SPLIT_COUNT] = {160000, 6000, 6000};
   const uint64_t seed = 20160926;
@@ -685,7 +691,7 @@ static inline bool corpus_load_generated(Corpus *c, const CorpusOptions *o, Erro
   return true;
 }
 
-// A directory holding a fetched WikiText-2: data/wikitext-2 here, or beside the program.
+// Finds a directory with WikiText-2: data/wikitext-2 in the working directory, or beside the program.
 static inline bool corpus_find_fetched(char *dir, size_t dir_bytes) {
   char program[PATH_MAX], path[DATA_PATH_BYTES];
   ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);

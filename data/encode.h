@@ -1,19 +1,19 @@
-// encode.h: encodes texts of any size into token files that training takes: as a stream, on all cores, to the same
-// bytes whatever their number; killed at any time, it goes on and writes the same bytes.
+// encode.h: encodes texts of any size into token files for training: as a stream, on all cores, to the same bytes for
+// every number of cores. After a kill at any time the next run continues and writes the same bytes.
 //
 //   1 inputs     files, patterns and directories as a list; the sample that trains a tokenizer
 //   2 writing    shards in a directory: train_000001.bin ..., val_000000.bin, tokenizer.json
 //   3 encoding   block by block: pieces of documents by all threads, written in their order
-//   4 the state  encode.json: how far the files are whole; the life of an encoding
+//   4 the state  encode.json: how far the encoding is; opening, resuming and running an encoding
 //
 // Conventions
-//   - A document is a line of a .jsonl, a row of a table, an article of WikiText where the tokenizer divides it as
-//     training in memory does, or a whole file of another kind. The document token stands before each of them (llm.c,
-//     nanochat), behind each (llmq), or nowhere. The ids of a text are those of encoding it at once.
-//   - Conversations (data/chat/) are encoded with a mask, into llmq's files; any other text into llm.c's.
-//   - A shard that is not whole is called NAME.part. Input is read in order; what is known of the place is how many
-//     bytes of unpacked text of which file have been encoded.
-//   - A function that can fail because of what the user gave returns false with one line in a Error.
+//   - A document is a line of a .jsonl, a row of a table, an article of WikiText if the tokenizer divides documents, as
+//     training in memory does, or a whole file of another kind. The document token stands before each document (llm.c,
+//     nanochat), after each (llmq), or nowhere. The ids of a text are those of encoding it at once.
+//   - Conversations (data/chat/) are encoded with a loss mask, into files of llmq's format; other text into llm.c's.
+//   - An unfinished shard is called NAME.part. Input is read in order; the state saves the current file and how many
+//     bytes of its uncompressed text have been encoded.
+//   - A function that can fail because of the user's input returns false with one line in an Error.
 #pragma once
 #include "base/newfile/newfile.h"
 #include <dirent.h>
@@ -25,15 +25,16 @@
 #include "data/tokens/tokens.h"
 #include <fnmatch.h>
 
+// HELD_OUT: one document of this many is for validation. Bytes: of the sample that trains a tokenizer; of a piece that
+// one thread encodes; that a cut keeps from the end of what is in memory.
 enum { HELD_OUT = 200, ENCODE_SAMPLE_BYTES = 64 << 20, ENCODE_PIECE_BYTES = 16 << 10, ENCODE_MARGIN_BYTES = 1024,
        ENCODE_PIECES = 1 << 16, ENCODE_LINE_BYTES = 64 << 20,       // lines or rows cut at a time; the longest line
        ENCODE_THREAD_BYTES = 2 << 20, ENCODE_SAMPLES = 16 };         // a thread's share of a block; samples of a file
 
 // ================================================================================================ 1 inputs
-// Adds the texts of a directory. Files named val... or test... are not trained on: the first are added to `held` (NULL:
-// taken as they come), the others left out, and counted. Neither are notes (.md), nor a .json, .csv or .tsv, which in a
-// directory describe the others.
-// notices: of what else is left out.
+// Adds the text files of a directory to `to`. Files named val... are added to `held` instead, and files named test...
+// are left out and counted in *tests; with held NULL all files are added to `to`. Notes (.md) are left out, and .json,
+// .csv and .tsv, which in a directory usually describe its other files. notices: receives what else is left out.
 static inline bool encode_add_directory(DataNames *to, DataNames *held, int *tests, const char *directory,
                                         const char *option, DirectoryUse use, DataNotices *notices, Error *e) {
   char path[PATH_MAX];
@@ -68,7 +69,7 @@ static inline bool encode_add(DataNames *to, DataNames *held, int *tests, const 
          fail_with(e, EXIT_MISSING, "%s %s: %s", option, element, there ? "no text to train on in this directory "
                    "(.txt, .jsonl; also .gz, .zst; .parquet)" : strerror(ENOENT));
 }
-// Adds the texts that a list with commas names, or one path with commas in its name.
+// Adds the texts that a comma-separated list names; a list that is itself an existing path is one element.
 static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, const char *list, const char *option,
                                    Error *e, DataNotices *notices = NULL) {
   char element[DATA_PATH_BYTES];
@@ -84,8 +85,8 @@ static inline bool encode_add_list(DataNames *to, DataNames *held, int *tests, c
 static inline TextWant encode_want(const EncodeOptions *o, TextKind kind) {
   return o->as_text ? WANT_BYTES : kind == TEXT_JSONL ? WANT_LINES : WANT_TEXT;
 }
-// Before anything is written, rejects a name that is no text's, a missing library, a table without the column, and a
-// file whose first bytes are those of another kind. *tables becomes true if one of the files is a table.
+// Before anything is written, rejects a file that is not named like a text, a missing library, a table without the
+// column, and a file whose first 64 KiB are not text. *tables becomes true if one of the files is a table.
 static inline bool encode_check(const DataNames *names, const EncodeOptions *o, bool *tables, Error *e) {
   enum { HEAD = 1 << 16 };
   uint8_t *head = (uint8_t *)data_alloc(HEAD, 1);
@@ -152,10 +153,10 @@ static inline char *encode_line(const uint8_t *line, size_t bytes, const char *f
   cJSON_Delete(json);
   return copy;
 }
-// Whether the first line of a file is a conversation.
+// *chats: whether the first line of a file is a conversation. Returns false, with one line in e, if it cannot be read.
 static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Error *e, bool *chats) {
   TextStream s;
-  enum { MOST = 16 << 20 };                      // a longer first line is none
+  enum { MOST = 16 << 20 };                      // a longer first line is no conversation
   size_t n = 0, bytes = 0;
   int64_t got = 1;
   if (!text_stream_open(&s, path, o->column, e, o->as_text, o->chat.fields)) return false;
@@ -178,7 +179,7 @@ static inline bool encode_is_chats(const char *path, const EncodeOptions *o, Err
   free(line);
   return got >= 0;
 }
-// Trains a tokenizer on the starts of the files, equally many bytes of each.
+// Trains a tokenizer on the first ENCODE_SAMPLE_BYTES / files bytes of each file.
 static inline bool encode_train(Tokenizer *t, const DataNames *files, const char *column, const EncodeOptions *o,
                                 Error *e) {
   const char *looks;
@@ -219,21 +220,21 @@ static inline bool encode_train(Tokenizer *t, const DataNames *files, const char
 // In a .part of conversations, the ids of tokens that are trained on have this bit.
 enum { ENCODE_TRAINED = 1 << 30, ENCODE_COPY_NUMEL = 1 << 16 };
 // A piece of a document, which one thread encodes: at most about ENCODE_PIECE_BYTES long, cut where the document's
-// tokens stay the same. A line or a row is one whole piece. begins, ends: the document starts, ends with it. text: the
-// text of a line of a .jsonl, malloc'ed.
+// tokens stay the same. A line or a row is one whole piece. begins, ends: the piece is the first, the last one of its
+// document. text: the text of a line of a .jsonl, malloc'ed. ids: [count] the piece's token ids.
 struct EncodePiece {
   const uint8_t *p;
-  int64_t from, to, second;                      // its line's bytes in the text of the file; a preference: how many of
-                                                 // the ids are the chosen answer's document
+  int64_t from, to, second;                      // [from, to): its line's bytes in the file's text; second: of a
+                                                 // preference, ids of the document with the chosen answer
   size_t bytes;
   bool begins, ends;
   TextKind kind;
   char *text;
   int32_t *ids;
-  int64_t count, number;                         // number: of the line
-  char *fault, *unread;                          // malloc'ed: what is wrong, NULL: nothing; for records_seen_add
+  int64_t count, number;                         // number: of the line in the file
+  char *fault, *unread;                          // malloc'ed: why it cannot be encoded, or NULL; for records_seen_add
   uint64_t fields_seen;
-  int64_t rewritten, endless;                    // how many answers are, see ChatTokens
+  int64_t rewritten, endless;                    // numbers of such answers (ChatTokens)
 };
 // Conversations in memory in the order in which they are read, and where each record is in the text of its file.
 struct RecordPlace { int64_t from, to; };
@@ -283,18 +284,18 @@ static inline void token_stream_add(TokenStream *s, const EncodePiece *p) {
   s->place[s->records++] = RecordPlace{p->from, p->to};
   s->text_end = p->from + (int64_t)p->bytes;
 }
-// The shards of a split. number, fd, numel: of the last shard, to which tokens are appended: its number, its open file
-// or -1, its tokens. total: tokens of all shards.
+// The shards of a split. The last shard, to which tokens are appended, has `number`, the open file `fd` (or -1), and
+// numel tokens. total: tokens of all shards.
 struct EncodeShards { const char *name; int number, fd; int64_t numel, total; };
 struct Encoding {
   const EncodeOptions *o;
   char out[PATH_MAX];
-  const char *column;                            // of tables; "" without any
-  int lock;                                      // of out; -1: none
+  const char *column;                            // column of tables; "" if no file is a table
+  int lock;                                      // descriptor of the lock of the directory `out`; -1: not locked
   Tokenizer tokenizer;
-  int32_t document_id;                           // -1: none
+  int32_t document_id;                           // the document token; -1: none
   int token_bytes;
-  DataNames files[2];                            // trained on; for validation
+  DataNames files[2];                            // to train on; for validation
   bool chats;                                    // the files are conversations
   RecordsSeen records;                           // which fields of conversations were seen
   TokenStream *sink;                              // conversations go here; NULL: into token files
@@ -308,8 +309,8 @@ struct Encoding {
   int split, file;
   int64_t at, line, documents, text_bytes;
   bool done, in_held_out, articles;              // the current document is held out; the current file has articles
-  int64_t all_bytes, began_bytes;                // of all files as they are; where this process began
-  double began_ms, said_ms, saved_ms;
+  int64_t all_bytes, began_bytes;                // bytes of all files, compressed; those that were done at the start
+  double began_ms, said_ms, saved_ms;            // times: start of this process; last progress line; last save
   // Of each file when it was hashed: its size and time.
   struct EncodeSeen { int64_t bytes, seconds, nanoseconds; } *seen[2];
 };
@@ -431,7 +432,8 @@ static inline size_t encode_article(const uint8_t *p, size_t at, size_t end, siz
   }
   return end;
 }
-// Makes a piece of each complete line or row, at most ENCODE_PIECES of them. Returns how many bytes the pieces are.
+// Makes a piece of each complete line or row, at most ENCODE_PIECES of them. Returns how many bytes of the block they
+// use.
 static inline size_t encode_cut_lines(Encoding *c, EncodePieces *l, TextKind kind, const uint8_t *p, size_t n,
                                       bool ends) {
   size_t at = 0;
@@ -496,7 +498,7 @@ static inline void encode_one(const Encoding *c, BpeEncoder *encoder, EncodePiec
   if (!p->ids) die_missing("data: no memory for the tokens of %zu bytes", bytes);
   p->count = bpe_encoder_run(encoder, text, bytes, p->ids, !p->begins || c->sink);
 }
-// Encodes the pieces on all threads, and appends them in their order.
+// Encodes the pieces on all threads, and appends their ids in order to the shards or to c->sink.
 static inline bool encode_pieces(Encoding *c, const EncodePieces *l, const char *path, Error *e) {
   EncodePiece *const piece = l->piece;
   const int64_t count = l->count, most = count / (4 * c->o->threads) + 1;      // pieces of an encoder: it caches words
@@ -682,7 +684,7 @@ static inline void encode_progress(Encoding *c, const TextStream *s, bool now) {
   if (c->said_ms > 0) c->o->say(line);
   c->said_ms = ms;
 }
-// Whether the open file at the place is still the one that was hashed.
+// Whether the open current file still has the size and time that it had when it was hashed.
 static inline bool encode_unchanged(const Encoding *c, const TextStream *s, Error *e) {
   const Encoding::EncodeSeen *was = &c->seen[c->split][c->file];
   struct stat st;
@@ -727,7 +729,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
   const bool as_it_is = s.kind == TEXT_PLAIN || (s.kind == TEXT_JSONL && form_of_file(path).container <=
                                                  CONTAINER_JSON_LINES);
   if (!s.packing && !s.rows.columns && as_it_is && lseek(s.fd, skip, SEEK_SET) == skip) skip = 0;
-  for (int64_t left = skip; left > 0 && got > 0; left -= got)    // unpacked once more
+  for (int64_t left = skip; left > 0 && got > 0; left -= got)    // compressed: skip what was encoded
     got = text_stream_read(&s, block, min64(left, (int64_t)room), e);
   ok = got >= 0;
   while (ok && (got > 0 || n)) {
@@ -743,7 +745,7 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
       ok = encode_pieces(c, l, path, e);
       c->at += (int64_t)cut, c->text_bytes += (int64_t)cut, unsaved += (int64_t)cut;
     }
-    if (ok && !used && got > 0) {                // one line, or no blank: more than the block holds
+    if (ok && !used && got > 0) {                // no newline, or no space, in the whole block
       if (room >= ENCODE_LINE_BYTES)
         ok = fail_with(e, EXIT_MISSING, "%s has no %s in %d MiB behind byte %lld of its text", path, s.kind ==
                        TEXT_PLAIN ? "blank to cut it at" : "end of a line or row", ENCODE_LINE_BYTES >> 20,
@@ -763,8 +765,8 @@ static inline bool encode_file(Encoding *c, EncodePieces *l, Error *e) {
   free(block);
   return ok;
 }
-// Sets c->hash to a hash of what decides the bytes written, except the tokenizer: names, sizes, times and samples of
-// the files, and the options.
+// Sets c->hash to a hash of all input of the encoding except the tokenizer: names, sizes, times and samples of the
+// files, and the options.
 static inline bool encode_inputs_hash(Encoding *c, Error *e) {
   const EncodeOptions *o = c->o;
   const int64_t numbers[] = {o->documents, o->shard_numel, c->files[1].count};
@@ -795,7 +797,7 @@ static inline bool encode_inputs_hash(Encoding *c, Error *e) {
   }
   return true;
 }
-// The tokenizer is there: what follows from it, and the rest of the hash.
+// Once the tokenizer is loaded: sets what follows from it (token_bytes, chat, document_id), and adds it to the hash.
 static inline void encode_hash(Encoding *c) {
   const Tokenizer *t = &c->tokenizer;
   const EncodeDocuments documents = c->o->documents;
@@ -807,8 +809,9 @@ static inline void encode_hash(Encoding *c) {
   const uint64_t is = tokenizer_hash(t);
   c->hash = data_hash(c->hash, &is, sizeof is);
 }
-// The directory: the one named, or in the cache that of these inputs and this tokenizer. A checkpoint's tokenizer may
-// be the one that was trained for a directory named by its inputs and vocabulary alone.
+// Sets c->out: the directory that the user named, or one in the cache. With a given tokenizer that is named by a hash
+// of inputs and tokenizer, without one by inputs and vocabulary size. A given tokenizer may be a checkpoint's that was
+// trained for a directory of the second kind: then that directory is used.
 static inline void encode_find(Encoding *c, uint64_t inputs) {
   const EncodeOptions *o = c->o;
   const int64_t asked = o->vocab_size;
@@ -822,8 +825,8 @@ static inline void encode_find(Encoding *c, uint64_t inputs) {
   if (!*o->tokenizer || encode_is(state, c->hash)) data_format(c->out, sizeof c->out, "%s", of_inputs);
   cJSON_Delete(state);
 }
-// One process at a time writes there: another one waits for what is in the cache, else it is refused. Where nothing can
-// be locked, none waits.
+// Locks the directory, so that one process at a time writes it. If another process has it: waits, if the directory is
+// in the cache, else fails. On file systems without locks it does neither.
 static inline bool encode_lock(Encoding *c, Error *e) {
   char path[PATH_MAX], line[PATH_MAX + 64];
   data_format(path, sizeof path, "%s/.lock", c->out);
@@ -836,7 +839,8 @@ static inline bool encode_lock(Encoding *c, Error *e) {
   }
   return true;
 }
-// Lists the inputs, has the tokenizer, and takes up what is there.
+// Lists and checks the inputs, loads or trains the tokenizer, and resumes an unfinished encoding in the directory
+// (*found).
 static inline bool encode_open(Encoding *c, bool *found, Error *e) {
   const EncodeOptions *o = c->o;
   char json[PATH_MAX], state[PATH_MAX];
@@ -899,7 +903,7 @@ static inline bool encode_open(Encoding *c, bool *found, Error *e) {
   if (!*o->tokenizer) encode_hash(c);
   if (!encode_resume(c, found, e)) return false;
   encode_tidy(c, *found);
-  return (*found || encode_save(c, e)) &&        // first: it tells whose the directory is
+  return (*found || encode_save(c, e)) &&        // first: it marks the directory as ours
          ((*found && has) || tokenizer_save(&c->tokenizer, json, &why) || fail_with(e, EXIT_MISSING, "%s", why.text));
 }
 bool encode_run(const EncodeOptions *o, Error *e, int *vocab_size, char *out) {

@@ -35,7 +35,7 @@ struct Libraries {
 };
 static Libraries libraries;
 
-// Opens one, once. False: one line in e, which names the file `path` that needs it.
+// Opens a library on its first use. Returns false, with one line in e that names the file `path`, if it is missing.
 static inline bool library_open(LibraryName library, const char *path, Error *e) {
   Libraries *l = &libraries;
   static const struct { const char *file, *package; } at[] = {

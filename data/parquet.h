@@ -7,13 +7,13 @@
 //   4 pages     levels, dictionary and values (Encodings.md, parquet.thrift of apache/parquet-format 2.10)
 //   5 rows      and records as JSON (LogicalTypes.md: lists and their older spellings)
 //
-// What is read: text, a column of the top level, of strings (BYTE_ARRAY), required or optional; of records strings,
-// booleans, integers, floating point, lists and structures of them, in any depth; pages of version 1 and 2, plain or by
-// dictionary; uncompressed, Snappy or Zstandard. Anything else is refused by its name. Nothing in the file is believed:
-// every length is checked against what is there, checksums of pages where they are given.
+// Supported: a text column of strings (BYTE_ARRAY) at the top level, required or optional; for records strings,
+// booleans, integers, floating point, lists and structures of them, in any depth; pages of version 1 and 2, plain or
+// with a dictionary; uncompressed, Snappy or Zstandard. Anything else is an error that names it. The file is not
+// trusted: every length is checked against the bytes that are there, and pages' checksums if there are any.
 //
-// A row of text is given as its bytes and a zero; one without a value as the byte 0xff, which no UTF-8 has, and a zero.
-// A record is an object of JSON and the end of a line.
+// A row of text is returned as its bytes and a zero; one without a value as the byte 0xff, which is never in UTF-8, and
+// a zero. A record is returned as a JSON object and a newline.
 #pragma once
 #include "data.h"
 #include "data/files/files.h"
@@ -21,7 +21,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 // ================================================================================================ 1 Thrift
-// A place in the bytes of a structure. bad: they ended, or are no Thrift; every value is 0 from then on.
+// A place in the bytes of a structure. bad: the bytes ended, or are not Thrift; every value read is 0 from then on.
 struct Thrift { const uint8_t *p, *end; bool bad; };
 enum ThriftType { THRIFT_STOP, THRIFT_TRUE, THRIFT_FALSE, THRIFT_BYTE, THRIFT_I16, THRIFT_I32, THRIFT_I64,
                   THRIFT_DOUBLE, THRIFT_BINARY, THRIFT_LIST, THRIFT_SET, THRIFT_MAP, THRIFT_STRUCT };
@@ -46,7 +46,8 @@ static inline const uint8_t *thrift_binary(Thrift *t, size_t *bytes) {
   else *bytes = (size_t)n, t->p += n;
   return p;
 }
-// The next field of a structure, whose number goes on from *field; THRIFT_STOP: its end.
+// Reads the header of the next field of a structure: returns its type, and adds to *field, the last field's number.
+// THRIFT_STOP: the structure's end.
 static inline int thrift_field(Thrift *t, int *field) {
   if (t->bad || t->p == t->end) { t->bad = true; return THRIFT_STOP; }
   const uint8_t head = *t->p++;
@@ -54,7 +55,7 @@ static inline int thrift_field(Thrift *t, int *field) {
   if (type) *field = head >> 4 ? *field + (head >> 4) : (int)thrift_int(t);
   return t->bad ? THRIFT_STOP : type;
 }
-// The head of a list: its elements' type; their number, no larger than the bytes that are left.
+// Reads the header of a list: returns its elements' type. *count: how many; at most the number of bytes left.
 static inline int thrift_list(Thrift *t, int64_t *count) {
   *count = 0;
   if (t->bad || t->p == t->end) { t->bad = true; return THRIFT_STOP; }
@@ -97,8 +98,9 @@ enum { PARQUET_BOOLEAN, PARQUET_INT32, PARQUET_INT64, PARQUET_INT96, PARQUET_FLO
        PARQUET_BYTE_ARRAY };
 enum { PARQUET_REQUIRED, PARQUET_OPTIONAL, PARQUET_REPEATED };
 enum { PARQUET_UTF8, PARQUET_MAP, PARQUET_MAP_KEY_VALUE, PARQUET_LIST };
-// An element of the schema, a tree in preorder. annotation: -1: none of those above; end: of what lies in it; defined,
-// repeated: its levels; leaf: the first in it, of the file's; column: of those that are read.
+// An element of the schema, which is a tree in preorder. annotation: -1: none of those above. end: the element after
+// the last one inside it. defined, repeated: its definition and repetition levels. leaf: number of its first leaf among
+// the file's columns. column: its number among the columns that are read; -1: not read.
 struct ParquetElement {
   char name[256];
   int type, repetition, annotation, defined, repeated, column;
@@ -113,18 +115,18 @@ struct ParquetColumn {
   bool other;                                    // of images and their like: whether there is one
   int64_t leaf, file_bytes;
   ParquetChunk *chunk;
-  int64_t chunks, at_chunk;                      // the one that is read
-  int64_t at, end, values_left;                  // of it: bytes of the file, and entries
-  uint8_t *packed, *page, *dictionary;           // as they lie in the file; a page and the dictionary unpacked
+  int64_t chunks, at_chunk;                      // at_chunk: the chunk that is read now
+  int64_t at, end, values_left;                  // its bytes [at, end) of the file, and its entries, that are left
+  uint8_t *packed, *page, *dictionary;           // a page as stored; the page and the dictionary, decompressed
   size_t packed_room, page_room, dictionary_room, dictionary_bytes;
-  uint32_t *entry;                               // where each value of the dictionary begins, and its end
+  uint32_t *entry;                               // [entries + 1] start of each value of the dictionary; its end
   int64_t entries;
   // What is left of the page.
   int64_t page_left;                             // entries
-  bool by_number;                                // of the dictionary
+  bool by_number;                                // values are numbers of entries of the dictionary
   ParquetRuns repeats, levels, numbers;
   const uint8_t *plain, *page_end;
-  // The next entry, if it was looked at: its levels; when it is taken, its value.
+  // The next entry: its levels, if it was peeked at; its value, once it is taken.
   bool peeked;
   int repeated, defined;
   const uint8_t *value;
@@ -133,17 +135,17 @@ struct ParquetColumn {
 struct Parquet {
   char path[DATA_PATH_BYTES];
   int fd;
-  int64_t file_bytes, rows, row;                 // row: those read
+  int64_t file_bytes, rows, row;                 // row: number of rows read
   ParquetElement *node;
   int64_t nodes;
   ParquetColumn *column;
   int columns;
   bool records;
-  char *line;                                    // a record
+  char *line;                                    // the current record as JSON
   size_t line_bytes, line_room;
-  // What is left of the row, without its end.
+  // The bytes of the current row that are not returned yet, without the byte that ends it.
   const uint8_t *row_bytes;
-  int64_t row_left;                              // -1: a new one begins
+  int64_t row_left;                              // -1: the row has ended
 };
 static inline void parquet_close(Parquet *q) {
   for (int i = 0; i < q->columns; i++) {
@@ -189,8 +191,8 @@ static inline ParquetElement parquet_element(Thrift *t) {
   }
   return x;
 }
-// Reads the next element of the schema and all that lies in it, itself in `in` (NULL: it is the root). False: it is
-// damaged.
+// Reads the next element of the schema and all elements inside it. in: its parent (NULL: it is the root). Returns false
+// if the schema is damaged.
 static inline bool parquet_tree(Parquet *q, Thrift *t, int64_t count, const ParquetElement *in, int64_t *leaf,
                                 int depth = 0) {
   ParquetElement *x = &q->node[q->nodes];
@@ -214,7 +216,7 @@ static inline bool parquet_schema(Parquet *q, Thrift *t, int64_t count, Error *e
   return (count > 1 && parquet_tree(q, t, count, NULL, &leaf) && q->nodes == count) ||
          fail_with(e, EXIT_MISSING, "%s is damaged: its schema", q->path);
 }
-// A column of the top level is read: all leaves of node i.
+// Adds the leaves of node i, a column of the top level, to the columns that are read.
 static inline void parquet_add(Parquet *q, int64_t i) {
   for (int64_t j = i; j < q->node[i].end; j++) {
     q->node[j].column = q->columns;
@@ -233,7 +235,7 @@ static inline bool parquet_is_list(const Parquet *q, int64_t i) {
   const ParquetElement *x = &q->node[i];
   return x->children == 1 && x->annotation == PARQUET_LIST && x[1].repetition == PARQUET_REPEATED;
 }
-// Whether all in node i is read.
+// Whether all leaves of node i are of types that can be read.
 static inline bool parquet_is_read(const Parquet *q, int64_t i) {
   bool ok = true;
   for (int64_t j = i; j < q->node[i].end; j++) {
@@ -244,7 +246,8 @@ static inline bool parquet_is_read(const Parquet *q, int64_t i) {
   }
   return ok;
 }
-// Whether the columns make records of a form, whose columns are then added. False, with or without e: they do not.
+// Whether the columns fit a form of records.h; if so, adds that form's columns. Returns false, possibly with an error
+// in e, if they do not.
 static inline bool parquet_choose_records(Parquet *q, const char *fields, Error *e) {
   cJSON *members = cJSON_CreateObject();
   Error fault = {};
@@ -280,7 +283,7 @@ static inline bool parquet_choose_records(Parquet *q, const char *fields, Error 
   cJSON_Delete(members);
   return q->records;
 }
-// The columns of records that are not read, as members of so many.
+// Adds the columns that are not read to the unread keys, each as a key of all the file's records.
 static inline void parquet_unread(const Parquet *q, RecordUnread *unread) {
   for (int64_t i = 1; q->records && i < q->nodes; i = q->node[i].end)
     if (q->node[i].column < 0) record_unread_add(unread, q->node[i].name, q->rows);

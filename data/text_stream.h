@@ -1,13 +1,13 @@
-// text_stream.h: reads a text from its beginning to its end: a file, plain or compressed by gzip or zstd, or a Parquet
-// table (parquet.h): its text column, as rows that are each ended by a zero, or its records, as lines of JSON.
+// text_stream.h: reads a text from start to end: a file, plain or compressed by gzip or zstd, or a Parquet table
+// (parquet.h): its text column, as rows that each end in a zero byte, or its records, as lines of JSON.
 #pragma once
 #include "data.h"
 #include "parquet.h"
 
 enum TextKind { TEXT_PLAIN, TEXT_JSONL, TEXT_ROWS, TEXT_NONE };
 enum TextPacking { TEXT_UNPACKED, TEXT_GZIP, TEXT_ZSTD };
-// What a file is by its name: NAME.parquet; NAME.txt, NAME.jsonl, also with .gz or .zst behind. TEXT_NONE: another.
-// as_text: what is no table is text.
+// The kind of a file by its name: NAME.parquet; NAME.txt, NAME.jsonl, also followed by .gz or .zst. TEXT_NONE: any
+// other name. as_text: any file that is no table is text.
 static inline TextKind text_name_kind(const char *name, TextPacking *packing, bool as_text = false) {
   char plain[DATA_PATH_BYTES];
   *packing = name_ends(name, ".gz") ? TEXT_GZIP : name_ends(name, ".zst") ? TEXT_ZSTD : TEXT_UNPACKED;
@@ -23,19 +23,19 @@ struct TextStream {
   TextKind kind;
   TextPacking packing;
   int fd;
-  int64_t file_bytes, read_bytes;                // of the file as it is, how much of it was read
+  int64_t file_bytes, read_bytes;                // size of the file (compressed), and how much of it was read
   ZlibStream gzip;
   void *zstd;
   Parquet rows;
-  uint8_t *packed;                               // what was read and not unpacked yet
+  uint8_t *packed;                               // compressed bytes that were read; `in` is the part still to do
   ZstdBuffer in;
-  bool frame_open;                               // the file may not end here
-  bool begun, filtered;                          // of TEXT_JSONL: its container is known; it is an array or spread
+  bool frame_open;                               // inside a compressed frame: the file may not end here
+  bool begun, filtered;                          // TEXT_JSONL: its file format is known; it is an array or spread
   RecordLines lines;
   ValueTable table;                             // or a table; what is read of its lines; what it is made of
   size_t table_at;
   bool table_ended;
-  uint8_t *raw, character[4];                    // the beginning of a character that a block ends in
+  uint8_t *raw, character[4];                    // character: bytes of one that the last block cut
   int character_bytes;
   int64_t checked;                               // bytes that are UTF-8
 };
@@ -51,8 +51,8 @@ static inline void text_stream_close(TextStream *s) {
   *s = {};
   s->fd = -1;
 }
-// Opens a file whose name says what it is. column: of a table, or "". fields: of its records (--fields). False: one
-// line in e.
+// Opens a file, whose kind follows from its name. column: the column of a table, or "". fields: --fields, for records.
+// Returns false, with one line in e, on failure.
 static inline bool text_stream_open(TextStream *s, const char *path, const char *column, Error *e,
                                     bool as_text = false, const char *fields = "") {
   static const LibraryName library[] = {LIBRARY_NONE, LIBRARY_ZLIB, LIBRARY_ZSTD};
@@ -82,14 +82,14 @@ static inline bool text_stream_open(TextStream *s, const char *path, const char 
     die_missing("no memory to unpack %s", path);
   return true;
 }
-// One step of unpacking s->in to `out`. Whether the frame, or gzip's member, goes on; what is wrong in `why`.
+// Decompresses a part of s->in to `out`. Returns whether the frame (zstd) or member (gzip) continues. *why: an error.
 static inline bool text_stream_zstd(TextStream *s, ZstdBuffer *out, const char **why) {
   const size_t code = libraries.ZSTD_decompressStream(s->zstd, out, &s->in);
   if (libraries.ZSTD_isError(code)) *why = libraries.ZSTD_getErrorName(code);
   if (*why && strstr(*why, "too much memory")) *why = "its window is above 128 MiB: unpack it with zstd -d --long=31";
   return code != 0;
 }
-// A member is followed by another one or by the file's end.
+// The same for gzip. A member is followed by another member or by the file's end.
 static inline bool text_stream_gzip(TextStream *s, ZstdBuffer *out, const char **why) {
   ZlibStream *z = &s->gzip;
   z->next_in = (const uint8_t *)s->in.data + s->in.at, z->avail_in = (unsigned)(s->in.bytes - s->in.at);
@@ -100,7 +100,7 @@ static inline bool text_stream_gzip(TextStream *s, ZstdBuffer *out, const char *
   if (code == ZLIB_END) libraries.inflateReset(z);
   return code != ZLIB_END;
 }
-// The next part of a packed file; 0: its end, -1: one line in e.
+// Reads the next bytes of a compressed file, decompressed. Returns how many; 0: its end; -1: one line in e.
 static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   ZstdBuffer out = {to, (size_t)bytes, 0};
   const char *why = NULL;
@@ -118,8 +118,8 @@ static inline int64_t text_stream_unpack(TextStream *s, uint8_t *to, int64_t byt
   }
   return (int64_t)out.at;
 }
-// Reads at most `bytes` bytes of a file as it is, unpacked, or of a table's column. 0: the file has ended; -1: one line
-// in e.
+// Reads at most `bytes` bytes of a file, decompressed, or of a table's column. Returns how many; 0: the file has ended;
+// -1: one line in e.
 static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   int64_t n;
   bytes = min64(bytes, FILE_PIECE_BYTES);
@@ -133,12 +133,13 @@ static inline int64_t text_stream_bytes(TextStream *s, uint8_t *to, int64_t byte
   liveness_progress();
   return n;
 }
-// Refuses bytes that are no UTF-8, of a text that comes in blocks, whose characters may lie in two. False: e.
+// Returns false, with one line in e, if the next block of a text is not UTF-8. A character may be cut between two
+// blocks.
 static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, Error *e) {
   const int64_t from = s->checked;
   size_t k = 0, bad = n;
   s->checked += (int64_t)n;
-  for (; k < n && s->character_bytes; k++) {     // the rest of one
+  for (; k < n && s->character_bytes; k++) {     // the rest of a cut character
     s->character[s->character_bytes++] = p[k];
     const int want = s->character[0] >= 0xf0 ? 4 : s->character[0] >= 0xe0 ? 3 : 2;
     if ((p[k] & 0xc0) == 0x80 && s->character_bytes < want) continue;
@@ -154,13 +155,13 @@ static inline bool text_stream_check(TextStream *s, const uint8_t *p, size_t n, 
   if (bad == n && (bad = text_bad_utf8(p, end, k)) == end) bad = n;
   if (bad == n && n) memcpy(s->character, p + end, n - end), s->character_bytes += (int)(n - end);
   if (bad == n && (n || !s->character_bytes)) return true;
-  const bool before = bad == 0 && s->character_bytes;            // it began in the block before
+  const bool before = bad == 0 && s->character_bytes;            // the character started in the block before
   return fail_with(e, EXIT_MISSING, "%s: byte %lld, 0x%02x, is not UTF-8; if it is in Windows-1252, as Excel writes: "
                    "iconv -f WINDOWS-1252 -t UTF-8 %s > NEW%s", s->path, (long long)(from + (int64_t)bad + 1 - (before
                    ? s->character_bytes - (n > 0) : 0)), before ? s->character[0] : p[bad], s->path, strrchr(s->path,
                    '.'));
 }
-// A table of values, as lines of JSON. -1: one line in e.
+// Reads a .csv or .tsv as lines of JSON. Returns the bytes; 0: it has ended; -1: one line in e.
 static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   enum { RAW_BYTES = 1 << 16 };
   Error fault = {};
@@ -179,12 +180,13 @@ static inline int64_t text_stream_table(TextStream *s, uint8_t *to, int64_t byte
   s->table_at += (size_t)some;
   return some;
 }
-// The container of what was read.
+// The file format of what was read.
 static inline DataContainer text_stream_container(const TextStream *s) {
   return s->rows.columns || s->table.separator ? CONTAINER_CSV : !s->filtered ? CONTAINER_JSON_LINES
          : s->lines.array ? CONTAINER_JSON_ARRAY : CONTAINER_JSON_SPREAD;
 }
-// Reads at most `bytes` bytes of text, records as lines of JSON. 0: the file has ended; -1: one line in e.
+// Reads at most `bytes` bytes of text; records as lines of JSON. Returns how many; 0: the file has ended; -1: one line
+// in e.
 static inline int64_t text_stream_read(TextStream *s, uint8_t *to, int64_t bytes, Error *e) {
   if (s->kind != TEXT_JSONL) return text_stream_bytes(s, to, bytes, e);
   if (s->table.separator) return text_stream_table(s, to, bytes, e);

@@ -1,5 +1,5 @@
-// dry_run.h: the sharding layer in a dry run, and what it takes from the placement that follows (fsdp/placement.h).
-// Above open.h. The planning transport, comm_plan, is in fsdp/transport_plan.h.
+// dry_run.h: the sharding layer in a dry run, and the use of the placement that follows from it (fsdp/placement.h).
+// The planning transport, comm_plan, is in fsdp/transport_plan.h.
 #pragma once
 #include "types.h"
 #include "open.h"
@@ -10,7 +10,7 @@ static inline int64_t fsdp_sums_before(const Fsdp *f, int s) {
   while (u < f->lay.units && f->lay.unit[u].stage < s) u++;
   return u < f->lay.units ? f->lay.unit[u].sum_base : f->lay.sum_numel;
 }
-// Tells the placement which pools there are and what of f lies in them, at the addresses of the dry run.
+// Sets the placement's pools and the fixed buffers of f in them, with their addresses in the dry run.
 static inline void fsdp_pools(const Fsdp *f, Placement *p) {
   static const char *const names[] = {"gather slot", "gathered outside the blocks", "weights",
                                       "weights outside the blocks", "sum of a round", "staging in",
@@ -36,8 +36,8 @@ static inline void fsdp_pools(const Fsdp *f, Placement *p) {
     placement_fix(p, "gradient shard", s, POOL_SHARDS, at, end - at, (char *)f->shards.grads + at);
   }
 }
-// Follows a placement: sizes of pools, what is shared, and where a training step waits, as long as `train` lives, a dry
-// run of `microbatches`.
+// Takes over a placement: sizes of pools, which buffers are shared, and the points where a training step waits. train:
+// the placed training pass, which must live as long as f; microbatches: of its dry run.
 static inline void fsdp_take_placement(Fsdp *f, const Placement *p, const Pass *train, int microbatches) {
   f->shared.slots_bytes = p->pool[POOL_SLOTS].bytes;
   f->shared.pool_bytes = p->pool[POOL_ACTS].bytes;
@@ -72,10 +72,10 @@ Fsdp *fsdp_dry_layout(const Fsdp *f, Ctx *c, int64_t microbatches, size_t small_
   dry->cfg.host_ops = &dry->dry->ops;
   dry->cfg.microbatches = microbatches;
   dry->cfg.small_bytes = small_bytes;
-  dry->shared.unwanted = f->shared.unwanted;     // no pools yet: as many bytes as the sharding layer's take alone
+  dry->shared.unwanted = f->shared.unwanted;     // not placed yet: the sharding layer's bytes alone
   dry->mesh = mesh_alone(&f->mesh);
   dry->lay = f->lay;
-  dry->lay.unit = (Unit *)malloc(bytes);         // which say where they begin
+  dry->lay.unit = (Unit *)malloc(bytes);         // a copy, because fsdp_declare writes places
   memcpy(dry->lay.unit, f->lay.unit, bytes);
   fsdp_state_open(dry);
   return dry;
@@ -85,7 +85,7 @@ void fsdp_dry_open(Fsdp *dry, MemoryPlan *plan) {
   Record *r = dry->record;
   dry->plan = plan;
   dry->comm = &comm_plan;
-  // So that the record has the zeroing of gaps.
+  // As if slots and staging were shared, so that the record has the zeroing of gaps.
   dry->shared.slot[0] = dry->shared.slot[1] = fsdp_shares_slots(dry) && dry->lay.grad_slot_bytes;
   dry->shared.staging = fsdp_shares_slots(dry);
   for (int s = 0; s < dry->lay.stages; s++)
@@ -107,7 +107,7 @@ void fsdp_dry_close(Fsdp *dry) {
 }
 
 // ---- passes
-// The pass that a dry run is in is over: when its buffers are alive is known.
+// Ends the pass that a dry run is in, and computes the lifetimes of its buffers.
 static inline void dry_learn(Fsdp *dry) {
   Passes *p = dry->passes;
   Record *r = dry->record;

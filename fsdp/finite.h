@@ -1,8 +1,8 @@
-// finite.h: a table of ops that looks at what every call reads and writes, until it finds a tensor that is not finite.
-// A step whose norm was not finite is run again over it (run/not_finite.h); no other step pays for it.
+// finite.h: a table of ops that checks what every call reads and writes, until it finds a tensor that is not finite.
+// A step whose norm was not finite is run again over this table (run/not_finite.h); other steps do not use it.
 //
-// All that a call writes is looked at after it and all that it reads before it, so what is found first, as something
-// read, was written by no call: it is a parameter.
+// A call's outputs are checked after it and its inputs before it. So if an input is found first, no checked call wrote
+// it: it is a parameter.
 #pragma once
 #include "types.h"
 #include "gather.h"
@@ -11,7 +11,7 @@ static inline float finite_element(const void *data, Dtype dtype, int64_t i) {
   if (dtype == F32) return ((const float *)data)[i];
   return dtype == BF16 ? to_f32(((const bf16 *)data)[i]) : to_f32(((const fp16 *)data)[i]);
 }
-// Whether all elements of a tensor of the device are finite; its largest magnitude tells. c: of the real table.
+// Whether all elements of a tensor in device memory are finite: whether its largest magnitude is. c has the real table.
 static inline bool finite_is(Ctx *c, float *scratch, Tensor t) {
   float largest = 0;
   c->ops->zero(c, scratch, sizeof(float));
@@ -20,6 +20,8 @@ static inline bool finite_is(Ctx *c, float *scratch, Tensor t) {
   c->ops->sync(c);
   return isfinite(largest);
 }
+// Checks the inputs (`before` the call) or outputs of a call; fills in x and calls x->tell for the first that is not
+// finite.
 static inline void finite_look(Ctx *c, Finite *x, const OpTouch *o, bool before) {
   for (int i = 0; i < o->args && !x->found; i++) {
     const OpArg *a = &o->arg[i];
@@ -41,7 +43,7 @@ static inline void finite_look(Ctx *c, Finite *x, const OpTouch *o, bool before)
     if (x->tell) x->tell(x->to, x);
   }
 }
-// The table, of one search at a time.
+// The table; one search at a time uses it.
 struct FiniteTable { OpWatch watch; Finite *finite; };
 static FiniteTable finite_table;
 void finite_begin(Ctx *c, Finite *x) {

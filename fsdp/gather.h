@@ -13,7 +13,7 @@ void fsdp_gather(Fsdp *f, int s) {
   slot->from_secondary = f->gather.secondary_valid[s];
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_GATHER, s, 0);
   if (!f->lay.in_place && f->lay.stage[s].units) {
-    const bool stamps = f->watch.note && f->ctx->ops->nccl;    // the device notes when: after what it waits for,
+    const bool stamps = f->watch.note && f->ctx->ops->nccl;    // --trace: the device's time, after its waits,
     if (stamps) step_event_wait(&f->gather_ctx, &slot->released);
     slot->gather = note_begin(f, NOTE_GATHER, s);
     f->comm->gather_start(f, s, slot);
@@ -26,7 +26,7 @@ void fsdp_prefetch(Fsdp *f, int s, int direction, int last) {
   for (int i = 1; i < f->cfg.gather_slots && s != last; i++) fsdp_gather(f, s += direction);
 }
 
-// Where a gathered unit lies.
+// Address of unit u, gathered.
 static inline char *fsdp_gathered(const Fsdp *f, int u) {
   const int s = f->lay.unit[u].stage;
   if (f->lay.in_place) return fsdp_home(f, f->lay.unit[u].params_at);
@@ -58,12 +58,12 @@ Tensor fsdp_scale(const Fsdp *f, int p) {
   return tensor_of(f->shards.scale + f->lay.param[p].scale, F32, 1);
 }
 
-// Numbers of a dtype in the compute dtype. fp32 ones are rounded as if they were stored so.
+// Converts `in` to the compute dtype. fp32 numbers are rounded as a parameter stored in that dtype would be.
 static inline void fsdp_expand_numbers(Fsdp *f, Tensor out, Tensor in) {
   if (in.dtype == F32) param_from_master(f->ctx, out, Tensor{}, in);
   else convert(f->ctx, out, in);
 }
-// A parameter whose bytes are kept, to `to`: its matrices one below the other, and zeros in its padding rows.
+// Expands parameter p, which is kept quantized, to `to`: its matrices stacked by rows, then zeros in its padding rows.
 static inline void fsdp_expand_kept(Fsdp *f, int p, char *to) {
   const Param *q = &f->lay.param[p];
   const Dtype dtype = f->cfg.compute_dtype;
@@ -78,8 +78,8 @@ static inline void fsdp_expand_kept(Fsdp *f, int p, char *to) {
   }
   if (padding) f->ctx->ops->zero(f->ctx, to + (size_t)param_numel(q) * b, padding);
 }
-// Converts what stage s stores in another dtype to the compute dtype: E4M3 matrices one by one, because each has its
-// scale, and those whose bytes are kept; everything else piece by piece.
+// Converts the parameters of stage s that are stored in another dtype to the compute dtype: E4M3 matrices one by one,
+// because each has its scale, and matrices kept quantized; everything else piece by piece. matrices: as in fsdp_wait.
 static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   const Dtype to = f->cfg.compute_dtype;
   EACH_UNIT_OF_STAGE(f, s, u) {
@@ -106,7 +106,8 @@ static inline void fsdp_expand(Fsdp *f, int s, bool matrices) {
   }
 }
 
-// Tells the record that stage s is whole, or no longer read: what is gathered, and its copy in the compute dtype.
+// Record that stage s is whole (RECORD_HOLD), or no longer read (RECORD_FREE): the gathered stage; its copy in the
+// compute dtype.
 static inline void fsdp_hold_gathered(Fsdp *f, RecordKind kind, int s) {
   const Stage *x = &f->lay.stage[s];
   if (f->record && x->units)
@@ -116,8 +117,8 @@ static inline void fsdp_hold_expanded(Fsdp *f, RecordKind kind, int s) {
   record_held(f->record, kind, HELD_WEIGHTS, s, fsdp_expanded(f, s),
               (size_t)f->lay.stage[s].expand_numel * dtype_bytes(f->cfg.compute_dtype));
 }
-// Whether the model reads what is gathered of stage s itself, and not only its copy in the compute dtype. Blocks are
-// multiplied as they lie where they have no copy, and few rows where nothing trains.
+// Whether the model reads the gathered stage s itself, and not only its copy in the compute dtype. Matrix multiplies
+// read quantization blocks if the matrix has no copy, and, with few rows of input, in passes that do not train.
 static inline bool fsdp_reads_gathered(const Fsdp *f, int s) {
   bool reads = f->cfg.fp8 == FP8_MATMUL;
   EACH_PIECE_OF_STAGE(f, s, u, i) {
@@ -178,7 +179,7 @@ void fsdp_release(Fsdp *f, int s) {
   if (!f->lay.in_place) step_event_record(f->ctx, &slot->released);
 }
 
-// What was gathered is stale.
+// Marks all gathered stages as stale.
 static inline void fsdp_forget(Fsdp *f) {
   for (int k = 0; k <= f->cfg.gather_slots; k++) { f->gather.slot[k].state = SLOT_EMPTY; f->gather.slot[k].stage = -1; }
   for (int s = 0; s < f->lay.stages; s++) f->gather.secondary_valid[s] = false;
@@ -201,7 +202,7 @@ void fsdp_step_begin(Fsdp *f, bool training) {
   f->reduce.point = 0;
   for (int slot = 0; slot < 2; slot++) if (f->shared.slot[slot]) fsdp_grad_buffer_wait(f, slot);
   for (int s = 0; s < f->lay.stages && f->shared.staging; s++)
-    if (f->lay.stage[s].staged) fsdp_grad_buffer_wait(f, 2 + s);       // what was sent for it has been read, too
+    if (f->lay.stage[s].staged) fsdp_grad_buffer_wait(f, 2 + s);       // then its staging has been read, too
 }
 
 void fsdp_sync(Fsdp *f) {

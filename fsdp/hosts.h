@@ -1,28 +1,30 @@
-// hosts.h: gradients between hosts as partial sums that travel along them. Decided here, with its bytes; done in
-// reduce.h, and by messages in transport_mpi.h and transport_nccl.h.
+// hosts.h: the inter-node reduction chain: gradients cross hosts as fp32 partial sums. This file decides whether and
+// how, and counts the bytes; reduce.h runs the chain, transport_mpi.h and transport_nccl.h send its messages.
 //
-// Sent straight to its owner, every rank's contribution to every shard of another host crosses between hosts. But the
-// ranks of a host hold consecutive microbatches. So what they add to a shard is a stretch of the left fold over all
-// microbatches, and one fp32 partial sum can carry it: ranks of the first host add theirs and pass it on, those of the
-// next host go on from there, and so on; the last host gives the result to the owner. These are the additions that the
-// owner would make, in the same order: the same bits.
+// If contributions went straight to owners, every rank's contribution to every shard of another host would cross
+// between hosts. But the ranks of a host hold consecutive microbatches, so their contributions to a shard are
+// consecutive terms of the left fold over all microbatches, and one fp32 partial sum can carry them: ranks of the first
+// host add their contributions and pass the sum on, ranks of the next host continue from it, and so on; the last host
+// sends the result to the owner. These are the owner's additions in the owner's order, so results are bitwise
+// identical.
 //
 //   owner o --> host 0 --> host 1 --> ... --> host H-1 --> owner o        one element of fp32 a hop, whatever a host's
 //          |                                                              number of ranks
 //          only where something was added before: an earlier microbatch of the step, or replicas before
 //
-// On each host one rank adds to the part of owner o: o itself on its own, and elsewhere the rank of the same number
-// there, modulo the host's ranks. It reads what its neighbours contribute in their windows; over NCCL they send it.
-// A rank's parts of a round,
-// one of each host where these have equally many ranks, follow each other, so that all hosts are at work at once.
+// On each host one rank adds to the part of owner o: o itself on o's host; on another host the rank whose number on its
+// host is o's number on o's host, modulo the host's ranks. It reads its neighbours' contributions in their windows;
+// over NCCL the neighbours send them. A rank processes its parts of a round one after the other (one part per host, if
+// hosts have equally many ranks), so that all hosts work at once.
 //
-// With e elements of a shard on the wire, of b bytes, n ranks of this host and k parts, a rank receives of a reduction:
-//   from its host     k (n-1) e b
-//   from others       4 k e         but on the first host
-//                     4 (k-1) e     on the first host, unless nothing was added before
-//                     4 e           the result, but on the last host
-// Straight to the owner it would be (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on equal
-// ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
+// e: elements of a shard that are reduced; b: bytes of the wire dtype; n: ranks of this host; k: parts of this rank. In
+// one reduction a rank receives
+//   from its host       k (n-1) e b
+//   from other hosts    4 k e         on every host but the first
+//                       4 (k-1) e     on the first host, unless nothing was added before
+//                       4 e           the result, on every host but the last
+// Straight to the owner it would receive (S-n) e b from other hosts. A host's n ranks together: 4 S e along hosts on
+// equal ones, and n (S-n) e b straight. For two hosts of 8 ranks that is a quarter of fp32's bytes, and half of bf16's.
 #pragma once
 #include "types.h"
 #include "state.h"
@@ -33,7 +35,7 @@ static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) 
   int hosts = 0;
   for (int r = from; r < from + size; r++) {
     if (r > from && m->peer[r].host == m->peer[r - 1].host) continue;
-    const bool begins = m->peer[r].host == r;    // a host's number is its first rank: it was not there before
+    const bool begins = m->peer[r].host == r;    // a host's number is its first rank: r is the first of a new host
     for (int q = from; q < r && !begins; q++) if (m->peer[q].host == m->peer[r].host) return 0;
     if (first) first[hosts] = r;
     hosts++;
@@ -41,14 +43,15 @@ static inline int hosts_in_order(const Mesh *m, int from, int size, int *first) 
   if (first) first[hosts] = from + size;
   return hosts;
 }
-// Shard groups in which a host's ranks are not consecutive.
+// Number of shard groups in which the ranks of some host are not consecutive.
 static inline int hosts_out_of_order(const Mesh *m) {
   int groups = 0;
   for (int r = 0; r < m->world; r += m->shape.shards) groups += !hosts_in_order(m, r, m->shape.shards, NULL);
   return groups;
 }
-// Elements that cross to or from the busiest host of a shard group in a step of `reductions` of which `starts` go on
-// from an earlier sum, per element of a shard; times their bytes: along the hosts, and straight to the owners.
+// Bytes per element of a shard that cross to or from the busiest host of a shard group in a step: along the hosts, and
+// straight to owners. The step has `reductions` reductions, `starts` of which continue from an earlier sum. wire: bytes
+// of the wire dtype.
 struct HostsBytes { int64_t along, straight; };
 static inline HostsBytes hosts_busiest(const int *first, int hosts, int64_t reductions, int64_t starts, int64_t wire) {
   const int64_t S = first[hosts] - first[0], n0 = first[1] - first[0];
@@ -63,7 +66,7 @@ static inline HostsBytes hosts_busiest(const int *first, int hosts, int64_t redu
   }
   return most;
 }
-// Why sums cannot go along hosts; NULL: they can.
+// Why the reduction chain along hosts is not supported here, as words for an error; NULL: it is.
 static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool gpu) {
   const int S = m->shape.shards;
   bool spans = false;
@@ -78,8 +81,8 @@ static inline const char *hosts_why_not(const FsdpConfig *c, const Mesh *m, bool
   if (hosts_out_of_order(m)) return "the ranks of a host are not consecutive (mpirun --map-by slot makes them)";
   return NULL;
 }
-// Whether sums go along the hosts of every shard group that spans several. Alike on all ranks. By itself: where the
-// busiest host has fewer bytes to send or receive; on GPUs not, because nothing of it was measured there yet.
+// Whether every shard group that spans several hosts uses the chain. The same on all ranks. BETWEEN_AUTO: yes if the
+// busiest host then sends or receives fewer bytes; on GPUs no, because the chain was not measured there yet.
 static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   if (c->between == BETWEEN_DIRECT || c->weights_only || hosts_why_not(c, m, gpu)) return false;
   if (c->between == BETWEEN_CHAIN) return true;
@@ -97,7 +100,7 @@ static inline bool hosts_chosen(const FsdpConfig *c, const Mesh *m, bool gpu) {
   free(first);
   return most.along < most.straight;
 }
-// One line in `error` if --between_hosts chain was asked for where it cannot be; false then.
+// Returns false, with one line in `error`, if --between_hosts chain was asked for and is not supported.
 static inline bool hosts_check(const FsdpConfig *c, const Mesh *m, bool gpu, Error *error) {
   const char *why = c->between == BETWEEN_CHAIN && !c->weights_only ? hosts_why_not(c, m, gpu) : NULL;
   if (why) fail(error, "--between_hosts chain: %s; leave it out", why);
@@ -133,7 +136,7 @@ static inline int hosts_adder(const int *first, int hosts, int h, int owner) {
   while (of < hosts - 1 && first[of + 1] <= owner) of++;
   return hosts_adder_at(first, h, of, owner);
 }
-// Which parts this rank adds to, and between whom. Free .part and .adder.
+// Which parts this rank adds to, and the ranks before and after it in each part's chain. Free .part and .adder.
 static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool gpu) {
   HostsLayout x = {};
   const int S = m->shape.shards, base = m->shard.rank[0], me = m->shard.me;
@@ -166,6 +169,8 @@ static inline HostsLayout hosts_layout(const FsdpConfig *c, const Mesh *m, bool 
   free(first);
   return x;
 }
+// Bytes that this rank receives in one reduction of e elements per shard (formulas at the top). begins: nothing was
+// added before.
 static inline HostsTraffic hosts_formula(const HostsLayout *x, int64_t e, int64_t b, bool begins) {
   const int64_t sums = x->me ? x->parts : begins ? 0 : x->parts - 1, result = x->me < x->hosts - 1;
   return HostsTraffic{x->parts * (x->ranks - 1) * e * b, 4 * e * (sums + result)};

@@ -10,27 +10,27 @@
 #include "sharded_state.h"
 #include "kernels/norm.h"
 
-// What is added up of each unit.
+// The sums of squares that are kept for each unit.
 enum LayerSum { LAYER_GRADIENT, LAYER_CHANGE, LAYER_WEIGHTS };
 static_assert(LAYER_WEIGHTS + 1 == LAYER_SUMS, "limbs of each sum");
 static inline int64_t *layer_limbs(int64_t *of_rank, int unit, LayerSum sum) {
   return of_rank + (unit * LAYER_SUMS + sum) * NORM_LIMBS;
 }
-// Elements that are updated at a time of a run of n: all, if nothing is added up. Of replicas only the last one counts.
+// Elements of a run of n that are updated at a time: all, if this rank adds up no norms. Only the last replica does.
 static inline int64_t layers_chunk(const Fsdp *f, int64_t n) {
   return f->layers.sums && f->mesh.replicate.me == f->mesh.replicate.size - 1 ? min64(n, layer_chunk_numel(f)) : n;
 }
 static inline bool layers_count(const Fsdp *f) {
   return f->layers.sums && f->mesh.replicate.me == f->mesh.replicate.size - 1;
 }
-// Elements [at, at + n) of a flat tensor; no data where it has none.
+// Elements [at, at + n) of a flat tensor; without data if t has none.
 static inline Tensor run_of(Tensor t, int64_t at, int64_t n) {
   return tensor_of(t.data ? (char *)t.data + (size_t)at * dtype_bytes(t.dtype) : NULL, t.dtype, n);
 }
 
 static inline int64_t *layers_own(const Fsdp *f) { return fsdp_offloads(f) ? f->layers.offloaded : f->layers.sums; }
 
-// Around the update of a chunk of unit u.
+// Called before and after the update of a chunk of unit u: they add to its sums.
 static inline void layer_before(Fsdp *f, int u, Tensor param, Tensor master, Tensor grad) {
   if (!layers_count(f)) return;
   Ctx *c = fsdp_state_ctx(f);
@@ -51,8 +51,8 @@ static inline void layer_after(Fsdp *f, int u, Tensor param, Tensor master) {
   norm_change(c, layer_limbs(layers_own(f), u, LAYER_CHANGE), now, tensor_of(f->layers.scratch, F32, n));
   norm_accumulate(c, layer_limbs(layers_own(f), u, LAYER_WEIGHTS), now);
 }
-// Before and after the updates of a step. The end is collective; f->layers.host has the sums of all ranks once the
-// stream is done.
+// Called before and after the updates of a step. layers_end is collective; f->layers.host has the sums of all ranks
+// once the stream is done.
 static inline void layers_begin(Fsdp *f) {
   Ctx *c = fsdp_state_ctx(f);
   if (f->layers.sums) c->ops->zero(c, layers_own(f), fsdp_layers_bytes(f));

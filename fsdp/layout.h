@@ -1,5 +1,5 @@
-// layout.h: what is decided once, before any memory is taken: units and their places, where each stage's gradient lies
-// and in how many rounds it is reduced, and every buffer of the sharding layer.
+// layout.h: what is decided once, before any memory is allocated: units and their places, where each stage's gradient
+// is and in how many rounds it is reduced, and every buffer of the sharding layer.
 //
 // fsdp_declare is the only description of the sharding layer's memory. The plan, the places in working memory, what is
 // allocated and what is freed follow from it. To add a buffer, add a line there and a pointer to FsdpMemory. At run
@@ -17,14 +17,16 @@ static inline int64_t fsdp_block_gathers(const FsdpConfig *c, int l, int A) {
   const int64_t L = c->blocks, K = c->gather_slots, low = min64(c->first_backward, L - K);
   return 1 + (l >= low && l < L - K ? A : 0) + (l >= low && l < K ? 0 : A - 1);
 }
-// What comes of a reduction of unit u. first: of the step. Between hosts: only known of sums along them.
+// Bytes that this rank receives in a reduction of unit u. first: the step's first. `between` is filled in only with a
+// reduction chain along hosts; without one all bytes are counted as `inside`.
 static inline HostsTraffic fsdp_hosts_traffic(const Fsdp *f, const Unit *u, bool first) {
   const int64_t e = unit_wire_numel(u), b = (int64_t)fsdp_wire_bytes(f);
   const bool begins = first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
   if (f->lay.hosts.hosts) return hosts_formula(&f->lay.hosts, e, b, begins);
   return HostsTraffic{(fsdp_shards(f) - 1) * e * b, 0};
 }
-// What comes to this rank when a unit's sum of the step goes to all replicas: the last one's sum, or a ring's part.
+// Bytes that this rank receives when a unit's reduced gradient goes to all replicas: the last replica's sum, or, with
+// --reduce native, its part of a ring's all-reduce.
 static inline int64_t fsdp_return_bytes(const Fsdp *f, const Unit *u) {
   const int64_t R = f->cfg.mesh.replicas, bytes = u->state_numel * 4;
   if (f->cfg.native_reduce) return bytes * 2 * (R - 1) / R;
@@ -60,20 +62,21 @@ Traffic fsdp_formula(const Fsdp *f, int A) {
   return t;
 }
 
-// Adds `all` bytes of a use: those from other hosts, and the rest.
+// Adds `all` bytes of a use, `between` of which come from other hosts.
 static inline void links_split(Links *l, LinkUse use, int64_t between, int64_t all) {
   l->between[use] += between;
   l->inside[use] += all - between;
 }
-// `all` bytes that come round a ring of a group's ranks.
+// Adds `all` bytes that this rank receives round a ring of a group's ranks.
 static inline void links_ring(Links *l, LinkUse use, int64_t all, GroupPlace g) {
   links_split(l, use, g.size > g.here ? all / g.here : 0, all);
 }
-// `all` bytes, equally from each other rank of a group.
+// Adds `all` bytes that this rank receives, equally from each other rank of a group.
 static inline void links_messages(Links *l, LinkUse use, int64_t all, GroupPlace g) {
   links_split(l, use, g.size > 1 ? all / (g.size - 1) * (g.size - g.here) : 0, all);
 }
-// Along the replicas: sums come from the one before, the result of a chain from the last one, or over NCCL as well.
+// Adds `all` bytes along the replicas: partial sums come from the replica before; the chain's result comes from the
+// last replica, or, over NCCL, from the replica before, too.
 static inline void links_replicas(Links *l, const Fsdp *f, int64_t all) {
   const Mesh *m = &f->mesh;
   const int last = m->replicate.rank[m->replicate.size - 1];
@@ -112,22 +115,22 @@ Links fsdp_links(const Fsdp *f, int A) {
 }
 
 // ---- decisions
-// The part of a whole gradient that its owner has, and the shard that its sum makes, are the same elements. So the sum
-// is written there, and the shard has no memory of its own, where a step reduces the gradient once and every element of
-// the own contribution has been read when its sum is written: what is rounded for the wire, or sent by NCCL, is read in
-// a round before; else accumulate reads those of all ranks at once. Nobody else reads that part. It does not go along
-// replicas, whose sums come to the shard before the own contribution is added, nor on a mirrored device, which adds one
-// rank after the other, nor where shards lie on the host.
+// Whether a stage's gradient shard is stored in the owner's part of the whole gradient, which has the same elements,
+// and has no memory of its own. That works where a step reduces the gradient once and every element of the own
+// contribution has been read before its sum is written: contributions that are rounded for the wire, or sent by NCCL,
+// are read in an earlier round; else accumulate reads those of all ranks at once. No other rank reads the owner's part.
+// It does not work with replicas, whose partial sums come to the shard before the own contribution is added, nor on a
+// mirrored device, which adds one rank's contribution after the other, nor where shards are in host memory.
 static inline bool stage_shard_lies_in_whole(const Fsdp *f) {
   const FsdpConfig *c = &f->cfg;
   const bool once = c->local || c->microbatches == 1, apart = c->mesh.replicas > 1 || c->offload != OFFLOAD_NONE;
   const bool read_before = c->wire_dtype != F32 || c->comm == COMM_NCCL;
   return once && !apart && (read_before || (!f->lay.mirrored && c->mesh.shards <= SUMMANDS_MAX));
 }
-// With one rank the sum is its own gradient. If nothing is rounded for the wire, backward writes gradients directly
-// into the gradient shard and adds those of later microbatches there. Two kinds must be complete before they are added:
-// gradients that one microbatch already adds up (stage 0, over the head's chunks), and those of a device whose sums
-// depend on whether it adds.
+// With one rank the sum is the rank's own gradient. If the wire dtype is fp32, backward writes gradients directly
+// into the gradient shard and adds those of later microbatches there. Two kinds of gradients must be complete before
+// they are added: those that one microbatch already adds up (stage 0, over the head's chunks), and those of a device
+// whose rounding differs between overwriting and adding.
 static inline GradHome stage_grad_home(const Fsdp *f, int s) {
   const FsdpConfig *c = &f->cfg;
   const bool one = f->mesh.world == 1 && !c->comms_of_one && c->wire_dtype == F32 && c->offload == OFFLOAD_NONE;
@@ -137,8 +140,8 @@ static inline GradHome stage_grad_home(const Fsdp *f, int s) {
   if (s && !c->local) return GRADS_IN_SLOT;
   return stage_shard_lies_in_whole(f) ? GRADS_SHARD_IN_WHOLE : GRADS_WHOLE;
 }
-// Elements of one owner's shard in a round: few on a CPU, where a chunk should stay in cache; over NCCL what keeps
-// messages long and, up to 128 shards, the staging of all ranks together below 2^23 elements.
+// Elements of one owner's shard in a round: 2^18 on a CPU (1 MiB in fp32), where a chunk should stay in cache; over
+// NCCL 2^20, so that messages are long, or fewer, so that S chunks have at most 2^23 elements (up to S = 128 shards).
 enum { STAGE_NUMEL = 1 << 18, STAGE_NUMEL_NCCL_MAX = 1 << 20, STAGE_NUMEL_NCCL_LEAST = 1 << 16 };
 static inline int64_t fsdp_stage_numel(CommKind comm, int shards) {
   if (comm != COMM_NCCL) return STAGE_NUMEL;
@@ -190,7 +193,7 @@ static inline void fsdp_cut_rounds(Fsdp *f, int64_t chunk) {
     f->lay.stage[u->stage].rounds += u->rounds;
   }
 }
-// What the reduction of every stage's gradient is like.
+// Decides for every stage where its gradient is, whether it is staged, and where its units' gradient shards start.
 static inline void fsdp_layout_reductions(Fsdp *f) {
   for (int i = 0; i < f->lay.stages; i++) {
     Stage *s = &f->lay.stage[i];
@@ -215,7 +218,8 @@ static inline bool fsdp_same_gradient(const Fsdp *f, int p, int q) {
   }
   return at[0] == at[1] && pair[0]->numel_padded == pair[1]->numel_padded;
 }
-// Where all do as the first one, the gaps between parameters of a gradient slot, which reductions read too, stay zero.
+// Whether the gradients of all blocks have the first block's layout. Then the gaps between parameters of a gradient
+// slot, which reductions read too, stay zero.
 static inline bool fsdp_blocks_are_alike(const Fsdp *f) {
   for (int s = 2, p, q; s < f->lay.stages; s++)
     for (p = q = 0;; p++, q++) {
@@ -234,7 +238,7 @@ static inline bool param_is_owned(const Param *p, const FsdpConfig *cfg) {
 static inline bool param_is_e4m3(const Param *p, const FsdpConfig *cfg) {
   return p->linear && !p->adapter && !p->keeps && cfg->fp8 != FP8_OFF;
 }
-// Dtypes, and numbers of the E4M3 scales: those that train first.
+// Sets each parameter's dtype and the number of its E4M3 scale; scales of parameters that train come first.
 static inline void fsdp_layout_dtypes(Fsdp *f) {
   for (int frozen = 0; frozen <= 1; frozen++) {
     for (int i = 0; i < f->lay.params; i++) {
@@ -248,7 +252,7 @@ static inline void fsdp_layout_dtypes(Fsdp *f) {
   }
 }
 
-// What changes while the layer runs, of which there is one a stage, a unit or a slot; and places in the pool.
+// Allocates the run-time state that is kept per stage, unit or slot, and the places in the pool.
 static inline void fsdp_state_open(Fsdp *f) {
   const size_t stages = (size_t)f->lay.stages, buffers = 2 + stages, slots = (size_t)f->cfg.gather_slots;
   f->lay.pool_at = (size_t *)calloc(slots + POOL_PARTS, sizeof(size_t));
@@ -323,11 +327,12 @@ struct Control {
   alignas(64) uint64_t updates;                  // rounds whose update, if this rank owns one, can be read
   alignas(64) uint64_t taken;                    // rounds whose updates this rank has read
 };
-// OpenMPI may start a window anywhere in a page: one block more to align it. A block is no page of the machine's, but
-// divides those of 4, 16 and 64 KiB, so aligned windows are shifted alike in every process.
+// Counters take 4 KiB, and a window has 4 KiB more, because OpenMPI may start it anywhere in a page and it is aligned
+// to 4 KiB. That divides page sizes of 4, 16 and 64 KiB, so every process maps an aligned window with the same shift.
 enum { CONTROL_PAGE_BYTES = 4096, CONTROL_BYTES = 2 * CONTROL_PAGE_BYTES };
 
-// Of all stages, or of blocks, the most.
+// Maxima. Over blocks: bytes of a gathered stage, elements of a copy in the compute dtype. Over units: elements of a
+// gradient shard. staged: any stage is.
 struct StageMost { size_t slot_bytes; int64_t expanded, state; bool staged; };
 static inline StageMost fsdp_stage_most(const Fsdp *f) {
   StageMost m = {};
@@ -340,7 +345,8 @@ static inline StageMost fsdp_stage_most(const Fsdp *f) {
   for (int u = 0; u < f->lay.units; u++) m.state = max64(m.state, f->lay.unit[u].state_numel);
   return m;
 }
-// Elements that arrive and have not been added yet. largest: of a unit's shards.
+// Elements of staging for contributions that have arrived and are not added yet. largest: elements of the largest
+// unit's gradient shard.
 static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
   const size_t chunk = (size_t)f->lay.chunk_numel, S = (size_t)fsdp_shards(f);
   if (!fsdp_trains(f)) return 0;
@@ -348,8 +354,8 @@ static inline size_t fsdp_staging_in_numel(const Fsdp *f, int64_t largest) {
   if (S == 1 && !f->cfg.comms_of_one) return 0;
   return f->cfg.native_reduce ? (size_t)largest : 2 * S * chunk;
 }
-// Along hosts, bytes of a round: over NCCL what this host's other ranks contribute to this rank's parts; behind that
-// the parts' sums.
+// Staging of a round in the reduction chain along hosts, in bytes: over NCCL the contributions of this host's other
+// ranks to this rank's parts (hosts_inputs_bytes); after these the parts' sums.
 static inline size_t hosts_inputs_bytes(const Fsdp *f) {
   const HostsLayout *h = &f->lay.hosts;
   if (f->cfg.comm != COMM_NCCL) return 0;
@@ -358,7 +364,7 @@ static inline size_t hosts_inputs_bytes(const Fsdp *f) {
 static inline size_t hosts_round_bytes(const Fsdp *f) {
   return hosts_inputs_bytes(f) + (size_t)f->lay.hosts.parts * (size_t)f->lay.chunk_numel * sizeof(float);
 }
-// The same in bytes. Along hosts: of two rounds.
+// Bytes of staging for contributions that arrive. Along hosts: for two rounds in flight.
 static inline size_t fsdp_staging_in_bytes(const Fsdp *f, int64_t largest) {
   if (f->lay.hosts.hosts) return 2 * hosts_round_bytes(f);
   return fsdp_staging_in_numel(f, largest) * fsdp_wire_bytes(f);
@@ -366,12 +372,13 @@ static inline size_t fsdp_staging_in_bytes(const Fsdp *f, int64_t largest) {
 static inline size_t fsdp_staging_out_bytes(const Fsdp *f) {
   return fsdp_stage_most(f).staged * 2 * (size_t)fsdp_shards(f) * (size_t)f->lay.chunk_numel * fsdp_wire_bytes(f);
 }
-// Whether the model's buffers may lie where gradient slots and what is sent do when these are not in use. Not on a
-// mirrored device: all of it would have a mirror.
+// Whether the model's buffers may use the memory of gradient slots and of outgoing staging while these are not in use.
+// Not on a mirrored device: the model's buffers would be mirrored, too.
 static inline bool fsdp_shares_slots(const Fsdp *f) {
   return !f->shared.unwanted && (f->lay.grad_slot_bytes || fsdp_stage_most(f).staged) && !f->lay.mirrored;
 }
-// Whether they may lie where gradient shards do: where these are the owner's alone, on the device.
+// Whether the model's buffers may use the memory of gradient shards: if no other rank reads the shards and they are on
+// the device.
 static inline bool fsdp_shares_sums(const Fsdp *f) {
   return fsdp_trains(f) && f->lay.sum_numel && !fsdp_offloads(f) && !fsdp_chains(f);
 }
@@ -381,7 +388,8 @@ static inline void work_part(Fsdp *f, WorkName name, size_t bytes, bool on_host)
   f->lay.work_bytes += bytes;
   f->lay.work_on_host += on_host ? bytes : 0;
 }
-// Places of parameter shards: this rank's, or whole units, where they are read in place; of these it takes a share.
+// Sets the places of parameter shards: this rank's, or, if units are read in place, whole units, of whose memory this
+// rank takes its share.
 static inline void work_params(Fsdp *f) {
   size_t at = f->lay.work_bytes;
   work_part(f, WORK_PARAMS, f->lay.params_bytes, f->cfg.offload == OFFLOAD_PARAMS);
@@ -390,8 +398,8 @@ static inline void work_params(Fsdp *f) {
     at += f->lay.in_place ? f->lay.unit[u].full_bytes : f->lay.unit[u].shard_bytes;
   }
 }
-// Working memory, in order: what a device leaves to its mirror comes before all else that it has, and what is read in
-// place last, because all of a group's lies in its first rank's window.
+// Declares working memory. Its order: parts that exist only in the host mirror come first, and parameter shards read in
+// place last, because a shard group's are all stored in its first rank's window.
 static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   const bool mpi = f->cfg.comm == COMM_MPI, params_on_host = f->cfg.offload == OFFLOAD_PARAMS;
   const size_t state = (size_t)f->lay.state_numel * 4, K = f->lay.in_place ? 0 : (size_t)f->cfg.mesh.secondary;
@@ -407,7 +415,7 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   }
   work_part(f, WORK_SECONDARY, at - f->lay.work_bytes, false);
   work_part(f, WORK_UPDATES, f->lay.owned.in_place ? (size_t)f->lay.owned.slots * f->lay.owned.matrix_bytes : 0, false);
-  // Slots, and what shares with them, go on behind staging: a pool (fsdp_pools).
+  // Staging, then gradient slots and the buffers that share their memory: together one pool (fsdp_pools).
   const bool shares = fsdp_shares_slots(f) && f->shared.slots_bytes;
   const size_t staging = fsdp_staging_out_bytes(f);
   work_part(f, WORK_STAGING, staging, false);
@@ -435,13 +443,14 @@ static inline void fsdp_declare_work(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_MIRROR, f->lay.mirrored ? f->lay.work_bytes : 0, NULL);
   memory_declare(m, MEM_HOST_PARAMS, params_on_host && !f->lay.mirrored ? f->lay.params_bytes : 0, &f->mem.host_params);
 }
-// Parts of the pool are one buffer each, but the blocks' gather slots.
+// Number of buffers in a part of the pool: one, but K gather slots for blocks, and none if the part is empty.
 static inline int pool_buffers(const Fsdp *f, int part) {
   return !f->lay.pool[part] ? 0 : part == POOL_BLOCK_SLOTS ? f->cfg.gather_slots : 1;
 }
-// What is gathered, and what arrives: nobody else touches it, but for messages on their way. It shares a pool with the
-// model's buffers; without a placement it lies in order. How much arrives by messages depends on the rank, and may not
-// decide where peers find what they read.
+// Declares the pool of this rank's own buffers: gathered parameters and arriving contributions. No peer touches them,
+// except by messages. They share the pool with the model's buffers; without a placement they are stored in order. On a
+// CPU, staging for arriving messages is declared apart, because its size depends on the rank, and peers must find what
+// they read at the same places on all ranks.
 static inline void fsdp_declare_pool(Fsdp *f, MemoryPlan *m) {
   static const MemoryName line[POOL_PARTS] = {MEM_GATHER_SLOTS, MEM_ROOT_PARAMS, MEM_EXPANDED,
                                               MEM_EXPANDED,     MEM_OFFLOAD,     MEM_STAGING_IN,
@@ -488,7 +497,7 @@ void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   const size_t others = f->lay.mirrored ? fsdp_small_most_bytes(f) * (size_t)(f->mesh.world + 1) : 0;
   const bool off = fsdp_offloads(f), lands = f->lay.mirrored && f->mesh.remote;
   fsdp_declare_work(f, m);
-  // Where the optimizer's state lies.
+  // The optimizer's state, on the device or, offloaded, in host memory.
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER, (size_t)f->lay.master_numel * 4, &f->shards.master);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_MASTER_LOW, (size_t)f->lay.low_numel * 2, &f->shards.low);
   memory_declare(m, off ? MEM_HOST_STATE : MEM_OPTIMIZER, state, &f->shards.m);
@@ -498,8 +507,8 @@ void fsdp_declare(Fsdp *f, MemoryPlan *m) {
                  &f->muon.host);
   const size_t sums = f->lay.part[WORK_SUMS].bytes ? 0 : fsdp_trains(f) * (size_t)f->lay.sum_numel * 4;
   memory_declare(m, off ? MEM_HOST_STATE : MEM_GRADS, sums, &f->shards.grads);
-  // What an optimizer on the host needs besides: parameters on their way to the device, two units of them; the norm's
-  // limbs, and largest magnitudes and scales of E4M3. A round's sum on the device is in the pool.
+  // An offloaded optimizer also needs host memory for two units' parameters that are copied to the device, for the
+  // norm's limbs, and for largest magnitudes and scales of E4M3. A round's sum on the device is in the pool.
   f->lay.publish_bytes = 0;
   for (int u = 0; u < f->lay.units && f->cfg.offload == OFFLOAD_OPTIMIZER; u++)
     if (f->lay.unit[u].shard_bytes > f->lay.publish_bytes) f->lay.publish_bytes = f->lay.unit[u].shard_bytes;
@@ -520,14 +529,15 @@ void fsdp_declare(Fsdp *f, MemoryPlan *m) {
   memory_declare(m, MEM_LANDING, others, &f->mem.small_host);
 }
 
-// Where shared-memory windows would lie, and how many bytes are free there; 0 and errno where that cannot be asked.
+// *dir: the directory in which OpenMPI puts shared-memory windows. Returns the free bytes there; 0 and errno on
+// failure.
 static inline size_t windows_room(const char **dir) {
   *dir = getenv("OMPI_MCA_osc_sm_backing_directory");
   if (!*dir) *dir = "/dev/shm";
   struct statvfs s;
   return statvfs(*dir, &s) ? 0 : (size_t)s.f_bavail * s.f_frsize;
 }
-static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for a twentieth more
+static inline size_t windows_need(size_t bytes) { return bytes + bytes / 20; } // OpenMPI asks for 5 % more
 bool fsdp_shared_slots_fit(Fsdp *f) {
   if (!fsdp_shares_slots(f) || f->cfg.comm != COMM_MPI) return true;
   MemoryPlan plan = {};

@@ -41,7 +41,7 @@ static inline void memory_map_turns(FILE *f, const Record *r) {
       now = turn.words;
     }
 }
-// From the entry `from` on a stage is in a state; -1: it is not.
+// A stage is in a state from entry `from` on; from -1: it is not. last: the last entry that belongs to the state.
 struct MapSpan { int from, last; };
 static inline void memory_map_span(FILE *f, int stage, const char *words, MapSpan *x, int to, bool *any) {
   if (x->from >= 0) fprintf(f, "%s[%d,\"%s\",%d,%d]", *any ? "," : "", stage, words, x->from, to);

@@ -84,7 +84,7 @@ static inline void mesh_pretend(Mesh *m, MeshShape shape, bool windows, int rank
   for (int r = 0; r < world; r++) m->peer[r].host = r / per_host * per_host;
   mesh_groups(m, shape, windows);
 }
-// For dry runs: the same mesh without communicators. Its lists are `from`'s; do not close it.
+// For dry runs: a copy of `from` without communicators. It shares the lists of `from`; do not close it.
 static inline Mesh mesh_alone(const Mesh *from) {
   Mesh m = *from;
   m.comm = m.gather_comm = m.reduce_comm = m.chain_comm = m.node = MPI_COMM_NULL;
@@ -100,7 +100,7 @@ static inline GroupPlace group_place(const Mesh *m, const RankGroup *g) {
   }
   return p;
 }
-// The largest `mine` of all ranks; without communicators this rank's. Collective.
+// The largest `mine` among all ranks; without communicators this rank's. Collective.
 static inline size_t mesh_most(const Mesh *m, size_t mine) {
   unsigned long long most = mine;
   if (m->comm != MPI_COMM_NULL) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, m->comm);

@@ -1,20 +1,20 @@
-// note.h: the schedule's transitions. Each is told by one of these calls and read by all who watch: the record, which
-// keeps the part, stage and round that an access belongs to (record.h); the flight recorder (watch/flight.h); the
-// report of a rank that hangs (heartbeats.h); a device's marks of where it is; ranges of profilers; --trace.
+// note.h: the schedule's transitions. One call here reports a transition to all watchers: the record, which keeps the
+// part, stage and round that an access belongs to (record.h); the flight recorder (watch/flight.h); the report of a
+// rank that hangs (heartbeats.h); a device's progress marks; ranges of profilers; --trace.
 //
-//   note                              one that only --trace draws; the others tell it, too
-//   note_asked                        whether something has come
-//   schedule_enter, schedule_return   what follows is of this part, until it is again of the one before
-//   note_begin, note_end              a collective
-//   note_wait, note_arrived           the model cannot go on before it has ended; what it waited for is there
-//   note_exchange, note_exchanged     all four, around a call that waits for everybody
-//   fsdp_phase_begin, fsdp_phase_end  forward, backward, update
+//   note                              a transition for --trace alone; the calls below also call it
+//   note_asked                        whether something that is polled for has arrived
+//   schedule_enter, schedule_return   the following calls belong to this part of the schedule; back to the part before
+//   note_begin, note_end              a collective begins, ends
+//   note_wait, note_arrived           the model begins, ends a wait for a collective
+//   note_exchange, note_exchanged     note_begin and note_wait; note_arrived and note_end: a call that waits for all
+//   ranks fsdp_phase_begin, fsdp_phase_end  forward, backward, update
 //   note_whole                        a stage's weights may be read: its ops follow
 #pragma once
 #include "types.h"
 #include "record.h"
 
-// Notes that the schedule does `what` from here on. Returns what it did before. r: NULL where nothing is recorded.
+// Notes that the following calls belong to part `what` of the schedule. Returns the place before. r: NULL: no record.
 static inline SchedulePlace schedule_enter(Record *r, SchedulePart what, int stage, uint64_t round) {
   if (!r) return SchedulePlace{};
   const SchedulePlace was = r->place;

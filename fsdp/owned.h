@@ -1,26 +1,27 @@
 // owned.h: Muon under sharding: which matrices there are, which rank computes the update of which, and when. Momenta
 // stay in shards, beside the gradients. An update needs a whole matrix, so each matrix has one owner:
 //
-//   1 every rank of the owner's shard group computes the momenta of its run of the matrix, which go to the owner (bf16)
-//   2 the owner orthogonalises the matrix: once, in one order, so no bit depends on the number of ranks
+//   1 every rank of the owner's shard group computes the momenta of its run of the matrix and sends them, in bf16,
+//     to the owner
+//   2 the owner orthogonalises the matrix: once, in one order, so the result does not depend on the number of ranks
 //   3 every rank of every replica takes its run of the result and updates its parameters
 //
-// Owners are dealt out by cost, longest first, each to the rank with the least so far (Graham 1969): no rank has more
-// than the largest matrix's cost above the least. A rank takes its matrices one a round. Rounds are alike on all ranks
-// and go in three slots, so that one's matrices come and another's go while a third's are computed (update.h).
-// All of it is data made once, from shapes alone.
+// Matrices are assigned by cost, most expensive first, each to the rank with the least cost so far (Graham 1969): the
+// costs of two ranks differ at most by the largest matrix's. A rank processes one of its matrices per round. Rounds are
+// the same on all ranks and use three slots, so that one round's matrices are sent to owners and another's results are
+// sent back while a third's are computed (update.h). All of this is decided once, from shapes alone.
 //
 //   in place    all ranks are on one host and share memory: momenta are written into the owner's window, and updates
-//               read from there. Nothing else moves
-//   else        an exchange a round each way, over all ranks; the runs lie in a slot's stage
+//               are read from it. There are no messages
+//   else        one exchange per round each way, over all ranks; a slot's stage holds the runs
 #pragma once
 #include "types.h"
 #include "state.h"
 
 static inline size_t owned_bytes(int64_t numel) { return (size_t)numel * dtype_bytes(BF16); }
 static inline int64_t owned_numel(const OwnedMatrix *x) { return x->rows * x->cols; }
-// Operations of a step of Newton-Schulz, but for a factor: X X^T and A A, of which half is computed, and B X, with m
-// the shorter side and n the longer one.
+// Cost of a step of Newton-Schulz up to a constant factor, with m the shorter side and n the longer one: X X^T and A A,
+// of which half is computed (m m n / 2 + m m m / 2), and B X (m m n), times 2.
 static inline double owned_cost(const OwnedMatrix *x) {
   const double m = (double)min64(x->rows, x->cols), n = (double)max64(x->rows, x->cols);
   return m * m * (3 * n + m);
@@ -51,7 +52,8 @@ static inline int owned_by_round(const void *a, const void *b) {
   const OwnedMatrix *x = (const OwnedMatrix *)a, *y = (const OwnedMatrix *)b;
   return x->round != y->round ? x->round - y->round : x->owner - y->owner;
 }
-// Deals `count` matrices out to `world` ranks. With more ranks than matrices, owners are spread over them.
+// Sets the owner and the round of `count` matrices, for `world` ranks, and sorts them by round. With more ranks than
+// matrices, owners are spread evenly over the ranks.
 static inline void owned_deal(OwnedMatrix *x, int count, int world) {
   const int owners = world < count ? world : count;
   double *load = (double *)calloc((size_t)owners + 1, sizeof(double));
@@ -152,7 +154,7 @@ static inline size_t owned_pool_bytes(const Fsdp *f) { return (size_t)f->lay.own
 
 // ---- where the matrices and runs of a round are, once memory is taken
 static inline int owned_slot(const Fsdp *f, int round) { return round % f->lay.owned.slots; }
-// The matrix of rank `owner`, whole: this rank's, or in place any rank's. In a dry run all owners' are this rank's.
+// Address of the whole matrix of rank `owner`: of this rank's, or, in place, of any rank's.
 static inline char *owned_matrix(const Fsdp *f, int owner, int round) {
   const size_t slot = (size_t)owned_slot(f, round);
   if (!f->lay.owned.in_place) return f->muon.slots + slot * owned_slot_bytes(f) + f->lay.owned.stage_bytes;
@@ -162,7 +164,7 @@ static inline char *owned_matrix(const Fsdp *f, int owner, int round) {
 static inline char *owned_stage_of(const Fsdp *f, const OwnedMatrix *x) {
   return f->muon.slots + (size_t)owned_slot(f, x->round) * owned_slot_bytes(f) + x->stage_at;
 }
-// The same on the host: of an optimizer there, or for messages of a mirrored device.
+// The same in host memory, for an offloaded optimizer or for messages of a mirrored device.
 static inline char *owned_host_stage(const Fsdp *f, const OwnedMatrix *x) {
   return f->muon.host + (size_t)owned_slot(f, x->round) * f->lay.owned.host_bytes + x->stage_at;
 }

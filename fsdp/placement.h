@@ -1,13 +1,13 @@
-// placement.h: buffers are declared, and get memory by their lifetimes. Buffers that are never alive at the same time
+// placement.h: buffers are declared, and get memory by their lifetimes. Buffers that are never live at the same time
 // may share memory.
 //
 // A pass (a training step, a batch of evaluation, a token of a sample) is run once over the planning table (record.h).
-// The record shows when each declared buffer is alive: from a write to the last read of what was written. Then the
-// buffers are placed one by one, each in one of the pools, where no buffer lies that is alive at the same time:
+// The record shows when each declared buffer is live: from a write to the last read of what was written. Then the
+// buffers are placed one by one, each in one of the pools, where no placed buffer is live at the same time:
 // Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference". A pool may have fixed buffers,
-// which the sharding layer has placed; others may use their memory at other times. The ops' workspace is a buffer, too.
-// Nearly every op writes it, so that it seldom finds a gap: it is placed last, in the gaps that others leave, and then
-// once more with all others, and the better is taken.
+// which the sharding layer has placed; other buffers may use their memory while they are not live. The ops' workspace
+// is a buffer, too. Nearly every op writes it, so it seldom fits into a gap: one placement puts it last, into the gaps
+// that the other buffers leave, another one places it together with them, and the smaller of the two is taken.
 //
 //   POOL_SHARDS   gradient shards of this rank alone, one fixed buffer a stage. It cannot grow
 //   POOL_ACTS     what no peer touches. Fixed: gather slots, copies of weights, what arrives from others
@@ -17,8 +17,8 @@
 #include "types.h"
 #include "record.h"
 
-// Adds a fixed buffer, of a stage or a slot, at `at` of its pool, which has at least this many bytes; `address` is
-// where the dry run has it. Nothing is added for 0 bytes.
+// Adds a fixed buffer of `bytes` at offset `at` of its pool. number: its stage or slot. address: where the dry run has
+// it. Nothing is added for 0 bytes.
 static inline void placement_fix(Placement *pl, const char *name, int number, Pool pool, size_t at, size_t bytes,
                                  const void *address) {
   if (!bytes) return;
@@ -74,7 +74,8 @@ Tensor declare(Declare *d, const char *name, int layer, Dtype dtype, int64_t d0,
 }
 
 // ---- lifetimes
-// When each entry may have begun and when it is over for certain, as times of the model's stream.
+// For each entry: when it may have begun and when it is certainly over, as numbers of the record's entries. Work of
+// another stream begins no earlier than the event that its stream waited for (see record.h). Free the result.
 static inline Interval *record_times(const Record *r) {
   Interval *time = (Interval *)malloc(sizeof(Interval) * (size_t)(r->count + 1));
   int *recorded = (int *)malloc(sizeof(int) * (size_t)(r->events + 1));        // entry that recorded the event last
@@ -110,10 +111,10 @@ static inline Interval *record_times(const Record *r) {
   return time;
 }
 
-// Bytes [from, to) of a buffer that will still be read: apart from each other, in order.
+// Bytes [from, to) of a buffer that will still be read. LiveRanges: disjoint, in rising order.
 struct LiveRange { size_t from, to; };
 struct LiveRanges { LiveRange *range; int count, room; };
-// The first range that ends at `at` or behind it.
+// Index of the first range whose end is >= at.
 static inline int live_find(const LiveRanges *l, size_t at) {
   int low = 0, high = l->count;
   while (low < high) {
@@ -123,7 +124,7 @@ static inline int live_find(const LiveRanges *l, size_t at) {
   }
   return low;
 }
-// Puts `count` ranges where those from i to j were.
+// Replaces ranges [i, j) by `count` others.
 static inline void live_replace(LiveRanges *l, int i, int j, const LiveRange *by, int count) {
   const int left = l->count + count - (j - i);
   if (left > l->room) {
@@ -143,7 +144,7 @@ static inline void live_remove(LiveRanges *l, LiveRange x) {
   if (i < j && l->range[j - 1].to > x.to) by[left++] = LiveRange{x.to, l->range[j - 1].to};
   live_replace(l, i, j, by, left);
 }
-// Joins what it touches, so that a buffer read in many parts stays few ranges.
+// Adds x and joins it with the ranges that it touches, so that a buffer read in many parts stays few ranges.
 static inline void live_add(LiveRanges *l, LiveRange x) {
   const int i = live_find(l, x.from);
   int j = i;
@@ -153,7 +154,8 @@ static inline void live_add(LiveRanges *l, LiveRange x) {
   live_replace(l, i, j, &x, 1);
 }
 
-// turn: of each time, the number of its entry, those of ops' contexts not counted.
+// Appends the interval x to b's. turn: for each entry, how many entries up to it belong to no op's context; lengths of
+// intervals are counted in these.
 static inline void pass_interval(Pass *p, Buffer *b, Interval x, const int *turn) {
   if (p->intervals == p->intervals_room) {
     p->intervals_room = p->intervals_room ? 2 * p->intervals_room : 1024;
@@ -193,7 +195,7 @@ static inline void buffer_lifetimes(Pass *p, Buffer *b, const Record *r, const I
     else live_add(&live, x);
     if (!live.count) pass_interval(p, b, now, turn);
   }
-  if (live.count) { now.from = 0; pass_interval(p, b, now, turn); }    // it has something from before the pass
+  if (live.count) { now.from = 0; pass_interval(p, b, now, turn); }    // read, but written before the pass
 }
 
 // ---- placing
@@ -201,8 +203,8 @@ static inline void buffers_join(Meets *m, int a, int b) {
   m->bit[(size_t)a * (size_t)m->words + (size_t)b / 64] |= (uint64_t)1 << (b & 63);
   m->bit[(size_t)b * (size_t)m->words + (size_t)a / 64] |= (uint64_t)1 << (a & 63);
 }
-// Goes through the pass, of `times` entries: which of `count` buffers meet. Returns the largest sum of bytes alive at
-// once. Free m->bit.
+// Fills in m: which of `count` buffers are live at the same time in the pass, of `times` entries. Returns the largest
+// sum of bytes live at once. Free m->bit.
 static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count, int times, Meets *m) {
   const int words = (count + 63) / 64;
   int *begins = (int *)malloc(sizeof(int) * 2 * (size_t)(times + 2)), *ends = begins + times + 2;
@@ -242,7 +244,7 @@ static inline size_t pass_meets(const Pass *p, Buffer *const *buffer, int count,
   free(alive);
   return most;
 }
-// Orders to place buffers in; of equal ones the one declared first.
+// Orders in which buffers are placed; of equal ones the one with the lower number comes first.
 static inline int buffers_in_turn(const Buffer *a, const Buffer *b) { return a->number - b->number; }
 static inline int buffers_by_size(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
@@ -261,7 +263,7 @@ static inline int buffers_by_first_use(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
   return a->begins != b->begins ? (a->begins < b->begins ? -1 : 1) : buffers_by_size(x, y);
 }
-// Of one size the one alive first.
+// Of equal size the one that is live first.
 static inline int buffers_by_size_and_use(const void *x, const void *y) {
   const Buffer *a = *(const Buffer *const *)x, *b = *(const Buffer *const *)y;
   return a->bytes != b->bytes ? buffers_by_size(x, y) : buffers_by_first_use(x, y);
@@ -271,12 +273,12 @@ static const BufferOrder buffer_orders[] = {buffers_by_size, buffers_by_duration
                                             buffers_by_first_use, buffers_by_size_and_use};
 enum { BUFFER_ORDERS = sizeof buffer_orders / sizeof buffer_orders[0] };
 
-// Of a pool: what has got a place, by place.
+// The buffers placed in a pool, sorted by offset.
 struct PoolBuffer { size_t at, end; int number; };
 struct PoolBuffers { PoolBuffer *buffer; int count; };
 static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
   int low = 0, high = to->count;
-  while (low < high) {                           // behind those that begin no later
+  while (low < high) {                           // after those that start no later
     const int middle = (low + high) / 2;
     if (to->buffer[middle].at > b->at) high = middle;
     else low = middle + 1;
@@ -284,7 +286,7 @@ static inline void pool_insert(PoolBuffers *to, const Buffer *b) {
   memmove(&to->buffer[low + 1], &to->buffer[low], sizeof(PoolBuffer) * (size_t)(to->count++ - low));
   to->buffer[low] = PoolBuffer{b->at, b->at + align_bytes(b->bytes), b->number};
 }
-// The lowest place for `b` that overlaps no placed buffer which is alive at the same time.
+// The lowest offset for b at which it overlaps no placed buffer that is live at the same time.
 static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers placed) {
   size_t at = 0;
   const uint64_t *const meets = m->bit + (size_t)b->number * (size_t)m->words;
@@ -293,12 +295,12 @@ static inline size_t pool_place(const Meets *m, const Buffer *b, PoolBuffers pla
     if (x->end > at && (meets[x->number / 64] >> (x->number & 63) & 1)) at = x->end;
   return at;
 }
-// How often the best order is tried again, each time placing the buffers that ended highest sooner.
+// How often the best order is tried again; each time the buffers that end at the top of a pool are placed sooner.
 enum { PLACE_AGAIN = 12 };
-// Room to place in: of each pool what lies there, and the order to place in.
+// Working memory of a placement: the buffers placed in each pool so far, and the order to place the others in.
 struct PlaceRoom { PoolBuffers placed[POOLS]; Buffer **order; };
-// Gives b the place that makes the pools grow least; of equally good ones, that in the first pool from `first` on. The
-// workspace lies in no memory that peers read.
+// Gives b the place that makes the pools grow least; of equally good places, that in the first pool from `first` on.
+// The workspace is never put into POOL_SLOTS, which peers read.
 static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceRoom *room, int first) {
   size_t least = SIZE_MAX;
   b->pool = POOL_ACTS;
@@ -316,10 +318,11 @@ static inline void buffer_place(Placement *pl, const Meets *m, Buffer *b, PlaceR
   if (b->at + b->bytes > space->bytes) space->bytes = b->at + b->bytes;
   pool_insert(&room->placed[b->pool], b);
 }
-// An order to place in, with the workspace or without, and the total that makes it useless.
+// order: index in buffer_orders. workspace: the workspace is placed, too. limit: give up at this total of pool bytes.
 struct PlaceTry { int order; bool workspace; size_t limit; };
-// Places the buffers of a pass, unless pools grow to the limit. Only the first pass may lie in gradient shards: what
-// others write there would have to be zeroed. What nobody touches in the pass gets no place, unless it is fixed.
+// Places the buffers of a pass, until pools reach the limit. Only the first pass, the training step, may use the memory
+// of gradient shards: after other passes it would have to be zeroed. A buffer that nothing touches in the pass gets no
+// place, unless it is fixed.
 static inline void pass_put(Placement *pl, Pass *p, PlaceRoom *room, PlaceTry x, bool first) {
   int count = 0;
   for (PoolBuffers &k : room->placed) k.count = 0;
@@ -367,7 +370,7 @@ static inline Places places_open(const Placement *pl, const Pass *pass, int pass
   return x;
 }
 static inline void places_free(Places *x) { for (int k = 0; k < PASSES; k++) { free(x->in[k]); free(x->at[k]); } }
-// Places the passes, the first in one order, each other one in that which lets the pools grow least.
+// Places the passes: the first in order x.order, each other one in the order that makes the pools grow least.
 static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *room, PlaceTry x) {
   pass_put(pl, pass, room, x, true);
   for (int k = 1; k < passes && placement_bytes(pl) < x.limit; k++) {
@@ -383,7 +386,7 @@ static inline void passes_put(Placement *pl, Pass *pass, int passes, PlaceRoom *
     }
   }
 }
-// Places the workspace of each pass in a gap between the buffers that have their places, or behind them.
+// Places the workspace of each pass in a gap between the placed buffers, or after them.
 static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, PlaceRoom *room) {
   for (int k = 0; k < passes; k++) {
     Buffer *workspace = NULL;
@@ -397,8 +400,8 @@ static inline void passes_put_workspace(Placement *pl, Pass *pass, int passes, P
       buffer_place(pl, &pass[k].meets, workspace, room, k ? POOL_ACTS : POOL_SHARDS);
   }
 }
-// Places the passes, whose lifetimes are known. No order is best for all: that which takes least is taken, or the first
-// one that no other can beat.
+// Places the passes, whose lifetimes are known. No order is best for all models: the order with the smallest total is
+// taken, and the search ends early at a total that no order can beat.
 static inline void passes_try(Placement *pl, Pass *pass, int passes) {
   int most = 0;
   for (int k = 0; k < passes; k++) most = pass[k].count > most ? pass[k].count : most;
@@ -409,7 +412,7 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
   Places start = places_open(pl, pass, passes), best = places_open(pl, pass, passes);
   size_t workspace = 0;
   for (int i = 0; i < pass->count; i++) if (pass->buffer[i].workspace) workspace = pass->buffer[i].bytes;
-  const size_t alive = pl->alive_most_bytes - workspace;         // at least, of the others
+  const size_t alive = pl->alive_most_bytes - workspace;         // lower bound without the workspace
   const size_t bound = alive > start.total ? alive : start.total;
   best.total = SIZE_MAX;
   int taken = 0;
@@ -449,7 +452,7 @@ static inline void passes_try(Placement *pl, Pass *pass, int passes) {
 // free both.
 static inline int *record_touches(const Record *r, Buffer *const *buffer, int count, int **entry) {
   int *start = (int *)calloc((size_t)count + 2, sizeof(int));
-  int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // the first buffer that ends behind it
+  int *from = (int *)malloc(sizeof(int) * (size_t)(r->count + 1));             // [entries] first buffer it touches
   *entry = NULL;
   for (int fill = 0; fill < 2; fill++) {
     for (int i = 0; i < r->count; i++) {
@@ -476,8 +479,8 @@ static inline int *record_touches(const Record *r, Buffer *const *buffer, int co
   return start;
 }
 
-// A slot is given to other buffers no sooner than POINTS_APART points after its reduction began, so that peers have
-// most likely read it and the wait is short.
+// A gradient slot may be reused by other buffers no sooner than POINTS_APART points after its reduction began, so that
+// peers have most likely read it and the wait is short.
 enum { POINTS_APART = 3 };
 static inline Points record_points(const Record *r) {
   Points p = {(int *)malloc(sizeof(int) * (size_t)(r->count + 1)), 0};
@@ -494,7 +497,8 @@ static inline int points_until(Points p, int i) {
   }
   return low;
 }
-// Shortens the lifetimes of a gradient slot to when it may be given away. Returns what they were.
+// Shortens the lifetimes of a gradient slot to end where other buffers may reuse it. Returns the original lifetimes;
+// free them.
 static inline Interval *slot_give(Pass *p, const Buffer *slot, Points points, int end) {
   Interval *natural = (Interval *)malloc(sizeof(Interval) * (size_t)(slot->intervals + 1));
   for (int j = 0; j < slot->intervals; j++) {
@@ -506,7 +510,8 @@ static inline Interval *slot_give(Pass *p, const Buffer *slot, Points points, in
   }
   return natural;
 }
-// Notes where the pass must wait for slot `number`, because b comes to lie there while peers may still read it.
+// Notes at which points the pass must wait for slot `number`, because b reuses its memory while peers may still read
+// it.
 static inline void pass_wait_for_slot(Pass *p, Points points, const Interval *natural, const Buffer *slot, int number,
                                       const Buffer *b) {
   for (int i = 0; i < b->intervals; i++) for (int j = 0; j < slot->intervals; j++) {
@@ -523,7 +528,7 @@ static inline int buffers_by_address(const void *x, const void *y) {
   const uintptr_t a = (*(const Buffer *const *)x)->address, b = (*(const Buffer *const *)y)->address;
   return a < b ? -1 : a > b;
 }
-// Learns from the record of a pass that was declared when its buffers are alive.
+// Finds the lifetimes of a pass's buffers from the record of its dry run.
 static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   const int count = p->count + pl->fixed_count;
   Buffer **all = (Buffer **)malloc(sizeof(Buffer *) * (size_t)(count + 1));
@@ -550,7 +555,7 @@ static inline void pass_lifetimes(Placement *pl, Pass *p, const Record *r) {
   free(turn);
   free(time);
 }
-// Notes what shares the memory of fixed buffers, and where the pass waits because of that.
+// Notes which fixed buffers share their memory with others, and at which points the pass waits because of that.
 static inline void pass_share(Placement *pl, Pass *p) {
   p->points = p->at.count;
   p->wait = (uint8_t *)calloc((size_t)p->points + 1, 1);
@@ -563,7 +568,7 @@ static inline void pass_share(Placement *pl, Pass *p) {
     if (x->slot >= 0) pass_wait_for_slot(p, p->at, p->natural[x->slot], f, x->slot, b);
   }
 }
-// What is only needed until a pass has its places.
+// Frees what is only needed until a pass's buffers are placed.
 static inline void pass_forget(Pass *p) {
   for (Interval *&n : p->natural) { free(n); n = NULL; }
   free(p->meets.bit);
@@ -579,7 +584,7 @@ static inline void placement_place(Placement *pl, Pass *pass, int passes) {
   for (int k = 0; k < passes; k++) pass_share(pl, &pass[k]);
   for (int k = 0; k < passes; k++) pass_forget(&pass[k]);
 }
-// Gives p the places that the same pass got.
+// Copies the places of the buffers from `placed`, another dry run of the same pass, to p.
 static inline void pass_take_places(Pass *p, const Pass *placed) {
   CHECK(p->count == placed->count, "a pass has %d buffers, then %d", placed->count, p->count);
   for (int i = 0; i < p->count; i++) p->buffer[i].pool = placed->buffer[i].pool, p->buffer[i].at = placed->buffer[i].at;

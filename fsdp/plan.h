@@ -1,16 +1,16 @@
-// plan.h: the second door of fsdp/: what plans, predictions, reports and traces get of a layer, as results: bytes by
-// line, what moves and how much of it, names of units, transitions of the schedule. And its dry runs, which they and
-// the placement of buffers by lifetimes (fsdp/placement.h) come from.
+// plan.h: the second public header of fsdp/: results for plans, predictions, reports and traces: bytes by line of the
+// memory plan, traffic, names of units, transitions of the schedule. Also dry runs, from which predictions and the
+// placement of buffers by lifetimes (fsdp/placement.h) are made.
 #pragma once
 #include "fsdp.h"
 #include "kernels/op_calls.h"
 #include "memory/memory.h"
 
 // ---- passes over the model ------------------------------------------------------------------------------------------
-// Every pass has buffers of its own in the same memory. They are declared in the same order in each dry run of it,
-// where they get addresses of their own, and each time it is run, where they are where the placement put them. Later
-// calls may ask for less than the dry run did. Only the model's stream touches them. again: of a dry run the same
-// buffers.
+// Each pass has its own buffers; all passes use the same memory. A pass declares its buffers in the same order in each
+// dry run, where every buffer gets an address of its own, and in each real run, where a buffer is where the placement
+// put it. A real run may ask for fewer bytes than the dry run did. Only the model's stream touches these buffers.
+// fsdp_pass starts the declaring. again: the dry run goes through the pass once more with the same buffers.
 enum PassKind { PASS_TRAIN, PASS_EVAL, PASS_SAMPLE, PASSES };
 struct Declare;
 Declare *fsdp_pass(Fsdp *f, PassKind pass, bool again = false);
@@ -25,7 +25,7 @@ bool fsdp_shared_slots_fit(Fsdp *f);
 // A dry run is a layer of the same rank as another, over ops that compute nothing: it only says what a run would do.
 // Streams: the model's, of all-gathers, of reductions; HOST: an optimizer on the host.
 enum RecordStream { RECORD_MODEL, RECORD_GATHER, RECORD_REDUCE, RECORD_HOST, RECORD_STREAMS };
-// Ranks of a group: how many, on how many hosts, and how many on this rank's, itself included.
+// Ranks of a group: how many, on how many hosts, and how many of them on this rank's host, this rank included.
 struct GroupPlace { int size, hosts, here; };
 // What moves in a dry run:
 //   GATHER          `bytes` of each rank of the group, to all others
@@ -51,7 +51,7 @@ struct DryWatch {
   void (*move)(DryWatch *w, RecordStream stream, const DryMove *x);     // its first access begins it; NULL: it is over
   void (*phase)(DryWatch *w, const char *name);
 };
-// Its memory is from here on, at addresses that no allocator gives: nothing may be read or written there.
+// A dry run's memory has addresses from here on, which no allocator gives: nothing may be read or written there.
 static const uintptr_t RECORD_ADDRESSES = (uintptr_t)1 << 56;
 // Ops that compute nothing; absent where no step calls them. gpu: of a device whose calls return before they are done.
 Ops plan_table(bool gpu);
@@ -67,67 +67,70 @@ void fsdp_place(Fsdp *f, Fsdp *dry);
 // calls: of ops, at most, in a training step.
 struct Placed { size_t placed, alive; int64_t calls; };
 Placed fsdp_placed(const Fsdp *f);
-// Writes where the buffers of the training pass that was run in `dry` lie in f (memory_map.h), as a member of a JSON
-// object.
+// Writes the places in f of the buffers of the training pass that was run in `dry` (memory_map.h), as one key and value
+// of a JSON object.
 void fsdp_memory_map(FILE *to, const Fsdp *f, Fsdp *dry, const MemoryPlan *plan);
 
 // ---- what moves -----------------------------------------------------------------------------------------------------
-// The formulas of traffic, per rank and step of A microbatches a rank; and where it comes from. Of rings the bytes that
-// cross to another host are those that its adapter carries: the ranks of a group on one host share them.
+// fsdp_formula: traffic per rank and step, with A microbatches per rank. fsdp_links: the same bytes by use, from ranks
+// of this host (inside) and from other hosts (between). Of a ring's traffic `between` is what a host's network adapter
+// carries, divided by the ranks of the group on that host.
 Traffic fsdp_formula(const Fsdp *f, int A);
 enum LinkUse { LINK_GATHERS, LINK_REDUCTIONS, LINK_REPLICAS, LINK_UPDATES, LINK_SMALL, LINK_USES };
 struct Links { int64_t inside[LINK_USES], between[LINK_USES]; };
 Links fsdp_links(const Fsdp *f, int A);
-// Whether gradients go between the hosts of such a world as sums along them. One line in `error` if --between_hosts
-// chain was asked for where it cannot be.
+// Whether a world of per_host ranks on each host would use the inter-node reduction chain (hosts.h). One line in
+// `error` if --between_hosts chain was asked for and is not supported there.
 bool fsdp_hosts_chain(const FsdpConfig *c, int world, int per_host, bool gpu, Error *error);
-// How many matrices each rank of a world owns with Muon, malloc'ed.
+// [world] how many matrices each rank owns with Muon. Free the result.
 int *fsdp_owned_counts(const Param *param, int params, int world);
-// The units inside blocks that WRAP_MIN_PARAMS would make.
+// How many units inside blocks WRAP_MIN_PARAMS would make with `least` elements.
 int fsdp_block_units(Param *param, int params, int64_t least);
 
 // ---- what reports say -----------------------------------------------------------------------------------------------
-// numel, trained: parameters; whole, of a rank: bytes gathered, and of one rank's shard.
+// A unit: numel and trained: its elements, and those that train; whole_bytes gathered; rank_bytes of one rank's shard.
 struct UnitFigures { const char *name; int stage; int64_t params, numel, trained; size_t whole_bytes, rank_bytes; };
 int fsdp_units(const Fsdp *f);
 UnitFigures fsdp_unit_figures(const Fsdp *f, int u);
-// Norms of unit u in the last step, of what trains; u -1: of all units. gradient: of the sum over microbatches, before
-// loss scale and clipping are taken out. False: no unit's are added up, or nothing of u trains.
+// Norms of unit u in the last step, over the elements that train; u -1: of all units. gradient: of the sum over
+// microbatches, before division by the loss scale and clipping. Returns false without --log_layers, or if nothing of u
+// trains.
 struct LayerNorms { double gradient, change, weights; };
 bool fsdp_layer_norms(const Fsdp *f, int u, LayerNorms *x);
 bool fsdp_in_place(const Fsdp *f);               // nothing is gathered
-bool fsdp_along_hosts(const Fsdp *f);            // so sums travel (hosts.h)
-bool fsdp_needs_messages(const Fsdp *f);         // not all of its shard group reads each other's memory
-int fsdp_owned(const Fsdp *f, int *rounds);      // matrices that Muon updates, and the most of a rank
-// Groups of `size` consecutive ranks that cross hosts although one host has room for a group; shard groups whose ranks
-// on hosts are not consecutive, so that sums do not go along these.
+bool fsdp_along_hosts(const Fsdp *f);            // gradients use the inter-node reduction chain (hosts.h)
+bool fsdp_needs_messages(const Fsdp *f);         // not all ranks of its shard group read each other's memory
+int fsdp_owned(const Fsdp *f, int *rounds);      // number of matrices that Muon updates; *rounds: the most of one rank
+// fsdp_groups_across: number of groups of `size` consecutive ranks that span hosts although a host has that many ranks.
+// fsdp_groups_mixed: number of shard groups without a reduction chain because a host's ranks are not consecutive.
 int fsdp_groups_across(const Fsdp *f, int size);
 int fsdp_groups_mixed(const Fsdp *f);
 
 // ---- a traced step --------------------------------------------------------------------------------------------------
-// What notes (note.h) are of, collectives first. ROUND: contributions of peers; ROOM: memory to reduce in; SLOT: peers
-// that read the gradient there.
+// What a note (note.h) is about; collectives come first. Waits: ROUND for contributions of peers, ROOM for free memory
+// to reduce in, SLOT for peers that read the gradient in a slot.
 enum NoteOf {
   NOTE_GATHER, NOTE_REDUCTION, NOTE_SMALL, NOTE_SUMS, NOTE_BARRIER, NOTE_UPDATES, NOTE_RETURN, NOTE_JOIN, NOTE_STEP_END,
   NOTE_ROUND, NOTE_ROOM, NOTE_SLOT, NOTE_MESSAGES, NOTE_BACKGROUND
 };
-// ADDED: all rounds of a reduction are.
+// ADDED: all rounds of a reduction are added up.
 enum NotePoint { POINT_BEGIN, POINT_BEGUN, POINT_WAIT, POINT_ASKED, POINT_ARRIVED, POINT_ADDED, POINT_END };
-// on: where a device is then. slot: of a gather. round: of a reduction its first one, of a return its last, alike on
-// all ranks. last: of the stage's reductions of the step.
+// on: the context whose stream the transition belongs to. slot: number of a gather's slot. round: of a reduction its
+// first round, of a return the last one; the same on all ranks. last: it is the stage's last reduction of the step.
 struct Note { NoteOf of; NotePoint point; int stage, slot; uint64_t round; bool last; const Ctx *on; };
-// Until fsdp_trace_end, `note` is told each transition of the schedule, and the ops of gathers and of reductions are
-// these tables'. own: whether a stream of their own runs them.
+// Until fsdp_trace_end, `note` is called at each transition of the schedule, and the streams of gathers and of
+// reductions use these two tables of ops. own: set to whether gathers, and reductions, have a stream of their own.
 void fsdp_trace_begin(Fsdp *f, const Ops *gather, const Ops *reduce, void (*note)(const Note *x), bool own[2]);
 void fsdp_trace_end(Fsdp *f, const Ops *ops);
 int fsdp_host_of(const Fsdp *f, int rank);       // the lowest rank of its host
-int fsdp_reduced_last(const Fsdp *f);            // the stage that is reduced, or was last
-// The stage of which a gradient shard is at p, or p inside of it; STAGE_NONE. The first round of its last reduction.
+int fsdp_reduced_last(const Fsdp *f);            // the stage of the reduction in flight, or of the last one
+// The stage whose gradient shard has address p, or STAGE_NONE; *round: the first round of the stage's last reduction.
 int fsdp_stage_of_gradient(const Fsdp *f, const void *p, uint64_t *round);
 
 // ---- what is not finite (finite.h) ----------------------------------------------------------------------------------
-// What was found: argument `name` of `op`, as it was read or written; `count` of its elements are not finite, the first
-// one is number `element`. weight: of the same call, for a name; NULL: it has none.
+// The first tensor found with elements that are not finite: argument `name` of `op`, read (`read`) or written by it;
+// `count` of its elements are not finite, the first of them is number `element` and has `value`. weight: the address of
+// the same call's argument "weight", from which a parameter's name follows; NULL: the call has none.
 struct Finite {
   bool found, read;
   const char *op, *name;
@@ -135,14 +138,15 @@ struct Finite {
   const void *weight;
   int64_t element, count;
   float value;
-  void (*tell)(void *to, const Finite *x);       // called once, at once: what lies where may change later
+  void (*tell)(void *to, const Finite *x);       // called at once when it is found: later the memory may be reused
   void *to;
-  float *scratch;                                // of the device, 4 bytes that nobody else touches meanwhile
+  float *scratch;                                // 4 bytes of device memory, for this search alone
 };
-// Until finite_end c's ops look at what they read and write.
+// Until finite_end every op of c checks the tensors that it reads and writes.
 void finite_begin(Ctx *c, Finite *x);
 void finite_end(Ctx *c);
-// The parameter that has this element, or whose gradient has; gathered and in use, in the stage at work or outside the
-// blocks; -1: none. The number in the shard group of the rank that owns an element.
+// fsdp_param_at: the parameter whose weight, or gradient, has address `at`, and the element there; the parameter's
+// stage must be gathered and in use, and be the current stage or stage 0; -1: none. fsdp_owner_of: the rank, by its
+// number in the shard group, that owns an element.
 int fsdp_param_at(Fsdp *f, uintptr_t at, bool gradient, int64_t *element);
 int fsdp_owner_of(const Fsdp *f, int p, int64_t element);

@@ -1,11 +1,11 @@
-// record.h: what a run does, entry by entry. Tests prove the order of a schedule from it, and buffers get memory by the
-// lifetimes that it shows. Entries are which memory each call reads and writes (op_calls.h), and the events, waits and
-// collectives that order these accesses:
-//   planning     plan_table: computes nothing. The model and the sharding layer run over it as over any device; it
-//                hands out addresses with no memory behind them (placement.h)
-//   a real run   tests watch its calls (dev/test/record_run.h)
-// Accesses that no op makes (messages, counters, reads and writes of the host, which stage's memory is complete) are
-// noted by the code that makes them. Without a record that costs one comparison.
+// record.h: a list of what a run does. Tests prove the order of a schedule from it, and the placement finds the
+// lifetimes of buffers in it. Entries are the memory that each call reads and writes (op_calls.h), and the events,
+// waits and collectives that order these accesses. There are records of
+//   dry runs     over plan_table, which computes nothing. The model and the sharding layer run over it as over any
+//                device; it hands out addresses with no memory behind them (placement.h)
+//   real runs    in tests, which watch the calls (dev/test/record_run.h)
+// Code that accesses memory without an op (messages, counters, reads and writes by the host, a stage that becomes
+// whole) records that itself. Without a record this costs one comparison.
 //
 // Entries stand in the order in which they were enqueued. Only these entries order two accesses:
 //   within a stream                their order; and everything that the host had done before it enqueued them
@@ -25,7 +25,8 @@
 static inline RecordStream record_stream(const Ctx *c) { return (RecordStream)(intptr_t)c->stream; }
 static inline Record *record_of(const Ctx *c) { return (Record *)c->device; }
 static inline void record_close(Record *r) { free(r->entry); free(r->name); }
-// Messages from one rank to another over a channel come in order. The last ones are NCCL's, by communicator.
+// Messages from one rank to another over a channel arrive in order. Channels from CHANNEL_NCCL on are NCCL's
+// communicators: CHANNEL_NCCL + Communicator.
 enum Channel { CHANNEL_GATHER, CHANNEL_REDUCE, CHANNEL_CHAIN, CHANNEL_RETURN, CHANNEL_NCCL };
 
 enum { RECORD_ALIGN = 4096 };
@@ -45,7 +46,7 @@ static inline RecordEntry record_of_kind(RecordKind kind, RecordStream stream, i
   e.kind = kind, e.stream = stream, e.block = -1, e.number = number;
   return e;
 }
-// The same entry, of memory: of this process's address a.at.
+// The entry e with the access a, whose address a.at is this process's: as an offset if it is in one of r's blocks.
 static inline RecordEntry record_at(const Record *r, RecordEntry e, Access a) {
   e.access = a;
   for (int i = 0; i < r->blocks; i++) {
@@ -64,6 +65,8 @@ static inline bool touch_allows(const OpTouch *x, Access w, Access r) {
     if (w.at == x->in_place[i][0] && r.at == x->in_place[i][1] && w.at <= r.at) return true;
   return false;
 }
+// Adds a call's accesses to the record, and notes in r->error the first call that writes an argument over another one
+// without op_calls.h allowing it, or that uses a workspace which its stream does not have.
 static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   Record *r = (Record *)to;                      // its first member
   for (int i = 0; i < x->count; i++) for (int j = 0; j < x->count && x->access[i].kind != ACCESS_READ; j++) {
@@ -76,7 +79,7 @@ static inline void record_take(TouchSink *to, const Ctx *c, const OpTouch *x) {
   if (x->workspace && !c->workspace && !r->error[0])
     snprintf(r->error, sizeof r->error, "%s, call %d, uses the workspace, but its stream has none", op_words[x->op],
              r->calls);
-  // What is read first: a call may write it.
+  // Reads come before writes, because a call may write what it reads.
   for (int written = 0; written < 2; written++)
     for (int i = 0; i < x->count; i++) {
       if ((x->access[i].kind == ACCESS_WRITE) != (bool)written) continue;
@@ -97,7 +100,7 @@ static inline char *record_addresses(Record *r, size_t bytes) {
   r->next_address += (bytes + 2 * RECORD_ALIGN - 1) / RECORD_ALIGN * RECORD_ALIGN;
   return (char *)at;
 }
-// The number of an event or a set of messages of a real run, by its address.
+// The number of an event or a set of messages of a real run, found by its address `of`, or given to it now.
 static inline int record_number(Record *r, const void *of, const char *words) {
   for (int i = 0; i < r->names; i++) if (r->name[i].of == of) return i;
   if (r->names == r->names_room) {
@@ -107,7 +110,7 @@ static inline int record_number(Record *r, const void *of, const char *words) {
   r->name[r->names] = RecordName{of, words};
   return r->names++;
 }
-// On a CPU there are no events.
+// Records that an event is recorded or waited for. event: NULL on a CPU, which has no events.
 static inline void record_event(const Ctx *c, RecordKind kind, void *event) {
   Record *r = record_of(c);
   if (event)
@@ -120,7 +123,7 @@ static inline void record_open(Record *r) {
   r->next_address = RECORD_ADDRESSES;
 }
 
-// Of a dry run that is watched.
+// Passes a call to the watch of a dry run.
 static inline void record_watched(TouchSink *to, const Ctx *c, const OpTouch *x) {
   DryWatch *w = ((Record *)to)->watch;
   w->op(w, c->device ? record_stream(c) : RECORD_HOST, x);
@@ -131,7 +134,7 @@ static inline void plan_memory_alloc(Ctx *c, void **p, size_t bytes, MemoryKind 
   *p = NULL;
   if (!bytes) return;
   if (kind == MEMORY_DEVICE) { *p = record_addresses(record_of(c), bytes); return; }
-  // The host reads and writes some of it: pages that are never touched take nothing.
+  // The host reads and writes some of this memory. Pages that are never touched take no memory.
   *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (*p == MAP_FAILED) *p = NULL;
 }
@@ -162,7 +165,7 @@ static inline void plan_sync(Ctx *c) {
   if (record_of(c)) record_entry(record_of(c), record_of_kind(RECORD_SYNC, record_stream(c), 0));
 }
 static inline void plan_event_done(Ctx *, void *, bool *done) { *done = true; }
-// The planning table; `gpu`: of a device whose calls return before they are done. What a step does not call is absent.
+// The planning table. gpu: of a device whose calls return before they are done. Functions that no step calls are NULL.
 Ops plan_table(bool gpu) {
   static const Collectives none = {};
   Ops t = {};
@@ -216,7 +219,7 @@ static inline void record_collective(Record *r, RecordStream stream, CollectiveK
   e.op = kind, e.rank = r->rank, e.access = Access{ACCESS_READ, (uintptr_t)count, bytes};
   record_entry(r, e);
 }
-// One that reads `from` and writes `to`.
+// Records one collective that reads `from` and writes `to`.
 struct Exchanged { const void *from; size_t from_bytes; void *to; size_t to_bytes; };
 static inline void record_exchange(Record *r, RecordStream stream, CollectiveKind kind, Communicator over, size_t bytes,
                                    Exchanged x) {

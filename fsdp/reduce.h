@@ -1,16 +1,18 @@
 // reduce.h: gradients on their way to their owners. Backward writes the gradient of a stage where fsdp_grad says.
 // fsdp_reduce then starts its reduction, which goes in rounds of at most chunk_numel elements of every owner's shard,
-// and fsdp_poll, called between ops, moves the rounds on. Each takes the same four steps, whichever way its sums go:
+// and fsdp_poll, called between ops, advances the rounds. Each round takes the same four steps, whether contributions
+// go straight to owners or sums go along hosts:
 //
 //   send    this rank's contributions are laid out and sent
-//   begin   what the own shard's sum goes on from is there: nothing, the shard, or the sum of the replicas before
-//   fold    contributions are added to it in order of ranks, and so of microbatches: straight, those of the whole shard
-//           group, by the owner of the shard; along hosts, on each host in turn, those of its ranks (hosts.h)
+//   begin   the initial value of the own shard's sum is there: nothing, the shard, or the sum of the replicas before
+//   fold    contributions are added to the sum in order of ranks, and so of microbatches: straight, the shard's owner
+//           adds those of the whole shard group; along hosts, each host in turn adds those of its ranks (hosts.h)
 //   end     the sum is in the own shard, and is passed on to the next replica
 #pragma once
 #include "types.h"
 #include "transport_plan.h"
 
+// The span of the j-th round of a reduction of stage s: part of one of the stage's units.
 static inline ReduceSpan fsdp_round_span(const Fsdp *f, int s, int j) {
   int u = f->lay.stage[s].first_unit;
   for (; j >= f->lay.unit[u].rounds; u++) j -= f->lay.unit[u].rounds;
@@ -22,8 +24,9 @@ static inline ReduceSpan fsdp_span_of(const Fsdp *f, uint64_t round) {
   return fsdp_round_span(f, f->job.stage, (int)(round - f->job.round0));
 }
 
-// ---- the steps of a round: each takes it, which covers x, if it need not wait for that, and returns whether it did
-// Rounds contributions to the wire dtype where needed, and sends them, if their memory is not in use any more.
+// ---- the steps of a round, which covers x. Each returns false, and does nothing, if it would have to wait
+// Rounds this rank's contributions to the wire dtype if they are staged, and sends them. Waits for: free staging
+// memory.
 static inline bool fsdp_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   if (!note_asked(f, NOTE_ROOM, job->stage, f->comm->round_free(f, round))) return false;
@@ -37,7 +40,8 @@ static inline bool fsdp_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   job->past[REDUCE_SEND]++;
   return true;
 }
-// Takes the sum that this rank's goes on from. Along hosts it goes to the first one.
+// Takes the initial value of this rank's sum; along hosts it is sent to the first host. Waits for: the sum of the
+// replica before.
 static inline bool fsdp_round_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const bool begins = fsdp_begins(f), takes = fsdp_chains(f) && !begins;
@@ -46,20 +50,22 @@ static inline bool fsdp_round_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   schedule_enter(f->record, SCHEDULE_CHAIN, job->stage, round);
   if (takes && !note_asked(f, NOTE_ROUND, job->stage, f->comm->chain_arrived(f, round))) return false;
   if (takes) f->comm->chain_take(f, round, x, sum);
-  else if (sum != own && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);        // the gaps between pieces
+  else if (sum != own && begins) f->ctx->ops->zero(&f->reduce_ctx, sum, bytes);        // zero the gaps between pieces
   else if (sum != own) f->ctx->ops->copy(&f->reduce_ctx, sum, own, bytes);
   schedule_enter(f->record, SCHEDULE_REDUCE, job->stage, round);
   if (f->lay.hosts.hosts) f->comm->hosts_begin(f, round, x);
   job->past[REDUCE_BEGIN]++;
   return true;
 }
-// Adds contributions to a part of the sum, in order of ranks: as many in one pass as accumulate takes, or one by one on
-// a mirrored device, which has room for one. If that takes several passes, it goes in parts that stay in cache.
+// Adds all contributions to one run of a part's sum, in order of ranks: up to SUMMANDS_MAX of them in one pass over the
+// sum, or one by one on a mirrored device, which has space for one. The run is cut into chunks of chunk_numel elements,
+// which stay in cache between passes. overwrite: the first contribution overwrites the sum.
 static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, ReduceSpan x, PieceRun run,
                                 bool overwrite) {
   const HostsLayout *h = &f->lay.hosts;
   const size_t b_r = fsdp_wire_bytes(f);
-  // In a dry run all contributions lie at one place: the own one and another's say everything, but how long it takes.
+  // In a dry run all peers' contributions are stored at one place: two of them show all accesses, unless times are
+  // asked.
   const int all = f->dry && !f->record->watch ? (int)min64(h->ranks, 2) : h->ranks;
   const int inputs = f->cfg.native_reduce ? 1 : all;
   for (int64_t at = 0; at < run.numel; at += f->lay.chunk_numel) {
@@ -80,15 +86,15 @@ static inline void fsdp_add_run(Fsdp *f, float *sum, uint64_t round, int part, R
     }
   }
 }
-// Along hosts: copies this rank's shard to the sum of its part, or back.
+// Along hosts: copies this rank's gradient shard to the sum of its own part, or, with `back`, the sum to the shard.
 static inline void fsdp_copy_own_sum(Fsdp *f, uint64_t round, ReduceSpan x, bool back) {
   EACH_RUN(f, x, run) {
     float *own = fsdp_part_sum(f, round, OWN_SHARD, x, run), *sum = fsdp_part_sum(f, round, f->lay.hosts.own, x, run);
     f->ctx->ops->copy(&f->reduce_ctx, back ? own : sum, back ? sum : own, (size_t)run.numel * 4);
   }
 }
-// Adds the contributions to the next part, and along hosts passes its sum on. The round has taken the step after its
-// last part.
+// Adds the contributions to the round's next part; along hosts passes the part's sum on. After its last part the round
+// has taken the step. Waits for: the part's contributions, and along hosts its partial sum.
 static inline bool fsdp_round_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
@@ -113,9 +119,9 @@ static inline bool fsdp_round_fold(Fsdp *f, uint64_t round, ReduceSpan x) {
   if (job->past[REDUCE_FOLD] == job->rounds) note(f, NOTE_REDUCTION, POINT_ADDED, job->stage);
   return true;
 }
-// ---- back to all replicas
-// The step's last reduction of a stage is over: its units' sums go to all replicas, while backward goes on. That comes
-// after gradient_added: nobody who waits for the gradient's memory waits for them.
+// ---- broadcast of the reduced gradient to all replicas
+// The step's last reduction of a stage is over: starts the broadcast of its units' sums to all replicas, while backward
+// continues. Called after gradient_added, so that a rank that waits for the gradient's memory does not wait for it.
 static inline void fsdp_return(Fsdp *f) {
   const uint64_t end = f->job.round0 + (uint64_t)f->job.rounds;
   const SchedulePlace was = schedule_enter(f->record, SCHEDULE_RETURN, f->job.stage, end - 1);
@@ -132,7 +138,7 @@ static inline void fsdp_return(Fsdp *f) {
   }
   schedule_return(f->record, was);
 }
-// Takes the next sum, if it has come. Returns whether it did.
+// Takes the next broadcast sum, if it has arrived. Returns whether it has.
 static inline bool fsdp_return_take(Fsdp *f) {
   SumReturns *all = &f->returns;
   if (all->taken == all->begun) return false;
@@ -145,8 +151,8 @@ static inline bool fsdp_return_take(Fsdp *f) {
   if (++all->taken == all->begun) all->taken = all->begun = 0;
   return true;
 }
-// The sum is in this rank's shard, along hosts when it has come back. Passes it on, and ends the reduction after its
-// last round.
+// Ends a round: the sum is in this rank's shard. Passes it to the next replica, and after the last round ends the
+// reduction. Waits for: along hosts, the result from the last host.
 static inline bool fsdp_round_end(Fsdp *f, uint64_t round, ReduceSpan x) {
   ReduceJob *job = &f->job;
   const HostsLayout *h = &f->lay.hosts;
@@ -165,8 +171,9 @@ static inline bool fsdp_round_end(Fsdp *f, uint64_t round, ReduceSpan x) {
 }
 
 // ---- moving on
-// How many rounds may have taken a step. Two are on their way at once. Straight, they are added one after the other: an
-// offloaded sum has one place, and over NCCL a round should be passed on before the next one is waited for.
+// How many rounds may have taken a step. Two rounds are in flight at once. Without a chain along hosts the next round
+// begins its sum after the last one has ended: an offloaded sum has one place, and over NCCL a round should be passed
+// on before the next one is waited for.
 static inline int fsdp_rounds_allowed(const Fsdp *f, ReduceStep step) {
   const ReduceJob *job = &f->job;
   const int *past = job->past;
@@ -174,7 +181,7 @@ static inline int fsdp_rounds_allowed(const Fsdp *f, ReduceStep step) {
   if (step == REDUCE_BEGIN && !f->lay.hosts.hosts && past[REDUCE_END] < past[REDUCE_SEND]) return past[REDUCE_END] + 1;
   return past[step - 1];
 }
-// Takes the first step that can be taken. Returns whether there was one.
+// Takes one step of one round, the earliest step that need not wait. Returns whether there was one.
 static inline bool fsdp_round_step(Fsdp *f) {
   static bool (*const take[REDUCE_STEPS])(Fsdp *f, uint64_t round, ReduceSpan x) = {
       fsdp_round_send, fsdp_round_begin, fsdp_round_fold, fsdp_round_end};
@@ -189,7 +196,7 @@ static inline bool fsdp_round_step(Fsdp *f) {
   }
   return false;
 }
-// Lets messages move, and what goes on in the background.
+// Advances messages, and calls the hook for background work.
 static inline void fsdp_progress(Fsdp *f) {
   note(f, NOTE_MESSAGES, POINT_BEGIN, STAGE_NONE);
   f->comm->progress(f);
@@ -217,11 +224,12 @@ void fsdp_reduce_wait(Fsdp *f) {
   note_arrived();
 }
 
-// Numbers of gradient buffers: slots 0 and 1, which blocks take in turn; 2 + s: of stage s, whole.
+// Number of the gradient buffer of stage s: 0 or 1, the slots, which blocks take alternately; 2 + s if it is whole.
 static inline int fsdp_grad_buffer(const Fsdp *f, int s) {
   return f->lay.stage[s].grads == GRADS_IN_SLOT ? (int)(f->reduce.block_reductions & 1) : 2 + s;
 }
-// Tells the record that a gradient buffer is complete, or may be written again; and its mirror, which peers read.
+// Records that a gradient buffer, and its mirror, which peers read, is complete (RECORD_HOLD) or may be written again
+// (RECORD_FREE).
 static inline void fsdp_hold_gradient(Fsdp *f, RecordKind kind, int s, int buffer) {
   if (!f->record) return;
   const bool block = buffer < 2;                 // else of stage buffer - 2, whole
@@ -239,7 +247,7 @@ static inline void fsdp_grad_buffer_wait(Fsdp *f, int buffer) {
     liveness_pause(&spins, "peers that read its gradients", STAGE_NONE);
   note_arrived();
   fsdp_hold_gradient(f, RECORD_FREE, 0, buffer);
-  for (int i = 0; i < 2; i++)                    // what was reduced before has been read before
+  for (int i = 0; i < 2; i++)                    // an earlier reduction was read earlier
     if (i != buffer && f->reduce.buffer_rounds[i] <= f->reduce.buffer_rounds[buffer])
       fsdp_hold_gradient(f, RECORD_FREE, STAGE_NONE, i);
 }
@@ -252,7 +260,7 @@ static inline int fsdp_waits_at(const Fsdp *f, int point) {
 static inline void fsdp_wait_point(Fsdp *f) {
   record_point(f->record);
   const int waits = f->gather.training ? fsdp_waits_at(f, f->reduce.point++) : 0;
-  // First: with it the other one has been read, too.
+  // The slot with the newer reduction comes first: when it has been read, the older one has been, too.
   const int newer = f->reduce.buffer_rounds[1] > f->reduce.buffer_rounds[0];
   for (int i = 0; i < 2; i++) if (waits >> (i ^ newer) & 1) fsdp_grad_buffer_wait(f, i ^ newer);
 }

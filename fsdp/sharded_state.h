@@ -1,4 +1,5 @@
-// sharded_state.h: what a rank does with the shards that it owns:
+// sharded_state.h: reading and writing of the shards that a rank owns, the gradient norm, and the making of parameter
+// shards from masters.
 //
 // Masters, moments and gradients are fp32, on the device or, if offloaded, on the host. Parameter shards, which are
 // gathered, are made from the masters. An fp32 parameter is its own master. A frozen one has none. A bf16 one is the
@@ -80,7 +81,7 @@ int fsdp_stage_of_gradient(const Fsdp *f, const void *p, uint64_t *round) {
     }
   return STAGE_NONE;
 }
-// These elements in the parameter shard.
+// The elements `run` of parameter p in the parameter shard, as stored.
 static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
   const Param *q = &f->lay.param[p];
   if (q->keeps) {
@@ -92,14 +93,14 @@ static inline Tensor fsdp_own_stored(const Fsdp *f, int p, Span run) {
   return tensor_of(fsdp_own_piece(f, q->unit, q->piece) + (size_t)run.in_piece * dtype_bytes(q->dtype), q->dtype,
                    run.numel);
 }
-// The lower halves of their masters. data is NULL if these are not split.
+// The lower halves of the masters of the elements `run` of parameter p. data is NULL if its masters are not split.
 static inline Tensor fsdp_own_low(const Fsdp *f, int p, Span run) {
   const Param *q = &f->lay.param[p];
   low16 *piece = (low16 *)fsdp_piece_low(f, q->unit, q->piece).data;
   return tensor_of(piece ? piece + run.in_piece : NULL, LOW16, run.numel);
 }
 
-// Adds the squares of this rank's gradient shards to limbs: of those with memory of their own, and of those that are
+// Adds the squares of this rank's gradient shards to limbs: of shards with memory of their own, and of shards that are
 // part of a whole gradient.
 static inline void fsdp_norm_shards(Fsdp *f, Ctx *c, int64_t *limbs) {
   if (f->lay.sum_numel) norm_accumulate(c, limbs, tensor_of(f->shards.grads, F32, f->lay.sum_numel));
@@ -163,8 +164,8 @@ static inline void fsdp_publish_end(Fsdp *f, int u) {
   if (f->lay.publish_bytes) step_event_record(f->ctx, &f->shards.published[u & 1]);
 }
 
-// Makes unit u's parameter shard from the masters, but for E4M3 matrices, and for parameters that are their own masters
-// or half of them.
+// Makes unit u's parameter shard from the masters, except E4M3 matrices, and parameters that are their own masters or
+// the upper half of them.
 static inline void fsdp_publish_unit(Fsdp *f, int u) {
   char *to = fsdp_publish_begin(f, u);
   for (int i = 0; i < f->lay.unit[u].pieces; i++) {
@@ -177,8 +178,8 @@ static inline void fsdp_publish_unit(Fsdp *f, int u) {
   }
   fsdp_publish_end(f, u);
 }
-// The same for E4M3 matrices: the largest magnitude of a matrix, over all ranks, gives its scale, and every rank
-// encodes the elements that it owns. A frozen matrix keeps its scale. Collective.
+// Makes E4M3 matrices from the masters: the largest magnitude of a matrix, over all ranks, gives its scale, and every
+// rank encodes the elements that it owns. A frozen matrix keeps its scale. Collective.
 static inline void fsdp_publish_e4m3(Fsdp *f) {
   if (!f->lay.scales_trained) return;
   const Ops *ops = f->ctx->ops;
@@ -277,8 +278,9 @@ static inline void fsdp_take_values(Fsdp *f, int p, Span run, int64_t at, const 
 }
 
 // ---- parameters whose bytes are kept
-// Of the elements that this rank owns, n from `at` on or as far as one piece goes: where their blocks are stored. They
-// begin `before` elements behind the first one of the first block. Returns the elements.
+// *blocks: the stored quantization blocks that have the elements [at, at + n) of those that this rank owns of parameter
+// p, or fewer, up to the end of a piece. *before: elements of the first block before element `at`. Returns how many
+// elements of the n the blocks have.
 static inline int64_t fsdp_own_blocks(const Fsdp *f, int p, int64_t at, int64_t n, Tensor *blocks, int64_t *before) {
   const Param *q = &f->lay.param[p];
   Span run;
@@ -306,7 +308,7 @@ int fsdp_own_type(const Fsdp *f, int p, int64_t at) {
   Span run;
   return shard_run(&f->lay.unit[q->unit], q, f->mesh.shard.me, &run, at) ? q->kept[run.part].type : 0;
 }
-// fsdp_set_own: values become whole blocks, of types that are made here.
+// fsdp_set_own for a parameter kept quantized: quantizes values to whole blocks.
 static inline void fsdp_set_kept(Fsdp *f, int p, int64_t at, const float *host, int64_t n) {
   uint8_t made[KEPT_NUMEL * sizeof(float)];
   Tensor blocks;
@@ -318,7 +320,7 @@ static inline void fsdp_set_kept(Fsdp *f, int p, int64_t at, const float *host, 
     fsdp_set_own_blocks(f, p, at, made, k);
   }
 }
-// fsdp_get_own: what blocks say.
+// fsdp_get_own for a parameter kept quantized: the values of its blocks.
 static inline void fsdp_get_kept(Fsdp *f, int p, int64_t at, float *host, int64_t n) {
   uint8_t stored[KEPT_NUMEL * sizeof(float)];
   float values[KEPT_NUMEL];
@@ -359,8 +361,8 @@ void fsdp_set_own(Fsdp *f, ShardState state, int p, int64_t at, const float *hos
     host += k, at += k, n -= k;
   }
 }
-// Copies masters to the host, as fsdp_get_own does, of a parameter whose masters are split, and joins their halves:
-// directly where the halves are in host memory, else through scratch.
+// fsdp_get_own of masters that are split: joins their halves, directly if the halves are in host memory, else through
+// scratch.
 static inline void fsdp_get_split(Fsdp *f, int p, Span run, int64_t at, float *host, int64_t n) {
   Ctx *c = fsdp_param_ctx(f, p);
   int64_t room = n;
@@ -390,7 +392,7 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   if (f->lay.unit[q->unit].piece[q->piece].split) { fsdp_get_split(f, p, run, at, host, n); return; }
   const Tensor stored = fsdp_own_stored(f, p, Span{run.in_range + at, run.in_piece + at, n});
   const size_t b = dtype_bytes(stored.dtype);
-  char *raw = (char *)host + (size_t)n * (4 - b);                // behind what is widened before it
+  char *raw = (char *)host + (size_t)n * (4 - b);                // at the end: widening from the front keeps it
   float scale = 1;
   f->ctx->ops->copy(f->ctx, raw, stored.data, (size_t)n * b);
   if (stored.dtype == F8) f->ctx->ops->copy(f->ctx, &scale, f->shards.scale + f->lay.param[p].scale, 4);
@@ -404,14 +406,15 @@ void fsdp_get_own(Fsdp *f, ShardState state, int p, int64_t at, float *host, int
   }
 }
 
-// Writes the initial values of elements [in_range, in_range + n) of parameter q to `to`. number: of its random numbers.
+// Writes the initial values of elements [in_range, in_range + n) of parameter q to `to`. number: the parameter's stream
+// of random numbers.
 static inline void fsdp_init_range(Ctx *c, const Param *q, uint32_t number, float *to, uint64_t seed, int64_t in_range,
                                    int64_t n) {
   if (q->init == INIT_NORMAL) normal_fill(c, tensor_of(to, F32, n), seed, number, in_range, q->std);
   else fill(c, tensor_of(to, F32, n), q->init == INIT_ONE ? 1.0f : 0.0f);
 }
-// A number of the values of all parameters that do not train beside adapters, as they are stored: what these are for.
-// The same on every number of ranks, and of no other weights but by chance. Collective.
+// A hash of the master values of all parameters but those of param_trains_beside: it identifies the base model that
+// adapters belong to. The same for every number of ranks. (hash_mixed is one step of a 64-bit mixing function.)
 static inline uint64_t hash_mixed(uint64_t x) {  // Steele, Lea and Flood 2014, "SplitMix"
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ x >> 27) * 0x94d049bb133111ebull;
@@ -448,7 +451,7 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element) {
       if (k <= 0 || f->mesh.replicate.me || first != ALL) break;
       fsdp_get_own(f, STATE_MASTER, p, at, values, k);
       float sum = 0;
-      for (int64_t i = 0; i < k; i++) sum += values[i] * 0;      // NaN of one that is not
+      for (int64_t i = 0; i < k; i++) sum += values[i] * 0;      // x * 0 is NaN if x is not finite
       for (int64_t i = 0; sum != 0 && i < k && first == ALL; i++)
         if (!isfinite(values[i])) first = p * ELEMENTS + run.in_range + i;
     }
@@ -458,7 +461,7 @@ bool fsdp_weights_finite(Fsdp *f, int *param, int64_t *element) {
   return lowest == ALL;
 }
 
-// Adapters have numbers of their own, so that a model has the same weights with and without them.
+// Adapters have random number streams of their own, so that a model has the same initial weights with and without them.
 enum : uint32_t { INIT_ADAPTERS = 1u << 24 };
 static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
   uint32_t weights = 0, adapters = INIT_ADAPTERS;
@@ -468,7 +471,7 @@ static inline void fsdp_init_pass(Fsdp *f, uint64_t seed, ValuePass pass) {
     Span run;
     float *to;
     liveness_arrived();
-    if (q->keeps || !fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;        // what is kept is read
+    if (q->keeps || !fsdp_own(f, STATE_MASTER, p, &run, &to)) continue;        // quantized weights come from a file
     const int64_t n = min64(run.numel, param_numel(q) - run.in_range);         // padding rows stay zero
     if (to && n > 0 && pass == PASS_STORE) fsdp_init_range(fsdp_param_ctx(f, p), q, number, to, seed, run.in_range, n);
     int64_t room;

@@ -1,4 +1,4 @@
-// state.h: what every part of the sharding layer asks of struct Fsdp (types.h).
+// state.h: short functions over struct Fsdp (types.h) that every part of the sharding layer uses.
 #pragma once
 #include "types.h"
 #include "kernels/ops.h"
@@ -39,7 +39,8 @@ static inline int fsdp_shards(const Fsdp *f) { return f->cfg.mesh.shards; }
 // Whether partial sums are passed from replica to replica.
 static inline bool fsdp_chains(const Fsdp *f) { return f->cfg.mesh.replicas > 1 && !f->cfg.native_reduce; }
 static inline bool fsdp_offloads(const Fsdp *f) { return f->cfg.offload != OFFLOAD_NONE; }
-// Working memory at an offset; parameter shards at theirs, which may lie elsewhere.
+// fsdp_work: address of an offset in working memory. fsdp_home: of an offset in parameter shards, which may be in other
+// memory.
 static inline char *fsdp_work(const Fsdp *f, size_t at) { return work_at(f->mem.work, at); }
 static inline char *fsdp_home(const Fsdp *f, size_t at) { return work_at(f->mem.params_home, at); }
 static inline int fsdp_slot_number(const Fsdp *f, int s) {
@@ -47,7 +48,8 @@ static inline int fsdp_slot_number(const Fsdp *f, int s) {
 }
 static inline GatherSlot *fsdp_slot(Fsdp *f, int s) { return &f->gather.slot[fsdp_slot_number(f, s)]; }
 
-// The replica whose sum this one goes on from: the one before; for the first one the last, of the reduction before.
+// The rank of the replica from which this replica's partial sum comes: the replica before; for the first replica the
+// last one, whose sum is the reduction's before.
 static inline int chain_before(const Fsdp *f) {
   const RankGroup *g = &f->mesh.replicate;
   return g->rank[(g->me + g->size - 1) % g->size];
@@ -73,7 +75,8 @@ static inline void fsdp_mark(Fsdp *f, Ctx *c, DeviceMark stream, int code) {
   c->ops->mark(c, &f->watch.hooks.marks[stream], mark_value(number, code));
 }
 static inline bool fsdp_trains(const Fsdp *f) { return !f->cfg.weights_only; }
-// --log_layers: bytes of a rank's sums; elements of a chunk, which fit into a cache.
+// --log_layers: bytes of a rank's sums; elements of a chunk: 2^16 (256 KiB in fp32) fit into a core's cache, 2^21 (8
+// MiB) into a GPU's.
 enum { LAYER_SUMS = 3, LAYER_CHUNK = 1 << 16, LAYER_CHUNK_CUDA = 1 << 21 };
 static inline size_t fsdp_layers_bytes(const Fsdp *f) {
   return f->cfg.log_layers && fsdp_trains(f) ? (size_t)f->lay.units * LAYER_SUMS * NORM_LIMBS * sizeof(int64_t) : 0;
@@ -81,13 +84,13 @@ static inline size_t fsdp_layers_bytes(const Fsdp *f) {
 static inline int64_t layer_chunk_numel(const Fsdp *f) {
   return f->ctx->ops->nccl && !fsdp_offloads(f) ? LAYER_CHUNK_CUDA : LAYER_CHUNK;
 }
-// What a small all-gather takes from each rank, at most.
+// The most bytes that a small all-gather takes from each rank.
 static inline size_t fsdp_small_most_bytes(const Fsdp *f) {
   const size_t scales = (size_t)f->lay.scales * sizeof(float), layers = fsdp_layers_bytes(f);
   const size_t most = scales > f->cfg.small_bytes ? scales : f->cfg.small_bytes;
   return layers > most ? layers : most;
 }
-// Moments of the optimizer, at most; of a parameter, which may have fewer (units.h: Piece).
+// The most moments that the optimizer has of a parameter. fsdp_param_moments: those of parameter p (Piece.moments).
 static inline size_t fsdp_moments(const Fsdp *f) { return f->cfg.optimizer == OPTIMIZER_SGD ? 1 : 2; }
 int fsdp_param_moments(const Fsdp *f, const Param *p) {
   return f->lay.unit[p->unit].piece[p->piece].moments;

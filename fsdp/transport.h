@@ -1,22 +1,23 @@
-// transport.h: how ranks reach each other: struct Comm, the table that a transport fills, and what all of them use:
-// events, where a unit's parts lie, what a gather and a round of a reduction consist of.
+// transport.h: what all transports use: events, places of a unit's parts, the pieces of a gather and the runs of a
+// round of a reduction. (struct Comm, the table that a transport fills, is in types.h.)
 //
-//   transport_self.h     one rank, and what a device does with streams of its own
+//   transport_self.h     one rank, and the streams of a device
 //   transport_mpi.h      windows (windows.h) inside a host, messages between hosts
 //   transport_nccl.h     NCCL
-//   transport_plan.h     nobody is there: dry runs
-//   transport_updates.h  Muon's matrices, over any of them
+//   transport_plan.h     dry runs: no peers
+//   transport_updates.h  Muon's matrices, over any of these transports
 //
 // Replicas. After a round of a reduction, the partial sum is in this rank's shard. The next replica reads it there,
 // adds its own contributions, and so on; the first replica's next reduction continues from the last one's sum. No rank
-// overwrites a sum before its reader has it, because what it would write is computed from what the reader passes on;
+// overwrites a sum before its reader has it, because its next sum is computed from the sum that the reader passes on;
 // the step's small all-gather orders the first reduction of the next step. (So a rank may post the receive of a message
 // that cannot have been sent yet into memory from which another is still being sent.) After a stage's last reduction of
 // the step, the last replica's sums of its units go to all replicas, while backward goes on; native, NCCL adds them up.
 // With messages, two rounds at a time are on their way along the replicas and back to the first: with many replicas and
 // microbatches, --accumulate local avoids that.
 //
-// All traffic is counted here.
+// f->traffic is counted here and in the transports (all-gathers, chain sums, updates, barriers), in reduce.h
+// (reductions, broadcasts of their results) and in sharded_state.h (the small all-gather).
 #pragma once
 #include "types.h"
 #include "layout.h"
@@ -43,7 +44,7 @@ static inline char *fsdp_memory_or_die(Fsdp *f, size_t bytes, MemoryKind kind, c
   if (bytes && !p) die_missing("cannot allocate %zu bytes of %s: %s", bytes, what, strerror(ENOMEM));
   return (char *)p;
 }
-// Device memory of the working layout, but for what comes first and lies on the host.
+// Allocates working memory on the device, without its first work_on_host bytes, which are in the host mirror alone.
 static inline void fsdp_open_work(Fsdp *f) {
   const size_t from = f->lay.work_on_host, bytes = f->lay.work_bytes - from;
   f->mem.work = WorkMemory{fsdp_memory_or_die(f, bytes, MEMORY_DEVICE, "shards and gradient slots"), from};
@@ -53,7 +54,7 @@ static inline void fsdp_close_work(Fsdp *f) {
   f->ctx->ops->memory_free(f->ctx, f->mem.work.at, f->lay.work_bytes - f->mem.work.from, MEMORY_DEVICE);
 }
 
-// Where unit u's gradient lies, whole, if it is in gradient buffer `buffer`: an offset in working memory.
+// Offset in working memory of unit u's whole gradient, if it is in gradient buffer `buffer`.
 static inline size_t fsdp_unit_grads_at(const Fsdp *f, int u, int buffer) {
   const Unit *q = &f->lay.unit[u];
   if (grads_are_whole(f->lay.stage[q->stage].grads)) return q->grads_at;
@@ -70,21 +71,21 @@ static inline float *fsdp_grad_shard(const Fsdp *f, ReduceSpan x) {
   const Unit *u = &f->lay.unit[x.unit];
   return f->lay.stage[u->stage].grads == GRADS_SHARD_IN_WHOLE ? NULL : f->shards.grads + u->sum_base + x.first;
 }
-// Where this rank's sum is while it is added to: offloaded, on the device.
+// Where this rank's sum is while contributions are added: its gradient shard, or, offloaded, a buffer on the device.
 static inline float *fsdp_round_sum(const Fsdp *f, ReduceSpan x) {
   return fsdp_offloads(f) ? f->mem.sum : fsdp_grad_shard(f, x);
 }
-// Whether nothing was added yet to what this rank's shard group reduces now.
+// Whether this rank's shard group starts the sum: it is the step's first reduction of the stage, on the first replica.
 static inline bool fsdp_begins(const Fsdp *f) {
   return f->job.first && (!fsdp_chains(f) || f->mesh.replicate.me == 0);
 }
-// Along hosts: whether the sum of a part comes to this rank by messages.
+// Along hosts: whether the partial sum of a part comes to this rank by messages.
 static inline bool hosts_receives_part(const Fsdp *f, int part) {
   const HostsLayout *h = &f->lay.hosts;
   return h->part[part].before != f->mesh.shard.me && (h->me || !fsdp_begins(f));
 }
-// Where the sum of a part is in a round, elements of a run: along hosts apart from all shards, but for OWN_SHARD;
-// straight, it is the own shard's.
+// Address of the sum of a part's run in a round: along hosts in memory of its own, but with OWN_SHARD the gradient
+// shard; without a chain it is the gradient shard's sum.
 enum { OWN_SHARD = -1 };
 static inline float *fsdp_part_sum(const Fsdp *f, uint64_t round, int part, ReduceSpan x, PieceRun run) {
   float *sum = fsdp_round_sum(f, x);
@@ -146,7 +147,8 @@ static inline void fsdp_store_secondary(Fsdp *f, int s, GatherSlot *slot) {
 }
 
 // ---- sums along the replicas
-// Whether this rank's sum of the last reduction goes back to the first replica before this one overwrites it.
+// Whether this rank, of the last replica, sends its sum of the stage's reduction before back to the first replica
+// before this reduction overwrites it.
 static inline bool chain_returns(const Fsdp *f) {
   return !f->job.first && f->mesh.replicate.me == f->mesh.replicate.size - 1;
 }
@@ -154,5 +156,5 @@ static inline size_t chain_at(const Fsdp *f, ReduceSpan x) {                  //
   return f->lay.part[WORK_SUMS].at + (size_t)(f->lay.unit[x.unit].sum_base + x.first) * sizeof(float);
 }
 static inline void chain_count(Fsdp *f, int64_t n) { f->traffic.replicate_bytes += n * 4; }
-// Along hosts: which way a sum goes.
+// Along hosts: whether this rank sends or receives a sum.
 enum HostsMove { HOSTS_SEND, HOSTS_RECEIVE };

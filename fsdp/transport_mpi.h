@@ -7,7 +7,7 @@
 #include "transport_self.h"
 #include "windows.h"
 
-enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // a count is an int, and some networks take less
+enum : size_t { MESSAGE_MOST_BYTES = 1 << 30 };  // MPI's counts are ints, and some networks take less than 2^31
 int fsdp_mpi_count(int64_t n) {
   CHECK(n <= INT32_MAX, "message of %lld elements", (long long)n);
   return (int)n;
@@ -44,14 +44,14 @@ static inline void comm_mpi_close(Fsdp *f) {
   else ops->memory_free(f->ctx, f->mem.window, f->lay.work_bytes, f->lay.mirrored ? MEMORY_PINNED : MEMORY_DEVICE);
 }
 
-// A mirrored device is waited for: what lands and what is fetched overwrites what passes before have read.
+// Waits for a mirrored device: messages and copies of this pass overwrite memory that earlier passes read.
 static inline void comm_mpi_step_begin(Fsdp *f) {
   if (f->lay.mirrored) f->ctx->ops->sync(f->ctx);
 }
 // The barrier separates the writing of shards from their reading. The reading, in place or by gathers, is separated
 // from the next writing by the step's small all-gather, which no rank leaves before all have ended their passes and
 // which every update comes after.
-// What else writes shards, initialisation and loading, comes before all passes and ends here, too.
+// Initialisation and loading write shards, too; they come before all passes and end with this barrier.
 static inline void comm_mpi_step_end(Fsdp *f) {
   if (f->lay.mirrored) {
     const size_t at = f->lay.part[WORK_PARAMS].at;
@@ -68,7 +68,7 @@ static inline void comm_mpi_step_end(Fsdp *f) {
   note_exchanged(f, NOTE_BARRIER, barrier);
 }
 
-// A message of one of the mesh's communicators joins a set.
+// The mesh's communicator for a channel.
 static inline MPI_Comm channel_comm(const Fsdp *f, Channel c) {
   return c == CHANNEL_GATHER ? f->mesh.gather_comm : c == CHANNEL_REDUCE ? f->mesh.reduce_comm : f->mesh.chain_comm;
 }
@@ -101,7 +101,7 @@ static inline void comm_mpi_progress(Fsdp *f) {
   if (f->mesh.hosts > 1 || !f->mesh.windows)
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, f->mesh.reduce_comm, &flag, MPI_STATUS_IGNORE);
 }
-// A device fetches from the landing on its own time: messages may arrive there again when it has done so.
+// Waits until the device has copied the slot's landing memory of the last gather: messages may then arrive in it again.
 static inline void comm_mpi_landing_free(Fsdp *f, int s, GatherSlot *slot) {
   bool done = !slot->landing || !slot->arrived.recorded;
   for (int spins = 0; !done; f->meanwhile(f)) {
@@ -178,7 +178,7 @@ static inline void comm_mpi_gather_finish(Fsdp *f, int s, GatherSlot *slot) {
   step_event_record(&f->gather_ctx, &slot->arrived);
   step_event_wait(f->ctx, &slot->arrived);
 }
-// A mirrored device brings the complete gradient to the window; what is staged goes round by round.
+// A mirrored device copies the complete gradient to the window; a staged gradient is copied round by round instead.
 static inline void comm_mpi_gradient_ready(Fsdp *f) {
   streams_gradient_ready(f);
   if (!f->lay.mirrored || fsdp_shards(f) == 1 || f->lay.stage[f->job.stage].staged) return;       // nobody reads it
@@ -197,7 +197,8 @@ static inline bool comm_mpi_peers_done(Fsdp *f, uint64_t rounds) {
       return false;
   return true;
 }
-// Two rounds are in flight: round - 2 used this memory. Only staging is written per round; slots are grads_free's.
+// Two rounds are in flight, so round - 2 used this memory. Only staging is written per round; gradient slots are waited
+// for by grads_free.
 static inline bool comm_mpi_round_free(Fsdp *f, uint64_t round) {
   const int parity = (int)(round & 1);
   bool filled = true;
@@ -216,7 +217,8 @@ static inline char *comm_mpi_landing_in(const Fsdp *f, uint64_t round, int remot
 }
 
 // ---- sums along the replicas
-// Messages land in the own shard, or in its mirror. They can only come when it has been read: see the top.
+// Posts the messages of a round along the replicas. They arrive in the own shard, or in its mirror, and only after the
+// sum there has been read (transport.h, Replicas).
 static inline void comm_mpi_chain_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const int parity = (int)(round & 1), tag = (int)(round & 0x3fff), n = fsdp_mpi_count(x.numel * 4);
   const RankGroup *g = &f->mesh.replicate;
@@ -255,7 +257,7 @@ static inline void comm_mpi_chain_give(Fsdp *f, uint64_t round, ReduceSpan x, fl
                fsdp_mpi_count(x.numel * 4), g->rank[g->me + 1], (int)(round & 0x3fff));
 }
 // ---- back to all replicas
-// The last replica's sum of a unit in working memory, in every replica's window at the same place.
+// Offset in working memory of the last replica's sum of a unit; the same in every replica's window.
 static inline size_t return_at(const Fsdp *f, const SumReturn *r) {
   return f->lay.part[WORK_SUMS].at + (size_t)f->lay.unit[r->unit].sum_base * sizeof(float);
 }
@@ -265,8 +267,8 @@ static inline size_t return_bytes(const Fsdp *f, const SumReturn *r) {
 static inline MessageSet *return_messages(Fsdp *f, const SumReturn *r) {
   return &f->messages.returns[r - f->returns.of];
 }
-// By messages to those that do not share memory with the last replica: few, one replica a host. They land in the own
-// shard, or in its mirror. They can only come when it has been read: see the top.
+// Starts messages from the last replica to the replicas that do not share memory with it. They arrive in the own shard,
+// or in its mirror, and only after the sum there has been read (transport.h, Replicas).
 static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1], tag = 0x4000;
@@ -283,7 +285,8 @@ static inline void comm_mpi_return_start(Fsdp *f, SumReturn *r) {
       message_receive(f, CHANNEL_RETURN, set, sum + at, n, last, tag);
   }
 }
-// Else out of the last replica's window, when that has added up r's round.
+// Whether the broadcast sum is in this rank's shard: its message has arrived, or it was copied from the last replica's
+// window, once that replica has added up round r->round.
 static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   const RankGroup *g = &f->mesh.replicate;
   const int last = g->rank[g->size - 1];
@@ -296,7 +299,7 @@ static inline bool comm_mpi_return_arrived(Fsdp *f, SumReturn *r) {
   if (from != (const char *)own) f->ctx->ops->copy(&f->reduce_ctx, own, from, return_bytes(f, r));
   return true;
 }
-// A mirrored device's host has waited for every round, but not for copies of sums that came back.
+// The host of a mirrored device has waited for every round, but not yet for the copies of broadcast sums.
 static inline void comm_mpi_returns_wait(Fsdp *f) {
   for (int spins = 0; f->returns.begun; f->meanwhile(f))
     liveness_pause(&spins, "the last replica's sums", f->lay.unit[f->returns.of[f->returns.taken].unit].stage);
@@ -304,14 +307,15 @@ static inline void comm_mpi_returns_wait(Fsdp *f) {
 }
 
 // ---- sums along hosts
-// Receives of a round: straight, of contributions; along hosts of a part's sum, or of the own shard's result.
+// The set of receives of a round: of contributions; along hosts of a part's sum, or (OWN_SHARD) of the result.
 static inline MessageSet *part_receives(Fsdp *f, uint64_t round, int part) {
   if (!f->lay.hosts.hosts) return &f->messages.receives[round & 1];
   const int parts = f->lay.hosts.parts, first = (int)(round & 1) * (parts + 1);
   return &f->messages.parts[first + (part == OWN_SHARD ? parts : part)];
 }
-// The sum of a part in a round, or of the own shard, by messages to or from rank `peer` of the shard group. What an
-// owner begins with and what comes back to it go from the last host to the first in one round: by channels.
+// Sends or receives the sum of a part in a round, or of the own shard (OWN_SHARD), to or from rank `peer` of the shard
+// group. c: the channel: a sum's initial value and its result may go between the same two ranks in one round, so they
+// need different channels.
 static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, int part, HostsMove move, Channel c,
                                  int peer) {
   const int r = f->mesh.shard.rank[peer], tag = (int)(round & 0x3fff);
@@ -322,15 +326,16 @@ static inline void hosts_message(Fsdp *f, uint64_t round, ReduceSpan x, int part
     else message_receive(f, c, part_receives(f, round, part), at, bytes, r, tag);
   }
 }
-// A round is laid out: sums may arrive.
+// Posts the receives of a round's partial sums.
 static inline void comm_mpi_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   for (int p = 0; p < h->parts; p++)
     if (hosts_receives_part(f, p))
       hosts_message(f, round, x, p, HOSTS_RECEIVE, h->me ? CHANNEL_REDUCE : CHANNEL_CHAIN, h->part[p].before);
 }
-// The result comes to where the sum is sent from that it goes on from, and so after that has arrived; in a whole
-// gradient, to where this rank has added its own contribution before.
+// Sends the initial value of the own shard's sum to the first host, and posts the receive of the result into the same
+// memory: the result depends on the initial value, so it arrives after that was sent. If the shard is part of a whole
+// gradient, the result overwrites this rank's own contribution, which has been added before.
 static inline void comm_mpi_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   const int me = f->mesh.shard.me;
@@ -397,7 +402,7 @@ static inline void comm_mpi_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
     }
   }
 }
-// Peers may write again what this rank has read: a device must have copied it by then.
+// Tells peers that this rank has read their contributions to the round; a mirrored device must have copied them first.
 static inline void comm_mpi_round_done(Fsdp *f, uint64_t round) {
   if (f->lay.mirrored) f->ctx->ops->sync(&f->reduce_ctx);
   counter_publish(f, &fsdp_control(f, f->mesh.rank)->done, round + 1);
@@ -428,13 +433,13 @@ static inline void comm_mpi_updates_wait(Fsdp *f, const uint64_t *counter, uint6
     liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
   liveness_arrived();
 }
-// All ranks share memory: momenta are written into owners' windows, updates are read there.
+// Comm.updates if all ranks share memory: momenta are written into owners' windows, and updates are read from them.
 static inline void comm_mpi_updates_in_place(Fsdp *f, UpdateMove move, int round) {
   const uint64_t count = f->muon.rounds + (uint64_t)round + 1;
   const int S = fsdp_shards(f), N = f->mesh.world, slots = f->lay.owned.slots;
   Control *own = fsdp_control(f, f->mesh.rank);
   Span run;
-  // The slots of a step's first rounds are free: everybody has passed its small all-gather.
+  // The slots of a step's first rounds are free: every rank has passed the step's small all-gather.
   for (int r = 0; r < N && move == UPDATES_FREE && round >= slots; r++)
     if (r != f->mesh.rank) comm_mpi_updates_wait(f, &fsdp_control(f, r)->taken, count - (uint64_t)slots);
   if (N > 1 && move == UPDATES_GIVE) counter_publish(f, &own->momenta, count);
@@ -462,8 +467,8 @@ static inline void comm_mpi_updates_finish(Fsdp *f, int round) {
     liveness_pause(&spins, "the updates of Muon", STAGE_NONE);
   liveness_arrived();
 }
-// Of a mirrored device, to or from the host: the runs of others' matrices, where the device has them; and the own
-// matrix, of which only others' runs come from the host.
+// A mirrored device copies to or from the host: its runs of other ranks' matrices; and its own matrix, of which only
+// the other ranks' runs come from the host.
 static inline void comm_mpi_mirror_runs(Fsdp *f, int round, bool to_host) {
   Span run;
   EACH_OWNED(f, round, x) {

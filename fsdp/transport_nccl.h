@@ -8,7 +8,7 @@
 #include "types.h"
 #include "transport_self.h"
 
-// Whether the ranks of a group tell each other anything: a test lets one rank tell itself (comms_of_one).
+// Whether a group needs a communicator: it has several ranks, or a test wants communicators of one (comms_of_one).
 static inline bool comm_nccl_meets(const Fsdp *f, const RankGroup *g) { return g->size > 1 || f->cfg.comms_of_one; }
 // Opens a communicator of all ranks of a group by the id that its first rank makes. All ranks of the program come here.
 static inline void *comm_nccl_group(Fsdp *f, const RankGroup *g) {
@@ -22,15 +22,15 @@ static inline void *comm_nccl_group(Fsdp *f, const RankGroup *g) {
   free(ids);
   return comm;
 }
-// The part of `parent` that is this group; all its ranks come here.
+// Splits the group's communicator from `parent`. Collective over `parent`.
 static inline void *comm_nccl_part(Fsdp *f, void *parent, const RankGroup *g) {
   void *comm = NULL;
   if (parent && comm_nccl_meets(f, g)) f->ctx->ops->nccl->comm_split(f->ctx, &comm, parent, g->rank[0], g->me);
   return comm;
 }
 static inline void comm_nccl_warm(Fsdp *f);
-// NCCL connects at the first call of a kind: all that a step makes come once, before its memory is measured. That is
-// also why a capture finds nothing to connect.
+// Opens communicators. NCCL connects, and allocates memory, at the first call of a kind, so each kind of call of a step
+// is made once here, before NCCL's memory is measured. A captured step then never connects.
 static inline void comm_nccl_connect(Fsdp *f) {
   size_t before, after, total;
   RankGroup all = rank_group(0, 1, f->mesh.world, f->mesh.rank);
@@ -48,7 +48,7 @@ static inline void comm_nccl_connect(Fsdp *f) {
   memory_measure(f->plan, MEM_NCCL, before, after);
   free(all.rank);
 }
-// Parts before what they were split from.
+// Closes split communicators before the one that they were split from.
 static inline void comm_nccl_close(Fsdp *f) {
   void *const comms[] = {f->nccl.secondary, f->nccl.gather, f->nccl.replicate, f->nccl.reduce, f->nccl.world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_close(f->ctx, comm);
@@ -83,7 +83,7 @@ static inline void comm_nccl_gather_start(Fsdp *f, int s, GatherSlot *slot) {
   if (fsdp_stores_secondary(f, s, slot)) fsdp_store_secondary(f, s, slot);
   step_event_record(&f->gather_ctx, &slot->arrived);
 }
-// NCCL's own sum arrives in one place, round after round.
+// --reduce native: NCCL's sum arrives in one buffer, so the round before must have ended.
 static inline bool comm_nccl_round_free(Fsdp *f, uint64_t) {
   return !f->cfg.native_reduce || f->job.past[REDUCE_SEND] == f->job.past[REDUCE_END];
 }
@@ -97,7 +97,7 @@ static inline char *comm_nccl_staging_in(const Fsdp *f, uint64_t round, int i) {
 // All ranks of the group enqueue these in one order: what a round's ranks of a host contribute; what owners begin with;
 // parts along the hosts, in order of owners; results. A part's message waits only for those of owners before it and of
 // hosts before, so that no messages wait for each other in a circle. A part goes on while the next one comes.
-// What the i-th rank of this host contributes to a part.
+// Where the contribution of this host's i-th rank to a part is received.
 static inline char *comm_nccl_part_staging(const Fsdp *f, uint64_t round, int i, int part) {
   const HostsLayout *h = &f->lay.hosts;
   const int other = i - (h->first + i > f->mesh.shard.me);
@@ -122,7 +122,7 @@ static inline void comm_nccl_hosts_post(Fsdp *f, uint64_t round, ReduceSpan x) {
   }
   nccl->group_end(&f->reduce_ctx);
 }
-// The sum of a part in a round, or of the own shard, to or from rank `peer` of the shard group.
+// Sends or receives the sum of a part in a round, or of the own shard, to or from rank `peer` of the shard group.
 static inline void comm_nccl_sum(Fsdp *f, uint64_t round, ReduceSpan x, int part, HostsMove move, int peer) {
   const Collectives *nccl = f->ctx->ops->nccl;
   EACH_RUN(f, x, run) {
@@ -161,7 +161,7 @@ static inline bool comm_nccl_part_arrived(Fsdp *f, uint64_t round, int part, Red
 static inline void comm_nccl_hosts_give(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   comm_nccl_hosts_exchange(f, round, part, part + 1, x);
 }
-// Results of a round come after the parts of the next one: hosts before the last are at work on these meanwhile.
+// Results of a round are sent after the parts of the next round: hosts before the last work on these meanwhile.
 static inline bool comm_nccl_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const HostsLayout *h = &f->lay.hosts;
@@ -213,9 +213,10 @@ static inline void comm_nccl_chain_back(Fsdp *f, const float *from, float *to, i
   if (g->me) nccl->send(&f->reduce_ctx, f->nccl.replicate, from, (size_t)numel_ * 4, 0);
   else nccl->receive(&f->reduce_ctx, f->nccl.replicate, to, (size_t)numel_ * 4, g->size - 1);
 }
-// The sum comes straight to where it is added to. What goes back to the first replica lies in its own place, so that a
-// unit's go back at once and rounds follow each other along the replicas; offloaded, all rounds have but one place on
-// the device, and each goes round before the next.
+// Receives the partial sum of the replica before into `sum`, where contributions are added to it. The last replica's
+// sums of the reduction before go back to the first replica: all of a unit's at once, since each round's sum has its
+// own place, so that rounds follow each other along the replicas. Offloaded, all rounds share one buffer on the device,
+// and a round passes all replicas before the next one starts.
 static inline void comm_nccl_chain_take(Fsdp *f, uint64_t, ReduceSpan x, float *sum) {
   const RankGroup *g = &f->mesh.replicate;
   const Unit *u = &f->lay.unit[x.unit];
@@ -232,7 +233,8 @@ static inline void comm_nccl_chain_give(Fsdp *f, uint64_t, ReduceSpan x, float *
   if (g->me < g->size - 1)
     f->ctx->ops->nccl->send(&f->reduce_ctx, f->nccl.replicate, sum, (size_t)x.numel * 4, g->me + 1);
 }
-// The last replica's sum of a unit to all of them; or all replicas' sums, by NCCL.
+// Broadcasts the last replica's sum of a unit to all replicas; with --reduce native NCCL all-reduces all replicas'
+// sums.
 static inline void comm_nccl_return_start(Fsdp *f, SumReturn *r) {
   const Collectives *nccl = f->ctx->ops->nccl;
   const Unit *u = &f->lay.unit[r->unit];
@@ -247,7 +249,7 @@ static inline void comm_nccl_return_start(Fsdp *f, SumReturn *r) {
     if (off) f->ctx->ops->copy(&f->reduce_ctx, own, sum, (size_t)k * 4);
   }
 }
-// Over the communicator of all ranks, on the stream whose others were split from it.
+// The small all-gather: over the communicator of all ranks, on the stream of reductions.
 static inline void comm_nccl_small(Fsdp *f, const void *mine, void *all, size_t bytes) {
   if (!f->nccl.world) { comm_self_small(f, mine, all, bytes); return; }
   step_event_record(f->ctx, &f->events.exchange_ready);
@@ -276,7 +278,7 @@ static inline void comm_nccl_warm_gather(Fsdp *f, Ctx *c, void *comm, const Rank
   for (size_t bytes : sizes)
     if (comm && bytes) f->ctx->ops->nccl->all_gather(c, comm, memory, memory + (size_t)g->me * bytes, bytes);
 }
-// Of sums that go back to all replicas.
+// Sizes of the broadcasts of reduced gradients to all replicas.
 static inline WarmBytes comm_nccl_returns(const Fsdp *f) {
   WarmBytes w = {};
   for (int u = 0; u < f->lay.units; u++) {
@@ -355,7 +357,8 @@ static inline void comm_nccl_warm(Fsdp *f) {
   f->ctx->ops->sync(&f->reduce_ctx);
   f->ctx->ops->memory_free(f->ctx, memory, bytes, MEMORY_DEVICE);
 }
-// A peer or a link that was lost fails no call of ours: its kernels wait on the device.
+// Checks communicators for errors: after the loss of a peer or a link our calls still succeed, and kernels wait
+// forever.
 static inline void comm_nccl_progress(Fsdp *f) {
   void *const comms[] = {f->nccl.gather, f->nccl.reduce, f->nccl.secondary, f->nccl.replicate, f->nccl.world};
   for (void *comm : comms) if (comm) f->ctx->ops->nccl->comm_check(f->ctx, comm);

@@ -1,7 +1,7 @@
-// transport_plan.h: the transport of a dry run over the planning table: nobody is there. What a transport reads and
-// writes is told to the record, on the streams and between the events of NCCL's: a CPU's calls, which are done when
-// they return, are ordered more strictly. The traffic is counted as if peers were there. Who watches a dry run is told
-// what moves, before the accesses that are it: predictions make times of that.
+// transport_plan.h: the transport of a dry run over the planning table, without peers. It records what a transport
+// reads and writes, on the streams and between the events of the NCCL transport: a CPU's calls, which are done when
+// they return, are ordered more strictly. Traffic is counted as if peers were there. A dry run's watch is called with
+// each DryMove before the accesses that belong to it; predictions compute times from these.
 #pragma once
 #include "types.h"
 #include "transport_mpi.h"
@@ -13,7 +13,7 @@ static inline void comm_plan_touch(const Ctx *c, AccessKind kind, const void *p,
   touch(&x, kind, p, bytes);
   touch_tell(c, &x);
 }
-// Something moves; where it is a message that another rank may spare this one, comm_plan_moved ends it.
+// Reports a DryMove to the watch. If it is a message that other ranks need not have, comm_plan_moved ends it.
 static inline void comm_plan_move(const Fsdp *f, RecordStream stream, DryMove x) {
   if (f->dry && f->record->watch) f->record->watch->move(f->record->watch, stream, &x);
 }
@@ -25,7 +25,7 @@ static inline void comm_plan_sum_moves(const Fsdp *f, ReduceSpan x, bool near, i
   m.kind = MOVE_SUM, m.bytes = (double)x.numel * 4, m.near = near, m.hops = hops, m.after_start = after_start;
   comm_plan_move(f, RECORD_REDUCE, m);
 }
-// Whether ranks of a host copy what they gather, and send, from each other.
+// Whether ranks of a host copy what they gather and send from each other, and do not read it in place.
 static inline bool comm_plan_copies(const Fsdp *f) { return f->cfg.copies || !f->mesh.windows; }
 static inline void comm_plan_open(Fsdp *f) {
   const size_t others = f->lay.in_place ? (size_t)fsdp_shards(f) * f->lay.params_bytes : 0;
@@ -58,13 +58,14 @@ static inline void comm_plan_gradient_ready(Fsdp *f) {
   m.kind = MOVE_START;
   comm_plan_move(f, RECORD_REDUCE, m);
 }
-// What arrives in a round over NCCL: noted as all of its staging.
+// Records the contributions that arrive in a round over NCCL: as an access to all of the staging.
 static inline void comm_plan_staging_in(Fsdp *f, AccessKind kind, uint64_t round) {
   const size_t bytes = f->lay.pool[POOL_STAGING_IN];
   if (f->cfg.comm != COMM_NCCL || !bytes) return;
   comm_plan_touch(&f->reduce_ctx, kind, comm_nccl_staging_in(f, round, 0), f->cfg.native_reduce ? bytes : bytes / 2);
 }
-// Every owner reads its part of what this rank contributes: of a complete gradient, all from the first to the last.
+// Every owner reads its part of this rank's contributions; of a gradient that is not staged, all bytes are recorded
+// from the first to the last.
 static inline void comm_plan_round_send(Fsdp *f, uint64_t round, ReduceSpan x) {
   const bool staged = f->lay.stage[f->job.stage].staged;
   const int S = fsdp_shards(f);
@@ -105,7 +106,7 @@ static inline void comm_plan_return_start(Fsdp *f, SumReturn *r) {
   comm_plan_move(f, RECORD_REDUCE, m);
   comm_plan_touch(&f->reduce_ctx, f->cfg.native_reduce ? ACCESS_UPDATE : ACCESS_WRITE, f->shards.grads + u->sum_base,
                   (size_t)u->state_numel * 4);
-  // Offloaded shards go through the device.
+  // Offloaded shards are copied through a buffer on the device.
   const size_t sum = f->cfg.comm == COMM_NCCL ? f->lay.pool[POOL_SUM] : 0;
   if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_WRITE, f->mem.sum, sum);
   if (sum) comm_plan_touch(&f->reduce_ctx, ACCESS_READ, f->mem.sum, sum);
@@ -122,7 +123,7 @@ static inline void comm_plan_small(Fsdp *f, const void *mine, void *all, size_t 
 static inline void comm_plan_update_message(Fsdp *f, int, UpdateMessage m) {
   if (!f->lay.mirrored) comm_plan_touch(&f->reduce_ctx, m.sends ? ACCESS_READ : ACCESS_WRITE, m.at, m.bytes);
 }
-// A mirrored device's copies, one way and back, as if messages took no time.
+// A mirrored device's copies to and from the host, as if messages took no time.
 static inline void comm_plan_exchange(Fsdp *f, int round, bool back) {
   const bool runs = f->lay.mirrored && !fsdp_offloads(f);
   if (runs && !back) comm_mpi_mirror_runs(f, round, true);
@@ -156,7 +157,7 @@ static inline void comm_plan_updates(Fsdp *f, UpdateMove move, int round) {
   if (moves && !f->lay.owned.in_place) updates_by_stream(f, move, round, comm_plan_exchange);
   comm_plan_moved(f);
 }
-// Along hosts: the own shard's sum goes to the first host, and the result comes back; parts come and go.
+// Along hosts: records the access to the sum of a part, or of the own shard, that a message sends or receives.
 static inline void comm_plan_sum(Fsdp *f, AccessKind kind, uint64_t round, int part, ReduceSpan x) {
   EACH_RUN(f, x, run)
     comm_plan_touch(&f->reduce_ctx, kind, fsdp_part_sum(f, round, part, x, run), (size_t)run.numel * 4);
@@ -166,7 +167,7 @@ static inline void comm_plan_hosts_begin(Fsdp *f, uint64_t round, ReduceSpan x) 
   if (f->lay.hosts.begin != f->mesh.shard.me && !fsdp_begins(f)) comm_plan_sum(f, ACCESS_READ, round, OWN_SHARD, x);
   comm_plan_moved(f);
 }
-// The first part of a reduction comes through the hosts before.
+// The first part of a reduction has passed through all hosts before this one.
 static inline bool comm_plan_part_arrived(Fsdp *f, uint64_t round, int part, ReduceSpan x) {
   const bool receives = hosts_receives_part(f, part), first = !f->job.past[REDUCE_FOLD] && !part && receives;
   if (f->lay.hosts.hosts) comm_plan_sum_moves(f, x, false, first ? f->lay.hosts.me : 0, first);
@@ -184,7 +185,7 @@ static inline void comm_plan_hosts_give(Fsdp *f, uint64_t round, int part, Reduc
   if (h->me < h->hosts - 1) comm_plan_sum(f, ACCESS_READ, round, part, x);
   comm_plan_moved(f);
 }
-// The result has come through the hosts behind.
+// The result has passed through all hosts after this one.
 static inline bool comm_plan_hosts_back(Fsdp *f, uint64_t round, ReduceSpan x) {
   const HostsLayout *h = &f->lay.hosts;
   comm_plan_sum_moves(f, x, false, h->hosts - 1 - h->me, false);

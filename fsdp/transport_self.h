@@ -1,5 +1,5 @@
 // transport_self.h: one rank alone: it reduces its own contributions; units are read in place, or copied from the host.
-// And what one device does with streams of its own, over NCCL or alone.
+// Also the streams of a device, which the NCCL transport uses, too.
 #pragma once
 #include "types.h"
 #include "transport_updates.h"
@@ -65,12 +65,12 @@ static inline void comm_self_small(Fsdp *f, const void *mine, void *all, size_t 
   record_collective(f->record, RECORD_MODEL, COLLECTIVE_ALL_GATHER, OVER_WORLD, 1, 0);
   f->ctx->ops->copy(f->ctx, all, mine, bytes);
 }
-// One rank owns every matrix. Only where the optimizer is on the host do they come and go.
+// One rank owns every matrix. Matrices are copied, between host and device, only for an offloaded optimizer.
 static inline void comm_self_exchange(Fsdp *, int, bool) {}
 static inline void comm_self_updates(Fsdp *f, UpdateMove move, int round) {
   if (fsdp_offloads(f)) updates_by_stream(f, move, round, comm_self_exchange);
 }
-// Nobody is asked, and all has arrived. Along hosts nothing goes.
+// The table: no peers, so every poll succeeds, and there is no chain along hosts.
 static inline Comm comm_self_table() {
   Comm c = {};
   c.connect = comm_self_nothing;

@@ -3,10 +3,11 @@
 #include "types.h"
 #include "transport.h"
 
-// Of a round: this rank's run of a matrix, or its part of the own one. back: after the owner has computed it.
+// A message of a round: `bytes` at `at`, sent to or received from rank `peer`: a run of a matrix, as momenta, or, with
+// `back`, as the owner's update.
 struct UpdateMessage { char *at; size_t bytes; int peer; bool sends, back; };
-// Gives `message` all that this rank sends and receives in a round: between two ranks at most one each way. With
-// messages, a mirrored device's lie on the host. Counts them.
+// Calls `message` for each message that this rank sends and receives in a round, one way, and counts the traffic. Two
+// ranks exchange at most one message each way. On a mirrored device messages are in host memory.
 static inline void updates_each_message(Fsdp *f, int round, bool back,
                                         void (*message)(Fsdp *f, int round, UpdateMessage m)) {
   const int S = fsdp_shards(f), me = f->mesh.rank, N = f->mesh.world, first = back ? 0 : me / S * S;
@@ -32,8 +33,9 @@ static inline void updates_each_message(Fsdp *f, int round, bool back,
     }
   }
 }
-// Runs of a round between the device and the host, whose optimizer writes and reads them: to where they are sent from
-// or orthogonalised, or back. A mirrored device has only those of its own matrix.
+// Offloaded optimizer: copies the runs of a round from host memory, where the optimizer writes momenta, to the device,
+// where they are sent or orthogonalised; with `back` copies updates to the host. A mirrored device copies only the runs
+// of its own matrix.
 static inline void updates_copy(Fsdp *f, int round, bool back) {
   Span run;
   EACH_OWNED(f, round, x) {
@@ -57,8 +59,8 @@ static inline bool updates_move(const Fsdp *f, int round, bool back) {
   }
   return false;
 }
-// exchange: sends and receives a round on the stream of reductions, one way or back. A rank that moves nothing waits
-// for nothing.
+// Comm.updates for transports whose exchange runs on the stream of reductions. exchange: sends and receives a round,
+// one way or `back`. A rank that has no messages or copies in a round does not wait.
 static inline void updates_by_stream(Fsdp *f, UpdateMove move, int round, void (*exchange)(Fsdp *, int, bool)) {
   const int slot = owned_slot(f, round);
   const bool off = fsdp_offloads(f);

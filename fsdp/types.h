@@ -1,6 +1,6 @@
-// types.h: the types of the inside, which fsdp/ alone includes: meshes, units, what follows from the configuration,
-// what changes, struct Fsdp, the table of a transport, records and placements. Each part is described where its
-// functions are.
+// types.h: the internal types, which only fsdp/ includes: meshes, units, layout (constant after fsdp_declare), run-time
+// state, struct Fsdp, the table of a transport, records and placements. The file that has a part's functions describes
+// the part.
 #pragma once
 #include "fsdp.h"
 #include "plan.h"
@@ -29,29 +29,30 @@ struct Mesh {
 // and no optimizer state. They come last in a shard, so that gradients and optimizer state have no gaps.
 struct Piece {
   const Param *like;                             // the first of its parameters
-  int type;                                      // of blocks, of which a rank has whole ones; else 0
+  int type;                                      // type of its quantization blocks, never cut between ranks; else 0
   int moments;                                   // of the optimizer: 0 to 2
-  int64_t numel;                                 // of one rank
-  // Where the piece begins. In bytes: in the gathered unit; in a rank's shard.
+  int64_t numel;                                 // elements of one rank's part
+  // Where the piece starts, in bytes: full_at in the gathered unit, shard_at in a rank's parameter shard.
   size_t full_at, shard_at;
-  // In elements: in a rank's moments and gradient shard; in its fp32 masters, or their low halves; in the unit's whole
-  // gradient; in its copy in the compute dtype.
+  // Where the piece starts, in elements: state_at in a rank's first moments and gradient shard; master_at in its fp32
+  // masters, or, if split, their low halves; grad_at in the unit's whole gradient; expand_at in the unit's copy in the
+  // compute dtype; second_at in a rank's second moments.
   int64_t state_at, master_at, grad_at, expand_at;
-  int64_t second_at;                             // in elements: in a rank's second moments
+  int64_t second_at;
   bool has_master;                               // an fp32 master, or the low half of one, is stored beside the shard
-  bool split;                                    // it is a low half
+  bool split;                                    // has_master: the low halves of masters are stored, not whole ones
   bool expands;                                  // it is stored in another dtype than the compute dtype
 };
 struct Unit {
   char name[64];
   int stage, params, pieces;
   Piece *piece;
-  size_t full_bytes, shard_bytes, slot_at;       // gathered; of one rank; slot_at: where it begins in its stage
+  size_t full_bytes, shard_bytes, slot_at;       // bytes gathered; of one rank's shard; its offset in its stage's slot
   int64_t shard_numel, state_numel;              // of one rank: all elements; the trained ones, which come first
   int64_t second_numel;                          // of one rank: those with a second moment
   int64_t master_numel, low_numel;               // of one rank: fp32 masters; low halves of masters
   int64_t grad_numel, expand_numel;              // whole gradient; copy in the compute dtype
-  int64_t grad_slot_at, expand_slot_at;          // elements: where these begin in its stage's
+  int64_t grad_slot_at, expand_slot_at;          // elements: where its gradient and copy start in its stage's
   int rounds;                                    // in which its gradient is reduced
   // Where it begins in memory that holds all units one after the other. In elements: moments, second moments, fp32
   // masters, low halves, and gradient shards that are not part of a whole gradient. In bytes: parameter shards,
@@ -62,14 +63,14 @@ struct Unit {
 // Where backward writes a stage's gradient.
 //   in shard   into the gradient shard itself, because this rank is the only one: there is no reduction. Later
 //              microbatches are added there
-//   in slot    into one of two slots, which blocks take in turn, in the wire dtype, once a microbatch
-//   whole      into an fp32 buffer of its own, because backward adds to it: chunk by chunk of the head, or with each
-//              microbatch
-//   in whole   the same, and the shard is this rank's part of that buffer
+//   in slot    into one of two slots, which blocks take alternately, in the wire dtype, once per microbatch
+//   whole      into the stage's own fp32 buffer, because backward adds to it: for each chunk of the head's rows, or for
+//              each microbatch
+//   in whole   as `whole`, and the gradient shard is this rank's part of that buffer
 enum GradHome { GRADS_NONE, GRADS_IN_SHARD, GRADS_IN_SLOT, GRADS_WHOLE, GRADS_SHARD_IN_WHOLE };
 static inline bool grads_are_whole(GradHome home) { return home >= GRADS_WHOLE; }
-// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. rounds: of a reduction of
-// all its units.
+// staged: its gradient is rounded to the wire dtype in a separate buffer before it is sent. rounds: number of rounds in
+// which a reduction of all its units goes. The sizes are sums over its units.
 struct Stage {
   int first_unit, units;
   size_t full_bytes;
@@ -84,12 +85,13 @@ struct Stage {
 struct PieceRun { int piece; int64_t state_at, grad_at, owner_stride, numel; };
 
 // ---- state.h --------------------------------------------------------------------------------------------------------
-// Rounds of updates in flight: one whose matrices come to their owners, one that they compute, one that goes back.
+// Rounds of Muon updates in flight: in one momenta are sent to the owners, in one owners compute, in one updates
+// return.
 enum { UPDATE_SLOTS = 3 };
-// An event, and whether it has been recorded since the step began. An event of an earlier step needs no wait, and a
-// captured step must not wait for events outside of it.
+// An event, and whether it has been recorded since the step began. Nobody waits for an event of an earlier step: its
+// work is over, and a captured step must not wait for events outside of the capture.
 struct StepEvent { void *event; bool recorded; };
-// Messages that are waited for together.
+// Messages that are waited for together: `pending` requests, in an array with capacity `room`.
 struct MessageSet { MPI_Request *request; int pending, room; };
 enum SlotState { SLOT_EMPTY, SLOT_PENDING, SLOT_WHOLE };
 // The memory into which a stage is gathered: its units, one after the other. landing: pinned host memory for messages
@@ -100,7 +102,7 @@ struct GatherSlot {
   bool in_use, from_secondary;
   char *data, *landing;
   MessageSet messages;
-  FlightCollective gather;                       // the last one into it
+  FlightCollective gather;                       // the last gather into this slot
   StepEvent arrived, released;                   // the gather is complete; the model's last read of it
 };
 // The steps of each round of a reduction (reduce.h).
@@ -108,17 +110,18 @@ enum ReduceStep { REDUCE_SEND, REDUCE_BEGIN, REDUCE_FOLD, REDUCE_END, REDUCE_STE
 // The reduction in flight (there is at most one), of one stage. It goes in rounds, unit by unit; a round covers at most
 // chunk_numel elements of every owner's shard.
 struct ReduceJob {
-  bool active, first, last;                      // of the stage's in this step; the first one overwrites the shard
-  int stage, buffer, rounds;
-  int past[REDUCE_STEPS];                        // rounds that have taken each step
-  int part;                                      // of the round that is folded next, parts that have been
-  int64_t moves;                                 // grows with each step
+  bool active, first, last;                      // first, last reduction of the stage in this step; first: overwrites
+                                                 // the gradient shard, later ones add to it
+  int stage, buffer, rounds;                     // buffer: of fsdp_grad_buffer
+  int past[REDUCE_STEPS];                        // past[s]: number of rounds that have taken step s
+  int part;                                      // parts that the round which is folded next has already folded
+  int64_t moves;                                 // steps taken by all rounds
   uint64_t round0, last_round0;                  // number of its first round, and of the stage's last reduction
   FlightCollective collective;
 };
-// With replicas, a unit's sum of the step on its way back to all of them. round: the last one of the reduction that
-// made it. Several can be on their way, in the order in which they began: these are
-// [0, begun), of which [0, taken) have come.
+// With replicas: the broadcast of a unit's reduced gradient to all replicas. round: the last round of the reduction
+// that made it. Several broadcasts can be in flight, in the order in which they began: entries [0, begun), of which
+// [0, taken) have arrived.
 struct SumReturn { int unit; uint64_t round; };
 struct SumReturns { int begun, taken; SumReturn *of; };
 // What one round covers: elements [first, first + numel) of the shards of one unit.
@@ -138,21 +141,23 @@ enum PoolName { POOL_BLOCK_SLOTS, POOL_ROOT_SLOT,        // gather slots
                 POOL_SUM, POOL_STAGING_IN,               // offloaded: a round's sum; others' contributions
                 POOL_UPDATES, POOL_ORTHOGONAL,           // Muon: updates on their way; scratch of newton_schulz
                 POOL_PARTS };
-// Which contributions a rank adds to which sums. A part: what an owner's shard gets in a round. Ranks are numbers in
-// the shard group. before, after: from where its sum comes to this rank, and where it goes.
+// Which contributions a rank adds to which sums. A part is what one owner's shard gets in a round. Ranks are numbers in
+// the shard group. before: the rank from which the part's partial sum comes to this rank; after: to which it goes.
 struct HostPart { int owner, before, after; };
-// part: those that this rank adds to, in order of owners; own: the one that is its own. It adds the contributions of
-// ranks [first, first + ranks). hosts: that sums go along (hosts.h); 0: gradients go straight to their owners, and a
-// rank adds those of the whole shard group to its own part. me: this rank's host. begin, end: ranks of the first and
-// the last host that add to this rank's shard. adder: [shards] which of this host's ranks adds to an owner's part.
+// part: [parts] the parts that this rank adds to, in order of owners; part[own]: this rank's own part. It adds the
+// contributions of ranks [first, first + ranks). hosts: number of hosts in the reduction chain (hosts.h), of which this
+// rank's is number `me`; 0: gradients go straight to their owners, and a rank adds those of the whole shard group to
+// its own part. begin, end: ranks of the first and the last host that add to this rank's shard. adder: [shards] which
+// of this host's ranks adds to an owner's part.
 struct HostsLayout {
   int hosts, me, first, ranks, parts, own, begin, end;
   int *adder;
   HostPart *part;
 };
-// Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] of matrix. in_place: owners' are
-// written and read through shared memory. Bytes of one slot of POOL_UPDATES: the runs of a round that are sent or
-// received, and the matrix of this rank; of one on the host. work_bytes: of newton_schulz.
+// Muon's matrices in the order of their rounds (owned.h). round_first: [rounds + 1] a round's first entry of `matrix`.
+// in_place: owners' matrices are written and read through shared memory. A slot of POOL_UPDATES has stage_bytes for the
+// runs of a round that are sent or received, and matrix_bytes for this rank's matrix; a slot in host memory has
+// host_bytes. work_bytes: scratch of newton_schulz.
 struct OwnedMatrix;
 struct OwnedLayout {
   int matrices, rounds, slots;
@@ -180,7 +185,7 @@ struct FsdpLayout {
   size_t params_bytes;                           // of all units
   // of one gradient slot, one block's gather slot, one publish buffer
   size_t grad_slot_bytes, block_slot_bytes, publish_bytes;
-  int scales, scales_trained;                    // number of E4M3 scales; those of trained parameters come first
+  int scales, scales_trained;                    // E4M3 scales, and those of trained parameters, which come first
   // Working memory: what peers may read, and what is sent from. With COMM_MPI they read it in a window of the same
   // layout: on a CPU the window is the working memory, else its mirror in pinned memory. Offsets hold in both.
   WorkPart part[WORK_PARTS];
@@ -190,87 +195,87 @@ struct FsdpLayout {
   OwnedLayout owned;
   HostsLayout hosts;
 };
-// A block that has working memory from offset `from` on.
+// Memory at `at` that holds working memory from offset `from` on.
 struct WorkMemory { char *at; size_t from; };
 static inline char *work_at(WorkMemory m, size_t offset) { return m.at + (offset - m.from); }
-// Addresses, from fsdp_open on, of what fsdp_declare describes and no part below has.
+// Addresses, from fsdp_open on, of the declared buffers that no other part of struct Fsdp has.
 struct FsdpMemory {
   WorkMemory work;
-  char *window;                                  // window or mirror of working memory, from its beginning on
+  char *window;                                  // start of the window, or mirror, of working memory
   MPI_Win win;
   bool has_win;
-  WorkMemory params_home;                        // that has the parameter shards
+  WorkMemory params_home;                        // memory that has the parameter shards
   char *host_params;                             // --offload params without a mirror
-  char *pool;                                    // of this rank's own buffers and the model's
+  char *pool;                                    // pool of this rank's own buffers and the model's (PoolName)
   float *sum;                                    // offloaded: a round's sum, on the device
   char *expanded, *root_expanded;                // copies in the compute dtype: of one block, of stage 0
   char *staging_in, *landing_in;                 // others' contributions, on the device and on the host
   char *block_landings, *root_landing;           // of gather slots
   char *small_host;                              // pinned: small collectives of a mirrored device
 };
-// What this rank owns of all units, in order of units, where the optimizer is; and what that needs besides.
+// What this rank owns of all units, in order of units, in the memory of the optimizer (host memory if offloaded).
 struct FsdpShards {
   float *master, *m, *v, *grads;
-  low16 *low;                                    // of bf16 parameters: with them fp32 masters (kernels/master.cuh)
-  float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; of all ranks
-  int64_t *host_limbs;                           // offloaded: pinned, of the norm
+  low16 *low;                                    // low 16 bits of the masters of bf16 parameters (kernels/master.cuh)
+  float *scale, *amax, *amax_all;                // E4M3: [scales] factors; own maxima; [world][scales] all maxima
+  int64_t *host_limbs;                           // offloaded, pinned: limbs of the gradient norm's exact sum
   char *publish[2];                              // offloaded: pinned, parameters of a unit on their way to the device
   StepEvent published[2];
 };
 // What the placement decided: whether other buffers reuse gradient slots, staging and gradient shards, and at which
-// points of a training step that makes it wait for slots. unwanted: nothing may be shared. Bytes of the two pools that
-// it has made, slots with activations and own buffers with activations, and what they take more because of the ops'
-// workspace; 0: not placed yet.
+// points a training step therefore waits for slots. unwanted: nothing may be shared. slots_bytes: of the pool of
+// gradient slots and activations; pool_bytes: of the pool of own buffers and activations; workspace_bytes: how much
+// larger the ops' workspace makes the two. 0: not placed yet.
 struct SharedMemory {
   bool unwanted;
   size_t slots_bytes, pool_bytes, workspace_bytes;
   bool slot[2], staging, *sums;                  // [stages]
-  const uint8_t *wait;                           // [points of the dry run]
-  int points;                                    // of a microbatch
+  const uint8_t *wait;                           // [points of the dry run] bits of the slots waited for there
+  int points;                                    // points of a microbatch
 };
 struct Gathering {
   bool training;                                 // the pass has a backward
   GatherSlot *slot;                              // [K] for blocks, [K] is stage 0's
-  int expanded_stage, root_is_expanded;          // 0: none
-  bool expanded_matrices;
+  int expanded_stage, root_is_expanded;          // block (1 + l) whose copy in the compute dtype is made; stage 0's
+  bool expanded_matrices;                        // that copy has its matrices, too (fsdp_wait)
   bool *secondary_valid;                         // [stages] the secondary shards are this step's
-  uint64_t secondary_count, *secondary_number;   // [stages]
+  uint64_t secondary_count, *secondary_number;   // secondary shards stored so far; [stages] the count at its storing
 };
 struct Reducing {
-  int point;                                     // points of the step that are past
-  int buffer;                                    // that backward writes now (fsdp_grad_buffer)
-  int64_t block_reductions;
-  uint64_t rounds_started;                       // global round counter, alike on all ranks
-  uint64_t *stage_round0;                        // [stages] of the last reduction
+  int point;                                     // points of the step that are past (fsdp_wait_point)
+  int buffer;                                    // gradient buffer that backward writes now (fsdp_grad_buffer)
+  int64_t block_reductions;                      // of this step, from gradient slots
+  uint64_t rounds_started;                       // rounds of all steps so far, the same on all ranks
+  uint64_t *stage_round0;                        // [stages] first round of the stage's last reduction
   uint64_t *buffer_rounds;                         // [3 + L] rounds after which a gradient buffer is free
-  FlightCollective *buffer_collective;             // [3 + L] of this step, the last reduction from it
+  FlightCollective *buffer_collective;           // [3 + L] this step's last reduction from the buffer
 };
 // --log_layers.
 struct LayerSums {
-  int64_t *sums, *host;                          // limbs of this rank's sums, then of all ranks'; these on the host
-  int64_t *offloaded;                            // this rank's, on the host, where they are added up
-  float *scratch;                                // two chunks of masters, where the optimizer is
+  int64_t *sums, *host;                          // limbs of this rank's sums, then all ranks'; host: all ranks', copied
+  int64_t *offloaded;                            // offloaded optimizer: this rank's sums in host memory
+  float *scratch;                                // two chunks of masters, in the optimizer's memory
 };
 struct MuonUpdates {
-  char *slots, *host, *orthogonal;               // of updates; these on the host; scratch of newton_schulz
-  uint64_t rounds;                               // of all steps before, alike on all ranks
+  char *slots, *host, *orthogonal;               // slots of updates; their host memory; scratch of newton_schulz
+  uint64_t rounds;                               // rounds of all steps before, the same on all ranks
   StepEvent ready, whole[UPDATE_SLOTS], back[UPDATE_SLOTS];
   MessageSet messages[UPDATE_SLOTS];
 };
 struct StepEvents {
   StepEvent began, grads_ready, *grads_free, reduced, exchange_ready, exchanged, mirror_filled, drained;
 };
-// With COMM_MPI. Those of rounds by parity of the round. parts: along hosts, of each part's sum, then of the own
-// result. returns: of each of SumReturns.of.
+// Sets of messages of COMM_MPI. Arrays of two are indexed by the parity of the round. parts: [2][parts + 1] with a
+// reduction chain along hosts: for each part's sum, then for the own shard's result. returns: for SumReturns.of[i].
 struct Messages {
   MessageSet sends[2], receives[2], chain_sends[2], chain_receives[2], chain_backs[2], *parts, *returns;
 };
 // With COMM_NCCL.
 struct Communicators { void *gather, *secondary, *reduce, *replicate, *world; };
 struct Watch {
-  void (*note)(const Note *x);                   // NULL, or told each transition (--trace)
+  void (*note)(const Note *x);                   // NULL, or called at each transition of the schedule (--trace)
   FsdpHooks hooks;
-  uint32_t passes_marked;
+  uint32_t passes_marked;                        // marks that the model's stream has made in this pass
 };
 struct Comm;
 struct Record;
@@ -305,7 +310,7 @@ struct Fsdp {
 };
 
 // ---- record.h -------------------------------------------------------------------------------------------------------
-// X(identifier, word): fields that an entry uses, besides those of all.
+// X(identifier, word): kinds of entries; each comment lists the fields of RecordEntry that this kind uses.
 #define RECORD_KINDS(X) \
   X(RECORD_ACCESS, "access")         /* access, rank and block: of that memory, call: its number, op */ \
   X(RECORD_EVENT, "event")           /* event: recorded by the stream */ \
@@ -326,7 +331,7 @@ struct Fsdp {
   X(COLLECTIVE_ALL_GATHER, "all-gather") X(COLLECTIVE_REDUCE_SCATTER, "reduce-scatter") \
   X(COLLECTIVE_ALL_REDUCE, "all-reduce") X(COLLECTIVE_BROADCAST, "broadcast") X(COLLECTIVE_UPDATES, "updates") \
   X(COLLECTIVE_RETURN, "return")
-// NONE: only told, for the order and the number; what it is made of follows.
+// NONE: a collective recorded for its order and its count; entries of what it consists of follow.
 #define RECORD_COMMUNICATORS(X) \
   X(OVER_NONE, "none") X(OVER_SHARD_GATHER, "shard group, gathers") X(OVER_SECONDARY, "secondary group") \
   X(OVER_SHARD_REDUCE, "shard group, reductions") X(OVER_REPLICATE, "replicate group") X(OVER_WORLD, "all ranks")
@@ -341,15 +346,16 @@ enum Communicator { RECORD_COMMUNICATORS(X) COMMUNICATORS };
 enum SchedulePart { RECORD_PARTS(X) };
 #undef X
 enum Held { HELD_WEIGHTS, HELD_GRADIENT };
-// What the schedule does now, of which stage, in which round of a reduction.
+// The part of the schedule (SchedulePart) that runs now, its stage, and its round of a reduction.
 struct SchedulePlace { uint16_t what; int16_t stage; uint32_t round; };
-// Memory is named by its owner, block and offset; block -1: `at` is an address. pass: number of passes begun so far.
+// access.at is an offset in block number `block` of rank `rank`, or, with block -1, an address. pass: number of passes
+// begun so far.
 struct RecordEntry {
   RecordKind kind : 8;
   RecordStream stream : 8;
   unsigned op : 8;
   int block : 8;
-  bool context;                                  // of an op's context, not an argument
+  bool context;                                  // the memory belongs to an op's context, and is no argument
   int rank;
   union { int call, event, number; };
   uint32_t pass;
@@ -369,41 +375,42 @@ struct Record {
   bool paused;
   uint32_t pass;
   SchedulePlace place;
-  DryWatch *watch;                               // of a dry run: NULL, or told, in place of entries
-  // Of a real run: what it has memory in, its communicators, and its events and sets of messages by number.
+  DryWatch *watch;                               // NULL, or called in a dry run, which then makes no entries
+  // In a real run: its memory blocks, its communicators, and its events and sets of messages, numbered.
   int rank, blocks, names, names_room;
   RecordBlock block[128];
   RecordGroup group[COMMUNICATORS];
   RecordName *name;
-  bool grouped;                                  // in a group of NCCL's calls, over the last one's communicator
-  const void *group_set;
+  bool grouped;                                  // between NCCL's group begin and end
+  const void *group_set;                         // set of messages of the last NCCL receive
 };
 
 // ---- placement.h ----------------------------------------------------------------------------------------------------
 enum Pool { POOL_SHARDS, POOL_ACTS, POOL_SLOTS, POOLS };
-// A span of time, both ends included. last: the last entry in it that was enqueued; it may end later.
+// A span of time, in numbers of record entries, both ends included. last: the last entry that was enqueued in it; its
+// work may end later.
 struct Interval { int from, to, last; };
 struct Buffer {
   const char *name;
-  int layer;                                     // of its block; -1: none
+  int layer;                                     // number of its block; -1: of no block
   size_t bytes;
   uintptr_t address;                             // in the dry run
   Pool pool;
-  size_t at;                                     // in the pool
-  int first, intervals;                          // when it is alive, latest first
-  int begins, alive;                             // when first, and how long in all
-  int number, urgent;                            // of all that are placed with it; urgent: the more, the sooner placed
-  bool workspace;                                // of the ops
+  size_t at;                                     // offset in the pool, in bytes
+  int first, intervals;                          // its live intervals: Pass.interval[first + i], latest first
+  int begins, alive;                             // start of the earliest interval; length of all intervals together
+  int number, urgent;                            // index in Meets; larger urgent: placed sooner
+  bool workspace;                                // the ops' workspace
 };
-// A buffer of the sharding layer, and whether what is declared shares its memory. slot: of a gradient slot, which peers
-// read, its number, else -1.
+// A buffer of the sharding layer, and whether a declared buffer shares its memory. slot: its number if it is a gradient
+// slot, which peers read; else -1.
 struct FixedBuffer { Buffer buffer; int slot; bool shared; };
 enum { FIXED_MAX = 1024 };
-// Entries of the record's points.
+// Numbers of the record's entries of kind RECORD_POINT.
 struct Points { int *entry, count; };
-// Which buffers are alive at the same time: for two of them, bits a * words * 64 + b and b * words * 64 + a.
+// Which buffers are live at the same time: bits a * words * 64 + b and b * words * 64 + a are set if a and b are.
 struct Meets { uint64_t *bit; int words; };
-// One pass. wait: for each point, bits of the slots that are waited for there; waits: of all points.
+// The buffers of one pass. wait: [points] bits of the slots that are waited for at a point; waits: bits set in all.
 struct Pass {
   Buffer *buffer;
   int count, room;
@@ -411,14 +418,14 @@ struct Pass {
   int intervals, intervals_room;
   uint8_t *wait;
   int points, waits;
-  // Until it has its places: the fixed buffers with their lifetimes here, and of the slots what they were before these
-  // are given away.
+  // Only until the buffers are placed: the fixed buffers with their lifetimes in this pass; `natural`: the lifetimes of
+  // the two gradient slots before slot_give has shortened them.
   Buffer *fixed;
   Meets meets;
   Points at;
   Interval *natural[2];
 };
-// open: buffers may be placed there. most: its size limit.
+// bytes: the pool's size so far; most: its size limit. open: buffers may be placed there.
 struct PoolSpace { size_t bytes, most; bool open; };
 struct Placement {
   PoolSpace pool[POOLS];
@@ -428,11 +435,11 @@ struct Placement {
   size_t alive_most_bytes;                       // the largest sum of all that is alive at once, in any pass: a lower
                                                  // bound of all pools together
 };
-// Declares a pass's buffers in a dry run (record), or finds the places that they got (base). The same calls in the same
-// order do both.
+// Declares a pass's buffers: with `record`, in a dry run; without, in a real run, where each call returns the address
+// that the placement chose, from base[pool]. Both make the same calls in the same order. next: number of the next call.
 struct Declare { Pass *pass; Record *record; char *base[POOLS]; int next; };
-// All passes of a layer. declared: those that were run; learning: the one that is, in a dry run, or NULL. microbatches:
-// of the dry run that placed them; calls: of ops in a training step.
+// All passes of a layer. declared: passes whose dry run was made; learning: the pass that a dry run is in, or NULL.
+// microbatches: of the dry run that placed them; calls: number of op calls in a training step.
 struct Passes {
   Placement placement;
   Pass pass[PASSES], *learning;
@@ -444,31 +451,31 @@ struct Passes {
 struct DryRun { Record record; Ops ops; const Fsdp *of; };
 
 // ---- owned.h --------------------------------------------------------------------------------------------------------
-// A matrix: the part-th of a parameter. first: its first element there. stage_at: of this rank's run, in
-// the stage of its round's slot.
+// One of Muon's matrices: number `part` of parameter `param`. first: its first element in the parameter. stage_at:
+// offset in bytes of this rank's run in the stage of its round's slot.
 struct OwnedMatrix {
   int param, part;
   int64_t rows, cols, first;
   int owner, round;
   size_t stage_at;
 };
-// The matrices of a round, one an owner.
+// Loops over the matrices of a round, at most one per owner.
 #define EACH_OWNED(f, round_, x) \
   for (const OwnedMatrix *x = (f)->lay.owned.matrix + (f)->lay.owned.round_first[round_]; \
        x < (f)->lay.owned.matrix + (f)->lay.owned.round_first[(round_) + 1]; x++)
 
 // ---- hosts.h --------------------------------------------------------------------------------------------------------
-// What this rank receives of a reduction with e elements of each shard, of b bytes on the wire: from its host, and from
-// others. begins: nothing was added before.
+// Bytes that this rank receives in a reduction: from its own host's ranks, and from other hosts' (hosts_formula).
 struct HostsTraffic { int64_t inside, between; };
 
 // ---- transport.h ----------------------------------------------------------------------------------------------------
-// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until its slot may be written.
-// GIVE: this rank's momenta are written; they go to their owners. WHOLE: waits until this rank's matrix has all of
-// them. BACK: its update is computed; its runs go back. ARRIVED: waits for this rank's runs. TAKEN: it has read them.
+// What is done with a round of Muon's matrices (owned.h), in this order. FREE: waits until the round's slot may be
+// written. GIVE: this rank has written its momenta; they are sent to the owners. WHOLE: waits until the matrix that
+// this rank owns has all momenta. BACK: this rank has computed its matrix's update; the runs of it are sent to their
+// ranks. ARRIVED: waits for the updates of this rank's runs. TAKEN: this rank has read them.
 enum UpdateMove { UPDATES_FREE, UPDATES_GIVE, UPDATES_WHOLE, UPDATES_BACK, UPDATES_ARRIVED, UPDATES_TAKEN };
-// What a transport does. The parts above (gather.h, reduce.h, update.h, sharded_state.h) know no other way to reach a
-// peer. Each fills what it does otherwise than one rank alone (transport_self.h).
+// A transport's functions. gather.h, reduce.h, update.h and sharded_state.h have no other way to reach a peer. Each
+// transport starts from the table of one rank alone (transport_self.h) and replaces what it does differently.
 struct Comm {
   void (*connect)(Fsdp *f);                                        // opens libraries whose memory must be measured
   void (*open)(Fsdp *f);                                           // allocates working memory and windows
@@ -483,20 +490,21 @@ struct Comm {
   void (*gradient_ready)(Fsdp *f);                                   // backward has completed the job's gradient
   bool (*round_free)(Fsdp *f, uint64_t round);                     // may the memory of this round be written again?
   void (*round_send)(Fsdp *f, uint64_t round, ReduceSpan x);       // sends this rank's contributions
-  bool (*chain_arrived)(Fsdp *f, uint64_t round);                  // with replicas: is the sum of those before there?
-  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // gets it
-  void (*hosts_begin)(Fsdp *f, uint64_t round, ReduceSpan x);      // along hosts: it goes to the first host
-  // Have a part's contributions arrived, and along hosts its sum?
+  bool (*chain_arrived)(Fsdp *f, uint64_t round);                  // has the sum of the replicas before arrived?
+  void (*chain_take)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // copies that sum to `sum`
+  void (*hosts_begin)(Fsdp *f, uint64_t round, ReduceSpan x);      // sends the initial sum to the chain's first host
+  // Have a part's contributions arrived, and, in a chain along hosts, its partial sum?
   bool (*part_arrived)(Fsdp *f, uint64_t round, int part, ReduceSpan x);
   // The i-th contribution to a part.
   const char *(*part_input)(const Fsdp *f, uint64_t round, int i, int part, ReduceSpan x, PieceRun run);
-  void (*hosts_give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);         // along hosts: its sum goes on
+  void (*hosts_give)(Fsdp *f, uint64_t round, int part, ReduceSpan x);         // sends a part's sum to the next host
   void (*round_done)(Fsdp *f, uint64_t round);                     // all are added: peers may reuse memory
-  bool (*hosts_back)(Fsdp *f, uint64_t round, ReduceSpan x);       // has the own sum come from the last host?
-  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes it to the next replica
+  bool (*hosts_back)(Fsdp *f, uint64_t round, ReduceSpan x);       // has the own shard's sum come from the last host?
+  void (*chain_give)(Fsdp *f, uint64_t round, ReduceSpan x, float *sum);       // passes `sum` to the next replica
   void (*gradient_added)(Fsdp *f);                                     // all rounds of the job are added up
   bool (*grads_free)(Fsdp *f, int buffer);                         // have all peers read this gradient buffer?
-  // With replicas: a unit's sum of the step goes to all of them; has it come? It is in this rank's shard then.
+  // With replicas: starts the broadcast of a unit's reduced gradient to all of them; has it arrived in this rank's
+  // shard?
   void (*return_start)(Fsdp *f, SumReturn *r);
   bool (*return_arrived)(Fsdp *f, SumReturn *r);
   void (*returns_wait)(Fsdp *f);                                    // the model may read the gradient shards
@@ -504,14 +512,15 @@ struct Comm {
   void (*small_all_gather)(Fsdp *f, const void *mine, void *all, size_t bytes);        // device memory, order of ranks
   void (*updates)(Fsdp *f, UpdateMove move, int round);            // exchanges a round of Muon's matrices
 };
-// The runs of a round: of each piece of x's unit that has elements there.
+// Loops over the runs of a round: one for each piece of x's unit that has elements in the span x.
 #define EACH_RUN(f, x, run) \
   for (int piece_ = 0; piece_ < (f)->lay.unit[(x).unit].pieces; piece_++) \
     if (PieceRun run = {}; piece_run(&(f)->lay.unit[(x).unit], piece_, (x).first, (x).numel, &run))
-// A rank's part of a piece is `widen` of its shards there, at `at` of working memory.
+// The group that a gather asks. Each of its ranks stores `widen` shards' parts of a piece: 1 in the shard group, S / K
+// in a secondary group of K ranks.
 struct GatherSource { const RankGroup *group; size_t widen; bool secondary; };
-// One piece of a gather: `bytes` of every rank of the source, from from_at of its working memory to to_at (of rank 0;
-// rank i's follow) of the slot.
+// One piece of a gather: `bytes` from every rank of the source, from offset from_at of its working memory to offset
+// to_at + i * bytes of the slot for the source's i-th rank.
 struct GatherPiece { size_t from_at, to_at, bytes; };
 #define EACH_UNIT_OF_STAGE(f, s, u) \
   for (int u = (f)->lay.stage[s].first_unit; u < (f)->lay.stage[s].first_unit + (f)->lay.stage[s].units; u++)

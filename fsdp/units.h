@@ -8,29 +8,29 @@
 //             flat   one piece for all parameters with equal dtype, weight decay, rate, optimizer and `frozen`: FSDP's
 //                    FlatParameter
 //             dim0   one piece a parameter, ceil(rows / S) rows a rank, the last parts padded or empty: FSDP2's layout
-//           Frozen matrices that keep their bytes (Param.kept) have pieces by their types, cut at blocks; dim0 has one
-//           a matrix. Elements are counted as in other pieces; what a piece has in bytes, piece_at says
+//           Frozen matrices kept quantized (Param.kept) are in a piece per type, cut between quantization blocks; dim0
+//           has one piece per matrix. Elements are counted as in other pieces; piece_at gives bytes
 //
 // A gathered unit holds its pieces one after the other, and each piece holds the parts of ranks 0 .. S-1 in order. So
 // when each piece has been gathered, every parameter is whole and dense where it is, and nothing need be copied.
-// Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in the same
-// order from the start, each part between its neighbours': then the unit is always whole, without a gather.
+// Parameters start at multiples of 256 bytes. Ranks that read each other's memory may store their shards in this order
+// in one memory, each part between its neighbours' parts: then the unit is always whole, without a gather.
 #pragma once
 #include "types.h"
 #include "kernels/device.h"
 
 static inline bool piece_trains(const Piece *c) { return !c->like->frozen; }
-// Bytes of n elements of a piece; of one rank's part.
+// piece_at: bytes of the first n elements of a piece. piece_bytes: bytes of one rank's part.
 static inline size_t piece_at(const Piece *c, int64_t n) {
   return c->type ? (size_t)blocks_bytes(c->type, n) : (size_t)n * dtype_bytes(c->like->dtype);
 }
 static inline size_t piece_bytes(const Piece *c) { return piece_at(c, c->numel); }
 
 static inline int64_t piece_align(Dtype dtype) { return dtype == F8 ? PARAM_ALIGN_BYTES : PARAM_ALIGN_NUMEL; }
-enum { BLOCKS_ALIGN = 16 };                      // a rank's part is so many blocks, of which each type has whole words
+enum { BLOCKS_ALIGN = 16 };                      // a rank's part is a multiple of 16 blocks: whole words in every type
 static inline size_t align_bytes(size_t n) { return (size_t)round_up((int64_t)n, PARAM_ALIGN_BYTES); }
 
-// Runs of elements of a parameter in a shard, at most: one for each matrix whose bytes are kept.
+// The most runs of a parameter's elements in a shard: one per matrix that is kept quantized, else one.
 static inline int param_runs(const Param *p) { return p->keeps ? p->keeps : 1; }
 bool param_in_blocks(const Param *p) {
   bool blocks = p->keeps > 0;
@@ -61,7 +61,7 @@ static inline void wrap_take(Wrapping *w, const char *prefix, int u) {
 }
 // torch.distributed.fsdp.wrap.size_based_auto_wrap_policy: looks at a module's children first; then the module becomes
 // a unit if its parameters that are in no unit yet have `least` elements or more. "h", the list of blocks, never
-// becomes one. Returns the number of elements of module `prefix` that are in units now.
+// becomes a unit. Returns the number of elements of module `prefix` that are in units now.
 static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t least) {
   int64_t total = 0, wrapped = 0;
   for (int i = 0; i < w->params; i++)
@@ -88,7 +88,8 @@ static inline int64_t wrap_by_size(Wrapping *w, const char *prefix, int64_t leas
 static inline int unit_order(const Unit *a, int first_a, const Unit *b, int first_b) {
   return a->stage != b->stage ? a->stage - b->stage : first_a - first_b;
 }
-// Sorts units by stage, then by their first parameter, and drops the root unit if it is empty.
+// Sorts units by stage, then by their first parameter, and drops units without parameters. A unit whose parameters are
+// of several stages gets stage 0.
 static inline void wrap_sort(Wrapping *w) {
   int *first = (int *)malloc(sizeof(int) * (size_t)w->units), *order = (int *)malloc(sizeof(int) * (size_t)w->units);
   int kept = 0;
@@ -115,8 +116,8 @@ static inline void wrap_sort(Wrapping *w) {
   w->units = kept;
 }
 
-// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least: of
-// WRAP_MIN_PARAMS.
+// Chooses the units and fills in param[].unit. Returns a malloc'ed array of *units units, in order of stages. least:
+// the elements that make a module a unit with WRAP_MIN_PARAMS.
 static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int64_t least, int *units) {
   Wrapping w = {param, params, 0, NULL};
   for (int i = 0; i < params; i++) param[i].unit = -1;
@@ -134,8 +135,8 @@ static inline Unit *units_wrap(Param *param, int params, WrapPolicy policy, int6
 
 // ---- laying out
 // apart: masters are in host memory and parameters are not (--offload optimizer). in_place: shards are stored in the
-// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: of
-// the optimizer; what Muon owns has one.
+// order of a gathered unit, of which this rank has part `me`; if not, a rank's parts follow each other. moments: number
+// that the optimizer has; a matrix that Muon updates has one. in_blocks: the device multiplies quantized matrices.
 struct LayoutConfig { ShardLayout layout; Dtype compute_dtype; bool apart, in_place; int me, moments; bool in_blocks; };
 
 // Whether a flat piece may take p, or a matrix of it whose bytes are kept in blocks of `type`.
@@ -163,7 +164,7 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
         c->like = p, c->type = type;
         u->pieces++;
       }
-      if (!k) p->piece = at, p->in_piece = c->numel;             // so far that of all ranks together
+      if (!k) p->piece = at, p->in_piece = c->numel;             // c->numel here: of all ranks together
       if (type) p->kept[k].piece = at, p->kept[k].in_piece = c->numel;
       if (layout == SHARD_DIM0) c->numel = (rows + shards - 1) / shards * param_cols(p);
       else c->numel += type ? rows * param_cols(p) : round_up(p->numel_padded, piece_align(p->dtype));
@@ -180,8 +181,8 @@ static inline void unit_pieces(Unit *u, int index, Param *param, int params, Sha
 //
 // Which trained pieces have a master beside the shard: fp32 parameters are their own masters, unless masters are in
 // host memory. A bf16 parameter is the upper half of its master, so only the lower half is stored beside it, unless
-// masters are in host memory. All others have whole fp32 masters; fp16 and E4M3 numbers are not half of one
-// (master.cuh).
+// masters are in host memory. All other parameters have whole fp32 masters: an fp16 or E4M3 number is not the upper
+// half of an fp32 number (master.cuh).
 static inline void unit_layout(Unit *u, int index, Param *param, int params, LayoutConfig k, int shards) {
   unit_pieces(u, index, param, params, k.layout, shards);
   const int64_t S = shards;
@@ -207,7 +208,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
     if (c->has_master) *(c->split ? &u->low_numel : &u->master_numel) += part;
     if (c->expands && !c->type) u->expand_numel += whole;
   }
-  for (int i = 0; i < params; i++) {             // kept bytes of a parameter become one matrix, with its padding rows
+  for (int i = 0; i < params; i++) {             // a quantized parameter is expanded to one matrix with padding rows
     if (param[i].unit != index || !param[i].keeps) continue;
     param[i].expand_at = k.in_blocks && param[i].read_in_blocks && param_in_blocks(&param[i]) ? -1 : u->expand_numel;
     if (param[i].expand_at < 0) continue;
@@ -215,7 +216,7 @@ static inline void unit_layout(Unit *u, int index, Param *param, int params, Lay
   }
 }
 
-// The same of one matrix of a parameter whose bytes are kept.
+// shard_run for matrix number `part` of a parameter that is kept quantized; part 0 of any other is the whole parameter.
 static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Span *run) {
   const KeptMatrix *k = &p->kept[part];
   const int64_t in_piece = p->keeps ? k->in_piece : p->in_piece, before = p->keeps ? param_part_first(p, part) : 0;
@@ -226,8 +227,8 @@ static inline bool matrix_run(const Unit *u, const Param *p, int part, int i, Sp
   *run = Span{before + a - in_piece, a - first, b - a, part};
   return true;
 }
-// The part of parameter p that is in the shard of rank i (Span), behind its first `past` elements there; false if there
-// is none. Where bytes are kept there may be more of it behind that run, in another piece.
+// Fills in the run of parameter p in the shard of rank i, after the first `past` elements of p in that shard; returns
+// false if there is none. If p is kept quantized, more runs may follow, in other pieces.
 static inline bool shard_run(const Unit *u, const Param *p, int i, Span *run, int64_t past = 0) {
   for (int part = 0; part < param_runs(p); part++) {
     if (!matrix_run(u, p, part, i, run)) continue;
@@ -245,7 +246,7 @@ bool fsdp_span(const Fsdp *f, int p, int shard, Span *span, int64_t past) {
   return shard_run(&f->lay.unit[q->unit], q, shard, span, past);
 }
 
-// Of elements [first, first + n) of a gradient shard those of piece i (PieceRun); false if there are none.
+// Fills in the run of piece i among elements [first, first + n) of a gradient shard; returns false if there is none.
 static inline bool piece_run(const Unit *u, int i, int64_t first, int64_t n, PieceRun *run) {
   const Piece *c = &u->piece[i];
   const int64_t a = max64(first, c->state_at), b = min64(first + n, c->state_at + c->numel);
@@ -260,14 +261,14 @@ static inline int64_t unit_wire_numel(const Unit *u) {
   for (int i = 0; i < u->pieces; i++) n += piece_trains(&u->piece[i]) ? u->piece[i].numel : 0;
   return n;
 }
-// Bytes of a rank's parameter shard without these gaps: what a gather sends.
+// Bytes of a rank's parameter shard without the gaps that align pieces: what a gather sends.
 static inline int64_t unit_wire_bytes(const Unit *u) {
   int64_t n = 0;
   for (int i = 0; i < u->pieces; i++) n += (int64_t)piece_bytes(&u->piece[i]);
   return n;
 }
 
-// ---- what others ask
+// ---- units, for plans and reports
 int fsdp_block_units(Param *param, int params, int64_t least) {
   int units, inside = 0;
   Unit *unit = units_wrap(param, params, WRAP_MIN_PARAMS, least, &units);

@@ -1,13 +1,13 @@
 // update.h: the optimizer's step on the own shards: AdamW and SGD piece by piece; Muon matrix by matrix, each at its
 // owner (owned.h). All of it reads the step's decision from ctx->state, so it can be captured.
 //
-// Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, those of the next
-// come to their owners and those of the one before go back.
+// Muon goes in rounds, three of them in flight: while the matrices of one round are orthogonalised, momenta of the next
+// round are sent to the owners and updates of the round before are sent back.
 #pragma once
 #include "types.h"
 #include "layers.h"
 
-// The rates of a piece: one without weight decay, and its factor of the learning rate.
+// The optimizer's arguments for a piece: no weight decay if the piece has none; its factor of the learning rate.
 static inline OptimizerArgs piece_args(const Piece *c, OptimizerArgs a) {
   if (!c->like->decay) a.adamw.weight_decay = a.sgd.weight_decay = a.muon.weight_decay = 0;
   a.adamw.lr_scale = a.sgd.lr_scale = a.muon.lr_scale = c->like->lr_scale;
@@ -42,8 +42,8 @@ static inline void fsdp_update_orthogonalise(Fsdp *f, int round) {
   }
   f->comm->updates(f, UPDATES_BACK, round);
 }
-// Updates the parameters of this rank's runs. Where masters are offloaded and parameters are not, these follow unit by
-// unit (fsdp_update).
+// Updates the parameters of this rank's runs. With --offload optimizer it updates masters only; fsdp_update then makes
+// the parameters from them, unit by unit.
 static inline void fsdp_update_take(Fsdp *f, int round, OptimizerArgs a) {
   Span run;
   schedule_enter(f->record, SCHEDULE_UPDATE, 0, (uint64_t)round);
@@ -87,8 +87,8 @@ static inline void fsdp_update_owned(Fsdp *f, OptimizerArgs a) {
 }
 
 // ---- the step
-// One optimizer step on the own part of piece i of unit u, whose parameters are written to `params`: where masters are
-// split, the shard itself, which has the other half.
+// One optimizer step on this rank's part of piece i of unit u. params: where the unit's new parameters are written; if
+// masters are split this is the parameter shard itself, which has the upper halves.
 static inline void fsdp_update_piece(Fsdp *f, int u, int i, char *params, OptimizerArgs a) {
   Ctx *c = fsdp_state_ctx(f);
   const Piece *q = &f->lay.unit[u].piece[i];
@@ -117,7 +117,8 @@ void fsdp_update(Fsdp *f, OptimizerArgs a, StepState *host) {
   if (fsdp_offloads(f)) record_host(f->record, ACCESS_READ, f->host_ctx.state, sizeof(StepState));
   layers_begin(f);
   if (f->lay.owned.rounds) fsdp_update_owned(f, a);
-  // Of a skipped step nothing is published: the buffers hold another unit's. Its norms are added up all the same.
+  // A skipped step publishes nothing, because the publish buffers still hold other units; --log_layers adds up its
+  // norms.
   const bool skipped = fsdp_offloads(f) && f->host_ctx.state->skip;
   for (int u = 0; u < f->lay.units && (!skipped || f->layers.sums); u++) {
     char *params = fsdp_publish_begin(f, u);

@@ -12,14 +12,14 @@ static inline void counter_publish(Fsdp *f, uint64_t *c, uint64_t value) {
   record_told(f->record, RECORD_PUBLISH, RECORD_HOST, 0, Access{ACCESS_WRITE, (uintptr_t)c, value});
   __atomic_store_n(c, value, __ATOMIC_RELEASE);
 }
-// Whether a counter, of a rank of this host, has reached value.
+// Whether a counter in the window of a rank of this host has reached `value`.
 static inline bool counter_reached(Fsdp *f, const uint64_t *c, uint64_t value) {
   if (counter_read(c) < value) return false;
   record_told(f->record, RECORD_OBSERVE, RECORD_HOST, 0, Access{ACCESS_READ, (uintptr_t)c, value});
   return true;
 }
-// On both sides of a collective that separates what ranks write and read in windows: MPI promises the order of its own
-// memory alone.
+// A full memory fence. Called before and after a collective that separates ranks' writes to windows from their reads:
+// MPI guarantees the order of its own memory only.
 static inline void windows_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline char *page_aligned(char *p) {
   return (char *)(((uintptr_t)p + CONTROL_PAGE_BYTES - 1) / CONTROL_PAGE_BYTES * CONTROL_PAGE_BYTES);
@@ -27,7 +27,8 @@ static inline char *page_aligned(char *p) {
 static inline size_t comm_mpi_shared_bytes(const Fsdp *f) {
   return f->lay.work_bytes - (CONTROL_BYTES - CONTROL_PAGE_BYTES);
 }
-// Where shards are read in place, all of a group's lie at the end of its first rank's window.
+// Bytes of a rank's window. If shards are read in place, all shards of a group are at the end of its first rank's
+// window.
 static inline size_t comm_mpi_window_bytes(const Fsdp *f, int rank) {
   if (!f->lay.in_place) return f->lay.work_bytes;
   const size_t shards = rank % fsdp_shards(f) ? 0 : (size_t)fsdp_shards(f);
@@ -41,8 +42,8 @@ static inline bool comm_mpi_is_neighbour(const Fsdp *f, int i) {
   return i != f->mesh.shard.me && mesh_shares_memory(&f->mesh, f->mesh.shard.rank[i]);
 }
 
-// Where peers' /dev/shm windows would lie, and whether they fit: known by one rank a host before anything is allocated.
-// Collective, also over hosts that have no windows; ends all ranks with one line.
+// Checks, on one rank per host and before anything is allocated, whether all windows of the host fit into its shared
+// memory. If not, ends all ranks with one line. Collective, also over hosts that have no windows.
 static inline void fsdp_check_window_space(const Fsdp *f) {
   // Replicas differ in nothing that takes memory, but hosts may hold unlike shares of a shard group.
   unsigned long long mine = comm_mpi_window_bytes(f, f->mesh.rank), bytes_of_host = 0;
@@ -62,15 +63,15 @@ static inline void fsdp_check_window_space(const Fsdp *f) {
   agree_no_error(f->mesh.comm, error.text, EXIT_MISSING);
 }
 enum { WINDOW_POPULATE_WRITE = 23 };             // MADV_POPULATE_WRITE, which older headers lack
-// Makes the kernel give the pages of [p, p + bytes) now, by a call that can fail: a first touch of a page that a full
-// /dev/shm no longer has ends the process. True also where the kernel is too old for the call (Linux 5.14).
+// Makes the kernel allocate the pages of [p, p + bytes) now, by a call that can fail: if /dev/shm is full, the first
+// touch of a page would end the process. Returns true also if the kernel lacks the call (before Linux 5.14).
 static inline bool window_take_pages(const void *p, size_t bytes) {
   const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p / page * page;
   return !bytes || !madvise((void *)first, (uintptr_t)p + bytes - first, WINDOW_POPULATE_WRITE) || errno == EINVAL;
 }
 
-// Zeroes what this rank owns of the windows: their memory is taken now, near the cores of the threads that touch it
-// first. These take turns: all of them use every part of it, and all NUMA nodes of the rank then share the traffic.
+// Zeroes this rank's part of the windows, which allocates its pages, each on the NUMA node of the thread that touches
+// it first. Threads take pieces of 2 MiB in turn, so that all NUMA nodes of the rank share the traffic to every buffer.
 static const size_t WINDOW_PIECE_BYTES = 1 << 21;
 static inline void comm_mpi_zero(const Fsdp *f, void *p, size_t bytes) {
   int failed = 0, *const fault = &failed;        // errno of a thread

@@ -1,24 +1,24 @@
 // attention.cuh: causal multi-head self-attention that never holds a (T,T) matrix.
 //
 //   qkv (B,T,(H+2KV)hs): q of H = n_head heads | k | v of KV heads each, of hs columns; out, dout (B,T,C), C = H hs;
-//   lse (B,H,T) fp32. With KV < H, head h reads k and v of head h / (H/KV) (Ainslie et al. 2023, "GQA"), which are
-//   nowhere copied; dk and dv of a head are the sums over its H/KV query heads, in order. KV follows from the shapes
+//   lse (B,H,T) fp32. With KV < H, query head h reads k and v of KV head h / (H/KV) (Ainslie et al. 2023, "GQA")
+//   without copying them; dk and dv of a KV head are the sums over its H/KV query heads, in order
 //   s_qk = q . k / sqrt(hs) for k <= q       lse_q = ln sum_k e^(s_qk)       p_qk = e^(s_qk - lse_q)
-//   with starts (ops.h) only for k >= starts[q]: documents of one sequence do not see each other
+//   with starts (ops.h) only for k >= starts[q]: documents of one sequence do not attend to each other
 //   out_q = sum_k w_qk p_qk v_k              w = 1/(1-p) where dropout keeps the probability, 0 where it drops it
 //   dv_k  = sum_q w_qk p_qk dout_q           D_q = dout_q . out_q
 //   ds_qk = p_qk (w_qk dout_q . v_k - D_q)   dq_q = sum_k ds_qk k_k / sqrt(hs)     dk_k = sum_q ds_qk q_q / sqrt(hs)
 // out, lse and dqkv are overwritten. Tiles, online softmax and the backward recomputation of p from lse are those of
 // Dao et al., FlashAttention (2022) and FlashAttention-2 (2023).
 //
-// On the CPU in fp32 arithmetic (on AVX-512 BF16 and AMX, bf16 uses attention_bf16.cuh, which has another order of
-// sums):
+// The rest describes the CPU's kernels in fp32 arithmetic. (On AVX-512 BF16 and AMX, bf16 tensors use
+// attention_bf16.cuh, which has another summation order.)
 //
 // Lanes are queries: a tile holds S^T, keys down and 32 queries across. The maximum and the sum over the keys of a
 // query are then plain vector operations, and the two operands that are broadcast (K, V) need no transposition.
 // Scores are kept in base 2: q is scaled by log2(e)/sqrt(hs) when packed.
 //
-// The order of sums is the same for every instruction set and thread count. Each element of a matrix multiply is one
+// The summation order is the same for every instruction set and thread count. Each element of a matrix multiply is one
 // chain of fused multiply-adds: over d ascending (S^T, dP^T), over keys ascending (out, dq, the softmax sum), over
 // queries ascending (dk, dv), head by head of a group. Every instruction set skips the blocks of 16 keys by 16 queries
 // above the diagonal. D_q is summed in 16 lanes, then over the lanes in vf_sum's tree. Threads divide the work into

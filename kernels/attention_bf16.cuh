@@ -140,7 +140,7 @@ static void attention_put(bf16 *to, int64_t ld, const float *c, const float *fac
                                                                 vf_mul(vf_load(c + i * 32 + VF), f)));
   }
 }
-// The same for c^T.
+// attention_put for c^T.
 static void attention_put_transposed(bf16 *to, int64_t ld, const float *c, const float *factor, int64_t rows,
                                      int64_t columns) {
   alignas(64) float t[ATTENTION_SUMS];
@@ -277,9 +277,9 @@ template <vf (*OP)(vf, vf)> INLINE vf attention_over_lanes(const vf r[16]) {
   }
   return OP(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
 }
-// The first block of keys that queries of block i see.
+// The first block of keys to which queries of block i attend.
 static int64_t attention_first_block(const AttentionShape *s, int64_t i) { return attention_first_key(s, i * 32) / 32; }
-// Masks the scores that queries of block i have of keys of documents before theirs.
+// Masks the scores of the queries of block i with keys of documents before theirs.
 static void attention_mask_documents(AttentionForward16 *f, const AttentionShape *s, int64_t i) {
   for (int64_t row = 0; s->starts && row < attention_min(32, s->T - i * 32); row++)
     for (int64_t key = attention_first_block(s, i) * 32; key < s->starts[i * 32 + row]; key++)
@@ -504,7 +504,7 @@ static void attention_backward16_keys(AttentionBackward16 *w, const AttentionSha
     attention_blocks(w->dk + to, w->ds, w->q + at, end - first, add);
   }
 }
-// The sums of key block j, of all queries that see it, become dk and dv.
+// Writes dk and dv of key block j from their finished sums over all queries.
 static void attention_backward16_put(AttentionBackward16 *w, const AttentionShape *s, const AttentionHead<bf16> *head,
                                      int64_t j) {
   const AttentionBlocks n = attention_count(s);

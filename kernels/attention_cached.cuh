@@ -1,15 +1,16 @@
-// attention_cached.cuh: attention of one new token a sequence over what earlier tokens left: generation.
+// attention_cached.cuh: attention of one new token per sequence over a KV cache, for generation.
 //
-//   cache_store         cache[b][position] <- k | v of qkv's row (b,t), at position t - starts[b,t]; the rest stays
-//   attention_cached    out[b] = attention of q of qkv's only row of b over keys 0 .. position of cache[b], or with a
-//                       window over the last `window` of these
+//   cache_store         cache[b][position] <- k | v of qkv's row (b,t), at position t - starts[b,t]; other rows stay
+//                       as they are
+//   attention_cached    out[b] = attention of the q in the only row of qkv[b] over keys 0 .. position of cache[b], or
+//                       with a window over the last `window` of these keys
 //
 //   cache (B,P,2KV hs): rows as the columns of k and v in qkv    qkv (B,T,(H+2KV)hs), T = 1 for attention_cached
 //   out (B,1,H hs)    starts (B,T) int32 as in ops.h, here 0 or below: a negative start is a position; absent: all 0
 //
-// On the CPU the order of sums is that of a row of attention_forward in fp32 arithmetic (attention.cuh): tiles of 64
-// keys, inside them chains over d, then over keys. In fp32 a token's bits are therefore those of the pass over its
-// whole sequence. bf16 on AVX-512 BF16 and on AMX, and CUDA, have other orders there than here.
+// On the CPU the summation order is that of a row of attention_forward in fp32 arithmetic (attention.cuh): tiles of 64
+// keys, inside them chains over d, then over keys. So in fp32 a token's result is bitwise identical to that of
+// attention_forward over its whole sequence. For bf16 on AVX-512 BF16 and AMX, and on CUDA, the orders differ.
 #pragma once
 #include "attention.cuh"
 #if PART_LAUNCHERS
@@ -25,7 +26,7 @@ void cache_store(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   cache_check(cache, qkv, cache.shape[2], starts);
   CALL_OP(c, cache_store, cache, qkv, starts);
 }
-// Overwrites out. The tokens' own k and v must be in the cache already. window 0: they see all keys.
+// Overwrites out. The tokens' own k and v must be in the cache already. window 0: tokens attend to all keys.
 void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, Tensor starts,
                       int64_t window) {
   attention_check_heads("attention_cached", out, qkv, n_head);
@@ -37,7 +38,7 @@ void attention_cached(Ctx *c, Tensor out, Tensor cache, Tensor qkv, int n_head, 
 #endif
 
 #if PART_CPU || PART_CUDA
-// Elements of a row of qkv, and of its end that the cache keeps.
+// ld: elements of a row of qkv; columns: of these the last ones, k and v, which the cache keeps.
 struct CacheShape { int64_t B, T, P, ld, columns; };
 static inline CacheShape cache_shape(Tensor cache, Tensor qkv) {
   return CacheShape{qkv.shape[0], qkv.shape[1], cache.shape[1], qkv.shape[2], cache.shape[2]};
@@ -47,7 +48,7 @@ HD int64_t cache_position(const int32_t *starts, int64_t row, int64_t T) {
   return row % T - (starts ? starts[row] : 0);
 }
 
-// The first of `keys` keys that the last of them sees.
+// The first of `keys` keys to which the last one's query attends.
 HD int64_t cache_first(int64_t keys, int64_t window) { return window && keys > window ? keys - window : 0; }
 
 #if PART_CPU
@@ -61,7 +62,7 @@ void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
   });
 }
 
-// Scores of 16 keys in base 2: q is scaled. Rows from `keys` on are zero.
+// Scores of 16 keys in base 2 (q is already scaled by log2(e)/sqrt(hs)). Scores from index `keys` on are 0.
 template <class T>
 INLINE vf attention_cached_scores(const float *q, const T *k, int64_t ld, int64_t keys, int64_t hs) {
   vf sum = vf_zero();
@@ -146,8 +147,9 @@ void cache_store_impl(Ctx *c, Tensor cache, Tensor qkv, Tensor starts) {
                                 (const int32_t *)starts.data, s));
 }
 
-// A block has a head of a sequence and CACHED_THREADS columns of its output. Tiles of as many keys, a thread each; then
-// a thread has a column. What a token reads is read once from memory, so that nothing here is worth more effort.
+// A block computes CACHED_THREADS columns of one head's output of one sequence, over tiles of CACHED_THREADS keys: for
+// the scores a thread has a key, for the output a column. Each key and value is read once from memory, which bounds the
+// time.
 enum { CACHED_THREADS = 128 };
 template <class T> __global__ static void __launch_bounds__(CACHED_THREADS)
 attention_cached_kernel(T *out, const T *cache, const T *qkv, const int32_t *starts, CacheShape s, int n_head, int hs,

@@ -17,8 +17,8 @@
 // on; dq, one block per tile of queries, over the keys up to the diagonal. (wgmma: two, dq sums D on its way.) That is
 // seven matrix multiplies per tile.
 // One kernel with a shared dq needs five, but there dq is a sum over blocks: either by atomic additions, in another
-// order each time, or by blocks that wait for each other. Here every sum has one owner and one order, tiles ascending,
-// and dk, dv and dq stay in registers from the first tile to the last.
+// order each time, or by blocks that wait for each other. Here every sum is computed by one block in one order, tiles
+// ascending, and dk, dv and dq stay in registers from the first tile to the last.
 //
 // Tensor cores: mma.sync.m16n8k16, fp32 sums (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g = lane / 4 and
 // t = lane % 4 a lane holds
@@ -48,12 +48,13 @@
 // sm_120), only what takes at most 49 leaves room for a second block, which computes while the first one waits.
 // ATTENTION_SMALL has tiles for that, of head sizes from 33 to 80, and forward to 96:
 //   64: 36 | 36.5 | 36    80: 44 | 44.5 | 44    96: 39 | - | -
-// One block of 128 takes more even with the smallest tiles. M = 1 does no harm there: by the data sheets' peaks an mma
-// with fp32 sums takes four or eight cycles of these multiprocessors, and shared memory brings 256 bytes in two.
+// For head size 128 one block takes more than 49 KiB even with the smallest tiles. M = 1 costs nothing on these GPUs:
+// by the data sheets' peaks an mma with fp32 sums takes four or eight cycles of an SM, and shared memory delivers 256
+// bytes in two.
 //
-// Dropout: the mask's words follow the keys of a query. Each lane draws 16 or 32 neighbouring elements, one Philox call
-// per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished sums
-// (out, dv) or to dout . v (ds).
+// Dropout: the mask's words follow the keys of a query. Each lane generates 16 or 32 neighbouring elements, one Philox
+// call per 4 elements, and shuffles move the bits to the lanes that hold the scores. 1/(1-p) is applied to the finished
+// sums (out, dv) or to dout . v (ds).
 //
 // Documents: with starts (ops.h), forward and dq begin at the tile of the first key that a block's first query sees;
 // what is left of documents before a query's is masked. dk and dv of tensor cores and wgmma end with the document of a
@@ -88,7 +89,7 @@
   X(128, 2, 32, false, 2,   1, 16, true,  2,  1, 32, true,  2) \
   X(256, 1, 32, false, 2,   1, 32, false, 2,  1, 32, false, 2)
 
-// The same for multiprocessors of 100 KiB. Where no tiles are small enough they are those of ATTENTION_TILES.
+// The same for SMs with 100 KiB of shared memory. Head sizes for which no tiles are small enough have ATTENTION_TILES'.
 #define ATTENTION_SMALL(X) \
   X(32,  2, 64, true,  2,   2, 32, true,  2,  2, 64, true,  2) \
   X(64,  2, 32, true,  2,   1, 32, true,  2,  1, 32, true,  2) \
@@ -111,7 +112,8 @@ static void attention_check(const char *op, Tensor out, int n_head) {
         "%s: (%lld,%lld,%lld) on %d heads, needs fewer than 65536 sequences and heads, 2^30 tokens, 2^29 columns", op,
         (long long)out.shape[0], (long long)out.shape[1], (long long)out.shape[2], n_head);
 }
-// Head rows of a multiple of 16 bytes are copied in 16-byte pieces, which needs tensors that begin on 16 bytes.
+// If rows of a head are a multiple of 16 bytes they are copied in 16-byte pieces, so tensors must be aligned to 16
+// bytes.
 static void attention_check_aligned(const char *op, Tensor out, int n_head, const void *qkv, const void *dout = NULL,
                                     const void *dqkv = NULL) {
   const size_t head_bytes = (size_t)(out.shape[2] / n_head) * dtype_bytes(out.dtype);
@@ -150,7 +152,7 @@ static constexpr size_t attention_dq_bytes(int HS, int M, int N, int places = 2)
                             attention_dq_bytes(HS, Q_M, Q_N) <= 49 << 10), "no room for a second block");
 ATTENTION_SMALL(X)
 #undef X
-// Whether a multiprocessor holds two blocks with what the largest tiles take, 78 KiB each, and 1 KiB of the system's.
+// Whether an SM's shared memory holds two blocks with the largest tiles: 78 KiB each, plus 1 KiB that CUDA reserves.
 static inline bool attention_roomy(const Ctx *c) { return DEVICE(c)->shared_all >= 2 * (78 + 1) << 10; }
 
 // On Hopper (attention_wgmma.cuh).

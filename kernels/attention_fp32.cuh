@@ -1,5 +1,5 @@
-// attention_fp32.cuh: attention on the CPU in fp32 arithmetic, whatever the tensors hold, and what attention_bf16.cuh
-// shares with it: shapes, heads, dropout, packing. Formulas and interface are in attention.cuh.
+// attention_fp32.cuh: attention on the CPU in fp32 arithmetic, for tensors of every dtype, and parts that
+// attention_bf16.cuh also uses: shapes, heads, dropout, packing. Formulas and interface are in attention.cuh.
 #pragma once
 #include "ops.h"
 #include <float.h>
@@ -95,7 +95,8 @@ static void attention_pack(float *to, int64_t ldto, const T *in, int64_t ld, int
     for (int64_t j = 0; j < columns; j += VF)
       vf_store_n(to + i * ldto + j, vf_load_n(in + i * ld + j, columns - j), ldto - j);
 }
-// The same, transposed and scaled, for a panel of queries: to[column][ATTENTION_QUERIES]. Missing rows become zero.
+// attention_pack, transposed and scaled, for a panel of queries: to[column][ATTENTION_QUERIES]. Missing rows become
+// zero.
 template <class T>
 static void attention_pack_transposed(float *to, const T *in, int64_t ld, int64_t rows, int64_t columns, float scale) {
   const vf s = vf_set1(scale);
@@ -146,8 +147,8 @@ template <class T> INLINE void attention_ahead_row(AttentionAhead<T> *a) {
 template <class T> INLINE void attention_ahead(AttentionAhead<T> *a, int64_t units) {
   for (a->due += units * a->len; a->due >= a->units && a->row < a->end; a->due -= a->units) attention_ahead_row(a);
 }
-// Items that a thread takes at a time: several, so that the next head is usually its own; at most a quarter of its
-// share, so that all threads end together.
+// Items that a thread takes at a time: several, so that the next head, whose rows it prefetches, is usually also its
+// own; at most a quarter of its share, so that all threads finish at about the same time.
 static int attention_chunk(int64_t items, int threads) {
   const int64_t n = items / (4 * threads);
   return n < 1 ? 1 : (int)n;
@@ -182,7 +183,7 @@ static int64_t attention_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static const int32_t *attention_starts(Tensor starts, int64_t b) {
   return starts.data ? (const int32_t *)starts.data + b * starts.shape[1] : NULL;
 }
-// The first key that any query from `query` on sees.
+// The first key to which any query from `query` on attends.
 static int64_t attention_first_key(const AttentionShape *s, int64_t query) { return s->starts ? s->starts[query] : 0; }
 
 // The columns of one head of q, and of its k and v, in the arrays of its sequence: rows of q, k, v and of dq, dk, dv
@@ -199,7 +200,8 @@ static AttentionHead<T> attention_head(const AttentionShape *s, Tensor dqkv, Ten
   return AttentionHead<T>{d + q, d + k, d + v, x + q, x + k, x + v, (const T *)dout.data + at,
                           (const T *)out.data + at, (const float *)lse.data + item * s->T};
 }
-// What a pass reads and writes of this head and the next. first: rows of a head that are prefetched before it begins.
+// The rows that a pass reads and writes of this head and of the next. first: rows of a head that are prefetched before
+// the head starts.
 template <class T>
 static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const AttentionHead<T> *head,
                                             const AttentionHead<T> *next, bool backward, int64_t first, int64_t units,
@@ -222,7 +224,7 @@ static AttentionAhead<T> attention_ahead_of(const AttentionShape *s, const Atten
   return a;
 }
 
-// The tile where keys first_key .. meet queries first_query ..: how much of it lies on or below the diagonal. Rows
+// The tile of keys from first_key on and queries from first_query on: how much of it is on or below the diagonal. Rows
 // 0 .. rows[0] of S^T need every vector of queries; rows rows[0] .. rows[1] only the last vector (the block above the
 // diagonal is skipped). first_key <= first_query, so neither range is empty.
 // cut: some query does not see the first keys, because its document begins behind them, at `starts`.
@@ -286,7 +288,7 @@ static int64_t attention_first_masked(const AttentionTile *t, int v) {
   int64_t row = t->first_query + v * VF + 1 - t->first_key;
   return row < 0 || t->cut ? 0 : attention_min(row, t->rows[v]);
 }
-// x where the lane's query sees this row's key, else other.
+// x in lanes whose query attends to this row's key, else `other`.
 INLINE vf attention_causal(const AttentionTile *t, int v, int64_t row, vf x, vf other) {
   x = vf_select(vm_first(t->first_key + row - t->first_query - v * VF), other, x);
   if (!t->cut) return x;

@@ -1,17 +1,17 @@
-// attention_parts.cuh: what CUDA's attention kernels by tensor cores and by wgmma share: arguments, places, dropout,
-// dout . out, grids.
-// attention_cuda.cuh explains them.
+// attention_parts.cuh: shared parts of CUDA's attention kernels: arguments, offsets, dropout, D = dout . out, grids.
+// attention_cuda.cuh explains the kernels.
 #pragma once
 #include <float.h>
 #include "random.h"
 #include "kernels/cuda/lane.cuh"
 
-// The kernel reads step from state when it runs, because the host may not know it at launch; only with dropout.
+// With dropout the kernel reads the step from `state` when it runs, because the host may not know it at launch
+// (graphs).
 struct AttentionDrop { Dropout drop; uint32_t threshold; float factor; const StepState *state; };
-// len: T of the formulas. scale = 1/sqrt(hs), scale2 = scale log2(e). group: heads of q for one of k and v; ld: columns
-// of qkv.
+// len: T of the formulas; hs: head dim; C = n_head hs. scale = 1/sqrt(hs), scale2 = scale log2(e). group: query heads
+// per KV head; ld: columns of qkv.
 struct AttentionShape { int len, n_head, hs, C, group, ld; float scale, scale2; };
-// starts: (B,len), NULL where a sequence is one document.
+// starts: (B,len); NULL: every sequence is one document.
 template <class T> struct AttentionForward {
   T *out; float *lse; const T *qkv; const int32_t *starts;
   AttentionShape s; AttentionDrop d;
@@ -22,7 +22,7 @@ template <class T> struct AttentionBackward {
 };
 
 // ---- what both share -----------------------------------------------------------------------------------------------
-// Which of `count` <= 32 neighbouring elements of a sample's mask are kept: bit i for element + i. Higher bits are
+// Bit i: whether dropout keeps element `element + i` of a sample's mask, for i < count <= 32. Higher bits are
 // undefined.
 __device__ static inline uint32_t attention_keep(const AttentionDrop &d, uint32_t step, int64_t sample, int64_t element,
                                                  int count) {
@@ -41,11 +41,12 @@ HD int attention_min(int a, int b) { return a < b ? a : b; }
 __device__ static inline uint32_t attention_step(const AttentionDrop &d) {
   return d.drop.p > 0.0f ? d.state->in.step : 0;
 }
-// Where the document of a query of the block's sequence begins; behind the last query as there.
+// The first position of the document of a query of the block's sequence; for a query >= len that of the last query.
 __device__ static inline int attention_start(const int32_t *starts, const AttentionShape &s, int query) {
   return starts ? starts[(int64_t)blockIdx.z * s.len + attention_min(query, s.len - 1)] : 0;
 }
-// Behind the last query that sees a key up to `last`, as a number of tiles of N queries from `begin` on: starts ascend.
+// One past the last query that attends to a key <= last, rounded up to a whole tile of N queries, counted from `begin`,
+// and at most len. (A binary search: starts ascend.)
 __device__ static inline int attention_queries_end(const int32_t *starts, const AttentionShape &s, int begin, int last,
                                                    int N) {
   int low = 1, high = (s.len - begin + N - 1) / N;
@@ -61,8 +62,8 @@ __device__ static inline int64_t attention_element(const AttentionShape &s, int 
   return ((int64_t)head * s.len + query) * s.len + key;
 }
 
-// Where head `head` of q of a block's sequence begins, and its k and v: in qkv and dqkv (rows of s.ld elements), in out
-// and dout (rows of C), in lse and dot.
+// Offsets of head `head` of the block's sequence: q, k and v in qkv and dqkv (rows of s.ld elements), out in out and
+// dout (rows of C elements), stat in lse and dot.
 struct AttentionPlace { int64_t q, k, v, out, stat; };
 __device__ static inline AttentionPlace attention_place(const AttentionShape &s, int head) {
   const int64_t row = (int64_t)blockIdx.z * s.len, column = (int64_t)head * s.hs;

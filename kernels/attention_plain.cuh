@@ -10,14 +10,14 @@
 // or 128, of the columns of out, dk, dv and dq, and computes the scores itself.
 enum { ATTENTION_PLAIN_THREADS = 256, ATTENTION_EDGE = 64, ATTENTION_DEPTH = 32 };
 
-// Where row `row` of a tile stored by columns is in column k. Groups of 4 rows are permuted by k / 4, so that neither
-// the stores along k nor the 16-byte loads along rows have bank conflicts.
+// Index in shared memory of element (row, k) of a tile that is stored by columns. Groups of 4 rows are permuted by k /
+// 4, so that neither the stores along k nor the 16-byte loads along rows have bank conflicts.
 __device__ static inline int attention_plain_at(int k, int row) {
   return k * ATTENTION_EDGE + ((row / 4 ^ (k / 4 & 7)) * 4) + row % 4;
 }
 __device__ static inline int attention_plain_row() { return (int)threadIdx.x / 16 * 4; }
 __device__ static inline int attention_plain_column() { return (int)threadIdx.x % 16 * 4; }
-// Four neighbours; those from the count-th on are zero. whole: rows begin on 16 bytes.
+// Reads four neighbouring elements; those from index `count` on are zero. whole: rows are aligned to 16 bytes.
 template <class T> __device__ static inline Pack<float> attention_plain_read(const T *from, int count, bool whole) {
   Pack<float> x;
   if constexpr (sizeof(T) == 4)
@@ -186,8 +186,8 @@ __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 
   attention_plain_store<COLUMNS>(a.out + at.out, s.C, first, column, out, sum, s);
 }
 
-// Rows are keys, columns are queries. What dropout drops has its sign bit set in p until ds is computed: one register
-// less than a mask, which is the one that would spill.
+// Rows are keys, columns are queries. Elements that dropout drops have the sign bit set in p until ds is computed: that
+// takes one register less than a mask, with which the kernel would spill.
 template <class T, int COLUMNS>
 __global__ static void __launch_bounds__(ATTENTION_PLAIN_THREADS, COLUMNS == 64 ? 2 : 1)
     attention_plain_dkv_kernel(AttentionBackward<T> a) {

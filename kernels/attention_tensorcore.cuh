@@ -6,15 +6,15 @@
 // ---- tensor cores: pieces -------------------------------------------------------------------------------------------
 enum { ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP };
 
-// x, of unknown origin to the compiler. What is computed from it within a loop is computed each time, instead of once
-// before the loop, which would take registers for all of it.
+// Returns x, hidden from the optimizer: values computed from it inside a loop are computed in each iteration, and not
+// once before the loop, where they would all take registers.
 __device__ static inline int attention_anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Starts the copy of rows first .. first + ROWS of one head into shared memory; rows beyond T and columns beyond the
-// head size become zero.
+// Starts the asynchronous copy of rows [first, first + ROWS) of one head into shared memory; rows >= T and columns >=
+// hs become zero.
 template <int ROWS, int HS, class T>
 __device__ static inline void attention_load(T *to, const T *from, int ld, int first, const AttentionShape &s,
                                          int thread = (int)threadIdx.x) {
@@ -28,11 +28,12 @@ __device__ static inline void attention_load(T *to, const T *from, int ld, int f
   }
 }
 
-// Queries of a tile in shared memory from which dk and dv take N at a time; a lane draws dropout for whole ones.
+// Queries of a tile in shared memory, of which dk and dv process N at a time: at least 32, because each lane generates
+// the dropout bits of a whole query.
 HD constexpr int attention_stage(int N) { return N < WARP ? WARP : N; }
 
-// The A operand of a warp: 16 M rows of a tile. Their first 16 KEPT columns stay in registers for all tiles, the others
-// are read again for each tile.
+// The A operand of a warp: 16*M rows of a tile. Their first 16*KEPT columns stay in registers for all tiles; the other
+// columns are read again for each tile.
 template <int M, int KEPT> struct AttentionRows { uint32_t fragment[KEPT ? KEPT : 1][M][4]; };
 template <int M, int HS, class T>
 __device__ static inline void attention_read_rows(uint32_t a[M][4], const T *rows, int d) {
@@ -44,7 +45,7 @@ template <int M, int HS, int KEPT, class T>
 __device__ static inline void attention_keep_rows(AttentionRows<M, KEPT> *a, const T *rows) {
   UNROLL for (int d = 0; d < KEPT; d++) attention_read_rows<M, HS>(a->fragment[d], rows, d);
 }
-// sums (16 M x N) += A B^T: dot products of the warp's rows with N rows of b, over the head ascending.
+// sums (16*M x N) += A B^T: dot products of the warp's rows with N rows of b; summation over d ascending.
 template <int M, int N, int HS, int KEPT, class T>
 __device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], AttentionRows<M, KEPT> *kept, const T *a,
                                                  const T *b) {
@@ -62,7 +63,7 @@ __device__ static inline void attention_dot_rows(float (*sums)[N / 8][4], Attent
     }
   }
 }
-// sums (16 M x HS) += P B: the rows of b weighted by P (16 M x N), over the rows of b ascending.
+// sums (16*M x HS) += P B, P (16*M x N); summation over the rows of b ascending.
 template <int M, int N, int HS, class T>
 __device__ static inline void attention_weigh_rows(float (*sums)[HS / 8][4], const float (*p)[N / 8][4], const T *b) {
   const int lane = (int)threadIdx.x % WARP;
@@ -83,8 +84,8 @@ __device__ static inline void attention_weigh_rows(float (*sums)[HS / 8][4], con
     }
   }
 }
-// Multiplies each row of sums by its factor, rounds, and stores up to `rows` rows. They pass through the warp's own
-// rows of shared memory, which no other warp reads.
+// Multiplies each row of sums by its factor, rounds, and stores up to `rows` rows, by way of the warp's own rows of
+// shared memory (staged), which no other warp reads.
 template <class T> struct alignas(4) AttentionPair { T x[2]; };
 template <int M, int HS, class T>
 __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T *staged,
@@ -107,7 +108,7 @@ __device__ static inline void attention_store(T *to, int ld, int rows, int hs, T
   }
 }
 
-// The kept bits of the warp's 16 M queries (rows) by N keys, in this lane's layout: bit n * 8 % 32 + e of
+// Dropout's kept bits of the warp's 16*M queries (rows) by N keys, in this lane's layout: bit n * 8 % 32 + e of
 // keep[m][i][n / 4] belongs to sum [m][n][2 i + e], e < 2.
 template <int M, int N>
 __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], const AttentionDrop &d, uint32_t step,
@@ -126,8 +127,9 @@ __device__ static inline void attention_keep_keys(uint32_t keep[M][2][N / 32], c
         keep[m][i][k] = __shfl_sync(FULL_WARP, word[m * N / 64], from % WARP) >> lane % 4 * 2;
       }
 }
-// The same for N queries by the warp's 16 M keys (rows): word j of a lane is query j * 32 + lane, its bits are keys.
-// That is N / 32 registers; a lane's own sums need N / 4 words. attention_transposed_ds asks other lanes for them.
+// The kept bits of N queries by the warp's 16*M keys (rows): word j of a lane is query j * 32 + lane, its bits are
+// keys. That takes N / 32 registers; a lane's own sums need N / 4 words, which attention_transposed_ds gets by
+// shuffles.
 template <int M, int N>
 __device__ static inline void attention_keep_queries(uint32_t word[N / 32], const AttentionDrop &d, uint32_t step,
                                                      const AttentionShape &s, int head, int first_query,
@@ -169,7 +171,7 @@ __device__ static inline void attention_softmax(AttentionSoftmax<M> *w, float (*
       }
     }
 }
-// Scores of keys in the row's future become -INFINITY. Rows are queries.
+// Causal mask: scores of keys after the row's query become -INFINITY. Rows are queries.
 template <int M, int N>
 __device__ static inline void attention_mask_keys(float (*p)[N / 8][4], int first_query, int first_key) {
   const int ahead = first_query - first_key + (int)threadIdx.x % WARP / 4 - (int)threadIdx.x % 4 * 2;
@@ -275,7 +277,7 @@ __device__ static inline void attention_mask_queries(float (*p)[N / 8][4], int f
       UNROLL for (int e = 0; e < 4; e++)
         if (m * 16 + e / 2 * 8 > ahead + n * 8 + e % 2) p[m][n][e] = -INFINITY;
 }
-// Scores of queries whose document begins behind a row's key become -INFINITY. Rows are keys.
+// Scores of queries whose document starts after a row's key become -INFINITY. Rows are keys.
 template <int M, int N>
 __device__ static inline void attention_mask_queries_behind(float (*p)[N / 8][4], const int32_t *starts,
                                                             const AttentionShape &s, int first_key, int first_query) {
@@ -311,8 +313,8 @@ __device__ static inline void attention_transposed_ds(float (*p)[N / 8][4], floa
     }
 }
 
-// This thread's lse (natural) or D of the tile of N queries from `first` of the head whose values begin at `head`: what
-// it writes into shared memory for all.
+// The value that this thread writes to shared memory for a tile of N queries from `first` on: the natural lse, or D, of
+// one query. head: the head's offset in lse and dot.
 template <int N, class T>
 __device__ static inline float attention_stat(const AttentionBackward<T> &a, int64_t head, int first) {
   const int thread = attention_anew((int)threadIdx.x), query = first + thread % N;

@@ -1,9 +1,10 @@
-// attention_wgmma.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 by Hopper's warpgroup multiplies. That file
-// explains the algorithm, this one what differs.
+// attention_wgmma.cuh: the kernels of attention_cuda.cuh for bf16 and fp16 with Hopper's WGMMA. That file explains the
+// algorithm, this one the differences.
 //
-// A warpgroup (128 threads) has 64 rows of its own. Operands are read where they lie in shared memory, so a lane holds
-// little but sums, and a warp's 16 rows of them are laid out as with M = 1 in attention_tensorcore.cuh, whose masks and
-// dropout are used as they are. Multiplies run in the background, behind exponentials of this warpgroup and of others:
+// A warpgroup (128 threads) has 64 rows of its own. WGMMA reads operands directly from shared memory, so a lane's
+// registers hold little but sums, and a warp's 16 rows of sums have the layout of M = 1 in attention_tensorcore.cuh,
+// whose masks and dropout are used unchanged. Multiplies run asynchronously while this warpgroup and others compute
+// exponentials:
 //
 //   forward   wait: scores | softmax | out += P V, scores of the next tile
 //   dk, dv    P^T, while dk and dP^T run | wait | dv += P^T dout, S^T of the next tile | ds^T meanwhile | wait |
@@ -11,9 +12,9 @@
 //             beside P^T: there S^T of the next tile follows dk
 //   dq        wait: S | P while dP runs | ds | dq += ds K, S and dP of the next
 //
-// nvcc must see that nobody touches sums while they are computed, or it waits behind every multiply (C7510 to C7515 of
-// `make ptxas`, which is an error there): so a loop has one body and one way back, and wgmma_pin keeps what is computed
-// between multiplies in its place.
+// nvcc must see that no instruction touches sums while a multiply computes them, or it inserts a wait after every
+// multiply (warnings C7510 to C7515, which `make ptxas` treats as errors). So a loop has one body and one back edge,
+// and wgmma_pin keeps the compiler from moving computations across multiplies.
 //
 // Streamed tiles have three places: one is computed, the next has landed, the one behind it is on its way. A tile of 64
 // columns has rows of 128 bytes, swizzled (wgmma_tile); a head of more than 64 columns has two such panels, one behind

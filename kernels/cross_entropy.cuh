@@ -5,15 +5,15 @@
 //   dlogits[r,j] = scale (softmax(x[r,:])[j] - [j == target])                      0 for columns vocab <= j < Vp
 //   target -1    = ignore the row: loss 0, correct 0, gradient 0
 //   weights[r]   a factor of the row's gradient, not of its loss; absent: 1
-//   softcap      > 0: logits are cap tanh(z / cap) of z (softcap.cuh), and dlogits is z's gradient, 1 - (x/cap)^2
-//                times that of x
+//   softcap      cap > 0: logits are x = cap tanh(z / cap) (softcap.cuh), and dlogits is the gradient of z, which is
+//                (1 - (x/cap)^2) times the gradient of x
 //
 //   logits (R,Vp) fp32, or with dlogits bf16   losses, weights (R) fp32   correct, targets (R) int32
 //   dlogits (R,Vp) any dtype
 // dlogits may overlap logits: in their dtype at the same address, in 16 bits under fp32 when it starts at least one of
 // its own rows before logits. Row r of dlogits then ends before row (r + 1) / 2 of logits, so once the rows below `at`
-// are done, rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. A GPU, which 1 or 2 rows do not fill, is
-// given memory apart (train_gpt_fsdp.cu).
+// are done, rows at .. 2 at may be done in parallel: 12 calls for 4095 rows. On a GPU, which 1 or 2 rows do not fill,
+// dlogits has memory of its own (train_gpt_fsdp.cu).
 // One pass finds maximum and sum together (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax") in
 // pieces that fit in L1; a second pass writes. Order of sums: 16 lanes over the columns in order, then vec.h's tree.
 // When a piece of 1024 columns has a larger maximum, the earlier sum is rescaled.
@@ -85,8 +85,8 @@ size_t cross_entropy_workspace_bytes(const Ctx *c, WorkspaceQuery q) {
 
 struct CrossEntropyRow { float max, sum; };      // m and sum of e^(x - m)
 
-// 2^((x - m) log2 e): rounding the factor adds |x - m| 2^-24 to a term's relative error, which does not matter because
-// the term itself is small then.
+// e^(x - m) as 2^((x - m) log2 e). Rounding log2 e adds |x - m| 2^-24 to a term's relative error, which does not
+// matter, because the term itself is small if |x - m| is large.
 INLINE vf cross_entropy_exp(vf x, vf max) { return vf_exp2(vf_mul(vf_sub(x, max), vf_set1(CROSS_ENTROPY_LOG2E))); }
 
 template <class X> INLINE vf cross_entropy_load(const X *x, int64_t n) {       // missing lanes are the smallest
@@ -152,7 +152,7 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
   });
 }
 
-// What capping multiplies gradients by; x as capped.
+// The factor 1 - (x/cap)^2 by which soft-capping multiplies gradients; x: the capped logit.
 INLINE vf cross_entropy_uncap(vf x, vf inverse_cap) {
   const vf y = vf_mul(x, inverse_cap);
   return vf_sub(vf_set1(1.0f), vf_mul(y, y));
@@ -228,10 +228,11 @@ void cross_entropy_forward_backward_impl(Ctx *c, Tensor losses, Tensor dlogits, 
 #if PART_CUDA
 #include "kernels/cuda/cuda_device.h"
 
-// A row is cut into parts by its columns alone: four, each a quarter of the row and the columns of 256 threads, or one
-// of fewer. Every thread has groups of W columns, a warp's side by side, and runs through them with its own maximum and
-// sum, 16 columns at a time. Warps join theirs, and then the row is what its warps found, in their order. So the order
-// of sums depends on the columns alone. Who computes depends on what the device has, and changes no bit:
+// A row is cut into parts; how depends only on its number of columns: four parts, each a quarter of the row for 256
+// threads, or one part for a short row. Every thread takes groups of W columns, those of a warp side by side, and goes
+// through them with its own maximum and sum, 16 columns at a time. These are joined over each warp, and then over the
+// row's warps, in order. So the summation order depends on the number of columns alone. Which blocks compute the parts
+// depends on the device, and the results are bitwise identical:
 //   CLUSTER  sm_90 and later, four parts: a cluster of four blocks, each with its quarter of the row in shared memory
 //   KEPT     one block that holds the whole row in shared memory
 //   TWICE    one block that reads the row again to write the gradient, backwards: the columns that were read last are
@@ -246,8 +247,8 @@ enum { CROSS_ENTROPY_THREADS = 512, CROSS_ENTROPY_PART_THREADS = 256, CROSS_ENTR
 // Columns of a group of logits X where rows allow it: 16 bytes.
 template <class X> static constexpr int CROSS_ENTROPY_WIDE = 16 / (int)sizeof(X);
 
-// How a row is cut: `each` columns a part (the last has the rest), `threads` of a part, `block` threads of a block that
-// takes a whole row, and in turn the parts beyond them. warps: of all parts.
+// How a row is cut: `parts` parts of `each` columns (the last part has the rest), with `threads` threads per part;
+// warps: of all parts. A block that takes a whole row has `block` threads, which take block / threads parts at a time.
 struct CrossEntropyParts { int columns, each, parts, threads, warps, block; };
 static inline CrossEntropyParts cross_entropy_parts(int64_t columns) {
   CHECK(columns < 1 << 30, "cross_entropy: %lld columns, needs fewer than 2^30", (long long)columns);
@@ -267,8 +268,8 @@ template <class X> static inline CrossEntropyForm cross_entropy_form(const CudaD
 }
 
 struct CrossEntropySum { float max, sum; bool beaten; };         // beaten: a logit exceeds the target's, or ties before
-// A thread's columns of one part, which begins at column `from` of the row: groups of W columns at first, first + step,
-// ... below end, counted from there.
+// A thread's columns of one part: groups of W columns at first, first + step, ... below end, counted from the part's
+// first column, which is column `from` of the row.
 struct CrossEntropyRange { int from, first, end, step; };
 
 __device__ static inline float cross_entropy_exp(float x, float max) {
@@ -278,9 +279,9 @@ HD CrossEntropyRange cross_entropy_range(CrossEntropyParts p, int part, int thre
   const int from = part * p.each, rest = p.columns - from;
   return {from, thread * W, p.each < rest ? p.each : rest, p.threads * W};
 }
-// Adds the columns of a range to a thread's maximum and sum; those at or past `vocab` are ignored. x: the part's first
-// column, from which vocab and target are counted, too. These comparisons with the target treat a NaN before it as the
-// CPU does.
+// Adds the columns of a range to a thread's maximum and sum; columns >= vocab are ignored. x: the part's first column,
+// from which vocab and target are counted, too. The comparisons with the target's logit treat a NaN in a column before
+// the target as the CPU does.
 template <int W, bool CORRECT, class X>
 __device__ static inline void cross_entropy_add(CrossEntropySum *s, const X *x, CrossEntropyRange r, int vocab,
                                                 int target, float target_logit) {
@@ -316,7 +317,7 @@ __device__ static inline float2 cross_entropy_warp(CrossEntropySum s) {
   const float most = warp_max(s.max);
   return float2{most, warp_sum(s.sum * cross_entropy_exp(s.max, most))};
 }
-// The row's, from those of its warps; the same in every thread.
+// A row's maximum and sum, from those of its warps; the same in every thread.
 __device__ static inline CrossEntropySum cross_entropy_join(const float2 *found, int warps) {
   const int lane = (int)threadIdx.x % WARP;
   const float2 mine = lane < warps ? found[lane] : float2{-3.40282347e38f, 0.0f};
@@ -380,7 +381,7 @@ void cross_entropy_forward_impl(Ctx *c, Tensor losses, Tensor correct, Tensor lo
            vocab, p);
 }
 
-// What capping multiplies gradients by; x as capped. inverse_cap 0: nothing.
+// The factor 1 - (x/cap)^2 by which soft-capping multiplies gradients; x: the capped logit. inverse_cap 0: factor 1.
 __device__ static inline float cross_entropy_uncap(float x, float inverse_cap) {
   return inverse_cap > 0.0f ? 1.0f - (x * inverse_cap) * (x * inverse_cap) : 1.0f;
 }
@@ -421,7 +422,7 @@ cross_entropy_backward_kernel(float *losses, T *dlogits, const X *logits, const 
   const int blocks = CLUSTER ? CROSS_ENTROPY_PARTS : 1, rank = CLUSTER ? (int)blockIdx.x % CROSS_ENTROPY_PARTS : 0;
   const int64_t r = blockIdx.x / (unsigned)blocks;
   const int target = targets[r], lane = (int)threadIdx.x % WARP, thread = (int)threadIdx.x % p.threads;
-  // This thread's parts: first, first + groups, ...
+  // This thread has parts first, first + groups, ...
   const int groups = CLUSTER ? blocks : (int)blockDim.x / p.threads;
   const int first = CLUSTER ? rank : (int)threadIdx.x / p.threads;
   const X *x = logits + r * p.columns;

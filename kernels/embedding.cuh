@@ -4,11 +4,11 @@
 //   backward   dwte[tokens[b,t],:] += scale dropout(dout[b,t,:])              fp32, added in the order of (b,t)
 //              dwpe[t,:] = sum over b of dropout(dout[b,t,:])    fp32, in the order of b; 0 for rows t >= T
 //                       or += that sum, computed first           rows t >= T unchanged
-//   With starts (ops.h) wpe's row is t - starts[b,t], and dwpe is 0, or what it was, plus all its gradients, added one
-//   by one in the order of (b,t).
+//   With starts (ops.h) wpe's row is t - starts[b,t], and its gradients are added to dwpe (after dwpe = 0, without ADD)
+//   one by one in the order of (b,t).
 //
 //   out, dout (B,T,C)   tokens (B,T) int32   wte, dwte (Vp,C)   wpe, dwpe (n_positions,C), n_positions >= T; wpe may be
-//   absent (data NULL): positions are told by rope.cuh
+//   absent (data NULL), as in models with RoPE
 // Dropout: sample drop.sample0 + b, element t C + c. out, wte, wpe share one dtype; dwte and dwpe are fp32.
 // Radford et al. 2019 (GPT-2); Srivastava et al. 2014 (dropout).
 #pragma once
@@ -159,7 +159,7 @@ static void embedding_backward_positions(EmbeddingBackward p, const T *dout, int
     for (int64_t t = rows; t < p.n_positions; t++)
       memset(p.dwpe + t * p.C + from, 0, (size_t)(to - from) * sizeof(float));
 }
-// The same with documents: gradients are added one by one.
+// embedding_backward_positions with documents (starts): gradients are added one by one.
 template <class T, bool DROP>
 static void embedding_backward_documents(EmbeddingBackward p, const T *dout, int64_t from, int64_t to) {
   for (int64_t r = 0; !p.add && to > from && r < p.n_positions; r++)

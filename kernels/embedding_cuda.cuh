@@ -3,8 +3,8 @@
 //   forward    a block walks the columns of one position
 //   backward   the positions are sorted by token (ties in order of position), so that the positions of one token are
 //              neighbours. Then a block adds the gradients of one token to its row of dwte in order of position, as
-//              the CPU does: the same bits, however many positions a token has. A second kernel sums dwpe. If dwte is
-//              absent nothing is sorted.
+//              the CPU does, with bitwise identical results, however many positions a token has. A second kernel sums
+//              dwpe. If dwte is absent nothing is sorted.
 //
 // The sort: chunks of 1024 positions are ranked by counting, each within a block. The place of a position among all is
 // its rank in its own chunk plus, for every other chunk, the result of a binary search there. Two launches, no atomics,
@@ -54,7 +54,8 @@ void embedding_forward_impl(Ctx *c, Tensor out, Tensor tokens, Tensor wte, Tenso
 
 // ---- backward: the sort --------------------------------------------------------------------------------------------
 enum { EMBEDDING_CHUNK = 1024, EMBEDDING_PLACES = 8 };
-// In the workspace.
+// Arrays of `positions` elements in the workspace: tokens and their positions, sorted within chunks, and sorted as a
+// whole.
 struct EmbeddingSort { int32_t *chunk_token, *chunk_position, *token, *position; };
 static inline EmbeddingSort embedding_sort_in(void *workspace, int64_t positions) {
   int32_t *p = (int32_t *)workspace;
@@ -154,8 +155,8 @@ __device__ static inline void embedding_add_token(const EmbeddingBackward<T> *p,
   }
   lanes_store<W>(p->dwte + token * p->C + i, sum);
 }
-// Block (x, y): the tokens whose positions begin among eight places of the sorted order, and the y-th part of the
-// columns. Most places do not begin a token; one wait for memory shows that for all eight.
+// Block (x, y) handles the tokens whose first position is among eight places of the sorted order, and the y-th part of
+// the columns. Most places are not a token's first; one wait for memory finds that out for all eight.
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS, 3)
 embedding_wte_kernel(EmbeddingBackward<T> p, EmbeddingSort s) {
@@ -196,7 +197,8 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_kernel(Embe
   }
   lanes_store<W>(p.dwpe + t * p.C + i, sum);
 }
-// The same with documents: the tokens at position t of theirs, in the order of (b, token), are added one by one.
+// embedding_wpe_kernel with documents: for row t of dwpe, the gradients of all tokens at position t of their document
+// are added one by one, in the order of (b, token).
 template <class T, int W>
 __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_documents_kernel(EmbeddingBackward<T> p) {
   const int64_t t = blockIdx.x, i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
@@ -211,7 +213,7 @@ __global__ static void __launch_bounds__(FLAT_THREADS) embedding_wpe_documents_k
     }
   lanes_store<W>(p.dwpe + t * p.C + i, sum);
 }
-// rows: of dwpe that are written.
+// rows: number of rows of dwpe that are written.
 template <class T, int W>
 static void embedding_backward_sums(Ctx *c, EmbeddingBackward<T> p, EmbeddingSort s, int64_t rows) {
   const unsigned threads = embedding_threads(p.C, W);

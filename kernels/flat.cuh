@@ -1,5 +1,5 @@
-// flat.cuh: ops that compute element by element, one text for both devices. Such an op is a struct of its pointers and
-// numbers with
+// flat.cuh: ops that compute element by element, one source for both devices. Such an op is a struct of its pointers
+// and numbers with
 //
 //   LANES_OF void at(int64_t i, N n) const                       computes the n elements from i on; N is a template's
 //   LANES_OF void at(int64_t i, N n, const Factors *f) const     the same, and numbers that are computed once,
@@ -73,8 +73,8 @@ template <class Op, class... P> static void flat(Ctx *c, Op op, int64_t n, P *..
   if (lanes_aligned(p...)) LAUNCH((flat_kernel<W, Op>), flat_blocks(n, W), FLAT_THREADS, 0, STREAM(c), op, n);
   else LAUNCH((flat_kernel<1, Op>), flat_blocks(n, 1), FLAT_THREADS, 0, STREAM(c), op, n);
 }
-// One thread of a block computes the factors: they may need fp64. BLOCKS: that fit into a multiprocessor's registers;
-// 0: as many as ptxas finds best.
+// One thread of a block computes the factors, because they may need fp64. BLOCKS: how many blocks must fit into an SM's
+// registers; 0: ptxas decides.
 template <int W, int BLOCKS, class Op>
 __global__ static void __launch_bounds__(FLAT_THREADS, BLOCKS) flat_by_kernel(Op op, int64_t n) {
   SHARED(typename Op::Factors, factors, 1);

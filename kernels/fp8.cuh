@@ -26,7 +26,8 @@ HD float fp8_scale_of(float a) {
   const int32_t exponent = (int32_t)(u >> 23) - 8 + ((u & 0x7fffffu) > 0x600000u);
   return bits_f32((uint32_t)(exponent < 1 ? 1 : exponent) << 23);
 }
-// The same for column j of amax (rows, n). The bits of magnitudes sort as their values do, NaN above Inf.
+// fp8_scale_of for the maximum of column j of amax (rows, n). Bits of magnitudes sort as their values do, NaN above
+// Inf.
 HD float fp8_scale_of_column(const float *amax, int64_t rows, int64_t n, int64_t j) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < rows; i++) {
@@ -94,8 +95,8 @@ void matmul_forward_fp8(Ctx *c, Tensor out, Tensor in, Tensor in_scale, Tensor w
 
 #if PART_CPU || PART_CUDA
 struct Fp8Factor { float by; };
-// out = in factor, each rounded to its own type. The reciprocal of a power of two is exact. So is multiplying by it,
-// except where fp8 stores the magnitude as 0.
+// out = in * factor, rounded to out's type; factor is the scale (decode) or its reciprocal (ENCODE), which is exact for
+// a power of two. The product is exact, too, except where it is so small that fp8 stores 0.
 template <bool ENCODE, class O, class I> struct Fp8Op {
   typedef Fp8Factor Factors;
   O *out;

@@ -12,8 +12,8 @@
 //   in, out, branch, residual and their gradients (B,T,C), weight, bias (C): one dtype
 //   mean, rstd (B,T) fp32   dweight, dbias (C) of one floating dtype; fp32 for ADD
 // Dropout: sample drop.sample0 + b, element t C + c.
-// Order of sums: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64 rows
-// in order, then the blocks in order.
+// Summation order: along a row, 16 lanes over the columns in order and vec.h's tree; down the columns, blocks of 64
+// rows in order, then the blocks in order.
 // Ba, Kiros, Hinton 2016 (layer normalisation); Zhang and Sennrich 2019 (RMSNorm); Xiong et al. 2020 (its place before
 // the branch).
 #pragma once
@@ -23,7 +23,7 @@ static const float LAYERNORM_EPS = 1e-5f;
 static const int64_t LAYERNORM_BLOCK_ROWS = 64;
 
 #if PART_LAUNCHERS
-// What every form has: x (B,T,C), and mean, weight and bias where they are present.
+// Checks the shapes that all ops here share: x (B,T,C), rstd, and mean, weight and bias if they are present.
 static inline void layernorm_check(Tensor x, Tensor mean, Tensor rstd, Tensor weight, Tensor bias) {
   const int64_t B = x.shape[0], T = x.shape[1], C = x.shape[2];
   CHECK_SHAPE(x, B, T, C);
@@ -96,8 +96,8 @@ static inline void layernorm_check_workspace(const char *op, const Ctx *c, int64
   CHECK(c->workspace_bytes >= layernorm_workspace_needed(rows, C), "%s: workspace of %zu bytes, needs %zu", op,
         c->workspace_bytes, layernorm_workspace_needed(rows, C));
 }
-// A vector of C parameters in fp32: every row needs it, so each call converts it once, into `room`. An absent one is
-// `absent` everywhere.
+// A vector of C parameters in fp32: every row needs it, so each call converts it once, into `room`. If `from` is NULL
+// all its elements are `absent`.
 template <class T> static const float *layernorm_widened(float *room, const T *from, int64_t C, float absent) {
   if constexpr (sizeof(T) == sizeof(float)) if (from) return (const float *)from;
   for (int64_t i = 0; i < C; i++) room[i] = from ? to_f32(from[i]) : absent;

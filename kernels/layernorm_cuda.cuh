@@ -3,13 +3,14 @@
 //
 //   forward    one block per row: mean, then squares around it (two barriers), then out
 //   backward   one block per run of neighbouring rows: the column sums of dweight and dbias stay in registers for the
-//              whole run, and the next row is on its way, as it is in memory, while this one is computed. Up to 1024
-//              columns a warp takes a row, without barriers, and four warps take the rows of a run in turn; beyond, the
-//              block takes a row. Each run stores its sums in the workspace; a second kernel adds the runs in order.
+//              whole run, and the next row is loaded (as stored, not yet widened) while this one is computed. With up
+//              to 1024 columns a warp takes a row, without barriers, and the four warps of a block take the rows of a
+//              run alternately; with more columns the block takes a row. Each run stores its sums in the workspace; a
+//              second kernel adds the runs in order.
 //
-// Order of sums: along a row, a thread's columns in order, then a butterfly over a warp, then over the block's warps if
-// they share a row. Down the columns, a warp's rows of a run in order, then the warps, then the runs in eight parts in
-// order. The number of rows in a run depends on the shape alone.
+// Summation order: along a row, a thread's columns in order, then a butterfly over a warp, then over the block's warps
+// if they share a row. Down the columns, a warp's rows of a run in order, then the warps, then the runs in eight parts
+// in order. The number of rows in a run depends on the shape alone.
 #pragma once
 #include "layernorm.cuh"
 #include "workspace.h"
@@ -59,7 +60,8 @@ template <class T> struct LayernormForward {     // residual and branch NULL: no
   const StepState *state;
 };
 
-// The columns of this thread, after the addition if there is one: as stored, so that backward sees the same numbers.
+// The columns of this thread, after the residual addition if there is one: as stored, so that backward reads the same
+// numbers.
 template <class T, int W>
 __device__ static inline Lanes<W> layernorm_input(const LayernormForward<T> *p, int64_t r, int64_t i, uint32_t step) {
   Lanes<W> x = lanes_load<W>(p->in + r * p->C + i);
@@ -147,12 +149,12 @@ template <class T> struct LayernormBackward {    // dbranch NULL: not needed
   const StepState *state;
   bool dweight, dbias;                           // which column sums are needed
 };
-// The columns of one thread in a row, as they are in memory. PIECES: 0 if the row is read anew at each use instead.
+// The columns of one thread in a row, as stored. PIECES 0: the row is not kept, but read again at each use.
 template <class T, int W, int PIECES> struct LayernormRow {
   LanesRaw<W, T> dout[PIECES ? PIECES : 1], x[PIECES ? PIECES : 1], dresidual[PIECES ? PIECES : 1];
   float mean, rstd;
 };
-// Which columns a thread has: first, first + next, ...
+// A thread has the groups of columns that start at first, first + next, ...
 struct LayernormColumns { int64_t first, next; };
 
 template <class T, int W, int N>
@@ -194,7 +196,7 @@ __device__ static inline void layernorm_write(const LayernormBackward<T> *p, Lan
   if (p->drop.on) d = lanes_drop<W>(d, &p->drop, step, p->drop.sample0 + r / p->seq_len, r % p->seq_len * p->C + i);
   lanes_store<W>(p->dbranch + r * p->C + i, d);
 }
-// The weights of group n, which begins at column i: kept in `weight`, or read again; 1 where there are none.
+// The weights of group n, which starts at column i: kept in `weight`, or read again; 1 if there is no weight.
 template <class T, int W, bool KEEP>
 __device__ static inline Lanes<W> layernorm_weight(const LayernormBackward<T> *p, const LanesRaw<W, T> *weight, int n,
                                                    int64_t i) {
@@ -202,9 +204,9 @@ __device__ static inline Lanes<W> layernorm_weight(const LayernormBackward<T> *p
   return KEEP ? lanes_unpack<W, T>(weight[n]) : lanes_load<W>(p->weight + i);
 }
 // A run's rows from `begin` on, every `stride`-th, by a thread's columns. KEEP: a row stays in registers from the only
-// read; else there is no room, and it is read again, from the caches. AHEAD: the next row is read meanwhile.
-// scratch: NULL where a warp has a row; else four floats a warp, because while slow warps read the sums of one row,
-// fast ones write the next row's.
+// read; else registers do not suffice, and it is read again, from the caches. AHEAD: the next row is loaded meanwhile.
+// scratch: NULL if a warp has a row; else four floats per warp: two sets of two, because fast warps write the next
+// row's sums while slow warps still read this row's.
 template <class T, int W, int N, bool KEEP, bool AHEAD>
 __device__ static inline void layernorm_run(const LayernormBackward<T> *p, LayernormColumns c, Lanes<W> *dweight,
                                             Lanes<W> *dbias, int64_t begin, int64_t end, int64_t stride,

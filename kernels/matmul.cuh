@@ -74,7 +74,7 @@ void matmul_backward_weight(Ctx *c, Tensor dweight, Tensor dbias, Tensor dout, T
 // The rows of a 2-d tensor as an operand's rows (k runs along them), or its columns (k runs down).
 INLINE GemmOperand matmul_rows(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[0], t.shape[1], true}; }
 INLINE GemmOperand matmul_columns(Tensor t) { return GemmOperand{t.data, t.dtype, t.shape[1], t.shape[1], false}; }
-// Of a weight in blocks, the N rows or the K columns.
+// A quantized weight as an operand: by its N rows, or by its K columns.
 INLINE GemmOperand matmul_blocks_of(const QuantMatrix *q, Dtype dtype, int64_t count, bool rows) {
   return GemmOperand{NULL, dtype, count, 0, rows, q};
 }
@@ -83,7 +83,7 @@ INLINE GemmOperand matmul_blocks_of(const QuantMatrix *q, Dtype dtype, int64_t c
 struct MatmulFinish {
   void *out;               // (M,N) of the GEMM, with row stride N
   int64_t N;
-  const void *bias;        // (N)   added
+  const void *bias;        // (N)   is added to the sums
   void *gelu;              // (M,N) receives GELU of what out receives
   const void *pre_gelu;    // (M,N) the result is multiplied by its GELU'
   bool add;

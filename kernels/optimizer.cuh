@@ -11,15 +11,16 @@
 //                    g = grad_scale grad + weight_decay p
 //                    b = momentum b + g        a zero b makes the first step b = g, as torch does
 //                    p -= lr b
-//   norm_change                    the same of differences, each rounded to fp32
-//   norm_accumulate   sqrt(sum of squares) without intermediate rounding (norm.h): same bits for every partition
+//   norm_accumulate   adds squares exactly, without rounding (norm.h), so that the norm, the root of their sum, is
+//                     bitwise identical for every partition of the elements
+//   norm_change       the same for the squares of differences, each difference rounded to fp32
 //
 // lr, grad_scale, the bias corrections and skip (which leaves everything unchanged) are read from c->state when the op
 // runs. lr is that of the state times lr_scale of the arguments.
 //
-//   p master (n) fp32; param (n), any floating dtype, is overwritten with p rounded (master.cuh); param.data NULL: the
-//                master is the parameter
-//     master (n) low16: param, then bf16, and master together hold p
+//   p                      is master (n) fp32; param (n), any floating dtype, is overwritten with p rounded
+//                          (master.cuh); param.data NULL: the master is the parameter. Or master (n) is low16: then
+//                          param is bf16 and holds the upper half of p, and master the lower half
 //   m, v, momentum, grad (n) fp32
 #pragma once
 #include "master.cuh"
@@ -109,8 +110,8 @@ template <class T, class M, bool CAST> struct AdamwOp {
     masters_store<CAST>(param + i, master + i, p, n);
   }
 };
-// Five blocks fit into a multiprocessor's registers; left to itself ptxas also asks for five of fp32 parameters with
-// masters, which spills.
+// Five blocks fit into an SM's registers. Without a bound ptxas also aims at five blocks for fp32 parameters with
+// masters, and spills.
 template <class T, class M, bool CAST>
 static void adamw_run(Ctx *c, T *param, Tensor master, Tensor m, Tensor v, Tensor grad, AdamwArgs a) {
   const AdamwOp<T, M, CAST> op = {param, (M *)master.data, (float *)m.data, (float *)v.data, (const float *)grad.data,
@@ -125,7 +126,7 @@ void adamw_update_impl(Ctx *c, Tensor param, Tensor master, Tensor m, Tensor v, 
 
 // ---- SGD -----------------------------------------------------------------------------------------------------------
 struct SgdFactors { bool skip; float grad_scale, minus_lr; };
-// buffer: with BUFFER the momentum.
+// BUFFER: there is a momentum, in `buffer`.
 template <class T, class M, bool CAST, bool BUFFER> struct SgdOp {
   typedef SgdFactors Factors;
   T *param;
@@ -177,7 +178,7 @@ static void norm_add_limbs(int64_t *limbs, int64_t sum, int shift) {
   limbs[j + 1] += (int64_t)(low >> 32) + (high & 0xffffffff);
   limbs[j + 2] += high >> 32;
 }
-// Any value, one at a time, in integers: the definition that the fast form must match.
+// Adds the square of any one value, in integer arithmetic: the definition that the fast form must match.
 static void norm_add_one(int64_t *limbs, float g) {
   const uint32_t bits = f32_bits(g) & 0x7fffffffu;
   if (bits >= 0x7f800000u) { limbs[NORM_NONFINITE]++; return; }
@@ -258,7 +259,7 @@ static void norm_add_block(int64_t *limbs, const float *g, int64_t n) {
   else if (largest < 0x1p21f) norm_block<3>(limbs, g, n);
   else for (int64_t i = 0; i < n; i++) norm_add_one(limbs, g[i]);
 }
-// Adds the squares of x, or with CHANGE of x - less.
+// Adds the squares of x to limbs; with CHANGE the squares of x - less.
 template <bool CHANGE> static void norm_range(Ctx *c, int64_t *limbs, const float *x, const float *less, int64_t n) {
   parallel(n > 8 * NORM_BLOCK ? c->threads : 1, [=](int thread, int threads) {
     alignas(64) float change[NORM_BLOCK];

@@ -1,9 +1,11 @@
-// preference.cuh: the loss of pairs of answers, one chosen and one rejected, from the losses of their tokens; and what
-// each token's gradient is multiplied by.
+// preference.cuh: the loss of pairs of answers, one chosen and one rejected, from the losses of their tokens; and the
+// factor of each token's gradient.
 //
-// A sequence holds whole pairs: its documents (starts, ops.h) are in turn a chosen answer and the rejected one, each
-// behind its prompt. L(y) is the sum of the log-probabilities of the targets of y, R(y) that by the reference or 0, |y|
-// their number. l = s (L - R) with s = 1, or 1 / |y| where the loss is of means, and x = l(c) - l(r):
+// A sequence has whole pairs: its documents (starts, ops.h) are alternately a chosen answer and a rejected one, each
+// after its prompt. For an answer y, L(y) is the sum of the log-probabilities of its targets, R(y) the same by the
+// reference model, or 0 without one, and |y| the number of its targets. l(y) = s (L(y) - R(y)), with s = 1, or s =
+// 1/|y| for losses "of means". With the chosen answer c, the rejected answer r, and x = l(c) - l(r), a pair's loss f
+// is:
 //
 //   dpo     f = (1 - e) softplus(-z) + e softplus(z),  z = beta x      Rafailov et al. 2023; e: label smoothing
 //   ipo     f = (x - 1 / (2 beta))^2, of means                         Azar et al. 2023
@@ -15,14 +17,16 @@
 // A pair's loss is f. A token's cross entropy is -log p, so the factor of a token of y is -s df/dl(y). Rewards are
 // beta (L - R), as TRL has them, and without a reference beta l.
 //
-//   weights (R) fp32: on entry, where a document begins, R(y); on return each token's factor
-//   to[4]  sums over pairs in their order, divided by the places of the batch as loss_mean does: loss, reward of the
-//          chosen answer, of the rejected one, and how many pairs have the larger reward on the chosen answer
+//   weights (R) fp32: on entry, at a document's first position, R(y); on return each token's factor
+//   to[4]  sums over pairs in their order, divided by the batch's number of positions as loss_mean does: loss,
+//          reward of the chosen answer, reward of the rejected one, and 1 for each pair whose chosen answer has the
+//          larger reward
 // L(y) is added in fp64 from the first target to the last and rounded to fp32, as R(y) was.
 #pragma once
 #include "ops.h"
 
-// A document from place `from` to before `to` of its row.
+// The document at positions [from, to) of its row: its number of targets, and their log-probability by the model and by
+// the reference.
 struct PreferenceSide { int64_t from, to, tokens; float logp, reference; };
 HD PreferenceSide preference_side(int64_t from, int64_t T, const float *losses, const int32_t *targets,
                                   const int32_t *starts, const float *reference) {
@@ -43,7 +47,7 @@ HD double preference_orpo(double beta, double chosen, double rejected, double sl
   slope[0] = -1 + pull / expm1(c), slope[1] = -pull / expm1(r);
   return -chosen + beta * preference_softplus(-z);
 }
-// f, and df/dl of the chosen and of the rejected answer.
+// Returns f; slope: df/dl(c) and df/dl(r).
 HD double preference_loss(PreferenceArgs a, double chosen, double rejected, double slope[2]) {
   const double x = chosen - rejected, off = x - 1 / (2 * a.beta);
   const double z = a.beta * x - (a.loss == PREFERENCE_SIMPO ? a.gamma : 0);
@@ -56,7 +60,8 @@ HD double preference_loss(PreferenceArgs a, double chosen, double rejected, doub
 }
 HD bool preference_compares(PreferenceLoss loss) { return loss <= PREFERENCE_HINGE; }     // with a reference
 HD bool preference_of_means(PreferenceLoss loss) { return loss == PREFERENCE_IPO || !preference_compares(loss); }
-// One row of T places; adds to sum. Returns its pairs.
+// One row of T positions: writes its tokens' factors to weights, and adds its pairs to sum. Returns the number of
+// pairs.
 HD int64_t preference_row(PreferenceArgs a, int64_t T, const float *losses, const int32_t *targets,
                           const int32_t *starts, float *weights, double sum[PREFERENCE_SUMS]) {
   int64_t pairs = 0;

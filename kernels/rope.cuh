@@ -1,18 +1,19 @@
-// rope.cuh: rotary positions of q and k (Su et al. 2021, "RoFormer"), with the norm of each head beside it where the
-// model has one (Henry et al. 2020, "Query-Key Normalization").
+// rope.cuh: rotary positions of q and k (Su et al. 2021, "RoFormer"), and, in models that have it, the norm of each
+// head of q and k (Henry et al. 2020, "Query-Key Normalization").
 //
 //   rotate R   y[i] = x[i] cos_t[i] - x[i+d] sin_t[i],  y[i+d] = x[i+d] cos_t[i] + x[i] sin_t[i],  i < d = hs/2
 //   norm       y = x rstd weight,  rstd = 1 / sqrt(sum x^2 / hs + eps) over a head; an absent weight is 1
-//              with QK_NORM_ALL over all heads of q, and over all of k, whose weights are as long (OLMo 2)
-//   forward    q, k <- R(q), or with QK_NORM_BEFORE and _ALL R(norm(q)), with QK_NORM_AFTER norm(R(q)); v stays
-//              raw <- q, k as they came, where there is a norm: backward computes from them
-//   backward   dq, dk <- the gradients of what forward read; of the norm as in layernorm.cuh without a mean
+//              with QK_NORM_ALL one norm over all heads of q, and one over all of k, with weights as long (OLMo 2)
+//   forward    q, k <- R(q), R(k); with QK_NORM_BEFORE and _ALL R(norm(q)), R(norm(k)); with QK_NORM_AFTER norm(R(q)),
+//              norm(R(k)); v is not changed
+//              with a norm: raw <- the inputs q, k, from which backward computes
+//   backward   dq, dk <- the gradients of forward's inputs; the norm's backward is layernorm.cuh's without a mean
 //              dq_weight, dk_weight = or += sums over rows and heads, rows in order, the heads of a row in order
 //
 //   qkv, dqkv (B,T,(H+2KV)hs), raw (B,T,(H+KV)hs), weights (hs): one dtype    table (>= T, hs) fp32: row t is position
 //   t's cosines, then its sines    dq_weight, dk_weight (hs) of one floating dtype; fp32 for ADD
-// The table may be absent: nothing turns. One pass over q and k in fp32, rounded once when stored. Column sums are
-// those of layernorm.cuh: blocks of rows in order, then the blocks.
+// The table may be absent: then nothing is rotated (NoPE). One pass over q and k in fp32, rounded once when stored.
+// Column sums are added as in layernorm.cuh: over rows in order within blocks of rows, then over the blocks.
 #pragma once
 #include "layernorm.cuh"
 #if PART_LAUNCHERS
@@ -65,9 +66,9 @@ void rope_backward(Ctx *c, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tens
 #endif
 
 #if PART_CPU || PART_CUDA
-// Heads of q and k in a row, and the elements of a row of qkv.
+// hs: head dim; heads: heads of q and k together; row: elements of a row of qkv.
 struct RopeShape { int64_t seq_len, hs, n_head, heads, row; };
-// Columns of the sums for q's weight, the wider one.
+// Columns of the sums for the gradient of q's weight, which is at least as wide as k's.
 static inline int64_t rope_sums(RopeArgs a) { return a.norm == QK_NORM_ALL ? a.n_head * a.head_size : a.head_size; }
 static inline RopeShape rope_shape(Tensor qkv, RopeArgs a) {
   const int64_t all = qkv.shape[2] / a.head_size, kv = (all - a.n_head) / 2;

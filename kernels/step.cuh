@@ -5,12 +5,13 @@
 //                 partials are added in order of k
 //   step_decide   reads `exchange`, one record per rank (struct Exchange, then `microbatches` losses, fp64) in rank
 //                 order, and decides the same on every rank:
-//                   losses[a world + r]   rank r's a-th loss: the order of the step's microbatches; state->loss is
-//                                         their mean, added in that order; of pairs, whose records have `values` for
-//                                         each microbatch (preference.cuh), the rewards are means too
-//                   untrained             the masked targets of all ranks. Microbatches divide by all their targets;
-//                                         mean = theirs x targets / (targets - untrained): over trained targets of the
-//                                         whole step, however microbatches have them. Exactly 1 without a mask
+//                   losses[a world + r]   rank r's a-th loss, in the order of the step's microbatches; state->loss is
+//                                         their mean, added in that order. For pairs, whose records have `values`
+//                                         numbers per microbatch (preference.cuh), rewards are averaged in the same way
+//                   untrained             masked targets of all ranks. A microbatch's loss is divided by all its
+//                                         targets, so the mean over the step's trained targets is the mean of these
+//                                         losses times targets / (targets - untrained). That factor is exactly 1
+//                                         without a mask
 //                   grad_norm             of the mean gradient, exact until one final rounding (optimizer.cuh)
 //                   grad_scale            1 / (microbatches world loss_scale) x that factor, times the one of
 //                                         torch.nn.utils.clip_grad_norm_, clip / (norm + 1e-6), if that is below 1
@@ -39,7 +40,7 @@ void step_decide(Ctx *c, StepState *state, double *losses, const void *exchange,
 }
 #endif
 
-// The decision, the same code on every device.
+// step_decide's arithmetic, the same code on every device.
 HD void step_decide_now(StepState *s, double *losses, const void *exchange, StepRule rule) {
   int64_t limbs[NORM_LIMBS] = {};
   const int M = rule.world * rule.microbatches;

@@ -1,9 +1,10 @@
-// window.cuh: sliding windows of attention, as where a token's keys begin (Child et al. 2019; Beltagy et al. 2020).
+// window.cuh: sliding-window attention, by the first key of each token (Child et al. 2019; Beltagy et al. 2020).
 //
-//   out[b,t] = max(starts[b,t], t - window + 1)      a token sees `window` tokens, itself among them, of its document
+//   out[b,t] = max(starts[b,t], t - window + 1)      a token attends to at most `window` tokens of its document, itself
+//                                                    included
 //
-// out, starts (B,T) int32; starts as in ops.h, absent: 0. The values do not decrease along a sequence, so that ops of
-// attention take them for starts, and compute no tile of keys that lies before a window.
+// out, starts (B,T) int32; starts as in ops.h, absent: 0. The values do not decrease along a sequence, so the
+// attention ops take `out` as their starts, and compute no tile of keys before a window.
 #pragma once
 #include "ops.h"
 #if PART_LAUNCHERS

@@ -1,5 +1,5 @@
-// chat.h: the door of data/chat/: records in the forms that people keep, and conversations as tokens with a mask, by a
-// model's template.
+// chat.h: the public header of data/chat/: records in the common dataset formats, and conversations as tokens with a
+// loss mask, by a model's chat template.
 //
 // records_of_json and records_of_table make lines of JSON of what a file has. chat_open takes a template and a
 // tokenizer; chat_line then gives the ids and the mask of a record, chat_prompt the ids before an answer.
@@ -95,24 +95,27 @@ struct Chat {
   ChatOptions o;
   const struct ChatForm *form;                   // its template; NULL: none is known
   const Tokenizer *tokenizer;
-  int32_t stop_id, end_id, mark_id;              // ends an answer, a text; stands before it; -1: there is none
-  BpeEncoder *encoder;                           // of this thread, which remembers words; NULL: a new one each text
-  char lacks[64];                                // what ends an answer, if it is no token of the tokenizer
-  bool notes;                                    // chat_line says what of a record was not read
+  int32_t stop_id, end_id, mark_id;              // the token that ends an answer; EOS; one that only chats have; -1:
+                                                 // there is none
+  BpeEncoder *encoder;                           // this thread's encoder, which caches words; NULL: a new one per text
+  char lacks[64];                                // the text that ends an answer, if the tokenizer has no token for it
+  bool notes;                                    // chat_line fills in ChatTokens.unread
 };
 // What is wrong with the value of --chat_template_kwargs; NULL: nothing.
 const char *chat_kwargs_fault(const char *text);
 // The added token with this text; -1: there is none.
 int32_t chat_token(const Tokenizer *t, const char *text);
-// The token that ends a text, by its name; -1: the tokenizer has none.
+// The EOS token, found by its usual names; -1: the tokenizer has none.
 int32_t chat_end(const Tokenizer *t);
-// Whether a token ends a text, or a turn by some template.
+// Whether a token is an EOS token, or ends a turn in some chat template.
 bool chat_ends(const Tokenizer *t, int32_t id);
-// The template of the options and its end as a token. A template is parsed once and stays. Main thread only.
+// Finds the template that the options name, and its special tokens. A template is parsed once and kept. Main thread
+// only.
 Chat chat_open(const ChatOptions *o, const Tokenizer *t);
-// A conversation. Zeroed it is empty; the caller frees ids and trained. second: of a preference, where the rejected one
-// begins. fault: "" or what is wrong with its line. text: what is not tokens yet (of a tokenizer by characters, whose
-// tokens depend on what stands beside them), and whether each of its bytes is trained on.
+// A conversation as tokens. Zeroed it is empty; the caller frees ids and trained. trained: whether each token is
+// trained on. second: of a preference, the first id of the rejected answer. fault: "", or what is wrong with its line.
+// text: bytes that are not encoded yet, and `marks`: whether each byte is trained on (only for tokenizers that encode
+// characters, whose tokens depend on the neighbouring text).
 struct ChatTokens {
   int32_t *ids;
   uint8_t *trained;
@@ -120,18 +123,19 @@ struct ChatTokens {
   Error fault = {};
   uint8_t *text, *marks;
   size_t text_bytes, text_room;
-  char *unread;                                  // for records_seen_add, malloc'ed or NULL; and
-  uint64_t fields_seen;
-  int64_t rewritten, endless;                    // answers that are not trained on, and those without an end's token
+  char *unread;                                  // for records_seen_add, malloc'ed or NULL
+  uint64_t fields_seen;                          // for records_seen_add: bit i: it has field i of --fields
+  int64_t rewritten, endless;                    // answers not trained on (rendered.h); answers without an end token
 };
-// White space of Python's str.strip; a text without it at both ends, or (newlines) without '\n' alone.
+// chat_is_space: whether c is white space for Python's str.strip. chat_strip: a text without white space, or (newlines)
+// without '\n' only, at its ends.
 bool chat_is_space(uint32_t c);
 ChatSpan chat_strip(ChatSpan s, bool newlines, bool left = true, bool right = true);
-// Messages, and the header of the answer that is to come.
+// Appends the tokens of messages and of the header of the next answer.
 bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages);
-// What the model sees before it answers a user's message. False: k->fault.
+// Appends the tokens before the model's answer to the user's message `said`. False: k->fault says what is wrong.
 bool chat_prompt(const Chat *c, ChatTokens *k, const char *said);
-// What of the options decides tokens and masks, for hashes.
+// The options that tokens and loss masks depend on, as words for a hash.
 enum { CHAT_HOW = 6 };
 void chat_how(const ChatOptions *o, const char *how[CHAT_HOW]);
 // What is wrong with a line that cannot be a text: its first byte that is no UTF-8, a NUL character, half of a

@@ -1,8 +1,9 @@
-// chat_template.h: the templates that come with the program, and what a model brings for its chats.
+// chat_template.h: the chat templates that come with the program, and those of models.
 //
-// A model's words are one JSON object: "chat_template", its text; "tool_use", that of conversations with tools, if
-// there is one; and the texts of its special tokens, "bos_token" and others, which are variables of a template. They
-// are found beside a tokenizer, or made of a text and these tokens; a run keeps them in its checkpoints.
+// A model's "words" are one JSON object: "chat_template", the template's text; "tool_use", the template for
+// conversations with tools, if there is one; and the texts of its special tokens, "bos_token" and others, which are
+// variables of a template. They are read from the files beside a tokenizer, or made of a template's text and these
+// tokens; a run saves them in its checkpoints.
 #pragma once
 #include "jinja_render.h"
 #include "data/files/files.h"
@@ -35,15 +36,15 @@ bool chat_date_read(const char *text, struct tm *day) {
 }
 
 // ---- what a model brings
-// Adds the text of a special token, which is one or an object with it, unless there is one.
+// Adds the text of a special token, unless `to` has it. x: the text, or an object with "content".
 static void chat_words_token(cJSON *to, const cJSON *x) {
   const char *text = cJSON_GetStringValue(cJSON_IsObject(x) ? cJSON_GetObjectItemCaseSensitive(x, "content") : x);
   const size_t n = x && x->string ? strlen(x->string) : 0;
   if (text && n > 6 && !strcmp(x->string + n - 6, "_token") && !cJSON_HasObjectItem(to, x->string))
     cJSON_AddStringToObject(to, x->string, text);
 }
-// Adds a template: a text, or a list or object of named ones, of which transformers takes `tool_use` where there are
-// tools and else `default`.
+// Adds a template: a text, or a list or object of named templates, of which transformers uses `tool_use` for
+// conversations with tools and else `default`.
 static void chat_words_template(cJSON *to, const cJSON *x) {
   const cJSON *named;
   if (cJSON_IsString(x)) cJSON_AddStringToObject(to, "chat_template", x->valuestring);
@@ -70,7 +71,7 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use)
     return NULL;
   }
   cJSON_ArrayForEach(x, config) chat_words_token(to, x);
-  // What tokenizers of these classes have where their file names none (transformers).
+  // Default BOS and EOS tokens of transformers' tokenizer classes, for files that name none.
   static const struct { const char *type, *bos, *eos; } classes[] = {
       {"Llama", "<s>", "</s>"}, {"CodeLlama", "<s>", "</s>"}, {"Gemma", "<bos>", "<eos>"},
       {"GPT2", "<|endoftext|>", "<|endoftext|>"}, {"Qwen2", NULL, "<|endoftext|>"}};
@@ -86,7 +87,7 @@ char *chat_words_of(const cJSON *config, const char *text, const char *tool_use)
   cJSON_Delete(to);
   return words;
 }
-// The text of a file of a directory, malloc'ed; NULL: there is none. *json: that it is.
+// The text of a file of a directory, malloc'ed; NULL: there is none. *json: the parsed file, or NULL if it is not JSON.
 static char *chat_file(const char *dir, const char *name, cJSON **json) {
   char path[DATA_PATH_BYTES + 64];
   int64_t bytes;
@@ -118,8 +119,8 @@ char *chat_words_in(const char *dir, Error *why) {
 }
 
 // ---- parsed
-// A model's words with its templates as trees: without tools, with tools (the same, or another). Each is made once and
-// stays: a few a process.
+// A model's words with its parsed templates: [0] for conversations without tools, [1] with tools (the same, or
+// another). Each is made once and kept: a process has a few.
 struct ChatForm {
   char *words, *variables, fault[320];
   cJSON *json, *kwargs;
@@ -127,7 +128,7 @@ struct ChatForm {
   JinjaTemplate *tree[2];
   ChatForm *next;
 };
-// Of an option's words, or of the template of ours that it names; NULL: it has none. Main thread only.
+// The parsed form of the options' words, or of this program's template that they name; NULL: neither. Main thread only.
 static ChatForm *chat_form(const ChatOptions *o) {
   static ChatForm *all;
   const char *ours = o->words ? NULL : chat_template_text(o->template_name);

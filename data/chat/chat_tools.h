@@ -1,4 +1,4 @@
-// chat_tools.h: growing text, JSON whose numbers keep their spelling, which tells 1 from 1.0, and white space.
+// chat_tools.h: growing text; JSON whose numbers keep their spelling, so that 1 and 1.0 differ; white space.
 #pragma once
 #include <cjson/cJSON.h>
 #include "chat.h"
@@ -12,8 +12,8 @@ static inline void chat_put(ChatText *t, ChatSpan s) {
 }
 static inline void chat_put(ChatText *t, const char *text) { chat_put(t, chat_span(text)); }
 
-// Gives each number of `x` and what follows it its spelling, in valuestring, which cJSON leaves NULL, copies and frees.
-// *at: the text that it was parsed from, whose numbers come in the same order.
+// Stores the spelling of each number of x and of its following siblings in valuestring, which cJSON leaves NULL, copies
+// and frees. *at: the place in the text that x was parsed from, whose numbers are in the same order.
 static inline void json_spell(cJSON *x, const char **at) {
   for (; x; x = x->next) {
     json_spell(x->child, at);
@@ -26,7 +26,7 @@ static inline void json_spell(cJSON *x, const char **at) {
     *at += n;
   }
 }
-// JSON with the spelling of its numbers; NULL: it is none. *end: where it is none.
+// Parses JSON and keeps the spelling of numbers; NULL: it is not JSON. *end: where parsing stopped.
 static inline cJSON *json_parse_spelled(const char *text, const char **end = NULL) {
   const char *stop = NULL, *at = text;
   cJSON *x = cJSON_ParseWithOpts(text, &stop, 1);

@@ -1,17 +1,15 @@
-// conversations.h: conversations, one JSON object a line, as tokens with a mask: what the model sees, and what is
-// trained on.
+// conversations.h: conversations, one JSON object per line, as tokens with a loss mask.
 //
-//   messages, in any form that records.h reads, by the model's chat template
-//   a prompt with its completion             as they are, each encoded alone, then the end-of-text token
-//   a text                                   as it is, then the end-of-text token
-//   a preference                             two of these, the answer that was chosen and the one that was rejected
-// Other members of a record are ignored; what a template would leave out is refused: thoughts, tools and calls where it
-// renders none. Calls are answers and trained on; what tools answer is seen. A message with train false, masked true,
-// weight 0 or loss_weight 0 is seen and not trained on. A text that was rendered before, with the begin token at its
-// beginning or an end token at its end, gets no second one.
+//   messages, in any schema of records.h     rendered by the model's chat template
+//   a prompt with its completion             as they are, each encoded alone, then EOS
+//   a text                                   as it is, then EOS
+//   a preference                             two records of these kinds: the chosen and the rejected answer
+// Other keys of a record are ignored. Thoughts, tools and calls that the template would leave out are an error. Calls
+// are answers and trained on; results of tools are context only. A message with train false, masked true, weight 0 or
+// loss_weight 0 is context and not trained on. A text that already starts with BOS or ends with EOS gets no second one.
 //
 // A conversation is rendered whole by the model's template (jinja_render.h), and encoded as transformers'
-// apply_chat_template does. What is trained on follows from renderings alone: chat_answer.
+// apply_chat_template does. The loss mask follows from renderings alone (rendered.h).
 #pragma once
 #include "chat.h"
 #include "rendered.h"
@@ -47,7 +45,7 @@ bool chat_ends(const Tokenizer *t, int32_t id) {
   for (const char *name : chat_turn_ends) if (chat_token(t, name) == id) return true;
   return false;
 }
-// The first special token in a text but for these two; -1: there is none.
+// The first special token in a text other than the two given; -1: there is none.
 static inline int32_t chat_first_special(const Tokenizer *t, const char *text, int32_t not_this, int32_t nor_this) {
   for (int32_t id = -1; *text; text++) {
     for (int i = 0, longest = 0, n; i < t->added_count; i++) {
@@ -60,9 +58,9 @@ static inline int32_t chat_first_special(const Tokenizer *t, const char *text, i
   }
   return -1;
 }
-// What the shortest conversation tells of a template: the token that ends an answer, the first one behind its text, and
-// one that only chats have. -1: the template writes none there, or what it writes is no token of this tokenizer
-// (c->lacks: its text).
+// Renders the shortest conversation, and finds in it stop_id, the token after an answer's text, which ends answers, and
+// mark_id, a token that only chats have. -1: the template writes no token there, or text that is no token of this
+// tokenizer (then c->lacks is the text).
 static inline void chat_find_marks(Chat *c) {
   cJSON *messages = cJSON_CreateArray();
   ChatRender r;
@@ -95,7 +93,7 @@ static inline bool chat_is_added(const Tokenizer *t, int32_t id) {
 static inline bool chat_fail(ChatTokens *k, const char *fmt, const char *what = "") {
   return fail(&k->fault, fmt, what);
 }
-// Makes room for the tokens of a text, which begin there.
+// Grows k->ids for the tokens of a text of `bytes` bytes. Returns where they are to be written.
 static inline int32_t *chat_room(const Chat *c, ChatTokens *k, size_t bytes) {
   const int64_t most = k->count + (int64_t)tokenizer_ids_most(c->tokenizer, bytes) + 2;
   if (most > k->room) {
@@ -114,8 +112,8 @@ static inline void chat_append_text(ChatTokens *k, const char *text, size_t byte
   if (bytes) memcpy(k->text + k->text_bytes, text, bytes);
   for (size_t i = 0; i < bytes; i++) k->marks[k->text_bytes++] = all || i >= from;
 }
-// Appends the tokens of a text. ends: for each the byte of the text that it ends at. What a tokenizer normalises ends
-// somewhere between the tokens that it leaves as they are, and no special token is normalised.
+// Appends the tokens of a text. ends[i]: the byte of the text at which token i ends; if the tokenizer normalises the
+// text, that is approximate between two special tokens, which are not normalised.
 static inline int64_t chat_encode(const Chat *c, ChatTokens *k, const uint8_t *text, size_t bytes, int64_t *ends) {
   BpeEncoder own, *e = c->encoder ? c->encoder : &own;
   int32_t *to = chat_room(c, k, bytes);
@@ -140,7 +138,7 @@ static inline int64_t chat_encode(const Chat *c, ChatTokens *k, const uint8_t *t
   k->count += n;
   return n;
 }
-// Tokens of what is text yet.
+// Encodes k->text, the bytes that are not tokens yet.
 static inline void chat_flush(const Chat *c, ChatTokens *k) {
   if (k->text_bytes) {
     int64_t *ends = (int64_t *)bpe_resize(NULL, tokenizer_ids_most(c->tokenizer, k->text_bytes), sizeof *ends);
@@ -153,8 +151,8 @@ static inline void chat_flush(const Chat *c, ChatTokens *k) {
   k->text = k->marks = NULL;
   k->text_bytes = k->text_room = 0;
 }
-// Appends the tokens of a text. Those from the one on that byte `from` lies in are trained on; bytes before `from` are
-// ASCII, which no normalising changes.
+// Appends the tokens of a text. Tokens are trained on from the token on that contains byte `from`; bytes before `from`
+// are ASCII, which no normalising changes.
 static inline void chat_append(const Chat *c, ChatTokens *k, const char *text, size_t bytes, size_t from, bool all) {
   if (c->tokenizer->byte_fallback) { chat_append_text(k, text, bytes, from, all); return; }
   int32_t *to = chat_room(c, k, bytes);
@@ -175,7 +173,7 @@ static inline void chat_append_id(const Chat *c, ChatTokens *k, int32_t id, bool
   k->trained[k->count++] = trained;
 }
 
-// Whether a message says of itself that it is not trained on, in *off. False: it says what cannot be done.
+// *off: whether a message's train, masked or weight says that it is not trained on. False: these have invalid values.
 static inline bool chat_flags(ChatTokens *k, const cJSON *m, bool assistant, bool *off) {
   const cJSON *train = bpe_field(m, "train"), *masked = bpe_field(m, "masked");
   *off = cJSON_IsFalse(train) || cJSON_IsTrue(masked);
@@ -193,7 +191,8 @@ static inline bool chat_flags(ChatTokens *k, const cJSON *m, bool assistant, boo
   }
   return !on || assistant || chat_fail(k, "a message that is no answer is to be trained on: that is --train_on all");
 }
-// Whether thoughts, tools and calls that a record has are rendered by the template, and its messages are well formed.
+// Checks that the messages are well formed, and that the template has names for the record's thoughts, tools and calls.
+// False: k->fault.
 static inline bool chat_check(const Chat *c, ChatTokens *k, const cJSON *messages, const cJSON *tools) {
   if (!c->form)
     return chat_fail(k, "has messages, but no chat template is known: %s; name one by --chat_template", c->o.why);
@@ -310,13 +309,13 @@ static inline bool chat_messages(const Chat *c, ChatTokens *k, const cJSON *mess
 }
 bool chat_next(const Chat *c, ChatTokens *k, const cJSON *messages) { return chat_messages(c, k, messages, NULL,
     true); }
-// Bytes of a text behind the begin token that it begins with, as one that was rendered before does; 0: it has none.
+// Bytes of the BOS token with which a text that was rendered before starts; 0: it does not start with one.
 static inline size_t chat_begun(const Chat *c, const char *text) {
   int n = 0;
   const uint8_t *p = c->tokenizer->adds_bos ? tokenizer_token_bytes(c->tokenizer, c->tokenizer->bos_id, &n) : NULL;
   return n && !strncmp(text, (const char *)p, (size_t)n) ? (size_t)n : 0;
 }
-// Whether a text ends with an end token of the tokenizer's, white space behind it or not.
+// Whether a text ends with an EOS token of the tokenizer, possibly followed by white space.
 static inline bool chat_ended(const Chat *c, const char *text) {
   const ChatSpan s = chat_strip(chat_span(text), false, false, true);
   auto ends = [&](const char *stop) {
@@ -327,7 +326,7 @@ static inline bool chat_ended(const Chat *c, const char *text) {
   for (const char *name : chat_turn_ends) if (ends(name)) return true;
   return false;
 }
-// A prompt (NULL: none) and what follows it, as they are.
+// Appends a prompt (NULL: none) and the text after it, as they are, then EOS.
 static inline bool chat_plain(const Chat *c, ChatTokens *k, const char *prompt, const char *text) {
   const bool ended = chat_ended(c, text);
   if (c->end_id < 0 && !ended)
@@ -364,14 +363,14 @@ bool chat_check_line(const uint8_t *line, size_t bytes, Error *fault) {
   if (nul && bad == bytes) fail(fault, "it has a NUL character");
   return !fault->text[0];
 }
-// A record, as messages, or as it is.
+// Appends the tokens of a record: of its messages, or of its text as it is.
 static inline bool chat_record(const Chat *c, ChatTokens *k, const ChatRecord *r) {
   const bool ok = r->messages ? chat_messages(c, k, r->messages, r->tools, false)
                   : r->text ? chat_plain(c, k, NULL, r->text) : chat_plain(c, k, r->prompt, r->completion);
   chat_flush(c, k);
   return ok;
 }
-// A preference: what was chosen, then what was rejected.
+// Appends the tokens of a preference: the record with the chosen answer, then the one with the rejected answer.
 static inline bool chat_preference(const Chat *c, ChatTokens *k, const cJSON *json) {
   bool ok = true;
   for (int rejected = 0; ok && rejected < 2; rejected++) {

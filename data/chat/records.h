@@ -1,7 +1,7 @@
-// records.h: a record of data in the forms that people keep, as what conversations.h renders; and the containers that
-// records come in, as lines of JSON.
+// records.h: converts a record in one of the common dataset schemas ("forms") to what conversations.h renders; and file
+// formats that hold records ("containers") to lines of JSON.
 //
-//   form        members of a record                                             becomes
+//   form        keys of a record                                                becomes
 //   messages    messages: [{role, content}, ...]                                messages
 //   ShareGPT    conversations (or conversation, items): [{from, value}]; system messages
 //   Alpaca      instruction, output                                             messages
@@ -11,25 +11,25 @@
 //   pair        prompt, completion: TEXT                                        as they are, or messages (--pairs chat)
 //               prompt, completion: [{role, content}, ...]                      messages
 //   text        text                                                            as it is, where no other form fits
-//   preference  chosen, rejected: TEXT, a message or messages, behind any of these questions, or behind what both have
-//               in common at their beginning                                    two records (record_answer)
+//   preference  chosen, rejected: TEXT, a message or messages, after the prompt of any form above, or after the common
+//               start of the two                                                two records (record_answer)
 //
-// The four that ask a question may also have input or context, which goes below it, a system message, and history,
-// [[question, answer], ...], which goes before it. The option --fields gives other names of these members
-// (prompt=q,completion=a). A record that fits two forms is refused unless --fields names the members of one.
+// Alpaca, Dolly, question and response records may also have input or context, which goes below the question, a system
+// message, and history, [[question, answer], ...], which goes before it. The option --fields gives other names of these
+// keys (prompt=q,completion=a). A record that fits two forms is an error unless --fields names the keys of one.
 //
-// Calls of tools, in OpenAI's shape or as the roles function_call and observation have them, become a message's
-// tool_calls, [{name, arguments, text, call}], text being arguments that were JSON in a text, call the one in OpenAI's
-// shape; messages may have tools, or functions as OpenAI had them before.
+// Tool calls, in OpenAI's format or as messages with the roles function_call and observation, become a message's
+// tool_calls, [{name, arguments, text, call}]. text: the arguments if they were a string of JSON; call: the call in
+// OpenAI's format. A record of messages may have tools, or functions, OpenAI's older name.
 #pragma once
 #include "chat.h"
 #include "chat_tools.h"
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
-// What a record is: messages, with tools or NULL, or prompt and completion, or text. Pointers into the JSON but for
-// `made` and `tools`.
-// used: its members that were read. unread: names of others, each ended by a zero and all by another, malloc'ed; NULL:
+// What a record is: messages, with tools or NULL, or prompt and completion, or text. These point into the JSON, except
+// `made` (messages that were made here) and `tools`.
+// used: keys that were read. unread: malloc'ed names of other keys, each ended by a zero and all by another; NULL:
 // none.
 struct RecordUsed { const cJSON *of[24]; int count; };
 struct ChatRecord {
@@ -50,7 +50,7 @@ static inline void record_free(ChatRecord *r) {
 }
 
 // ---- members
-// The member that is called so; else the one that is but for upper and lower case.
+// The value with this key; else the one whose key differs only in case; else NULL.
 static inline const cJSON *record_find(const cJSON *json, const char *key) {
   const cJSON *near = NULL;
   for (const cJSON *x = cJSON_IsObject(json) ? json->child : NULL; x; x = x->next) {
@@ -75,7 +75,7 @@ const cJSON *record_member(const cJSON *json, const char *fields, const char *na
 const char *record_text(const cJSON *json, const char *fields, const char *name) {
   return cJSON_GetStringValue(record_member(json, fields, name));
 }
-// The names that fields may give members to. What is wrong with a list of them, or NULL.
+// The names that --fields may give other keys. record_fields_fault: what is wrong with the option's value, or NULL.
 static const char *const record_names[] = {"messages", "conversations", "role", "content", "from", "value", "system",
                                            "instruction", "input", "output", "history", "context", "response",
                                            "question", "answer", "prompt", "completion", "chosen", "rejected",
@@ -95,7 +95,7 @@ const char *record_fields_fault(const char *fields) {
   }
   return NULL;
 }
-// Notes which members that fields name a record, or a message of it, has: bit i is of the i-th.
+// Sets bit i of *seen if a record, or one of its messages, has the key that the i-th element of --fields names.
 static inline void record_note_fields(const cJSON *json, const char *fields, uint64_t *seen) {
   uint64_t bit = 1;
   for (const char *at = fields; *at; at += strcspn(at, ","), at += *at == ',', bit <<= 1) {
@@ -140,7 +140,8 @@ bool record_is_single(const cJSON *json, Error *fault) {
   }
   return !twice || record_fail(fault, "its member %.80s comes twice", twice);
 }
-// Whether a member says nothing: absent, null or empty, or the JSON of that, or made of such.
+// Whether a value is empty: absent, null, an empty string, list or object, JSON of these in a string, or a list or
+// object of only these.
 static inline bool record_is_nothing(const cJSON *x) {
   const cJSON *in;
   if (!x || cJSON_IsNull(x)) return true;
@@ -152,8 +153,8 @@ static inline bool record_is_nothing(const cJSON *x) {
   cJSON_ArrayForEach(in, x) if (!record_is_nothing(in)) return false;
   return true;
 }
-// Members that change what is trained on, where no form has them, and what to do. A message may have those of the first
-// three rows.
+// Keys that would change the loss mask but that no form reads, and what the user should do instead. A message may have
+// the keys of the first three rows.
 static const struct { const char *names[7], *instead; } record_meanings[] = {
     {{"weight", "loss_weight", "weights", "sample_weight"}, "give answers \"weight\" 0 or 1"},
     {{"train"}, "give answers \"train\" true or false"}, {{"masked"}, "give answers \"masked\" true or false"},
@@ -164,7 +165,7 @@ static const struct { const char *names[7], *instead; } record_meanings[] = {
     {{"rejected_response", "rejected_messages"}, "--fields gives rejected this name, for --loss dpo"},
     {{"tools", "functions", "system"}, "--pairs chat makes messages of texts, which have it"}};
 enum { RECORD_MEANINGS = sizeof record_meanings / sizeof *record_meanings, RECORD_OF_MESSAGES = 3 };
-// Which row a name is in; RECORD_MEANINGS: none.
+// The row of record_meanings that has a name; RECORD_MEANINGS: none.
 static inline int record_meaning(const char *name) {
   for (int i = 0; i < RECORD_MEANINGS; i++)
     for (const char *of : record_meanings[i].names) if (of && !strcasecmp(of, name)) return i;
@@ -175,7 +176,8 @@ bool record_is_other(const char *name) {
   for (const char *kind : {"image", "video", "audio"}) if (!strncasecmp(name, kind, 5)) return true;
   return false;
 }
-// Whether a weight, train or masked, as such or as a word, says that a record counts as any other.
+// Whether the value of weight (1), train (true) or masked (false), as JSON or as a string, means that the record is
+// trained on as usual.
 static inline bool record_counts(const cJSON *x, int meaning) {
   const char *text = cJSON_GetStringValue(x);
   if (meaning == 0) return text ? strtod(text, NULL) == 1 : cJSON_IsNumber(x) && x->valuedouble == 1;
@@ -510,7 +512,7 @@ static inline bool record_asks_once(const cJSON *json, const char *fields, Error
   }
   return true;
 }
-// Messages of a record, or of its prompt and completion. False: `fault`.
+// Reads the messages of a record, or makes them of its prompt and completion. False: `fault` says what is wrong.
 static inline bool record_read_lists(ChatRecord *r, const RecordForm *f, const cJSON *json, const char *fields,
                                      bool lists, bool all, Error *fault) {
   const cJSON *const a = record_member(json, fields, f->first);
@@ -542,8 +544,8 @@ static inline cJSON *record_parse(const uint8_t *line, size_t bytes, Error *faul
   free(copy);
   return json;
 }
-// Reads a record. pairs_chat: prompt and completion are messages; all: everything is trained on; notes: which members
-// were not read. False: `fault`. To be freed in any case.
+// Reads a record. pairs_chat: prompt and completion become messages; all: everything is trained on; notes: fills in
+// r->unread. False: `fault` says what is wrong. Free r in either case.
 static inline bool record_read(ChatRecord *r, const cJSON *json, const char *fields, bool pairs_chat, bool all,
                                bool notes, Error *fault) {
   *r = {};
@@ -580,7 +582,8 @@ static inline bool record_add_answer(cJSON *to, const cJSON *x, const char *fiel
   cJSON_Delete(one);
   return ok;
 }
-// Two texts without a prompt: it is what both begin with, but for a blank at its end, which the answers have.
+// Two texts without a prompt: the prompt is their common start, without a space at its end, which belongs to the
+// answers.
 static inline bool record_common_text(ChatRecord *r, const char *mine, const char *other) {
   size_t n = 0;
   while (mine[n] && mine[n] == other[n]) n++;
@@ -593,8 +596,7 @@ static inline bool record_common_text(ChatRecord *r, const char *mine, const cha
   r->prompt = r->made->child->valuestring, r->completion = mine + n;
   return true;
 }
-// Two whole conversations: what stands before the answers is the messages that both begin with. Each answer has one
-// message at least.
+// Two whole conversations: their common first messages come before the answers. Each answer has at least one message.
 static inline bool record_common_list(ChatRecord *r, const cJSON *mine, const cJSON *other, const char *fields,
                                       Error *fault) {
   cJSON *theirs = cJSON_CreateArray();
@@ -740,7 +742,7 @@ static inline bool table_end(ValueTable *t, bool more, Error *fault) {
   t->column = more ? t->column + 1 : 0;
   t->begun = t->filled = t->quoted = t->closed = t->waits = false;
   if (more) return true;
-  if (t->row > 1) table_put(t, "\n", 1);         // a record is the row before its number
+  if (t->row > 1) table_put(t, "\n", 1);         // row r has record r - 1
   t->row += t->row > 1 || !nothing;
   snprintf(t->words, sizeof t->words, "%lld", (long long)t->row);
   return true;

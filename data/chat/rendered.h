@@ -1,45 +1,47 @@
 // rendered.h: messages as a text by the model's template, and which bytes of it are trained on.
 //
 // The variables of a template are those that transformers gives it: messages, tools, documents, add_generation_prompt,
-// the texts of special tokens, and what --chat_template_kwargs names. A message's thoughts have the name that the
-// template reads, arguments of a call are an object, or a text where they were one and the template asks whether they
-// are.
+// the texts of special tokens, and the variables of --chat_template_kwargs. A message's thoughts get the name that the
+// template reads. A call's arguments are an object, or a string if they were a string and the template has the test
+// "arguments is string".
 //
-// Let whole be the text of all messages. For an answer, let before be that of the messages in front of it, and prompt
-// the same with add_generation_prompt. What is trained on begins where prompt and whole part, if that is not in front
-// of where before and prompt part: so a header is not trained on, and a <think> that a prompt forces, and earlier turns
-// lack, does no harm. Else the template writes what came before in another way, and the answer is not trained on. It
-// ends with the token that ends turns, or with what the template writes of the turn if there is none. {% generation %}
-// blocks say it instead where a template has them.
+// Which bytes of an answer are trained on. Let whole be the rendering of all messages, before the rendering of the
+// messages before the answer, prompt the same with add_generation_prompt, and d(x, y) the first byte at which x and y
+// differ. If d(prompt, whole) >= d(before, prompt), training starts at byte d(prompt, whole): then the answer's header
+// is not trained on, and a <think> that only the generation prompt writes does no harm. Otherwise the template renders
+// earlier messages differently once another turn follows, and the answer is not trained on. Training ends with the
+// token that ends turns, or, if there is none, with the end of the turn's text. If a template has {% generation %}
+// blocks, these are the trained bytes instead.
 #pragma once
 #include "chat_template.h"
 #include "records.h"
 
-// ends: it ends with a token that ends turns, the last one in it; first: the first one.
+// Bytes [from, to) of the rendering that are trained on. ends: training stops after the last token in the range that
+// ends turns; first: after the first such token.
 struct ChatRange { size_t from, to; bool ends, first; };
 struct ChatRender {
   Jinja j;
   JinjaFault fault;
   JinjaScope *globals;
-  JinjaValue messages, some;                     // all of them, and the first ones
-  // each with \1, or nothing, for its content, and without calls and thoughts
+  JinjaValue messages, some;                     // all messages, and the first ones, which a rendering takes
+  // messages with content "\1" without calls and thoughts; messages with content "" and with calls and thoughts
   JinjaValue marked, blank;
-  JinjaChunk *chunk;                             // what is older than one rendering
+  JinjaChunk *chunk;                             // memory up to here outlives one rendering
   size_t used;
   ChatText whole;
   ChatRange *range;
-  size_t ranges, rewritten;
+  size_t ranges, rewritten;                      // rewritten: answers that are not trained on (see above)
 };
 static const char *chat_text(const cJSON *m, const char *name) { return cJSON_GetStringValue(bpe_field(m, name)); }
 static bool chat_is(const cJSON *m, const char *role) { return m && !strcmp(chat_text(m, "role"), role); }
-// Whether a template's text has a name, not as a part of another.
+// Whether a template's text has a name, as a whole word.
 static bool chat_mentions(const char *of, const char *name) {
   auto inside = [](char c) { return isalnum((uint8_t)c) || c == '_'; };
   for (const char *at = of; (at = strstr(at, name)); at++)
     if ((at == of || !inside(at[-1])) && !inside(at[strlen(name)])) return true;
   return false;
 }
-// A call in OpenAI's shape.
+// A tool call in OpenAI's format. of: the template's text.
 static JinjaValue chat_call_value(Jinja *j, const cJSON *call, const char *of) {
   auto word = [=](const char *text) { return jinja_words(j, text); };
   JinjaValue v = bpe_field(call, "call") ? jinja_of_json(j, bpe_field(call, "call")) : jinja_dict(j), f = jinja_dict(j);
@@ -51,6 +53,7 @@ static JinjaValue chat_call_value(Jinja *j, const cJSON *call, const char *of) {
   jinja_put(j, f.d, word("arguments"), text ? word(text) : jinja_of_json(j, bpe_field(call, "arguments")));
   return v;
 }
+// A message as a value for the template `of`, with calls in OpenAI's format and thoughts under the name that it reads.
 static JinjaValue chat_message_value(Jinja *j, const cJSON *m, const char *of) {
   static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
   JinjaValue v = jinja_dict(j);
@@ -72,7 +75,7 @@ static JinjaValue chat_message_value(Jinja *j, const cJSON *m, const char *of) {
         thoughts));
   return v;
 }
-// A message with another content, with its calls and thoughts or without.
+// A copy of message m with another content; all: with its calls and thoughts, too.
 static JinjaValue chat_message_with(Jinja *j, JinjaValue m, const char *content, bool all) {
   JinjaValue v = jinja_dict(j);
   for (size_t i = 0; i < m.d->n; i++) {
@@ -88,7 +91,7 @@ static bool chat_rendered_fault(const JinjaFault *f, Error *fault) {
   return f->kind == JINJA_RAISED ? fail(fault, "the chat template refuses it: %.200s", f->text)
                                  : fail(fault, "the chat template fails at line %d: %.200s", f->line, f->text);
 }
-// The variables of a conversation; to be closed in any case. False: r->fault.
+// Sets a template's variables for a conversation. False: r->fault. Call chat_render_close in either case.
 static bool chat_render_open(ChatRender *r, const ChatForm *form, const char *date, const cJSON *messages,
                              const cJSON *tools) {
   *r = {};
@@ -121,7 +124,7 @@ static bool chat_render(ChatRender *r, size_t count, bool prompt) {
   jinja_set_global(&r->j, r->globals, "add_generation_prompt", jinja_bool(prompt));
   return jinja_render(&r->j, r->globals);
 }
-// The same of all messages, one of them with another in its place.
+// Renders all messages, with `other` in place of message number `at`. False: r->fault.
 static bool chat_render_with(ChatRender *r, size_t at, JinjaValue other) {
   const JinjaValue own = r->messages.l->v[at];
   r->messages.l->v[at] = other;
@@ -136,16 +139,17 @@ static void chat_render_close(ChatRender *r) {
   free(r->whole.p);
   free(r->range);
 }
-// How far a text is the same as `whole`.
+// Length of the common prefix of `a` and `whole`, without a cut character.
 static size_t chat_common(const ChatText *a, const ChatText *whole) {
   size_t n = 0;
   while (n < a->n && n < whole->n && a->p[n] == whole->p[n]) n++;
   while (n && n < whole->n && ((uint8_t)whole->p[n] & 0xc0) == 0x80) n--;        // a character stays whole
   return n;
 }
-// Where an answer begins, in r->whole. False: the template writes what came before it in another way.
+// *from: the first trained byte of the answer, message number `at`, in r->whole. False: the template renders earlier
+// messages differently (see the top), so the answer is not trained on.
 static bool chat_answer_begin(ChatRender *r, size_t at, size_t *from) {
-  // it takes no conversation that ends there: what stands before its text
+  // The template rejects a conversation that ends before the answer: take the text before the answer's content.
   if (!chat_render(r, at, true)) {
     const bool ok = chat_render_with(r, at, r->marked.l->v[at]);
     *from = chat_common(&r->j.out, &r->whole);
@@ -161,8 +165,8 @@ static bool chat_answer_begin(ChatRender *r, size_t at, size_t *from) {
   r->j.out = prompt;
   return *from >= parts;
 }
-// Where the text of the first messages ends in r->whole, or (a last answer is written in another way) no further than
-// what the next message says; `none`: it cannot be told.
+// The byte of r->whole at which the text of the first `count` messages ends. If the template renders them differently
+// when they come last, the byte at which the next message's content starts. Returns `none` if neither can be found.
 static size_t chat_part_end(ChatRender *r, size_t count, size_t none) {
   if (count == r->messages.l->n) return r->whole.n;
   if (chat_render(r, count, false) && chat_common(&r->j.out, &r->whole) == r->j.out.n) return r->j.out.n;
@@ -170,13 +174,13 @@ static size_t chat_part_end(ChatRender *r, size_t count, size_t none) {
   const size_t at = chat_common(&r->j.out, &r->whole);
   return at < r->j.out.n && r->j.out.p[at] == '\1' ? at : none;
 }
-// Whether a template writes nothing of what a message says.
+// Whether a template leaves out the content of message number `at`.
 static bool chat_leaves_out(ChatRender *r, size_t at) {
   return chat_render_with(r, at, r->blank.l->v[at]) && r->j.out.n == r->whole.n &&
          !memcmp(r->j.out.p, r->whole.p, r->whole.n);
 }
-// The ranges that are trained on. off: of each message whether it is not; answers: which of them are answers; all:
-// everything else is trained on.
+// Fills in the ranges that are trained on. off[i]: message i is not trained on; answers[i]: message i is an answer;
+// all: everything but the messages with `off` is trained on.
 static void chat_ranges(ChatRender *r, const bool *off, const bool *answers, bool all) {
   const size_t n = r->messages.l->n, blocks = r->j.span_count / 2;
   size_t *span = r->j.spans;
@@ -187,13 +191,13 @@ static void chat_ranges(ChatRender *r, const bool *off, const bool *answers, boo
       false};
   if (all) r->range[r->ranges++] = ChatRange{0, r->whole.n, false, false};
   for (size_t i = 0; i < n; i++) {
-    if ((all || blocks) && off[i] && (all || answers[i])) {      // cut out of what there is
+    if ((all || blocks) && off[i] && (all || answers[i])) {      // cut the message out of the ranges
       const size_t from = chat_part_end(r, i, before), to = chat_part_end(r, i + 1, from);
       before = to;
       for (size_t k = 0; k < r->ranges; k++) {
         ChatRange *x = &r->range[k];
         if (x->to <= from || x->from >= to) continue;
-        if (x->from < from && x->to > to) {      // blocks may lie in each other
+        if (x->from < from && x->to > to) {      // {% generation %} blocks may be nested
           r->range = (ChatRange *)bpe_resize(r->range, r->ranges + 1, sizeof *x);
           x = &r->range[k];
           memmove(x + 2, x + 1, (r->ranges++ - k - 1) * sizeof *x);

@@ -1,7 +1,7 @@
-// checkpoint.h: the door of data/checkpoint/: checkpoints.
+// checkpoint.h: the public header of data/checkpoint/: checkpoints.
 //
-// A Store moves shards to files and back, at once or while the training goes on; a checkpoint is a directory of them,
-// with all else that a resumed run needs (Saved).
+// A Store writes shards to files and reads them, at once or in the background while training continues; a checkpoint is
+// a directory of such files, with everything else that a resumed run needs (Saved).
 #pragma once
 #include "data/data.h"
 #include "data/models/models.h"
@@ -27,7 +27,7 @@ struct StoreCommit {
   void *to;
 };
 struct StoreRequest {
-  unsigned states;                               // a bit each
+  unsigned states;                               // bit s: state s (ShardState) is written
   bool background;                               // from a snapshot; else store_poll writes straight from the shards
   bool checksums;
   const char *header[MAP_MAX_FILES];             // rank 0: first bytes of each file, up to data_at
@@ -61,21 +61,21 @@ void store_load_weights(Store *s, TensorMap *map, Error *error, LoadProgress pro
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MODEL = 0, CHECKPOINT_OPTIM = 1, CHECKPOINT_FILES = 2 };
 enum : unsigned { STATES_WEIGHTS = 1, STATES_ALL = (1 << MAP_STATES) - 1 };
 enum { TRAINER_JSON_MOST_BYTES = 1 << 28 };
-// Of the parameters: with adapters, a checkpoint has these alone, and one of their base has none of them.
+// Which parameters a checkpoint has: all; the base without adapters; or only adapters (param_trains_beside).
 enum SavedPart { SAVED_ALL, SAVED_BASE, SAVED_ADAPTERS };
-// What a checkpoint is made of, and what one is read into. All of it is the caller's.
+// The parts of a run that a checkpoint saves, and that loading fills in. The caller owns all of them.
 struct Saved {
   Fsdp *fsdp;
   Store *store;
   Ctx *ctx;
   const Corpus *corpus;
-  int heads;                                     // of the model: no shape tells it; 0: its block is not GPT-2's
+  int heads;                                     // GPT-2: number of heads, which no tensor's shape gives; others: 0
   int64_t *step, steps_total, steps_per_epoch, global_batch, vocab_size_asked, gpu_head_chunk_bytes;
   float *loss_scale;
-  bool fixed_loss_scale;                         // a checkpoint's is not taken
+  bool fixed_loss_scale;                         // the loss scale is not read from a checkpoint
   const char *buffer_dtype, *device_words, *program, *build;
   StepState *state, *state_on_device;
-  void (*write_config)(FILE *f, const void *options);      // every option, as members of an object
+  void (*write_config)(FILE *f, const void *options);      // writes every option, as keys and values of an object
   const void *options;
   SavedPart part;
   const cJSON *published;                        // beside the weights that it was tuned from (models.h); or NULL
@@ -95,19 +95,21 @@ struct CheckpointState {
   int64_t evaluated_step;                        // of the last validation; -1: none
   uint64_t corpus_hash, tokenizer_hash;
 };
-// How good it is. INFINITY, -1: not known. best: its validation loss is the lowest so far.
+// The validation loss of a checkpoint's last evaluation, the lowest one of the run, and the step of the evaluation.
+// INFINITY, -1: not known. best: its validation loss is the run's lowest so far.
 struct CheckpointQuality { double valid_loss, best_loss; int64_t evaluated_step; bool best; };
-// trainer.json's first part, made when the save begins. Ends inside the object.
+// Writes the first part of trainer.json, when the save begins. It ends inside the object.
 void checkpoint_write_head(FILE *f, const Saved *saved, int64_t serial, CheckpointQuality q);
-// Its second part, when all tensors are written.
+// Writes the second part of trainer.json, when all tensors are written.
 void checkpoint_write_tail(FILE *f, const TensorMap *m, const uint32_t *checksums, const char *tokenizer,
                            int64_t tokenizer_bytes, uint64_t tokenizer_hash_);
-// Notes in the whole checkpoint in `directory`, whose step has been evaluated since it was saved, how good it is:
-// trainer.json is replaced durably, or stays as it was. False and one line in `error`. Rank 0.
+// Adds the quality to the checkpoint in `directory`, whose step has been evaluated since it was saved: trainer.json is
+// replaced durably, or stays as it was. Returns false, with one line in `error`, on failure. Rank 0 only.
 bool checkpoint_note(const char *directory, CheckpointQuality q, Error *error);
 // Text with its checksum as the last line, malloc'ed.
 char *checkpoint_sealed(const char *text, size_t text_bytes, size_t *bytes);
-// A member that is a whole number from lo to hi; a hash as 16 hexadecimal digits. False: it is not there, or not that.
+// json_int: reads the value of a key, a whole number from lo to hi. json_hex: a hash of 16 hexadecimal digits. Return
+// false if the key is missing or its value is anything else.
 bool json_int(const cJSON *o, const char *key, double lo, double hi, int64_t *to);
 bool json_hex(const cJSON *o, const char *key, uint64_t *to);
 // Parses the text of PATH/trainer.json. NULL and one line in `error` when it is not whole or not ours.
@@ -127,11 +129,12 @@ bool checkpoint_remove(const char *directory, const char *name);
 static const char *const checkpoint_leftovers[] = {".saving_", ".removed_", "latest.tmp", "best.tmp", NULL};
 static const char *const weights_leftovers[] = {"model.safetensors.tmp", "adapter_model.safetensors.tmp", NULL};
 void directory_sweep(const char *directory, const char *const *starts);
-// Keeps the `keep` newest (0: all), and the best if keep_best; the links show which these are. Which one is best is
-// recorded in the checkpoints, so a process that is killed before it sets the link loses nothing. The newest need not
-// be evaluated yet: the best before it stays until checkpoint_note decides. Returns whether all others were removed.
+// Keeps the `keep` newest checkpoints (0: all), and the best one if keep_best; sets the links to them. Which one is
+// best is recorded in the checkpoints, so a process that is killed before it sets the link loses nothing. The newest
+// need not be evaluated yet: the best before it stays until checkpoint_note decides. Returns whether all others were
+// removed.
 bool checkpoint_prune(const char *directory, int64_t keep, bool keep_best);
-// Adds to an error which checkpoint to take instead.
+// Adds to an error which other checkpoint of the directory can be used.
 void checkpoint_hint(const char *directory, Error *error);
 // Loads weights, and with `resume` also optimizer, step and all else that changes from step to step, from the
 // checkpoint in `directory`. `json`: its trainer.json as rank 0 read it. Collective; ends all ranks with one line if

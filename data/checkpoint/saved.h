@@ -1,4 +1,4 @@
-// saved.h: what is saved and how it becomes a checkpoint.
+// saved.h: the format of a checkpoint, its directory, and loading.
 //
 //   OUT/ckpt/step_%08d/   model.safetensors   parameters, fp32, logical shapes, matrices as (out, in)
 //                         optim.safetensors   exp_avg.NAME and exp_avg_sq.NAME; of SGD and of Muon's matrices
@@ -15,7 +15,7 @@
 // A checkpoint gets its name step_* by rename, when all its files are whole and on the disk, and loses it by rename
 // before any of its files is removed. So a process that is killed at any instant leaves whole checkpoints, and names
 // that start with a dot, which the next save removes. The newest checkpoint is the one saved last (`serial`), not the
-// one of the highest step: a run may go back.
+// one of the highest step: a run may resume from an earlier step.
 #pragma once
 #include "checkpoint.h"
 #include "data/tensors/tensors.h"
@@ -71,7 +71,7 @@ void checkpoint_map(const Saved *saved, const char *directory, TensorMap *m, cha
 }
 
 // ================================================================================================ 2 trainer.json
-// How a checkpoint's quality begins, where it is part of the text: no string of JSON has a line's end.
+// The start of a checkpoint's quality in the text of trainer.json; with its newline it cannot be inside a JSON string.
 static const char checkpoint_quality[] = "\n\"quality\":{\"loss\":";
 static void checkpoint_write_quality(FILE *f, CheckpointQuality q) {
   json_number(f, "valid_loss", q.valid_loss);

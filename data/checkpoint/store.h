@@ -7,8 +7,8 @@
 //   4 loading     store_load
 //
 // Conventions
-//   - Files lie where rank 0 sees them. A rank whose host does not see them (no shared directory) streams its chunks
-//     to rank 0, or asks it for them: two bounded buffers each way.
+//   - Files are in a directory that rank 0 sees. A rank whose host does not see it (no shared directory) streams its
+//     chunks to rank 0, or asks rank 0 for them: two buffers of bounded size each way.
 //   - No MPI outside the main thread: a background save has one thread that writes; the main thread moves messages and
 //     checks whether the save is done, in store_poll, which fsdp_poll calls between ops.
 //   - Checksums are CRC-32C of blocks of STORE_BLOCK_BYTES of a file's tensors. Each rank knows what its bytes
@@ -61,14 +61,13 @@ struct Store {
 // Bytes of a file: rows of row_bytes, one every stride bytes. In memory the rows lie back to back.
 struct FileSpan { int32_t file, last; int64_t offset, rows, row_bytes, stride; };
 
-// Elements of a parameter's state: numel of them, which begin at in_run of the run that this rank holds and are first,
-// first + 1, ... of a tensor in a file. If the file has the matrix transposed, they are whole rows of it, or a part of
-// one row.
-// in_param: its first one in the parameter.
+// A chunk: numel elements of a parameter's state. They start at element in_run of the run that this rank holds and at
+// element in_param of the parameter, and are elements first, first + 1, ... of a tensor in a file. If the file has the
+// matrix transposed, they are whole rows of it, or a part of one row.
 struct Chunk { FileSpan span; TensorPlace place; int state, param; int64_t first, numel, in_run, in_param; };
 
-// chunk_place of tensors in blocks, of which a chunk has all that its elements are in, and of rows that lie in turn
-// with others, `cols` long: whole ones, or a part of one.
+// chunk_place for GGUF tensors. In quantization blocks: a chunk has whole blocks. With rows, `cols` long, that
+// alternate with other rows: a chunk has whole rows, or a part of one.
 static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_t most) {
   const TensorPlace *at = &k->place;
   const GgmlType *t = at->ggml ? ggml_type((uint32_t)at->ggml) : NULL;
@@ -81,8 +80,8 @@ static inline void chunk_place_gguf(Chunk *k, int64_t cols, int64_t left, int64_
   k->span = FileSpan{at->file, 0, at->at + k->first / values * bytes, 1, blocks * bytes, 0};
   if (rows) k->span.rows = rows, k->span.row_bytes = row_bytes, k->span.stride = 2 * row_bytes;
 }
-// How many of `left` elements from `first` on go in one chunk, and where they lie in the file. values: of a block in
-// which they are kept.
+// Sets how many of `left` elements from k->first on go into one chunk, and their place in the file. values: elements of
+// a quantization block, if the parameter is kept quantized.
 static inline void chunk_place(Chunk *k, const Param *p, int64_t data_at, int64_t left, int64_t values) {
   const TensorPlace *at = &k->place;
   const int64_t b = (int64_t)dtype_bytes(at->dtype), most = STORE_CHUNK_BYTES / 4;
@@ -118,7 +117,7 @@ static inline bool chunk_next(const Fsdp *f, const TensorMap *m, unsigned states
       if (place->file < 0 && !place->rows) continue;
       int64_t left = 0, first = 0;
       const TensorPlace *parts = place;
-      for (;; c->done += left) {                 // past parts that no file has
+      for (;; c->done += left) {                 // skip parts that no file has
         left = 0;
         if (!fsdp_span(f, c->param, fsdp_shard(f), &run, c->done)) break;
         left = min64(run.numel, param_numel(p) - run.in_range), first = run.in_range;
@@ -166,7 +165,7 @@ static inline bool chunk_is_turned(const Chunk *k) { return k->place.transposed 
 // ================================================================================================ 2 memory
 enum BufferState { BUFFER_FREE, BUFFER_MOVING, BUFFER_FULL };      // MOVING: MPI has it. FULL: to be written.
 
-// Whether checkpoints have a parameter: with adapters, these alone.
+// Whether checkpoints have a parameter: with adapters, they have only param_trains_beside.
 static inline bool store_saves(const Fsdp *f, const Param *p) {
   return !fsdp_has_adapters(f) || param_trains_beside(p);
 }
@@ -337,7 +336,7 @@ static inline bool store_write_streamed(Store *s) {
   return false;
 }
 
-// One piece of work of a rank that sees the files. False: nothing to do just now.
+// Writes one chunk, a streamed one or this rank's next, on a rank that sees the files. False: nothing to do now.
 static inline bool store_work(Store *s) {
   if (store_write_streamed(s)) return true;
   Chunk k;
@@ -398,7 +397,7 @@ static inline void store_start(Store *s, void *(*work)(void *)) {
   if (!s->threaded && work == store_commit_thread) work(s);
 }
 
-// Rank 0: receives chunks into free buffers. Ranks that do not see the files: send theirs.
+// store_receive, on rank 0: receives chunks into free buffers. Ranks that do not see the files send their chunks.
 enum { STORE_TAG_CHUNK = 1, STORE_TAG_ASK, STORE_TAG_ANSWER };
 static inline void store_receive(Store *s) {
   for (SaveBuffer &m : s->buffer) {
@@ -453,7 +452,7 @@ static inline void store_send(Store *s) {
   }
 }
 
-// Rank 0 makes the files with their headers. One line in r when it cannot.
+// Rank 0 creates the files and writes their headers. On failure r has one line.
 static inline bool store_create_files(Store *s, StoreRecord *r) {
   const TensorMap *m = &s->map;
   for (int i = 0; i < m->files && !r->failed; i++) {
@@ -550,7 +549,7 @@ bool store_poll(Store *s) {
     s->phase = STORE_COMMITTING;
     store_conclude(s);
     if (!fsdp_rank(s->f)) {
-      liveness_arrived();                        // it waits for nobody but the disk
+      liveness_arrived();                        // this rank waits for its disk, not for a peer
       store_start(s, store_commit_thread);
     }
   }
@@ -641,7 +640,7 @@ static inline bool store_read_blocks(Store *s, StoreLoad *l, int file, int64_t f
   l->held_to = b;
   return true;
 }
-// The bytes of a span, in scratch[0], or NULL and the reason in r.
+// Reads the bytes of a span into scratch[0] and returns them; on failure NULL, with the reason in r.
 static inline const char *store_read_span(Store *s, StoreLoad *l, const FileSpan *span, StoreRecord *r) {
   if (l->checksums && span->rows == 1) {
     const int64_t from = span->offset - l->map->data_at[span->file];
@@ -658,7 +657,7 @@ static inline const char *store_read_span(Store *s, StoreLoad *l, const FileSpan
   return s->scratch[0];
 }
 
-// The same, read by rank 0.
+// store_read_span for a rank that does not see the files: rank 0 reads the bytes and sends them.
 static inline const char *store_ask(Store *s, const FileSpan *span, StoreRecord *r) {
   MPI_Send(span, sizeof *span, MPI_BYTE, 0, STORE_TAG_ASK, s->comm);
   if (span->last) return NULL;
@@ -688,7 +687,7 @@ static inline void store_serve(Store *s, StoreLoad *l, int asking) {
 static inline const char *store_get(Store *s, StoreLoad *l, const FileSpan *span, StoreRecord *r) {
   return l->direct ? store_read_span(s, l, span, r) : store_ask(s, span, r);
 }
-// The scales of a chunk's blocks of NF4, malloc'ed; NULL: it has none, or the reason is in r.
+// The scales of a chunk's NF4 blocks, malloc'ed; NULL: the chunk is not in NF4, or reading failed (r says why).
 static inline float *store_scales(Store *s, StoreLoad *l, const Chunk *k, StoreRecord *r) {
   if (!k->place.scales) return NULL;
   const Nf4Scales *x = &l->map->scales[k->place.scales - 1];
@@ -747,10 +746,10 @@ static inline void store_put_chunk(Store *s, const Chunk *k, const char *data, c
   fsdp_set_own(f, (ShardState)k->state, k->param, k->in_run, as_it_is ? (const float *)data : turned, k->numel, pass);
 }
 
-// What a rank finds under the path of a file that rank 0 has opened.
+// What a rank finds under the paths of the files that rank 0 has opened.
 enum FileSeen { FILE_SAME, FILE_MISSING, FILE_OTHER };
-// Identifies a file by its size, its header and evenly spaced blocks behind it, of all files of a map up to 16 MiB.
-// Checksums tell more where there are some. 0: it cannot be read.
+// A hash that identifies a file: of its size, its header and evenly spaced blocks after that, for all files of a map
+// together up to 16 MiB. (It is weaker than checksums of all blocks.) 0: the file cannot be read.
 static inline uint64_t store_file_hash(const TensorMap *m, int file) {
   enum { LOOKS = 256 };
   struct stat st = {};
@@ -764,8 +763,8 @@ static inline uint64_t store_file_hash(const TensorMap *m, int file) {
   if (fd >= 0) close(fd);
   return ok ? hash | 1 : 0;
 }
-// What this rank finds of rank 0's files. seen: of a file beside them that is read whole. *other: the first that is not
-// the same. Collective.
+// Compares this rank's view of the files with rank 0's, by hashes and l->seen. *other: the first file that differs.
+// Collective.
 static inline FileSeen store_look(Store *s, const StoreLoad *l, int *other) {
   const TensorMap *m = l->map;
   uint64_t mine[MAP_MAX_FILES + 1] = {}, first[MAP_MAX_FILES + 1];

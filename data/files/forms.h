@@ -1,5 +1,5 @@
-// forms.h: which container a file of data is, from its name and its first bytes. What reads a file and what refuses it
-// ask here, so that nothing is trained on as something else. Which form its records have, records.h knows.
+// forms.h: finds the file format of a data file from its name and its first bytes. Code that reads a file and code that
+// rejects it both use this, so that no file is trained on as another format. records.h finds the schema of its records.
 #pragma once
 #include "files.h"
 
@@ -13,8 +13,8 @@ static inline const uint8_t *form_blank_end(const uint8_t *p, const uint8_t *end
   while (p < end && (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r')) p++;
   return p;
 }
-// The keys of the JSON object that begins at p, of which there may be no more than its beginning. Returns its end;
-// NULL: it does not end here. spread: it has a line's end in it.
+// Writes the keys of the JSON object that starts at p to f->keys; memory may have only the object's start. Returns the
+// object's end, or NULL if it does not end before `end`. *spread: there is a newline in it.
 static inline const uint8_t *form_keys(const uint8_t *p, const uint8_t *end, FileForm *f, bool *spread) {
   int depth = 0;
   size_t n = 0;

@@ -1,5 +1,5 @@
-// exports.h: our models for other programs: the places of tensors in a file, and what save_pretrained and PEFT write
-// beside it.
+// exports.h: exports models for other programs: the places of tensors in a file, and the texts that save_pretrained and
+// PEFT write beside it.
 #pragma once
 #include "models.h"
 #include "interchange.h"
@@ -8,7 +8,7 @@
 
 // One tensor of an exported file, before it is placed.
 struct ExportTensor { char name[FAMILY_NAME_BYTES]; int param, part; };
-// Order of names, byte by byte: that of the safetensors library for tensors of one dtype.
+// Compares names byte by byte: the order of the safetensors library for tensors of one dtype.
 static inline int export_compare(const void *a, const void *b) {
   return strcmp(((const ExportTensor *)a)->name, ((const ExportTensor *)b)->name);
 }
@@ -61,10 +61,10 @@ bool export_map(TensorMap *map, const char *dir, const Param *param, int params,
   return true;
 }
 
-// ---- the tokens that begin and end a text ---------------------------------------------------------------------------
-// The tokens that begin and end a text: -1 and NULL where there is none, which files must say, because transformers
-// takes 50256 for GPT-2 by default. other: further ends. chat, chat_tools: templates' texts, the other of conversations
-// with tools; or NULL.
+// ---- BOS and EOS tokens ---------------------------------------------------------------------------------------------
+// BOS and EOS of an exported model: -1 and NULL if there is none, which files must state, because transformers' default
+// for GPT-2 is 50256. other: further EOS tokens. chat, chat_tools: texts of the chat templates for conversations
+// without and with tools; or NULL.
 enum { ENDS_MAX = 16 };
 struct TextEnds {
   int32_t bos, eos;
@@ -73,7 +73,7 @@ struct TextEnds {
   int32_t other[ENDS_MAX] = {};
   int others = 0;
 };
-// Adds a further end; one that is there already stays alone.
+// Adds a further EOS token, unless it is there already.
 static void text_ends_add(TextEnds *e, int32_t id) {
   bool known = id < 0 || id == e->eos || e->others == ENDS_MAX;
   for (int i = 0; i < e->others; i++) known = known || e->other[i] == id;
@@ -86,9 +86,10 @@ static char *token_text(const Tokenizer *k, int32_t id) {
   const uint8_t *text = id < 0 ? NULL : tokenizer_token_bytes(k, id, &bytes);
   return text ? strndup((const char *)text, (size_t)bytes) : NULL;
 }
-// The end is the token that is named as a known one (chat_end), or the only special one. It begins a text, too, unless
-// the tokenizer puts another before each. Of a model that was tuned on conversations, the end is that of an answer.
-// Those that were published, and that of a text, are ends too; a published begin stays. See text_ends_free.
+// EOS is the token with a known name (chat_end), or the only special token; for a model that was fine-tuned on
+// conversations, the token that ends an answer. Further EOS tokens are the published ones and the one that ends a text.
+// BOS is the token that the tokenizer puts before each text; else the published model's; without a published model the
+// token that ends a text. Free the result by text_ends_free.
 static TextEnds text_ends(const ExportTexts *x) {
   const Tokenizer *k = x->tokenizer;
   const cJSON *published = x->published;
@@ -142,7 +143,7 @@ static inline char *export_text(cJSON *object) {
   cJSON_Delete(object);
   return text;
 }
-// A token's id, null for -1.
+// Adds a token's id; null for -1.
 static inline void export_token(cJSON *object, const char *name, int32_t id) {
   if (id < 0) cJSON_AddNullToObject(object, name);
   else cJSON_AddNumberToObject(object, name, id);
@@ -161,7 +162,7 @@ static inline void export_ends(cJSON *object, const TextEnds *e) {
   if (pad >= 0) cJSON_AddNumberToObject(object, "pad_token_id", pad);
 }
 
-// config.json. version: of this program. To be freed by the caller, as those below.
+// The text of config.json; the caller frees it, like the texts below. version: of this program.
 static char *export_config_text(ModelShape shape, const TextEnds *ends, const char *version, Dtype dtype = F32) {
   char program[64];
   snprintf(program, sizeof program, "train_gpt_fsdp %s", version);

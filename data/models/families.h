@@ -129,7 +129,7 @@ bool export_can(const ModelShape *s, Error *error) {
 
 // ================================================================================================ tensors
 enum { FAMILY_NAME_BYTES = 96 };
-// In which MLPs there is such a tensor.
+// Whether models with a gated MLP, without one, or all models have a tensor.
 enum MlpTensors { IN_ANY_MLP, IN_GATED_MLP, IN_PLAIN_MLP };
 // ours: a tensor's name in this program, without "h.N."; theirs: its parts' names in transformers, without
 // "model.layers.N.". behind: 1 if only models with post-norms have it, 0 if only those without do, -1: all do.
@@ -218,7 +218,8 @@ static inline bool family_sizes(const ImportConfig *c, const Family *family, Mod
   if (m->head_size % 2) return import_config_refuse(c, "head_dim %lld is odd", (long long)m->head_size);
   return true;
 }
-// What an object of rope's parameters says of its kind; what it leaves out is transformers' default.
+// Reads the kind of RoPE scaling and its numbers from an object of config.json; keys that it lacks have transformers'
+// defaults.
 static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const ModelShape *m, RopeScaling *s) {
   const cJSON *type = NULL;
   if (!import_config_get(in, "rope_type", &type) || (!type && !import_config_get(in, "type", &type))) return false;
@@ -252,7 +253,7 @@ static inline bool family_rope_scaling(const ImportConfig *in, bool grows, const
          ((s->attention > 0 && s->attention <= 1e6) || import_config_refuse(in, "attention_factor is %g",
                                                                              s->attention));
 }
-// Rope of all layers, or of those without and with a window (`slides`): the base and what an object says of its change.
+// Reads RoPE's base and scaling for some of the layers from the object `from`. theta: the base if it has none.
 static inline bool family_rope_of(const ImportConfig *c, const Family *f, const cJSON *from, double theta,
                                   const ModelShape *m, double *to, RopeScaling *s) {
   double partial = 1;
@@ -266,8 +267,8 @@ static inline bool family_rope_of(const ImportConfig *c, const Family *f, const 
   if (!(*to >= 1 && *to <= 1e12)) return import_config_refuse(c, "rope_theta is %g, expected 1 to 1e12", *to);
   return !from || family_rope_scaling(&in, family_grows(f), m, s);
 }
-// Rope: transformers 5's rope_parameters, which may be by kind of layer, or rope_theta, rope_local_base_freq and
-// rope_scaling; what neither says is the default.
+// Reads RoPE's settings: transformers 5's rope_parameters, which may be by kind of layer, or rope_theta,
+// rope_local_base_freq and rope_scaling; else the defaults.
 static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShape *m) {
   Architecture *b = &m->block;
   const cJSON *parameters, *scaling, *slides = NULL;
@@ -291,7 +292,7 @@ static inline bool family_rope(const ImportConfig *c, const Family *f, ModelShap
                                 "the same, or none, is supported");
   return true;
 }
-// Which layers do not turn: a list with 1 for those that do, or every N-th.
+// Reads which layers have no RoPE (NoPE): a list with 1 for layers with RoPE, or every N-th layer.
 static inline bool family_skips(const ImportConfig *c, const Family *f, ModelShape *m) {
   const cJSON *list;
   double interval = 4;
@@ -328,12 +329,12 @@ static inline const char *family_layer_type(const cJSON *types, int l) {
   const char *type = cJSON_GetStringValue(cJSON_GetArrayItem(types, l));
   return type ? type : "";
 }
-// Which layers have a window, and how long it is. Where the block cannot say that, positions end at the window, which
-// `notice` says: up to it all attend to all.
+// Reads which layers have a sliding window, and its length. If Architecture cannot express that, the model gets no
+// window and its positions end at the window's length, up to which a window has no effect; `notice` says so.
 static inline bool family_window(const ImportConfig *c, const Family *f, ModelShape *m, char *notice,
                                  size_t notice_bytes) {
   const cJSON *types, *null = cJSON_GetObjectItemCaseSensitive(c->root, "sliding_window");
-  bool asked = f->full_every || f->biasless, regular = true;     // of Mistral's no flag says so
+  bool asked = f->full_every || f->biasless, regular = true;     // Mistral's config has no such flag
   double window = 0, first = 0, full = (double)f->full_every;
   int64_t sliding = 0, every = 0;
   if (!import_config_flag(c, "use_sliding_window", asked, &asked) || !import_config_get(c, "layer_types", &types) ||
@@ -399,7 +400,7 @@ static inline bool family_bias(const ImportConfig *c, const Family *f, Architect
 static inline const char *family_act(const Family *f) {
   return f->nanochat ? "relu2" : f->gemma ? "gelu_pytorch_tanh" : "silu";
 }
-// Gemma's own divisor of scores. What Gemma 2 has beside it is refused.
+// Reads Gemma's divisor of attention scores. Gemma 2's other settings are an error.
 static inline bool family_scores(const ImportConfig *c, const Family *f, ModelShape *m) {
   double scale = 0, cap = 0;
   if (!f->gemma) return true;
@@ -435,7 +436,7 @@ static inline bool family_config_read(const ImportConfig *c, const Family *f, Mo
 }
 
 // ================================================================================================ config.json out
-// A number that Python reads as a float: some classes take no int for one.
+// Adds a number that Python reads as a float: some classes reject an int.
 static inline void family_float(cJSON *c, const char *name, double x) {
   char text[40];
   for (int digits = 1; digits <= 17; digits++) {                 // the shortest that is x again

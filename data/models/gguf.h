@@ -60,9 +60,9 @@ static inline void gguf_text(FILE *f, const char *text, size_t bytes) {
   gguf_u64(f, bytes);
   fwrite(text, 1, bytes, f);
 }
-// Writes keys and counts them: their number stands before them in the file.
+// Writes keys and counts them; their number is stored before them in the file.
 struct GgufKeys { FILE *f; uint64_t count; const char *architecture; };
-// `name` begins with a dot: the architecture's name goes before it.
+// Writes a key's name and type. If `name` starts with a dot, the architecture's name goes before it.
 static inline void gguf_key(GgufKeys *k, const char *name, uint32_t type) {
   char whole[128];
   snprintf(whole, sizeof whole, "%s%s", *name == '.' ? k->architecture : "", name);
@@ -122,7 +122,8 @@ static inline void gguf_shape_keys(GgufKeys *k, const ModelShape *s) {
   gguf_key_float(k, ".rope.scaling.attn_factor", r->attention / (r->factor > 1 ? 0.1 * log(r->factor) + 1 : 1));
 }
 
-// The bytes of a token as letters, one for each byte, in UTF-8; how many bytes that takes. f NULL: only counts.
+// Writes a token with one character per byte (GPT-2's byte-to-unicode table), in UTF-8. Returns how many bytes that
+// takes; with f NULL it only counts them.
 static inline size_t gguf_letters(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id) {
   int bytes;
   size_t written = 0;
@@ -136,7 +137,7 @@ static inline size_t gguf_letters(FILE *f, const Tokenizer *k, const uint16_t *l
   return written;
 }
 enum { GGUF_NORMAL = 1, GGUF_UNKNOWN, GGUF_CONTROL, GGUF_USER, GGUF_UNUSED, GGUF_BYTE };     // of tokens
-// Row `id` of the vocabulary: an added token as it is, any other in letters, or with U+2581 for blanks.
+// Writes row `id` of the vocabulary: an added token as it is, any other in such characters, or with U+2581 for spaces.
 static inline void gguf_token(FILE *f, const Tokenizer *k, const uint16_t *letter, int32_t id, int32_t type) {
   int bytes;
   const uint8_t *p = tokenizer_token_bytes(k, id, &bytes);
@@ -158,7 +159,7 @@ static inline void gguf_token(FILE *f, const Tokenizer *k, const uint16_t *lette
   gguf_u64(f, gguf_letters(NULL, k, letter, id));
   gguf_letters(f, k, letter, id);
 }
-// Two tokens and a blank between them.
+// Writes a merge: two tokens with a space between them.
 static inline void gguf_merge(FILE *f, const Tokenizer *k, const uint16_t *letter, const BpeMerge *m) {
   gguf_u64(f, gguf_letters(NULL, k, letter, m->left) + 1 + gguf_letters(NULL, k, letter, m->right));
   gguf_letters(f, k, letter, m->left);

@@ -261,8 +261,8 @@ static inline bool gguf_config_numbers(const GgufFile *g, const char *path, cons
   return gguf_config_heads(g, path, arch, c, error) &&
          (gpt2 || gguf_config_scaling(g, path, arch, c, error));
 }
-// Llama 3's scaling has no keys but a tensor of divisors. All published ones have low 1, high 4 and a power of two for
-// the positions, mostly 8192, which is found by what it gives.
+// Llama 3's RoPE scaling has no keys but a tensor of divisors. All published models have low 1, high 4 and a power of
+// two as original positions, mostly 8192: the power whose divisors equal the tensor's is taken.
 static inline bool gguf_config_rope(const SafetensorsSet *s, cJSON *c, Error *error) {
   int in = 0;
   float want[ROPE_HEAD_MAX / 2], got[ROPE_HEAD_MAX / 2];
@@ -323,7 +323,7 @@ static inline void gguf_config_layers(const GgufFile *g, const char *arch, const
   for (uint64_t i = 0; i < pattern->count && i < LAYERS_LISTED; i++)
     cJSON_AddItemToArray(types, cJSON_CreateString(pattern->at[i] ? "sliding_attention" : "full_attention"));
 }
-// The fields of a config.json, in c. False: one line in `error`.
+// Writes the fields of a config.json for the model to c. Returns false, with one line in `error`, on failure.
 static inline bool gguf_config(const GgufFile *g, const SafetensorsSet *s, cJSON *c, Error *error) {
   const char *path = s->shard[0].path;
   char *arch = gguf_string(g, "general.architecture"), *kind = gguf_string(g, "general.type");

@@ -14,8 +14,8 @@ static inline ImportText import_shape_text(int ndim, const int64_t *shape) {
   return t;
 }
 
-// What is wrong with a file's tensors: the first three in words, the rest counted.
-// instead: names of tensors that are no model's, where others are missing.
+// What is wrong with a file's tensors: the first three complaints in words, the others counted.
+// instead: names of tensors of the file that the model does not have, listed when others are missing.
 struct ImportComplaints { char text[1024], instead[256]; int count, missing, extra; };
 // Adds one: printf's arguments.
 __attribute__((format(printf, 2, 3))) static inline void import_complain(ImportComplaints *c, const char *fmt, ...) {
@@ -30,13 +30,13 @@ static inline void import_missing(ImportComplaints *c, const char *name, const c
   c->missing++;
   import_complain(c, "tensor %s is missing%s", name, words);
 }
-// One that the file has and the model not. what: "this model's".
+// Complains about a tensor that the file has and the model does not. what: "this model's".
 static inline void import_extra(ImportComplaints *c, const char *name, const char *what) {
   if (c->extra++ < 2 && c->count >= 3)
     text_add(c->instead, sizeof c->instead, "%s%.110s", c->instead[0] ? ", " : "", safetensors_quoted(name).text);
   import_complain(c, "tensor %s is not one of %s", safetensors_quoted(name).text, what);
 }
-// Whether there were none; else they are in `error`.
+// Returns true if there were no complaints; else writes them to `error`.
 static inline bool import_settle(const ImportComplaints *c, const char *path, Error *error) {
   if (!c->count) return true;
   char more[32] = "";
@@ -74,7 +74,7 @@ static inline bool import_config_get(const ImportConfig *c, const char *name, co
   }
   return true;
 }
-// A number, or `absent` where there is none.
+// Reads a number; `absent` if there is none.
 static inline bool import_config_number(const ImportConfig *c, const char *name, double absent, double *value) {
   const cJSON *x;
   if (!import_config_get(c, name, &x)) return false;
@@ -82,8 +82,8 @@ static inline bool import_config_number(const ImportConfig *c, const char *name,
   *value = x ? x->valuedouble : absent;
   return true;
 }
-// A size of the model: a whole number from 1 to `highest`, which goes to `offset` in ModelShape. Not needed: may be
-// absent, then 0.
+// A size of the model: a whole number from 1 to `highest`, stored at `offset` in ModelShape. needed: it may not be
+// absent; otherwise an absent field gives 0.
 struct ImportField { const char *name; size_t offset; int64_t highest; bool needed; };
 static inline bool import_config_size(const ImportConfig *c, const ImportField *f, ModelShape *m) {
   double value = 0;
@@ -95,7 +95,7 @@ static inline bool import_config_size(const ImportConfig *c, const ImportField *
   *(int64_t *)((char *)m + f->offset) = (int64_t)value;
   return true;
 }
-// true or false, or `absent` where there is none.
+// Reads true or false; `absent` if there is none.
 static inline bool import_config_flag(const ImportConfig *c, const char *name, bool absent, bool *value) {
   const cJSON *x;
   if (!import_config_get(c, name, &x)) return false;
@@ -103,7 +103,7 @@ static inline bool import_config_flag(const ImportConfig *c, const char *name, b
   *value = x ? cJSON_IsTrue(x) : absent;
   return true;
 }
-// Refuses quantized weights but those of bitsandbytes' NF4 (data/tensors/nf4.h), if these may be.
+// Fails if weights are quantized; NF4 of bitsandbytes (data/tensors/nf4.h) is accepted if `nf4` is true.
 static inline bool import_config_quantized(const ImportConfig *c, bool nf4) {
   const cJSON *x;
   if (!import_config_get(c, "quantization_config", &x)) return false;

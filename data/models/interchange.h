@@ -1,11 +1,11 @@
-// interchange.h: imports models of other programs. The names and places of a file's tensors
-// become a TensorMap, with which every rank reads or writes its own parts; nothing is converted beforehand.
+// interchange.h: imports models of other programs. The names and places of a file's tensors become a TensorMap, with
+// which every rank reads its own parts; no converted copy is made.
 //
 //   1 names      the two layouts of GPT-2 in safetensors, complaints that name tensors
 //   2 config     config.json of Hugging Face -> ModelShape: GPT-2's here, others' in families.h
 //   3 llm.c      the .bin files of https://github.com/karpathy/llm.c, versions 3 (fp32) and 5 (bf16)
-//   4 import     of these, and of GGUF (gguf_import.h): import_open (what is it, which shape) -> import_map (where is
-//                which parameter) -> import_close
+//   4 import     of these, and of GGUF (gguf_import.h): import_open (kind and shape) -> import_map (places of all
+//                parameters) -> import_close
 //
 // Layouts
 //   ours           wte.weight, h.0.attn.c_attn.weight, ...; matrices (out,in); n_head in the header's __metadata__
@@ -79,7 +79,7 @@ static inline bool import_check_shape(const ModelShape *m, const char *path, Err
   return true;
 }
 
-// A text that must be one of `known`, two at most; `absent` says whether it may be missing.
+// Checks a text field, which must be `known` or `known_2`; absent: it may be missing.
 static inline bool import_config_text(const ImportConfig *c, const char *name, const char *known, const char *known_2,
                                       bool absent) {
   const cJSON *x;
@@ -91,7 +91,8 @@ static inline bool import_config_text(const ImportConfig *c, const char *name, c
                               known);
 }
 
-// Refuses whatever would change the function computed. Absent fields have the values of transformers' GPT2Config.
+// Fails if a field would change the function that the model computes. Absent fields have transformers' GPT2Config's
+// values.
 static inline bool import_config_check(const ImportConfig *c, const ModelShape *m) {
   static const struct { const char *name; bool value; } flags[] = {
       {"scale_attn_weights", true}, {"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}};
@@ -114,7 +115,7 @@ static inline bool import_config_check(const ImportConfig *c, const ModelShape *
   return import_config_quantized(c, false);
 }
 
-// This program has one dropout, the file three: `notice` says so if they differ.
+// Reads dropout: this program has one rate, the file three; `notice` says so if these differ.
 static inline bool import_config_dropout(const ImportConfig *c, double *dropout, char *notice, size_t notice_bytes) {
   static const char *const names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
   double p[3] = {};
@@ -129,7 +130,7 @@ static inline bool import_config_dropout(const ImportConfig *c, double *dropout,
   return true;
 }
 
-// Today's classes have dropout in attention alone, and hardly any model uses it: `notice` says that it is not taken.
+// Modern architectures have dropout in attention only, and hardly any model uses it: `notice` says that it is ignored.
 static inline bool import_config_attention_dropout(const ImportConfig *c, char *notice, size_t notice_bytes) {
   double p = 0;
   if (!import_config_number(c, "attention_dropout", 0, &p)) return false;

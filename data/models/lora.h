@@ -9,12 +9,12 @@
 // The matrices of a block that can have adapters, by our modules' names.
 static const char *const lora_modules[LORA_MATRICES] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
 
-// How many matrices of a file a matrix of ours is. A model that is no family's has GPT-2's names, which are ours.
+// How many matrices of a file one matrix of this program is. Models of no family have GPT-2's names, with one each.
 static inline int lora_parts(const ModelShape *s, int matrix) {
   if (!family_of_shape(s)) return 1;
   return matrix == LORA_QKV ? 3 : matrix == LORA_FC && mlp_is_gated(s->block.mlp) ? 2 : 1;
 }
-// Their names inside a block.
+// The name in a file, inside a block, of part `part` of a matrix.
 static inline const char *lora_module(const ModelShape *s, int matrix, int part) {
   return family_of_shape(s) ? family_module(lora_modules[matrix], part, s) : lora_modules[matrix];
 }
@@ -45,7 +45,7 @@ bool lora_targets(Lora *l, const ModelShape *s, const char *list, Error *error, 
   REJECT(!some, "%s '%.200s' names nothing; this model's blocks have %s", what, list, known);
   return true;
 }
-// Which of lora_modules a block's parameter is.
+// The index in lora_modules of a block's parameter.
 static inline int lora_matrix(const Param *base) {
   const char *module = strchr(base->name + 2, '.') + 1;
   for (int m = 0; m < LORA_MATRICES; m++)
@@ -54,7 +54,7 @@ static inline int lora_matrix(const Param *base) {
 }
 
 // ================================================================================================ PEFT's directory
-// Which part of its matrix the part-th of a factor belongs to.
+// The number of the adapted matrix' part to which the part-th adapter of a factor belongs.
 static inline int lora_part(const Param *factor, int part) {
   int of = 0;
   for (;; of++) if (factor->parts >> of & 1 && !part--) return of;
@@ -72,8 +72,8 @@ static inline int64_t lora_half_rows(const ModelShape *s, const Param *param, in
   return up && family_turns_back(family_of_shape(s), &param[q->adapts], lora_part(q, part)) ? s->head_size / 2 : 0;
 }
 
-// An adapter whose initialisation took something out of the base is none for the published weights: PEFT subtracts what
-// pissa, corda, olora, loftq and lora_ga begin with. Others begin at zero, or beside the base as it was.
+// Rejects adapters whose initialisation has changed the base weights (pissa, corda, olora, loftq, lora_ga: PEFT
+// subtracts the adapter's initial value from the base), because they do not fit the published weights.
 static inline bool lora_init_check(const ImportConfig *c) {
   static const char *const keep[] = {"gaussian", "eva", "orthogonal"};
   const cJSON *x;
@@ -85,7 +85,7 @@ static inline bool lora_init_check(const ImportConfig *c) {
                                       "path_initial_model_for_weight_conversion=...), or merge it there",
                                       cJSON_IsString(x) ? safetensors_quoted(x->valuestring).text : "no text");
 }
-// DIR has weights that are read. MLX's adapters and PyTorch's own format are refused by name.
+// Checks that DIR has adapter_model.safetensors. MLX's adapters and PyTorch's own format give an error that names them.
 static inline bool lora_files_check(const ImportConfig *c, const char *dir) {
   const bool mlx = cJSON_GetObjectItemCaseSensitive(c->root, "lora_parameters") ||
                    cJSON_GetObjectItemCaseSensitive(c->root, "fine_tune_type");
@@ -103,7 +103,8 @@ static inline bool lora_is_path(const char *name) {
   for (; (name = strchr(name, '.')); name++) if (isdigit((unsigned char)name[1])) return true;
   return false;
 }
-// Names become PEFT's: no adapter's own behind lora_A and its like, base_model.model. before all of blocks.
+// Renames a tensor to PEFT's form: without the adapter's own name after lora_A and similar, with base_model.model.
+// before names of blocks.
 static inline void lora_rename(char *name, const void *) {
   import_unwrap(name);
   for (const char *of : {".lora_A.", ".lora_B.", ".trainable_tokens_delta."}) {
@@ -202,7 +203,7 @@ static inline void lora_rows_name(char to[160], const ModelShape *s, const Param
   snprintf(to, 160, "base_model.model.%s.token_adapter.trainable_tokens_delta", !strcmp(q->name, "lm_head.weight")
            ? "lm_head" : family_of_shape(s) ? "model.embed_tokens" : "transformer.wte");
 }
-// Adapters' factors in a file, part by part, and where each is; and such rows.
+// A tensor of an adapter's file: part `part` of the factor `param`, or trained rows of the embedding or the head.
 struct LoraTensor { char name[160]; int param, part; };
 static inline int lora_compare(const void *a, const void *b) {
   return strcmp(((const LoraTensor *)a)->name, ((const LoraTensor *)b)->name);
@@ -210,7 +211,7 @@ static inline int lora_compare(const void *a, const void *b) {
 static inline int lora_compare_name(const void *name, const void *tensor) {
   return strcmp((const char *)name, ((const LoraTensor *)tensor)->name);
 }
-// All of a model's, by name; malloc'ed, *count of them.
+// All such tensors of a model, sorted by name: a malloc'ed array of *count.
 static inline LoraTensor *lora_tensors(const ModelShape *s, const Param *param, int params, int *count) {
   LoraTensor *t = (LoraTensor *)calloc((size_t)(params * MAP_PARTS), sizeof *t);
   *count = 0;

@@ -1,7 +1,7 @@
-// models.h: the door of data/models/: how models of other programs come in, and ours go out for them: Hugging Face's,
-// llm.c's, GGUF, adapters.
+// models.h: the public header of data/models/: imports models of other programs and exports models for them: Hugging
+// Face, llm.c, GGUF, adapters.
 //
-// In: import_open, import_map, import_close. Out: export_map, lora_export_map, export_texts, gguf_write.
+// Import: import_open, import_map, import_close. Export: export_map, lora_export_map, export_texts, gguf_write.
 #pragma once
 #include "data/tensors/tensors.h"
 #include "data/shape/shape.h"
@@ -9,11 +9,11 @@
 
 // ---- families.h -----------------------------------------------------------------------------------------------------
 struct Family;                                   // a class of transformers
-// Whether its block is GPT-2's.
+// Whether a model has GPT-2's architecture.
 bool shape_is_gpt2(const ModelShape *s);
-// The model_type of the class that an exported model is; NULL: there is none.
+// The model_type of the class of transformers as which a model of this shape is exported; NULL: there is none.
 const char *family_name(const ModelShape *s);
-// Whether some class of transformers is this model. False: `error` says so.
+// Whether some class of transformers can represent a model of this shape. False: `error` says so.
 bool export_can(const ModelShape *s, Error *error);
 
 // ---- interchange.h --------------------------------------------------------------------------------------------------

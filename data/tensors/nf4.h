@@ -1,5 +1,5 @@
-// nf4.h: bitsandbytes' 4-bit weights in safetensors, as QLoRA's models are published: NAME.weight has their nibbles,
-// tensors beside it their scales, plain or quantized themselves ("double", nested).
+// nf4.h: bitsandbytes' 4-bit weights in safetensors, as QLoRA's models are published: NAME.weight has the nibbles,
+// other tensors NAME.weight... the scales, in fp32 or quantized themselves ("double", nested).
 //
 //   value i = code[nibble i] absmax[i / block]              of the flattened matrix; even i in the high nibble
 //   absmax k = map[byte k] second[k / nested_block] + offset       where it is nested; each product and sum in fp32

@@ -21,7 +21,7 @@
 #include "kernels/device.h"
 #include <sys/mman.h>
 
-// The reference implementation refuses longer headers, too.
+// The reference implementation's limit.
 enum { SAFETENSORS_MAX_HEADER_BYTES = 100000000 };
 
 // ================================================================================================ 1 tensors
@@ -131,7 +131,7 @@ static inline bool safetensors_damaged(SafetensorsText *t, const char *expected)
 static inline void safetensors_blanks(SafetensorsText *t) {
   while (t->at < t->end && (*t->at == ' ' || *t->at == '\t' || *t->at == '\n' || *t->at == '\r')) t->at++;
 }
-// Steps over blanks, and over c if it comes next.
+// Skips white space, and c if it comes next; returns whether it did.
 static inline bool safetensors_take(SafetensorsText *t, char c) {
   safetensors_blanks(t);
   if (t->at == t->end || *t->at != c) return false;
@@ -222,7 +222,7 @@ static inline bool safetensors_integers(SafetensorsText *t, const char *what, in
 }
 
 // ================================================================================================ 4 header
-// Room for one more of `count` elements in an array whose room doubles; count is what it holds.
+// Grows an array that has `count` elements by one; its capacity is the next power of two.
 static inline bool safetensors_grow(SafetensorsText *t, void **array, int count, size_t each_bytes) {
   if (count & (count - 1)) return true;          // room is the next power of two
   void *grown = realloc(*array, (count ? 2 * (size_t)count : 1) * each_bytes);

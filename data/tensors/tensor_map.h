@@ -1,9 +1,9 @@
-// tensor_map.h: where every tensor of the sharded state lies in files, for saving, loading, exporting and importing. A
-// map is made on one rank from shapes or from a file's header; then every rank finds its own byte ranges.
+// tensor_map.h: the place of every tensor of the sharded state in files, for saving, loading, exporting and importing.
+// A map is made on one rank from shapes or from a file's header; then every rank finds its own byte ranges.
 //
 // Tensors are named by (TensorState, parameter). Memory holds matrices as (out, in), fp32; a file may hold them
-// transposed (in, out), and in bf16 or fp16. A parameter may lie in several tensors of a file, its parts, which follow
-// each other along its rows: q, k and v.
+// transposed (in, out), and in bf16 or fp16. A parameter may be stored as several tensors of a file, its parts, which
+// follow each other along its rows: q, k and v.
 #pragma once
 #include "tensors.h"
 

@@ -73,10 +73,10 @@ uint32_t crc32c_of_parts(uint32_t xored, uint64_t block_bytes);
 enum { MAP_MAX_FILES = 64, MAP_PATH_BYTES = 1280 };
 // By ShardState: parameters, first moment (SGD: momentum), second moment.
 enum { MAP_STATES = 3, MAP_PARTS = 3 };
-// at: byte of the file where the tensor's first element is. file < 0: not in any file. rows: of the parameter that this
-// part has; 0: all that are left. half_rows: runs of so many rows are in the file in exchanged pairs, or with in_turn a
-// row of one and of the other in turn; 0: as they are. ggml: type of the blocks that it is in (ggml_types.h); 0: dtype.
-// plus: what the parameter has more than the file.
+// at: byte of the file where the tensor's first element is. file < 0: it is in no file. rows: rows of the parameter
+// that this part has; 0: all that are left. half_rows > 0: of each two runs of half_rows rows the file has the second
+// run first, or, with in_turn, rows of the two runs alternately. ggml: type of the quantization blocks that the tensor
+// is stored in (ggml_types.h); 0: it is stored in dtype. plus: parameter = value in the file + plus.
 struct TensorPlace {
   int32_t file;
   Dtype dtype;
@@ -87,16 +87,16 @@ struct TensorPlace {
   float plus = 0;
   int32_t scales = 0, scale_block = 0;           // of NF4: its scales in the map, from 1; how many numbers share one
 };
-// Where scales of bitsandbytes' NF4 lie (nf4.h): those of `block` numbers each, in fp32, or with a nested_block as
-// bytes, which are numbers of `map`, times the second ones, of nested_block each, plus offset.
+// The places of the scales of a matrix in bitsandbytes' NF4 (nf4.h). absmax: one scale per `block` elements, in fp32.
+// With nested_block absmax has bytes: scale k is map[byte k] * second[k / nested_block] + offset.
 struct Nf4Place { int file; int64_t at; };
 struct Nf4Scales { Nf4Place absmax, second; int32_t block, nested_block; float offset, map[256]; };
 // Zeroed, it is empty. Freed by tensor_map_free.
 struct TensorMap {
   int files, params;
   char path[MAP_MAX_FILES][MAP_PATH_BYTES];
-  int64_t file_bytes[MAP_MAX_FILES];             // of the whole file: another size is refused before it is read
-  int64_t data_at[MAP_MAX_FILES];                // where tensors begin: blocks with checksums are counted from here
+  int64_t file_bytes[MAP_MAX_FILES];             // size of the file; a file of another size is not read
+  int64_t data_at[MAP_MAX_FILES];                // byte where tensors start: checksums' blocks are counted from it
   TensorPlace *place;                            // [MAP_STATES][params][MAP_PARTS]
   Nf4Scales *scales;                             // (scales_count)
   int scales_count;
@@ -108,26 +108,27 @@ TensorPlace *tensor_place(const TensorMap *m, int state, int param);
 void tensor_map_share(TensorMap *m, MPI_Comm comm);
 // An empty map of `params` parameters: nothing is in any file.
 void tensor_map_open(TensorMap *m, int params);
-// The place of element *first of a parameter of `cols` columns, of which *left follow: *first becomes its number in the
-// part's own order, *left no more than lie behind it in one run.
+// The place that has element *first of a parameter with `cols` columns. part: the parameter's first place. *first
+// becomes the element's number in that place's tensor; *left is reduced to the elements that follow it contiguously
+// there.
 const TensorPlace *tensor_part(const TensorPlace *part, int64_t cols, int64_t *first, int64_t *left);
 
 // ---- safetensors_set.h ----------------------------------------------------------------------------------------------
-// Files that are one model. The index of several, by which they are found.
+// A set: one or several files that are one model. set_index_name: the index file of a model in several files.
 static const char set_index_name[] = "model.safetensors.index.json";
 struct SafetensorsShard { char path[MAP_PATH_BYTES]; SafetensorsFile file; };
 struct SafetensorsSet { int count; SafetensorsShard *shard; };
 // Reads a regular file of at most `most` bytes that is one JSON object, which the caller deletes. NULL and one line in
 // `error` if it cannot be read.
 cJSON *import_read_json(const char *path, int64_t most, Error *error);
-// Room for one more file, named PATH, with nothing in it yet; s->count is the caller's to raise.
+// Grows the set by an empty entry for the file PATH; the caller raises s->count.
 SafetensorsShard *set_grow(SafetensorsSet *s, const char *path);
-// Adds the file PATH, whose header is checked.
+// Adds the file PATH to the set and checks its header.
 bool set_open(SafetensorsSet *s, const char *path, Error *error);
-// The tensor `name`, of whatever dtype, and which file has it; NULL: none has.
+// The tensor `name`, of any dtype; *shard: the file that has it. NULL: no file has it.
 const SafetensorsTensor *set_entry(const SafetensorsSet *s, const char *name, int *shard);
-// Gives each tensor, once, the name that `to` makes of its own, in memory for `more` bytes more. False, and one line in
-// `error`: two have the same then.
+// Renames every tensor by `to`, which may lengthen a name by up to `more` bytes. Returns false, with one line in
+// `error`, if two tensors then have the same name.
 bool set_rename(SafetensorsSet *s, size_t more, void (*to)(char *name, const void *with), const void *with,
                 Error *error);
 // Opens all files of DIRECTORY/model.safetensors.index.json.
@@ -135,16 +136,17 @@ bool set_open_index(SafetensorsSet *s, const char *directory, Error *error);
 void set_close(SafetensorsSet *s);
 
 // ---- nf4.h ----------------------------------------------------------------------------------------------------------
-// Of bitsandbytes: what stands behind a matrix' name where its state is.
+// bitsandbytes' suffix of the tensor with a matrix' quantization state.
 static const char nf4_state[] = ".quant_state.bitsandbytes__nf4";
 // The tensor NAME + end; NULL: there is none.
 const SafetensorsTensor *nf4_entry(const SafetensorsSet *s, const char *name, const char *end, int *file);
-// Whether a tensor belongs to a matrix that is in NF4, beside its nibbles.
+// Whether a tensor has scales or state of a matrix in NF4, and is not the matrix.
 bool nf4_beside(const SafetensorsSet *s, const char *name);
 // How many matrices of a set are in NF4.
 int nf4_count(const SafetensorsSet *s);
-// What the matrix NAME, whose nibbles are t, says of itself: its scales and its shape. False: `why`.
+// Reads the places of the scales and the shape of the matrix NAME, whose nibbles are the tensor t. False: `why` says
+// why.
 bool nf4_read(const SafetensorsSet *s, const char *name, const SafetensorsTensor *t, Nf4Scales *to, int64_t shape[2],
               char why[200]);
-// The numbers of `blocks` blocks of nibbles.
+// Expands `blocks` blocks of nibbles to fp32.
 void nf4_expand(float *to, const uint8_t *nibbles, const float *scale, int64_t blocks, int64_t block);

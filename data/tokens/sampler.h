@@ -14,7 +14,8 @@ size_t packing_bytes(const Packing *p) {
   const size_t n = p->split ? (size_t)p->split->documents : 0;
   return p->split ? (n + 1) * 8 + n * 8 + (p->reference ? n * 4 : 0) : 0;
 }
-// Places of conversations d .. d + n - 1, and targets within seq_len; *least: of each of them at least so many.
+// Positions that conversations d .. d + n - 1 take. *trained: their trained targets within seq_len; *least: the
+// smallest number of trained targets of one of them.
 static inline int64_t packing_places(const Packing *p, uint32_t d, uint32_t n, int64_t *trained, int64_t *least) {
   int64_t places = 0;
   *trained = 0, *least = INT64_MAX;
@@ -37,7 +38,8 @@ void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop) {
   const size_t n = (size_t)split->documents;
   *p = {split, seq_len, 0, 0, 0, 0, 0, 0, 0, (int64_t *)data_alloc(n + 1, 8), (uint32_t *)data_alloc(n, 4),
         (uint32_t *)data_alloc(n, 4), {}, split->pairs ? (float *)calloc(n + 1, 4) : NULL};
-  // Of each room the sequences that have it: the top of a stack, the sequence below another. last: of a sequence.
+  // For each number of positions left a stack of the sequences that have so many: top[left], then below[sequence].
+  // last: the last conversation of each sequence.
   uint32_t *top = (uint32_t *)data_alloc((size_t)seq_len + 1, 4), *below = (uint32_t *)data_alloc(n, 4);
   uint32_t *last = (uint32_t *)data_alloc(n, 4), d = 0, each = split->pairs ? 2 : 1;
   for (int64_t i = 0; i <= seq_len; i++) top[i] = PACKING_NONE;
@@ -88,7 +90,8 @@ void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targe
   for (int64_t begin = t; t < p->seq_len; t++) inputs[t] = 0, targets[t] = -1, starts[t] = (int32_t)begin;
 }
 
-// Up to so many samples an epoch's order is a table that Fisher and Yates shuffle; above, it is data_permute's.
+// Up to this many samples an epoch's order is a table, shuffled by Fisher and Yates; for more samples data_permute
+// computes it without a table.
 enum { SAMPLER_TABLE_NUMEL = 1 << 24 };
 
 int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing) {
@@ -125,9 +128,10 @@ void sampler_set_epoch(Sampler *s, int64_t epoch) {
     s->order[j] = x;
   }
 }
-// Whose turn each sample of a period is, and how many that source had before: a number in the upper and lower bits. A
-// source is eligible if it is behind its share by more than 1 / (2K - 2) of a sample, and of those the one comes that
-// must come soonest: then none is ever a whole sample off its share (Tijdeman 1980, the chairman assignment problem).
+// Fills in s->order: for each sample of a period its source (upper bits) and how many samples that source had before
+// (lower bits). With K sources, a source is eligible if it is behind its share by at least 1 / (2K - 2) of a sample; of
+// the eligible ones the one with the earliest deadline is taken. Then no source is ever a whole sample off its share
+// (Tijdeman 1980, the chairman assignment problem).
 enum { MIXTURE_RANK_BITS = 24 };
 static inline void sampler_mix(Sampler *s) {
   const int K = s->split->sources;
@@ -175,20 +179,20 @@ bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory
   return true;
 }
 
-// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around. Not of a
-// mixture.
+// The sample at position p of the epoch, 0 <= p < steps_per_epoch M B. Past the last sample it wraps around. Not for
+// mixtures.
 static inline int64_t sampler_sample(const Sampler *s, int64_t p) {
   p %= s->samples_numel;
   if (s->order) return (int64_t)s->order[p];
   const uint64_t key = data_key(s->options.seed, (uint64_t)s->epoch);
   return s->options.shuffle ? (int64_t)data_permute(key, (uint64_t)p, (uint64_t)s->samples_numel) : p;
 }
-// Where in the stream the sample at position p of the epoch begins; of packed conversations which sequence it is.
+// First token in the stream of the sample at position p of the epoch; with packing the number of its sequence.
 static inline int64_t sampler_first(const Sampler *s, int64_t p) {
   const SamplerOptions *o = &s->options;
   const int64_t each = s->packing ? 1 : o->seq_len;
   if (!s->period) return sampler_sample(s, p) * each;
-  p += s->epoch * s->steps_per_epoch * o->batch * o->microbatches;             // a mixture goes on over epochs
+  p += s->epoch * s->steps_per_epoch * o->batch * o->microbatches;      // a mixture's order continues over epochs
   const uint32_t turn = s->order[p % s->period];
   const int k = (int)(turn >> MIXTURE_RANK_BITS);
   const SplitSource *source = &s->split->source[k];

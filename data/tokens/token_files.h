@@ -100,14 +100,16 @@ static inline bool token_file_llmq_layout(TokenFile *f, const uint8_t *head, siz
                      "mask" : "", want, (long long)f->file_bytes);
   return true;
 }
-// What is wrong with `n` lengths and offsets of a Megatron index; NULL: nothing. Sequences lie one behind another.
+// What is wrong with `n` lengths and offsets of a Megatron index, whose sequences must follow each other without gaps;
+// NULL: nothing.
 static inline const char *megatron_fault(const int32_t *length, const int64_t *offset, int64_t n, int width) {
   for (int64_t i = 0; i < n; i++)
     if (length[i] < 0 || (i && offset[i] != offset[i - 1] + (int64_t)length[i - 1] * width))
       return length[i] < 0 ? "a sequence has a negative length" : "its sequences do not lie one behind another";
   return NULL;
 }
-// Looks at an index whose size fits: whole up to about a million entries, else at evenly spaced blocks.
+// Checks an index whose size is right: all of up to a million (256 x 4096) entries, else 256 evenly spaced blocks of
+// 4096.
 static inline const char *megatron_check(int fd, int64_t at, int64_t sequences, int64_t documents, int width) {
   enum { BLOCK = 4096, BLOCKS = 256 };
   int32_t *length = (int32_t *)data_alloc(BLOCK, sizeof *length);
@@ -132,8 +134,9 @@ static inline const char *megatron_check(int fd, int64_t at, int64_t sequences, 
   free(offset);
   return fault;
 }
-// Megatron's index beside bare tokens: "MMIDIDX\0\0", uint64 1, uint8 dtype, uint64 sequences, uint64 documents; int32
-// lengths of the sequences, int64 offsets of theirs in bytes, int64 documents' ends. Its last sequence ends the tokens.
+// Megatron's index file (.idx), which belongs to a file of bare tokens: "MMIDIDX\0\0", uint64 1, uint8 dtype, uint64
+// sequences, uint64 documents; int32 length of each sequence, int64 offset of each in bytes, int64 ends of documents.
+// The last sequence ends at the end of the tokens.
 enum { MEGATRON_HEADER_BYTES = 34 };
 static const char megatron_magic[] = "MMIDIDX\0";
 static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int fd, Error *e) {
@@ -166,7 +169,8 @@ static inline bool token_file_megatron_layout(TokenFile *f, const char *idx, int
   return true;
 }
 
-// What a .bin that is not an llm.c token file clearly is instead; NULL: it may be bare uint16 tokens (nanoGPT).
+// What a .bin is, in words, if it is clearly another format than token files; NULL: it may be bare uint16 tokens
+// (nanoGPT).
 static inline const char *token_file_misnomer(const uint8_t *p, size_t bytes) {
   if (bytes < 8) return NULL;
   uint32_t first;
@@ -189,7 +193,7 @@ static inline bool token_file_has_layout(const int32_t header[4], long long byte
   const long long rest = bytes - TOKEN_FILE_HEADER_BYTES, count = header[2];
   return header[1] > 0 && header[1] < 1000 && count > 0 && (rest == 2 * count || rest == 4 * count);
 }
-// Of llm.c's kinds.
+// token_file_layout for llm.c's kinds.
 static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, const int32_t header[4], Error *e) {
   const long long bytes = f->file_bytes, count = token_file_count(header[2], header[3]);
   const long long want = TOKEN_FILE_HEADER_BYTES + count * k->token_bytes;
@@ -208,7 +212,7 @@ static inline bool token_file_llmc_layout(TokenFile *f, const TokenFileKind *k, 
   f->tokens_numel = count;
   return true;
 }
-// Fills token_bytes, offset_bytes, tokens_numel, masked from the first bytes of a file and its size.
+// Sets token_bytes, offset_bytes, tokens_numel and masked from the first bytes of a file and its size.
 static inline bool token_file_layout(TokenFile *f, const uint8_t *head, size_t head_bytes, Error *e) {
   const long long bytes = f->file_bytes;
   int32_t header[4] = {};
@@ -275,7 +279,8 @@ static inline const TokenFile *split_file_at(const Split *s, int64_t i) {
   }
   return &s->file[low];
 }
-// What is wrong with an id; `at`: where it is in f. largest: of the ids that were read.
+// Writes the error for token number `at` of f, whose id is not below the vocabulary. largest: the largest id that was
+// read.
 static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id, uint32_t largest, int vocab_size,
                                      Error *e) {
   enum { VOCAB_MAX = 1 << 24 };                 // of --vocab_size
@@ -288,7 +293,7 @@ static inline void token_file_bad_id(const TokenFile *f, int64_t at, uint32_t id
               "largest token%s is %u, so --vocab_size must be at least %u (GPT-2's is 50257)", f->path, (long long)at,
               id, vocab_size, of, largest, largest + 1);
 }
-// Ends all ranks: one of these ids, tokens [at, at + n) of f, is not below the vocabulary.
+// Ends all ranks with an error: one of `ids`, tokens [at, at + n) of f, is not below the vocabulary.
 static inline void split_bad_id(const Split *s, const TokenFile *f, int64_t at, int64_t n, const int32_t *ids) {
   Error line = {};
   uint32_t largest = 0;
@@ -299,8 +304,9 @@ static inline void split_bad_id(const Split *s, const TokenFile *f, int64_t at, 
   die_user("%s", line.text);
 }
 enum { TOKEN_READ_NUMEL = 4096 };                 // tokens of one read, a multiple of 16
-// Reads some of tokens [first, first + n) of a stream in files, and returns how many. ids, targets: (TOKEN_READ_NUMEL),
-// overwritten: as ids and, unless NULL, as split_target has them.
+// Reads the first tokens of [first, first + n) of a stream in files, up to TOKEN_READ_NUMEL or a file's end, and
+// returns how many. ids: receives them; targets: NULL, or receives them as split_target gives them. Both:
+// (TOKEN_READ_NUMEL).
 static inline int64_t split_read_some(const Split *s, int64_t first, int64_t n, int32_t *__restrict ids,
                                       int32_t *__restrict targets) {
   alignas(64) uint32_t raw[TOKEN_READ_NUMEL];
@@ -309,10 +315,10 @@ static inline int64_t split_read_some(const Split *s, int64_t first, int64_t n, 
   const int64_t at = first - f->first, count = min64(min64(n, f->tokens_numel - at), TOKEN_READ_NUMEL);
   const uint16_t *const half = (const uint16_t *)raw;
   const uint32_t last = (uint32_t)s->vocab_size - 1;
-  uint32_t outside = 0;                          // its highest bit: of an id, or of what it is below the last one
+  uint32_t outside = 0;                          // the top bit is set if an id or (last - id) is negative
   token_file_read(f, raw, count * f->token_bytes, f->offset_bytes + at * f->token_bytes);
   memset((char *)raw + count * f->token_bytes, 0, (size_t)(-count & 15) * (size_t)f->token_bytes);
-  for (int64_t i = 0; i < count && f->token_bytes == 2; i += 16)       // by 16, which compilers make vectors of
+  for (int64_t i = 0; i < count && f->token_bytes == 2; i += 16)       // in groups of 16, so that it is vectorised
     for (int k = 0; k < 16; k++) ids[i + k] = half[i + k];
   if (f->token_bytes == 4) memcpy(ids, raw, sizeof *ids * (size_t)((count + 15) & ~15));
   for (int64_t i = 0; i < count; i += 16)
@@ -326,7 +332,7 @@ static inline int64_t split_read_some(const Split *s, int64_t first, int64_t n, 
   for (int64_t i = 0; i < count; i++) if (!(bits[(at + i) / 8 - at / 8] >> (at + i) % 8 & 1)) targets[i] = -1;
   return count;
 }
-// Tokens [first, first + n) of the stream, as ids or, with `targets`, as split_target has them. ids: (n), overwritten.
+// Reads tokens [first, first + n) of the stream into ids (n); with `targets` as split_target gives them.
 static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t *ids, bool targets) {
   int32_t plain[TOKEN_READ_NUMEL], masked[TOKEN_READ_NUMEL];
   for (int64_t i = first; i < first + n && !s->files; i++)
@@ -336,7 +342,7 @@ static inline void split_read(const Split *s, int64_t first, int64_t n, int32_t 
     memcpy(ids, targets ? masked : plain, sizeof *ids * (size_t)count);
   }
 }
-// A sample: inputs are tokens [first, first + n), targets those one further. Both: (n), overwritten.
+// Reads a sample: inputs are tokens [first, first + n), targets are tokens [first + 1, first + n + 1). Both: (n).
 static inline void split_read_sample(const Split *s, int64_t first, int64_t n, int32_t *inputs, int32_t *targets) {
   int32_t ids[TOKEN_READ_NUMEL], masked[TOKEN_READ_NUMEL];
   if (!s->files) {
@@ -349,7 +355,7 @@ static inline void split_read_sample(const Split *s, int64_t first, int64_t n, i
     memcpy(targets + (at ? at - 1 : 0), masked + !at, sizeof *ids * (size_t)(count - !at));
   }
 }
-// Asks the kernel to have tokens [first, first + n) read, without waiting.
+// Asks the kernel to read tokens [first, first + n) into the page cache, without waiting.
 static inline void split_read_ahead(const Split *s, int64_t first, int64_t n) {
   for (int64_t count; n > 0 && s->files; first += count, n -= count) {
     const TokenFile *f = split_file_at(s, first);

@@ -1,58 +1,61 @@
-// tokens.h: the door of data/tokens/: streams of tokens (Split), in memory or in files, and which of them are which
-// sample of which microbatch (Sampler).
+// tokens.h: the public header of data/tokens/: streams of tokens (Split), in memory or in files, and which tokens are
+// in which sample and microbatch (Sampler).
 //
-// split_open_files opens files as one stream, sampler_init deals it out, microbatch_fill gives inputs and targets.
+// split_open_files opens files as one stream, sampler_init orders its samples, microbatch_fill gives inputs and
+// targets.
 #pragma once
 #include "data/files/files.h"
 
 // ---- token_files.h --------------------------------------------------------------------------------------------------
 enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT };
 static const char *const split_names[] = {"train", "valid", "test"};
-// A part of a mixture of token files: where it lies in the stream of all. Of the samples it has weight / all weights.
+// A source of a mixture: its tokens are [first, first + tokens_numel) of the stream; its share of the samples is weight
+// / (sum of all weights).
 enum { SOURCES_MAX = 64 };
 struct SplitSource { char name[104]; int64_t first, tokens_numel, weight; };
 struct TokenFile {
   char path[DATA_PATH_BYTES];
   int fd, token_bytes;                           // 2 or 4
-  int64_t first, tokens_numel;                   // where it begins in the stream
-  int64_t offset_bytes, file_bytes;              // its tokens begin there
-  bool masked;                                   // behind the tokens lies a bit for each, lowest first: trained on
-  uint64_t hash;                                 // of a block in its middle: tells it from another one of its size
+  int64_t first, tokens_numel;                   // first: number of its first token in the stream
+  int64_t offset_bytes, file_bytes;              // where its tokens start in the file; size of the file
+  bool masked;                                   // the tokens are followed by a bit per token, lowest first: trained on
+  uint64_t hash;                                 // of a block in its middle: distinguishes files of the same size
 };
 // One stream of tokens. Zeroed, it is an absent split.
 struct Split {
   const void *tokens;          // (tokens_numel) uint16_t or uint32_t; NULL: in files
   int token_bytes;             // 2 or 4
   int64_t tokens_numel;        // context token included
-  bool masked;                 // behind the tokens lies a bit for each, lowest first: whether it is trained on
-  int64_t documents;           // conversations; then behind the mask lies a bit for each token: whether one begins
-  bool pairs;                  // each two of them are a preference: the answer that was chosen, the rejected one
-  bool has_context;            // token 0 is not of the text: a newline, or what it begins with
-  int64_t texts;               // documents that <|endoftext|> stands before, token 0 included; 0: not divided
-  int64_t words, lines;        // white-space separated words and lines of the text; 0 where unknown (token files, or
-                               // no blanks between words)
-  int64_t text_bytes;          // 0 where unknown
-  double oracle_nats;          // generated text: mean nats a target costs the source itself on this split; else 0
+  bool masked;                 // the tokens are followed by a bit per token, lowest first: whether it is trained on
+  int64_t documents;           // number of conversations; if not 0, the mask is followed by a bit per token: whether a
+                               // conversation starts with it
+  bool pairs;                  // conversations 2i and 2i+1 are a preference: the chosen and the rejected answer
+  bool has_context;            // token 0 is the context token, not of the text: a newline, or the BOS token
+  int64_t texts;               // documents with <|endoftext|> before them, the first included; 0: not divided
+  int64_t words, lines;        // white-space separated words and lines of the text; 0 if unknown (token files, or no
+                               // spaces between words)
+  int64_t text_bytes;          // 0 if unknown
+  double oracle_nats;          // generated text: the source's own mean loss per target on this split, nats; else 0
   uint64_t hash;               // of the tokens (sampled, see split_hash)
-  // Where the tokens lie: in `owned` memory, or in files.
+  // The tokens' storage: `owned` memory, or files.
   void *owned;
   TokenFile *file;
-  int files, sources;          // sources: 0, or those that are mixed, one behind the other in the stream
-  int vocab_size;              // of files: ids lie below it
+  int files, sources;          // sources: of a mixture, one after the other in the stream; 0: no mixture
+  int vocab_size;              // files: ids must be below it
   SplitSource source[SOURCES_MAX];
 };
-// Whether a document begins at token i.
+// Whether a document starts at token i.
 bool split_begins(const Split *s, int64_t i);
-// Tokens of the longest conversation, or of the longest pair less one; 0: there are none.
+// Tokens of the longest conversation, or of the longest pair, both answers together, less one; 0: there are none.
 int64_t split_longest(const Split *s);
 // Token i, and whether it is trained on.
 int32_t split_token(const Split *s, int64_t i);
 bool split_trained(const Split *s, int64_t i);
 // The header of a token file that this program writes, before its tokens: llm.c's, or, with a mask, llmq's:
 // "BIN.TOK\n", int32 version (1, 2), bytes of a token, count, vocabulary, whether there are masks; from byte 1024 on
-// the tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it. Words that are 0 in
-// their own files have what a count has above 31 bits and, of llmq's, the `rest` bytes that follow the mask; those from
-// TOKEN_FILE_FREE_WORD on are the writer's.
+// the tokens, then the mask as a Split has it. Bit i is of token i, as llmq's tokenizer writes it. Words that llm.c and
+// llmq leave 0 have the count's bits above the lowest 31 and, in llmq's header, `rest`: the bytes that follow the mask.
+// Words from TOKEN_FILE_FREE_WORD on are free for the writer.
 enum { TOKEN_FILE_WORDS = 256, TOKEN_FILE_HEADER_BYTES = 1024, TOKEN_FILE_FREE_WORD = 16 };
 void token_file_header(int32_t header[TOKEN_FILE_WORDS], int64_t numel, int token_bytes, int vocab_size, bool masked,
                        int rest = 0);
@@ -64,15 +67,15 @@ size_t split_bytes(const Split *s);
 uint8_t *split_bits(const Split *s, bool begins);
 // Tokens that are predicted: all but the first.
 static inline int64_t split_targets_numel(const Split *s) { return s->tokens_numel > 0 ? s->tokens_numel - 1 : 0; }
-// Gives memory back and closes files; the split is absent then.
+// Frees memory and closes files; the split is then absent.
 void split_free(Split *s);
 // Identifies a stream and its mask without reading gigabytes: their length, and 256 evenly spaced blocks of 64 KiB (all
 // of a stream of up to 16 MiB). bad: of a stream in files, what those blocks have of it.
 uint64_t split_hash(const Split *s, struct BadId *bad = NULL);
 // Refuses a split none of whose targets is trained on.
 bool split_check_mask(const Split *s, const char *name, Error *e);
-// Opens s->file[0 .. s->files), whose paths are set, as one stream. Ids that are not below vocab_size are refused here
-// if they are among the blocks that identify the stream, and otherwise when they are read.
+// Opens s->file[0 .. s->files), whose paths are set, as one stream. An id >= vocab_size is an error: here, if it is in
+// the blocks that split_hash reads, else when it is read.
 bool split_open_files(Split *s, int vocab_size, Error *e);
 
 // ---- sampler.h ------------------------------------------------------------------------------------------------------
@@ -82,33 +85,34 @@ bool split_open_files(Split *s, int vocab_size, Error *e);
 // rule of PyTorch's DistributedSampler with set_epoch, for the M B sequences of a step. Microbatch m of step s holds
 // positions [(s M + m) B, + B). Which rank takes which microbatches is decided by the caller.
 //
-// A mixture takes its sources' samples in turns, by their weights: after any number of samples each source has had its
-// share to within one. A source that ends starts over, in a new order, whatever the epoch: an epoch is as many samples
-// as all sources have together. Conversations of one source alone share a sequence.
+// A mixture takes samples from its sources in proportion to their weights: after any number of samples each source's
+// count is within 1 of its share. A source whose samples are used up starts over in a new order, also within an epoch:
+// an epoch is as many samples as all sources have together. A packed sequence has conversations of one source only.
 //
-// Conversations may be packed whole: a sample is then a sequence of conversations of T + 1 tokens at most, each in the
-// sequence with the least room that it fits in, in the order of the text (best fit), the same on every rank. A
-// conversation of n tokens takes n - 1 places; places that are left are a document of padding, without targets. A
-// conversation that has nothing to train on in its places is left out. A preference is both its answers, side by side
-// in one sequence; none is cut, and one of which an answer has nothing to train on is left out.
+// Conversations may be packed whole (best fit): a sample is then a sequence of conversations of at most T + 1 tokens
+// each. Conversations are placed in the order of the text, each in the sequence with the least space left that it fits
+// into; every rank gets the same packing. A conversation of n tokens takes n - 1 positions; positions left over are a
+// document of padding, without targets. A conversation without a trained target in its positions is left out. The two
+// answers of a preference are placed together in one sequence; preferences are never cut, and one with an answer
+// without a trained target is left out.
 enum : uint32_t { PACKING_NONE = UINT32_MAX };
 struct Packing {
   const Split *split;                            // NULL: not packed
-  // sequences; conversations, or pairs, in them; those too long, cut or left out; without a target; targets trained on;
-  // pairs whose answers are the same
+  // rows: sequences; kept: conversations, or pairs, in them; cut, dropped: too long ones that were cut, left out;
+  // untrained: left out for having no target; trained: targets trained on; alike: pairs with two equal answers
   int64_t seq_len, rows, kept, cut, dropped, untrained, trained, alike;
-  int64_t *start;                                // (documents + 1) of conversations
-  uint32_t *head, *next;                         // (documents) the first of a sequence; the one behind another
-  int64_t first[SOURCES_MAX + 1];               // of a mixture: each source's first sequence, of which all are its
+  int64_t *start;                                // (documents + 1) first token of each conversation
+  uint32_t *head, *next;                         // (documents) a sequence's first conversation; the one after each
+  int64_t first[SOURCES_MAX + 1];                // mixture: source k has sequences [first[k], first[k + 1])
   float *reference;                              // (documents) of pairs: log-probabilities by the reference (or NULL)
 };
 // Packs a split. drop: leaves out what is too long, instead of cutting its end. Overwrites p; packing_free empties it.
 void packing_make(Packing *p, const Split *split, int64_t seq_len, bool drop);
 void packing_free(Packing *p);
-// What it holds, for the memory plan.
+// Bytes that p has allocated, for the memory plan.
 size_t packing_bytes(const Packing *p);
-// Sequence `row`; past the last all is padding. inputs, targets, starts (ops.h): (T), overwritten; of pairs weights too
-// (preference.cuh).
+// Writes sequence `row`; past the last sequence all is padding. inputs, targets, starts (ops.h): (T), overwritten; for
+// pairs also weights (preference.cuh).
 void packing_fill(const Packing *p, int64_t row, int32_t *inputs, int32_t *targets, int32_t *starts,
                   float *weights = NULL);
 struct SamplerOptions {
@@ -120,15 +124,16 @@ struct Sampler {
   const Split *split;
   SamplerOptions options;
   int64_t samples_numel, steps_per_epoch, epoch;
-  uint32_t *order;             // (samples_numel) of this epoch; of a mixture (period) its turns; NULL: neither
-  const Packing *packing;                        // samples are its sequences; NULL: cuts of the stream
-  int64_t period, weight[SOURCES_MAX];          // of a mixture: samples until its turns repeat; each source's of them
+  uint32_t *order;             // (samples_numel) permutation of this epoch; mixture: (period) sources; NULL: in order,
+                               // or a computed permutation
+  const Packing *packing;                        // samples are its sequences; NULL: samples are cut from the stream
+  int64_t period, weight[SOURCES_MAX];           // mixture: samples until the order of sources repeats; each source's
 };
 // Samples of a source of a mixture.
 int64_t sampler_source_numel(const Split *split, int k, int64_t seq_len, const Packing *packing);
-// Samples after which the order repeats.
+// Samples of a mixture after which the order of its sources repeats.
 int64_t sampler_period(const Split *split);
-// Memory that sampler_init needs: the permutation, or the turns of a mixture.
+// Bytes that sampler_init needs: for the permutation, or a mixture's order of sources.
 size_t sampler_bytes(const Split *split, SamplerOptions o, const Packing *packing = NULL);
 // Starts epoch `epoch` (from 0). Overwrites the order.
 void sampler_set_epoch(Sampler *s, int64_t epoch);
@@ -137,10 +142,10 @@ void sampler_set_epoch(Sampler *s, int64_t epoch);
 bool sampler_init(Sampler *s, const Split *split, SamplerOptions o, void *memory, Error *e,
                   const Packing *packing = NULL);
 // Microbatch m of a step of the current epoch; those after the step's M are empty, without targets. inputs, targets:
-// (B,T), overwritten; and starts of packed conversations, weights of pairs.
+// (B,T), overwritten; so are starts, with packed conversations, and weights, with pairs.
 void microbatch_fill(const Sampler *s, int64_t step_in_epoch, int64_t m, int32_t *inputs, int32_t *targets,
                      int32_t *starts = NULL, float *weights = NULL);
-// Has the kernel read what microbatch m of a step of the current epoch needs, while another step computes.
+// Asks the kernel to read microbatch m of a step of the current epoch from files into the page cache ahead of its use.
 void microbatch_read_ahead(const Sampler *s, int64_t step_in_epoch, int64_t m);
 // Windows of T targets that cover a split once, in order; the last may be partial. A window's contents do not depend on
 // the rank that takes it.

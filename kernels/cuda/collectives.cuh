@@ -36,7 +36,8 @@
 #include "nvidia.h"
 #include <sched.h>
 
-// An error that NCCL met in the background (a peer that died, a network that failed) belongs to no call of ours.
+// Whether a call is still in progress. Ends the program on an error that NCCL met in the background (a peer that died,
+// a network that failed), since no call returns it.
 static bool collectives_in_progress(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   NCCL(ncclCommGetAsyncError(comm, &state));
@@ -65,7 +66,7 @@ static void collectives_join(ncclComm_t comm) {
   CHECK(collectives_grouped < COLLECTIVES_IN_A_GROUP, "more than %d communicators in a group", COLLECTIVES_IN_A_GROUP);
   collectives_group[collectives_grouped++] = comm;
 }
-// A collective or message: alone it is waited for, in a group the group is.
+// Makes one call of NCCL and waits until it is enqueued; inside a group, the end of the group waits instead.
 #define COLLECTIVE(comm, call) \
   do { \
     NCCL(call); \
@@ -78,7 +79,7 @@ static int collectives_version() {
   NCCL(ncclGetVersion(&version));
   return version;
 }
-// What NCCL reads when it is first used. What the user has set stays.
+// Sets environment variables that NCCL reads when it is first used, unless the user has set them.
 static void collectives_environment() {
   if (collectives_version() < NCCL_GRAPH_REGISTERS) setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }

@@ -15,7 +15,7 @@ struct CudaDevice {
   bool wgmma;                                    // the GPU has warpgroup multiplies, and this build has code for them
   size_t shared_most, shared_all;                // shared memory: of a block at most; of a multiprocessor
   cublasLtHandle_t blas;
-  size_t opened_bytes;                           // device memory that opening took, cuBLASLt above all
+  size_t opened_bytes;                           // device memory that opening took, mostly cuBLASLt's
   MatmulPlans *plans;
 };
 #define DEVICE(c) ((CudaDevice *)(c)->device)

@@ -9,14 +9,14 @@
 //   SHARED_TILES                SHARED_DYNAMIC in bytes, from a multiple of 1024 on
 //   UNROLL, ROLLED              before a loop that should be unrolled, or must not be
 //   mma_16816, ldmatrix_x4, ldmatrix_x4_trans       tensor cores, sm_80 and later (PTX ISA, "Matrix fragments")
-//   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, in the background
+//   cp_async16, cp_async_commit, cp_async_wait      16 bytes global -> shared, asynchronously
 //   wgmma_dot, wgmma_weigh, wgmma_tile, wgmma_step, wgmma_fence, wgmma_commit, wgmma_wait, wgmma_pin, proxy_fence
-//                               tensor cores of Hopper: 128 threads multiply what is in shared memory (sm_90a only);
-//                               gpu_has_wgmma says whether a device and this build can
+//                               WGMMA: 128 threads multiply matrices in shared memory on Hopper's tensor cores (sm_90a
+//                               only); gpu_has_wgmma: whether the device has it and this build has code for it
 //   Pack<T>, load_pack, store_pack                  16 bytes of T at once
 //   pack2, unpack2, pack4_fp8, unpack4_fp8          a register of two or four numbers, from and to fp32
 //   warp_sum, warp_max, block_sum                   fixed order of additions
-//   gpu_uuid                    what names the memory of a device: two instances of a GPU (MIG) have two
+//   gpu_uuid                    identifies the memory of a device: each MIG instance of a GPU has its own
 //   RANGE_BEGIN, RANGE_END, DEVICE_NAME_STREAM, DEVICE_NAME_EVENT                names for traces
 #pragma once
 #include "kernels/device.h"
@@ -144,12 +144,11 @@ __device__ static inline void cp_async_commit() { asm volatile("cp.async.commit_
 template <int N> __device__ static inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-// Warpgroup multiplies (PTX ISA, "Asynchronous warpgroup level matrix instructions"): 128 threads, the first a multiple
-// of 128, all with the same operands but d and the registers of A. Warp w of the four holds rows 16 w to 16 w + 15 of
-// d, laid out as mma_16816's sums are: d[4 n + e] is sum e of the 8 columns from 8 n on. They run in the background:
-// between the multiply and a wgmma_wait that covers its group nobody may touch d, A in registers, or what the tiles
-// hold.
-// Only code for sm_90a has them: elsewhere a kernel that asks for one ends in a trap.
+// WGMMA (PTX ISA, "Asynchronous warpgroup level matrix instructions"): 128 threads, the first a multiple of 128, all
+// with the same operands except d and the registers of A. Warp w of the four holds rows 16*w to 16*w + 15 of d, in the
+// layout of mma_16816's sums: d[4 n + e] is sum e of the 8 columns from 8 n on. The multiplies are asynchronous:
+// between a multiply and a wgmma_wait that covers its group no thread may touch d, A in registers, or the tiles'
+// memory. Only code for sm_90a has them: elsewhere a kernel that uses one traps.
 // HAS_WGMMA: what is compiled now is code for sm_90a, or emulated.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAS_WGMMA 1
@@ -162,15 +161,16 @@ template <int N> __device__ static inline void cp_async_wait() {
 #define BUILT_FOR_SM90A 0
 #endif
 static inline bool gpu_has_wgmma(const cudaDeviceProp *p) { return BUILT_FOR_SM90A && p->major == 9; }
-// Before the first multiply of a thread, and before one whose d or A this thread has written since.
+// Must come before a thread's first multiply, and before a multiply whose d or A this thread has written since the
+// last.
 __device__ static inline void wgmma_fence() { WGMMA_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ static inline void wgmma_commit() { WGMMA_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until all but the N latest groups are done.
 template <int N> __device__ static inline void wgmma_wait() {
   WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// What this thread wrote into shared memory (cp.async that has landed too) is seen by multiplies that start after the
-// next barrier. They read through another path than loads do.
+// Makes this thread's writes to shared memory (also by completed cp.async) visible to multiplies that start after the
+// next barrier. Multiplies read shared memory through another path (the async proxy) than loads.
 __device__ static inline void proxy_fence() { WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Keeps the compiler from moving what reads or writes d across the wait or the fence beside it.
 template <int N> __device__ static inline void wgmma_pin(float *d) {
@@ -259,7 +259,7 @@ __device__ static inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-// Writes where block `rank` of the cluster has what this block has at `to` in shared memory (8-byte aligned).
+// Writes x to the shared memory of block `rank` of the cluster, at the offset of `to` in this block's (8-byte aligned).
 __device__ static inline void cluster_store(float2 *to, unsigned rank, float2 x) {
 #if __CUDA_ARCH__ >= 900
   uint32_t p = (uint32_t)__cvta_generic_to_shared(to), there;

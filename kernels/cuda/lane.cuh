@@ -4,17 +4,18 @@
 //                                  where a row's length or a pointer's alignment allows no more
 //   lanes_load, lanes_store        from and to float, bf16, fp16, fp8; lanes_store returns the values as stored, but of
 //                                  fp8 none
-//   LanesRaw<W, T>                 W values as they are in memory; lanes_read, lanes_unpack: lanes_load in two steps
+//   LanesRaw<W, T>                 W values as stored in memory; lanes_read, lanes_unpack: lanes_load in two steps
 //   DropKey, drop_key, lanes_drop  dropout of W neighbouring elements: two Philox calls for 8 of them
 //   vf, vi, vm; vf_add ...         a number of a lane, and vec.h's operations on it, for kernels/formulas.cuh
-//   LaneCount<W>                   W as an argument, where flat.cuh has the same text for a CPU's vectors
+//   LaneCount<W>                   W as an argument, for code that flat.cuh shares with the CPU's vectors
 //   flat_blocks                    blocks of a kernel that walks a flat range with a stride of the whole grid
 #pragma once
 #include "gpu.h"
 #include "kernels/random.h"
 
-// Flat ranges that are fp32, or part of which is, take 4 at a time: a warp's 16-byte pieces of fp32 are then side by
-// side. Of 8 values a piece would be every other one, and a warp would touch twice the lines, and write half sectors.
+// In flat ranges with any fp32 tensor a thread takes 4 values at a time, so that a warp's 16-byte pieces of fp32 are
+// contiguous. With 8 values a thread has two such pieces, so one access of a warp would touch every other piece: twice
+// the cache lines, and half-written sectors.
 enum { LANES = 8, LANES_FLAT = 4 };
 template <int W> struct Lanes { float x[W]; };
 template <int N> struct alignas(4 * N) LaneWords { uint32_t x[N]; };
@@ -25,8 +26,9 @@ static inline bool lanes_aligned(const void *a, const void *b = NULL, const void
   return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-// lanes_unpack waits for what lanes_read asked for: a read whose values are unpacked later is in flight until then, and
-// 16-bit values take half the registers meanwhile. Words, because nvcc takes 16-bit members apart, which waits.
+// lanes_read issues a load, and lanes_unpack, which may come later, waits for it. Meanwhile the load is in flight, and
+// 16-bit values take half the registers. The members are 32-bit words, because nvcc would split 16-bit members at once,
+// and so wait for the load.
 template <int W, class T> struct LanesRaw { Pack<uint32_t> pack[W * sizeof(T) / 16]; };
 template <class T> struct LanesRaw<1, T> { T x; };
 template <int W, class T> __device__ static inline LanesRaw<W, T> lanes_read(const T *p) {
@@ -117,7 +119,7 @@ template <int W> __device__ static inline Lanes<W> lanes_of(float x) {
 }
 
 // ---- dropout --------------------------------------------------------------------------------------------------------
-// A Dropout with the terms that the host can compute ahead; the kernel reads the step.
+// A Dropout with the values that the host computes before the launch; the kernel reads the step.
 struct DropKey { uint64_t seed; int64_t sample0; uint32_t tensor, threshold; float kept; bool on; };
 static inline DropKey drop_key(Dropout d) {
   DropKey k = {d.seed, d.sample0, d.tensor, dropout_threshold(d.p), 1.0f / (1.0f - d.p), d.p > 0.0f};
@@ -182,8 +184,8 @@ template <int W, class T> INLINE void vf_store_n(T *p, Lanes<W> x, LaneCount<W>)
 template <int W> INLINE Lanes<W> vf_set_n(float x, LaneCount<W>) { return lanes_of<W>(x); }
 
 // ---- flat ranges ----------------------------------------------------------------------------------------------------
-// At most 2048 blocks: two rounds of eight per multiprocessor on the largest GPUs. That is enough to fill them, and few
-// enough that a block's preparation costs little.
+// At most 2048 blocks: on the largest GPUs two waves of eight blocks per SM. That fills the SMs, and is few enough that
+// a block's setup costs little.
 static const int FLAT_THREADS = 256, FLAT_BLOCKS = 2048;
 static inline unsigned flat_blocks(int64_t n, int width) {
   const int64_t each = (int64_t)FLAT_THREADS * width, blocks = (n + each - 1) / each;

@@ -35,8 +35,8 @@ struct MatmulProduct {
 };
 
 // ================================================================================================ 2 plans
-// How a GEMM is computed. EPILOGUE: everything in the GEMM. AFTER: GELU' by our kernel after it. OWN:
-// matmul_any_kernel. GELU itself is not part of a GEMM (matmul_cuda.cuh).
+// How a GEMM is computed. EPILOGUE: cuBLASLt's GEMM computes everything. AFTER: GELU' by this program's kernel after
+// the GEMM. OWN: matmul_any_kernel instead of cuBLASLt. GELU itself is never part of a GEMM (matmul_cuda.cuh).
 enum MatmulWay { MATMUL_EPILOGUE, MATMUL_AFTER, MATMUL_OWN };
 static const char *const matmul_way_names[] = {"in the product", "after the product", "own kernel"};
 
@@ -229,7 +229,7 @@ static int matmul_config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoCon
   const cublasStatus_t s = cublaslt()->cublasLtMatmulAlgoConfigGetAttribute(algo, attribute, &x, sizeof x, &written);
   return s == CUBLAS_STATUS_SUCCESS ? (int)x : -1;
 }
-// What a plan computes, and how, in one line without its end; returns its length.
+// Writes what a plan computes, and how, as one line without its newline; returns its length.
 enum { MATMUL_LINE_BYTES = 320 };
 static int matmul_line(const MatmulPlan *plan, char line[MATMUL_LINE_BYTES]) {
   static const char *const names[] = {"forward", "backward_input", "backward_weight"};
@@ -250,8 +250,8 @@ static int matmul_line(const MatmulPlan *plan, char line[MATMUL_LINE_BYTES]) {
                   k->pre_gelu || plan->way == MATMUL_OWN ? matmul_way_names[plan->way] : "", algo);
 }
 
-// cuBLASLt 13.1 refuses a scale of E4M3 operands that does not lie on 16 bytes, which its manual does not say. Such a
-// one is copied behind what the GEMM may use of the workspace.
+// cuBLASLt 13.1 rejects a scale of E4M3 operands that is not aligned to 16 bytes, which its manual does not say. Such a
+// scale is copied into the workspace, after the part that the GEMM may use.
 static void matmul_place_scales(Ctx *c, MatmulProduct *p) {
   char *slot = (char *)c->workspace + matmul_library_bytes(DEVICE(c)->major) - MATMUL_SCALES_BYTES;
   for (Tensor *t : {&p->a_scale, &p->b_scale}) {
@@ -408,7 +408,8 @@ __global__ static void __launch_bounds__(FLAT_THREADS) matmul_digest_kernel(Matm
   atomicAdd(&to[blockIdx.x % MATMUL_DIGESTS], sum);
 }
 
-// One GEMM on operands of our own, in the memory of the plan's latest use: what that held is kept on the host.
+// A trial GEMM uses the memory of the plan's latest use with operands made here. MatmulHeld: a tensor of that use, and
+// its contents, saved in host memory.
 struct MatmulHeld { Tensor t; void *was; };
 struct MatmulTrial {
   MatmulHeld held[8];                            // the first is `out`
